@@ -1,0 +1,148 @@
+"""PyTorch's FunctionSchema notation, read without torch.
+
+``rms_norm(Tensor(a!) out, Tensor input, Tensor weight, float epsilon) -> ()`` says that the call
+writes into ``out``.  The grammar is the one of ``torch/csrc/jit/frontend/function_schema_parser``,
+as far as operator registrations use it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+
+class SchemaError(ValueError):
+    """The text is not a FunctionSchema."""
+
+
+class BindError(ValueError):
+    """A call does not fit the schema; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a schema; ``default`` is Python source, or None where there is none."""
+
+    name: str
+    type: str
+    written: bool
+    default: str | None
+    kwarg_only: bool
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.type in ("Tensor", "Tensor?")
+
+    @property
+    def is_optional(self) -> bool:
+        return self.type.endswith("?")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A parsed FunctionSchema."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+    returns: tuple[str, ...]
+
+    @cached_property
+    def written(self) -> tuple[Argument, ...]:
+        """The arguments that the call writes into."""
+        return tuple(a for a in self.arguments if a.written)
+
+    def bind(
+        self, args: Sequence[ast.expr], keywords: Sequence[ast.keyword]
+    ) -> dict[str, ast.expr | None]:
+        """Map argument names to the call's expressions; None stands for "left at its default".
+
+        Raises :class:`BindError` for ``*args``, ``**kwargs``, unknown, doubled, missing or too many
+        arguments.
+        """
+        bound: dict[str, ast.expr | None] = {}
+        positional = [a for a in self.arguments if not a.kwarg_only]
+        if len(args) > len(positional):
+            raise BindError(f"it takes {len(positional)} arguments, the call passes {len(args)}")
+        for argument, value in zip(positional, args):
+            if isinstance(value, ast.Starred):
+                raise BindError("the call unpacks *args")
+            bound[argument.name] = value
+        known = {a.name for a in self.arguments}
+        for keyword in keywords:
+            if keyword.arg is None:
+                raise BindError("the call unpacks **kwargs")
+            if keyword.arg not in known:
+                raise BindError(f"it has no argument named {keyword.arg!r}")
+            if keyword.arg in bound:
+                raise BindError(f"argument {keyword.arg!r} is passed twice")
+            bound[keyword.arg] = keyword.value
+        for argument in self.arguments:
+            if argument.name not in bound:
+                if argument.default is None:
+                    raise BindError(f"argument {argument.name!r} is missing")
+                bound[argument.name] = None
+        return bound
+
+
+_HEAD = re.compile(r"\s*(?P<name>[\w:.]+)\s*\((?P<args>.*)\)\s*->\s*(?P<returns>.*?)\s*$", re.DOTALL)
+_ARGUMENT = re.compile(
+    r"(?P<type>[A-Za-z_]\w*)"
+    r"(?P<alias>\([a-z*]+!?(?:\s*->\s*[a-z*]+)?\)|!)?"
+    r"(?P<list>\[\d*\])?(?P<optional>\?)?(?P<list2>\[\d*\]\??)?"
+    r"\s+(?P<name>\w+)\s*(?:=\s*(?P<default>.+))?$",
+    re.DOTALL,
+)
+
+
+def parse_schema(text: str) -> Schema:
+    """Parse one schema; raises :class:`SchemaError` with what is wrong."""
+    head = _HEAD.match(text)
+    if head is None:
+        raise SchemaError(f"expected 'name(arguments) -> returns', got {text!r}")
+    arguments: list[Argument] = []
+    kwarg_only = False
+    for part in _split(head["args"]):
+        if part == "*":
+            kwarg_only = True
+            continue
+        match = _ARGUMENT.match(part)
+        if match is None:
+            raise SchemaError(f"cannot read argument {part!r} of {head['name']!r}")
+        default = match["default"]
+        arguments.append(
+            Argument(
+                name=match["name"],
+                type=match["type"]
+                + (match["list"] or "")
+                + (match["optional"] or "")
+                + (match["list2"] or ""),
+                written="!" in (match["alias"] or ""),
+                default=default.strip() if default is not None else None,
+                kwarg_only=kwarg_only,
+            )
+        )
+    names = [a.name for a in arguments]
+    if len(set(names)) != len(names):
+        raise SchemaError(f"{head['name']!r} names an argument twice")
+    returns = head["returns"].strip()
+    if returns.startswith("(") and returns.endswith(")"):
+        returns = returns[1:-1]
+    return Schema(head["name"], tuple(arguments), tuple(_split(returns)))
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside brackets; empty text has no parts."""
+    parts, depth, start = [], 0, 0
+    for i, char in enumerate(text):
+        if char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth -= 1
+        elif char == "," and depth == 0:
+            parts.append(text[start:i].strip())
+            start = i + 1
+    last = text[start:].strip()
+    return [*parts, last] if last or parts else []

@@ -1,0 +1,122 @@
+"""What trainify has to say, as plain data: findings, fixes and edits.
+
+The command line, the language server and the Python API show the same objects in different ways.
+None of them holds a syntax tree, so all of them can cross a process boundary.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+class Safety(str, enum.Enum):
+    """How far a fix can be trusted without a person looking at it."""
+
+    SAFE = "safe"
+    """Same meaning by construction."""
+    UNSAFE = "unsafe"
+    """Right in the usual case; the fix's ``look_at`` says what a person should check."""
+    DISPLAY = "display"
+    """Shown, never applied."""
+
+
+STRATEGIES = ("flag", "replace")
+"""What a fused call can become; see :class:`Fix`."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Edit:
+    """Replace ``text[start:end]`` by ``text``; offsets count characters of the decoded file."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """Edits that belong together: all of them are applied, or none is.
+
+    Several findings may share one fix (three fused calls in a row under one condition); applying
+    the same edit twice is applying it once.
+    """
+
+    title: str
+    edits: tuple[Edit, ...]
+    safety: Safety = Safety.SAFE
+    look_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One gradient cut, wrong gradient, or call that trainify could not understand.
+
+    ``start`` and ``end`` are character offsets; ``line`` and ``column`` count from 1, columns in
+    characters.  ``fixes`` maps a strategy (one of :data:`STRATEGIES`) to its fix.
+    """
+
+    path: str
+    rule: str
+    message: str
+    start: int
+    end: int
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    fixes: Mapping[str, Fix] = field(default_factory=dict)
+
+    def fix(self, strategy: str) -> Fix | None:
+        return self.fixes.get(strategy)
+
+
+class OverlapError(ValueError):
+    """Two different edits claim the same text."""
+
+
+def apply_edits(text: str, edits: Iterable[Edit]) -> str:
+    """Return ``text`` with every edit applied; equal edits count once.
+
+    Insertions at one place are kept in the order given.  Raises :class:`OverlapError` when two
+    different edits overlap.
+    """
+    unique = sorted(dict.fromkeys(edits), key=lambda e: (e.start, e.end))
+    pieces: list[str] = []
+    position = 0
+    for edit in unique:
+        if edit.start < position:
+            raise OverlapError(f"edits overlap at character {edit.start}")
+        pieces += (text[position : edit.start], edit.text)
+        position = edit.end
+    pieces.append(text[position:])
+    return "".join(pieces)
+
+
+def select_fixes(
+    findings: Iterable[Finding], strategy: str, *, unsafe: bool = False
+) -> list[tuple[Finding, Fix]]:
+    """Pick, in file order, the fixes that can be applied together.
+
+    A fix that overlaps an earlier one is left out; a second round over the edited text finds it
+    again.  ``unsafe`` also takes fixes that a person should look at.
+    """
+    chosen: list[tuple[Finding, Fix]] = []
+    taken: dict[Edit, None] = {}
+    for finding in findings:
+        fix = finding.fix(strategy)
+        if fix is None or fix.safety is Safety.DISPLAY:
+            continue
+        if fix.safety is Safety.UNSAFE and not unsafe:
+            continue
+        if all(edit in taken or not any(_clash(edit, t) for t in taken) for edit in fix.edits):
+            taken.update(dict.fromkeys(fix.edits))
+            chosen.append((finding, fix))
+    return chosen
+
+
+def _clash(a: Edit, b: Edit) -> bool:
+    if a.start == a.end or b.start == b.end:  # an insertion clashes only strictly inside
+        return a.start < b.end and b.start < a.end and a.start != b.start
+    return a.start < b.end and b.start < a.end

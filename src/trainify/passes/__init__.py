@@ -1,0 +1,54 @@
+"""The passes: each module in this package finds one kind of fault and offers its fixes.
+
+A pass is registered by being here.  It defines
+
+* ``RULES``: the :class:`Rule` objects it can report,
+* ``NEEDLES``: byte strings; a file that contains none of any pass's needles is never parsed,
+* ``find(module)``: yields :class:`~trainify.findings.Finding` for one parsed file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    from ..facts import ModuleFacts
+    from ..findings import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule and its documentation; ``before`` becomes ``after`` under strategy ``flag``."""
+
+    code: str
+    name: str
+    summary: str
+    why: str
+    before: str
+    after: str
+
+
+class Pass(Protocol):
+    RULES: tuple[Rule, ...]
+    NEEDLES: tuple[bytes, ...]
+
+    def find(self, module: ModuleFacts) -> Iterator[Finding]: ...
+
+
+@cache
+def all_passes() -> tuple[Pass, ...]:
+    """Every pass in this package, in name order."""
+    names = sorted(info.name for info in pkgutil.iter_modules(__path__))
+    return tuple(cast(Pass, importlib.import_module(f"{__name__}.{name}")) for name in names)
+
+
+@cache
+def all_rules() -> dict[str, Rule]:
+    """Rules by code."""
+    rules = [rule for p in all_passes() for rule in p.RULES]
+    return {rule.code: rule for rule in sorted(rules, key=lambda rule: rule.code)}
