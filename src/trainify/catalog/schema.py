@@ -66,7 +66,7 @@ class Schema:
         positional = [a for a in self.arguments if not a.kwarg_only]
         if len(args) > len(positional):
             raise BindError(f"it takes {len(positional)} arguments, the call passes {len(args)}")
-        for argument, value in zip(positional, args):
+        for argument, value in zip(positional, args, strict=False):
             if isinstance(value, ast.Starred):
                 raise BindError("the call unpacks *args")
             bound[argument.name] = value
@@ -87,7 +87,9 @@ class Schema:
         return bound
 
 
-_HEAD = re.compile(r"\s*(?P<name>[\w:.]+)\s*\((?P<args>.*)\)\s*->\s*(?P<returns>.*?)\s*$", re.DOTALL)
+_HEAD = re.compile(
+    r"\s*(?P<name>[\w:.]+)\s*\((?P<args>.*)\)\s*->\s*(?P<returns>.*?)\s*$", re.DOTALL
+)
 _ARGUMENT = re.compile(
     r"(?P<type>[A-Za-z_]\w*)"
     r"(?P<alias>\([a-z*]+!?(?:\s*->\s*[a-z*]+)?\)|!)?"

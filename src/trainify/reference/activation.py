@@ -1,0 +1,145 @@
+"""Activations, most of them gated: ``input`` [..., 2d] holds two operands, the result is [..., d].
+
+Unless a function says otherwise the gate is the first half.  The families differ in rounding for
+16-bit inputs: vLLM rounds the activated gate before the product, as eager PyTorch does; flashinfer
+and sgl_kernel multiply in float32 and round once (``_fp32``).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+def silu_and_mul(input: torch.Tensor) -> torch.Tensor:
+    """silu(first half) * second half: SwiGLU.  The activation is rounded before the product."""
+    gate, up = input.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def silu_and_mul_fp32(input: torch.Tensor) -> torch.Tensor:
+    """silu(first half) * second half: SwiGLU.  In float32, rounded once."""
+    gate, up = input.float().chunk(2, dim=-1)
+    return (F.silu(gate) * up).to(input.dtype)
+
+
+def mul_and_silu(input: torch.Tensor) -> torch.Tensor:
+    """first half * silu(second half).  The activation is rounded before the product."""
+    up, gate = input.chunk(2, dim=-1)
+    return up * F.silu(gate)
+
+
+def gelu_and_mul(input: torch.Tensor) -> torch.Tensor:
+    """gelu(first half) * second half: GeGLU.  The activation is rounded before the product."""
+    gate, up = input.chunk(2, dim=-1)
+    return F.gelu(gate) * up
+
+
+def gelu_and_mul_fp32(input: torch.Tensor) -> torch.Tensor:
+    """gelu(first half) * second half: GeGLU.  In float32, rounded once."""
+    gate, up = input.float().chunk(2, dim=-1)
+    return (F.gelu(gate) * up).to(input.dtype)
+
+
+def gelu_tanh_and_mul(input: torch.Tensor) -> torch.Tensor:
+    """gelu(first half) * second half by the tanh approximation, rounded before the product."""
+    gate, up = input.chunk(2, dim=-1)
+    return F.gelu(gate, approximate="tanh") * up
+
+
+def gelu_tanh_and_mul_fp32(input: torch.Tensor) -> torch.Tensor:
+    """gelu(first half) * second half by the tanh approximation.  In float32, rounded once."""
+    gate, up = input.float().chunk(2, dim=-1)
+    return (F.gelu(gate, approximate="tanh") * up).to(input.dtype)
+
+
+def fatrelu_and_mul(input: torch.Tensor, threshold: float) -> torch.Tensor:
+    """The first half where it exceeds the threshold, else 0, times the second half."""
+    gate, up = input.chunk(2, dim=-1)
+    return F.threshold(gate, threshold, 0.0) * up
+
+
+def swigluoai_and_mul(input: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
+    """gpt-oss's clamped SwiGLU of interleaved operands, in float32, rounded once.
+
+    gate = even features, at most limit; up = odd features, within +-limit;
+    (up + 1) * gate * sigmoid(alpha * gate).
+    """
+    gate = input[..., ::2].float().clamp(max=limit)
+    up = input[..., 1::2].float().clamp(-limit, limit)
+    return ((up + 1) * gate * torch.sigmoid(alpha * gate)).to(input.dtype)
+
+
+def clamped_swiglu(
+    input: torch.Tensor, limit: float, alpha: float = 1.0, beta: float = 0.0
+) -> torch.Tensor:
+    """Clamped SwiGLU of two halves, in float32, rounded once.
+
+    gate at most limit, up within +-limit; gate * sigmoid(alpha * gate) * (up + beta).
+    """
+    gate, up = input.float().chunk(2, dim=-1)
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (gate * torch.sigmoid(alpha * gate) * (up + beta)).to(input.dtype)
+
+
+def swiglustep_and_mul(input: torch.Tensor, limit: float) -> torch.Tensor:
+    """SwiGLU clamped after the activation, in float32, rounded once (Step-3).
+
+    silu(first half) at most limit, times the second half within +-limit.
+    """
+    gate, up = input.float().chunk(2, dim=-1)
+    return (F.silu(gate).clamp(max=limit) * up.clamp(-limit, limit)).to(input.dtype)
+
+
+def situ_and_mul(input: torch.Tensor, beta: float, linear_beta: float) -> torch.Tensor:
+    """Softly bounded SwiGLU in float32, rounded once.
+
+    gate = beta * tanh(a / beta) * sigmoid(a); the other half is bounded by linear_beta likewise, if
+    that is positive.
+    """
+    gate, up = input.float().chunk(2, dim=-1)
+    gate = beta * torch.tanh(gate / beta) * torch.sigmoid(gate)
+    up = linear_beta * torch.tanh(up / linear_beta) if linear_beta > 0 else up
+    return (gate * up).to(input.dtype)
+
+
+def gelu_and_mul_sparse(
+    input: torch.Tensor, std_multiplier: float, approximate: str = "none"
+) -> torch.Tensor:
+    """gelu of what the first half has above mean + std_multiplier * std, times the second half.
+
+    Gemma 3n's sparse activation; mean and deviation (biased) are over the last dimension.
+    """
+    gate, up = input.chunk(2, dim=-1)
+    std, mean = torch.std_mean(gate, dim=-1, keepdim=True, correction=0)
+    return F.gelu(F.relu(gate - (mean + std * std_multiplier)), approximate=approximate) * up
+
+
+def gelu_tanh(input: torch.Tensor) -> torch.Tensor:
+    """gelu by the tanh approximation, rounded once.
+
+    vLLM's gelu_new and gelu_fast kernels also round in between: equal to a few units in the last
+    place of a 16-bit dtype.
+    """
+    return F.gelu(input, approximate="tanh")
+
+
+def gelu_quick(input: torch.Tensor) -> torch.Tensor:
+    """x * sigmoid(1.702 * x), in float32, rounded once."""
+    x = input.float()
+    return (x * torch.sigmoid(1.702 * x)).to(input.dtype)
+
+
+def relu_squared(input: torch.Tensor) -> torch.Tensor:
+    """relu(x) squared.  The square of a rounded number rounds once, so float32 adds nothing."""
+    return F.relu(input).square()
+
+
+def soft_cap(input: torch.Tensor, cap: float) -> torch.Tensor:
+    """cap * tanh(x / cap): logits bounded softly by +-cap, in float32, rounded once."""
+    return (cap * torch.tanh(input.float() / cap)).to(input.dtype)
+
+
+def scaled_soft_cap(input: torch.Tensor, multiplier: float, cap: float) -> torch.Tensor:
+    """cap * tanh(multiplier * x / cap), in float32 and left there."""
+    return cap * torch.tanh(input.float() * multiplier / cap)

@@ -1,0 +1,208 @@
+"""Scaled dot-product attention in the layouts of the serving kernels.
+
+``q`` is [B, Sq, Hq, D], ``k`` and ``v`` are [B, Sk, Hkv, D]; query head h attends to key head
+h // (Hq / Hkv).  Scores and softmax are float32 in the kernels; the result has the dtype of ``q``.
+A causal mask is aligned to the bottom right: query i sees key j if j <= i + Sk - Sq, so the last
+query sees everything.  ``is_causal`` of :func:`F.scaled_dot_product_attention` is aligned to the
+top left, and is used only where the two agree: Sq == Sk.  Windows are (left, right) distances, -1
+for no bound.  Dropout is not covered.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+def visible_keys(
+    q_len: int,
+    k_len: int | torch.Tensor,
+    columns: int,
+    causal: bool,
+    window: tuple[int, int],
+    device: torch.device,
+) -> torch.Tensor:
+    """Which of the columns each of the last q_len of k_len positions may attend to.
+
+    ``k_len`` is a number, or a tensor [B, 1, 1, 1] of one number per sequence; True in the mask
+    [q_len, columns] or [B, 1, q_len, columns] means visible.
+    """
+    left, right = window
+    row = torch.arange(q_len, device=device)[:, None] + k_len - q_len
+    column = torch.arange(columns, device=device).expand(q_len, columns)
+    mask = column < k_len
+    if left >= 0:
+        mask = mask & (column >= row - left)
+    if causal or right >= 0:
+        mask = mask & (column <= row + (0 if causal else right))
+    return mask
+
+
+def attention_bhsd(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    softcap: float = 0.0,
+) -> torch.Tensor:
+    """Attention with grouped queries over heads-first tensors [B, H, S, D].
+
+    ``causal`` asks for as many queries as keys.  A softcap bounds the scores by
+    softcap * tanh(score / softcap), which PyTorch's kernels do not offer.
+    """
+    groups = q.shape[1] // k.shape[1]
+    if softcap == 0.0:
+        return F.scaled_dot_product_attention(
+            q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=groups > 1
+        )
+    if causal:
+        mask = visible_keys(q.shape[2], k.shape[2], k.shape[2], True, (-1, -1), q.device)
+    k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    scores = q.float() @ k.float().mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    scores = softcap * torch.tanh(scores / softcap)
+    if mask is None:
+        return torch.softmax(scores, dim=-1).to(q.dtype) @ v
+    # A row without a visible key gives zeros, as in the kernels, hence the second masked_fill.
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return torch.softmax(scores, dim=-1).masked_fill(~mask, 0.0).to(q.dtype) @ v
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    softcap: float = 0.0,
+) -> torch.Tensor:
+    """Attention of q [B, Sq, Hq, D] over k and v [B, Sk, Hkv, D], in flash-attention's layout.
+
+    Causal masks are aligned to the bottom right; the scale defaults to 1 / sqrt(D).
+    Dao, "FlashAttention-2", 2023.
+    """
+    q_len, k_len = q.shape[1], k.shape[1]
+    window = (-1, -1) if window is None else (window[0], window[1])
+    mask = None
+    if window != (-1, -1) or (causal and q_len != k_len):
+        mask = visible_keys(q_len, k_len, k_len, causal, window, q.device)
+        causal = False
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    return attention_bhsd(q, k, v, mask, causal, scale, softcap).transpose(1, 2)
+
+
+def varlen_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    softcap: float = 0.0,
+) -> torch.Tensor:
+    """Attention within each of the packed sequences of q [Tq, Hq, D] and k, v [Tk, Hkv, D].
+
+    Sequence i owns the rows cu_seqlens[i]:cu_seqlens[i + 1].
+    """
+    q_lens, k_lens = cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist()
+    if len(set(q_lens)) == 1 and len(set(k_lens)) == 1:  # equal lengths are an ordinary batch
+        batch = len(q_lens)
+        q = q.view(batch, -1, *q.shape[1:])
+        k, v = k.view(batch, -1, *k.shape[1:]), v.view(batch, -1, *v.shape[1:])
+        return attention(q, k, v, scale, causal, window, softcap).flatten(0, 1)
+    sequences = zip(
+        torch.split(q, q_lens), torch.split(k, k_lens), torch.split(v, k_lens), strict=True
+    )
+    return torch.cat(
+        [
+            attention(qi[None], ki[None], vi[None], scale, causal, window, softcap)[0]
+            for qi, ki, vi in sequences
+        ]
+    )
+
+
+def cached_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    cache_seqlens: torch.Tensor | int | None = None,
+    block_table: torch.Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    softcap: float = 0.0,
+) -> torch.Tensor:
+    """Attention of q [B, Sq, Hq, D] over the first cache_seqlens keys of each sequence's cache.
+
+    The caches are [B, Smax, Hkv, D], or pages [pages, page, Hkv, D] that ``block_table``
+    [B, pages per sequence] puts in order.  The queries are the last positions of the sequence.
+    """
+    if block_table is not None:
+        k_cache, v_cache = k_cache[block_table].flatten(1, 2), v_cache[block_table].flatten(1, 2)
+    columns = k_cache.shape[1]
+    k_len = columns if cache_seqlens is None else cache_seqlens
+    if isinstance(k_len, torch.Tensor):
+        k_len = k_len.view(-1, 1, 1, 1)
+    window = (-1, -1) if window is None else (window[0], window[1])
+    mask = visible_keys(q.shape[1], k_len, columns, causal, window, q.device)
+    q, k, v = q.transpose(1, 2), k_cache.transpose(1, 2), v_cache.transpose(1, 2)
+    return attention_bhsd(q, k, v, mask, False, scale, softcap).transpose(1, 2)
+
+
+def paged_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """Attention of one query per sequence [N, Hq, D] over vLLM's paged caches.
+
+    ``key_cache`` is [blocks, Hkv, D/x, block, x], ``value_cache`` [blocks, Hkv, D, block],
+    ``block_tables`` [N, blocks per sequence]; the first seq_lens[n] positions count.
+    """
+    k = key_cache[block_tables].permute(0, 2, 1, 4, 3, 5).flatten(4).flatten(2, 3)
+    v = value_cache[block_tables].permute(0, 2, 1, 4, 3).flatten(2, 3)
+    mask = torch.arange(k.shape[2], device=k.device) < seq_lens[:, None]
+    return attention_bhsd(query[:, :, None], k, v, mask[:, None, None], scale=scale)[:, :, 0]
+
+
+def single_prefill(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    kv_layout: str = "NHD",
+    scale: float | None = None,
+    causal: bool = False,
+    window_left: int = -1,
+    softcap: float | None = None,
+) -> torch.Tensor:
+    """Attention of one sequence, q [Sq, Hq, D], over k and v [Sk, Hkv, D] (NHD) or [Hkv, Sk, D].
+
+    flashinfer's ``single_prefill_with_kv_cache``.
+    """
+    if kv_layout == "HND":
+        k, v = k.transpose(0, 1), v.transpose(0, 1)
+    window = (window_left, -1)
+    return attention(q[None], k[None], v[None], scale, causal, window, softcap or 0.0)[0]
+
+
+def single_decode(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    kv_layout: str = "NHD",
+    scale: float | None = None,
+    window_left: int = -1,
+    softcap: float | None = None,
+) -> torch.Tensor:
+    """Attention of one query, q [Hq, D], over k and v [Sk, Hkv, D] (NHD) or [Hkv, Sk, D] (HND).
+
+    flashinfer's ``single_decode_with_kv_cache``: the query is the last position.
+    """
+    return single_prefill(q[None], k, v, kv_layout, scale, True, window_left, softcap)[0]

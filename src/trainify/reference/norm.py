@@ -1,0 +1,203 @@
+"""RMSNorm and LayerNorm, alone and fused with the residual addition.
+
+Shapes: ``x`` and ``residual`` are [..., H] and of one dtype, ``weight`` and ``bias`` are [H].
+Statistics are float32 throughout; the variants differ in where they round to the dtype of ``x``,
+which matters for 16-bit inputs only.  Two of PyTorch's own ops carry most of them:
+``F.rms_norm`` computes in float32, weight included, and rounds once (since torch 2.8; before, it
+rounded ahead of the weight), ``F.layer_norm`` likewise.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+    """RMSNorm in float32, the weight included, rounded once.
+
+    The order of flashinfer, sgl_kernel, lightllm, lmdeploy, xformers and of vLLM's newest kernels.
+    Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+    return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def rms_norm_llama(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm in float32, rounded before the weight multiplies.
+
+    The order of Hugging Face's ``LlamaRMSNorm`` and of vLLM up to 0.8.
+    """
+    return F.rms_norm(x, x.shape[-1:], None, eps) * weight
+
+
+def rms_norm_weight_dtype(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm in float32, rounded to the weight's dtype before the weight multiplies.
+
+    The order of ``vllm.ir.ops.rms_norm``; it is :func:`rms_norm_llama` where ``weight`` and ``x``
+    share their dtype.
+    """
+    return (F.rms_norm(x.float(), x.shape[-1:], None, eps).to(weight.dtype) * weight).to(x.dtype)
+
+
+def rms_norm_rounded_scale(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm whose scale is rounded to the dtype of x, where both products are taken.
+
+    The order of DeepSpeed's inference kernels.
+    """
+    scale = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps).to(x.dtype)
+    return x * scale * weight
+
+
+def rms_norm_clamped(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm in float32 of values held within the range of float16.
+
+    exllamav2's order: an overflown activation counts as the largest float16, not as infinity.
+    """
+    x_fp32 = x.float().clamp(-65504.0, 65504.0)
+    return F.rms_norm(x_fp32, x.shape[-1:], weight.float(), eps).to(x.dtype)
+
+
+def gemma_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm in float32 scaled by 1 + weight, rounded once (Gemma)."""
+    return F.rms_norm(x.float(), x.shape[-1:], 1.0 + weight.float(), eps).to(x.dtype)
+
+
+def fused_add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add the residual, rounded, and RMSNorm the sum; returns (normed, sum).
+
+    vLLM's and lmdeploy's order: the statistics are those of the rounded sum.
+    """
+    residual = x + residual
+    return F.rms_norm(residual, residual.shape[-1:], weight, eps), residual
+
+
+def fused_add_rms_norm_llama(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add the residual, rounded, and RMSNorm the sum, rounded before the weight multiplies.
+
+    Returns (normed, sum).  vLLM's order up to 0.8.
+    """
+    residual = x + residual
+    return F.rms_norm(residual, residual.shape[-1:], None, eps) * weight, residual
+
+
+def fused_add_rms_norm_fp32(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add the residual in float32 and RMSNorm the unrounded sum; returns (normed, sum).
+
+    The order of flashinfer, sgl_kernel and flash-attn's layer_norm extension.
+    """
+    total = x.float() + residual.float()
+    normed = F.rms_norm(total, total.shape[-1:], weight.float(), eps)
+    return normed.to(x.dtype), total.to(residual.dtype)
+
+
+def fused_add_rms_norm_weight_dtype(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add the residual in float32, RMSNorm, round to the weight's dtype, multiply by the weight.
+
+    Returns (normed, sum), both in the dtype of x: the order of ``vllm.ir.ops.fused_add_rms_norm``.
+    """
+    total = x.float() + residual.float()
+    normed = F.rms_norm(total, total.shape[-1:], None, eps).to(weight.dtype) * weight
+    return normed.to(x.dtype), total.to(x.dtype)
+
+
+def fused_add_rms_norm_xformers(
+    x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add y; RMSNorm the rounded sum by the statistics of the unrounded one.
+
+    Returns (normed, sum).  The order of ``xformers.ops.rms_norm_add``.
+    """
+    total = x.float() + y.float()
+    scale = torch.rsqrt(total.square().mean(-1, keepdim=True) + eps)
+    x = total.to(x.dtype)
+    return (x.float() * scale * weight.float()).to(x.dtype), x
+
+
+def fused_add_rms_norm_rounded_scale(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add the residual, rounded, and RMSNorm the sum by a rounded scale; returns (normed, sum).
+
+    DeepSpeed's order; see :func:`rms_norm_rounded_scale`.
+    """
+    residual = x + residual
+    scale = torch.rsqrt(residual.float().square().mean(-1, keepdim=True) + eps).to(x.dtype)
+    return residual * scale * weight, residual
+
+
+def gemma_fused_add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add the residual in float32 and RMSNorm the unrounded sum by 1 + weight (Gemma).
+
+    Returns (normed, sum).  The order of flashinfer and sgl_kernel.
+    """
+    total = x.float() + residual.float()
+    normed = F.rms_norm(total, total.shape[-1:], 1.0 + weight.float(), eps)
+    return normed.to(x.dtype), total.to(residual.dtype)
+
+
+def layer_norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
+) -> torch.Tensor:
+    """LayerNorm over the last dimension, in float32, rounded once."""
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def layer_norm_fp32_weight(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """LayerNorm over the last dimension whose weight and bias may be of another dtype than x."""
+    return F.layer_norm(x.float(), x.shape[-1:], weight.float(), bias.float(), eps).to(x.dtype)
+
+
+def fused_add_layer_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add the residual, rounded, and LayerNorm the sum; returns (normed, sum)."""
+    residual = x + residual
+    return F.layer_norm(residual, residual.shape[-1:], weight, bias, eps), residual
+
+
+def head_layer_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """LayerNorm over the features of each head, with a weight per head.
+
+    ``x`` is [..., heads, D], ``weight`` [heads, D]; rounded once (the query and key norms of Cohere
+    and Chameleon).
+    """
+    normed = F.layer_norm(x.float(), x.shape[-1:], None, None, eps)
+    return (normed * weight.float()).to(x.dtype)
+
+
+def l2_norm(x: torch.Tensor, eps: float) -> torch.Tensor:
+    """Scale x to unit length over the last dimension, in float32, rounded once.
+
+    eps is added to the sum of squares: x * rsqrt(sum(x**2) + eps).
+    """
+    x_fp32 = x.float()
+    return (x_fp32 * torch.rsqrt(x_fp32.square().sum(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def gated_rms_norm(
+    x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """RMSNorm x, then multiply by silu(z), in float32, rounded once (norm before gate)."""
+    normed = F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps)
+    return (normed * F.silu(z.float())).to(x.dtype)
+
+
+def rms_norm_silu(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """silu of the RMSNorm of x, in float32, rounded once."""
+    return F.silu(F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps)).to(x.dtype)
