@@ -4,7 +4,7 @@ A pass is registered by being here.  It defines
 
 * ``RULES``: the :class:`Rule` objects it can report,
 * ``NEEDLES``: byte strings; a file that contains none of any pass's needles is never parsed,
-* ``find(module)``: yields :class:`~trainify.findings.Finding` for one parsed file.
+* ``find(module, options)``: yields :class:`~trainify.findings.Finding` for one parsed file.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
+    from ..engine import Options
     from ..facts import ModuleFacts
     from ..findings import Finding
 
@@ -37,7 +38,7 @@ class Pass(Protocol):
     RULES: tuple[Rule, ...]
     NEEDLES: tuple[bytes, ...]
 
-    def find(self, module: ModuleFacts) -> Iterator[Finding]: ...
+    def find(self, module: ModuleFacts, options: Options) -> Iterator[Finding]: ...
 
 
 @cache

@@ -1,0 +1,53 @@
+"""Make inference-only transformer code trainable.
+
+Importing this package imports nothing else; each name below is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .engine import FixResult, Options, check_text, fix_text
+    from .findings import Edit, Finding, Fix, Safety, apply_edits
+
+__all__ = [
+    "Edit",
+    "Finding",
+    "Fix",
+    "FixResult",
+    "Options",
+    "Safety",
+    "__version__",
+    "apply_edits",
+    "check_text",
+    "fix_text",
+]
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Edit": "findings",
+    "Finding": "findings",
+    "Fix": "findings",
+    "FixResult": "engine",
+    "Options": "engine",
+    "Safety": "findings",
+    "apply_edits": "findings",
+    "check_text": "engine",
+    "fix_text": "engine",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value: object = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_HOME))

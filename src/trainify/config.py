@@ -1,0 +1,241 @@
+"""Settings from ``[tool.trainify]`` in ``pyproject.toml``."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from .engine import FLAGS, Options
+from .findings import STRATEGIES
+
+
+class ConfigError(Exception):
+    """A mistake in a configuration file; ``line`` is 0 when not known."""
+
+    def __init__(self, path: str, message: str, line: int = 0) -> None:
+        super().__init__(path, message, line)
+        self.path = path
+        self.message = message
+        self.line = line
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}:{self.line}: {self.message}"
+            if self.line
+            else f"{self.path}: {self.message}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The settings that apply to a run; ``root`` is where their patterns start from."""
+
+    options: Options = field(default_factory=Options)
+    exclude: tuple[str, ...] = ()
+    per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    root: str = ""
+
+    def options_for(self, path: str, options: Options) -> Options:
+        """``options`` less the rules that are ignored in this file."""
+        ignored = tuple(
+            code
+            for pattern, codes in self.per_file_ignores
+            if _matches(pattern, path, self.root)
+            for code in codes
+        )
+        return replace(options, ignore=options.ignore + ignored) if ignored else options
+
+    def excludes(self, path: str) -> bool:
+        """Whether a file or folder found on the way is to be passed over."""
+        return any(_matches(pattern, path, self.root) for pattern in self.exclude)
+
+
+def _matches(pattern: str, path: str, root: str) -> bool:
+    """A pattern with a slash is held against the path from ``root``, others against each part."""
+    relative = os.path.relpath(path, root or ".").replace(os.sep, "/")
+    pattern = pattern.rstrip("/")
+    if "/" not in pattern:
+        return any(fnmatchcase(part, pattern) for part in relative.split("/"))
+    pattern = pattern.removeprefix("./")
+    below = f"{pattern}/*"
+    return any(fnmatchcase(p, q) for p in (relative, f"/{relative}") for q in (pattern, below))
+
+
+# -- finding the file -----------------------------------------------------------------------------
+
+
+def common_folder(paths: Iterable[str]) -> str:
+    """The deepest folder that holds all of ``paths``."""
+    folders = [
+        path if os.path.isdir(path) else os.path.dirname(path)
+        for path in map(os.path.abspath, paths)
+    ]
+    try:
+        return os.path.commonpath(folders)
+    except ValueError:  # none given, or on different drives
+        return os.getcwd()
+
+
+def find_upwards(folder: str, *names: str) -> str | None:
+    """The nearest folder, from ``folder`` upwards, that holds one of ``names``."""
+    while True:
+        if any(os.path.exists(os.path.join(folder, name)) for name in names):
+            return folder
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return None
+        folder = parent
+
+
+def load_config(paths: Iterable[str]) -> Config:
+    """Read the nearest ``pyproject.toml`` above ``paths`` that has a ``[tool.trainify]`` table."""
+    folder: str | None = common_folder(paths)
+    while folder and (folder := find_upwards(folder, "pyproject.toml")):
+        path = os.path.join(folder, "pyproject.toml")
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except OSError as error:
+            raise ConfigError(_shown(path), f"cannot read: {error.strerror}") from None
+        if b"trainify" in data:
+            table = _table(data, _shown(path))
+            if table is not None:
+                return _parse(table, _shown(path), folder, data.decode())
+        parent = os.path.dirname(folder)
+        folder = parent if parent != folder else None
+    return Config()
+
+
+def _shown(path: str) -> str:
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
+
+
+def _table(data: bytes, path: str) -> Any:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        tool = tomllib.loads(data.decode()).get("tool", {})
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(path, "not UTF-8", line) from None
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"line (\d+)", str(error))
+        raise ConfigError(path, f"not valid TOML: {error}", int(place[1]) if place else 0) from None
+    return tool.get("trainify") if isinstance(tool, dict) else None
+
+
+# -- reading the table ----------------------------------------------------------------------------
+
+
+class _Mistake(Exception):
+    """What is wrong with a value, and the key below the setting's own where that is."""
+
+    def __init__(self, message: str, *, below: str = "") -> None:
+        super().__init__(message)
+        self.below = below
+
+
+def _choice(*choices: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if not isinstance(value, str) or value not in choices:
+            raise _Mistake(f"must be one of {', '.join(map(repr, choices))}")
+        return value
+
+    return read
+
+
+def _boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _Mistake("must be true or false")
+    return value
+
+
+def _strings(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _Mistake("must be a list of strings")
+    return tuple(value)
+
+
+def _codes(value: object) -> tuple[str, ...]:
+    codes = _strings(value)
+    for code in codes:
+        if not is_code(code):
+            raise _Mistake(f"no rule has the code {code!r}")
+    return codes
+
+
+def _codes_by_pattern(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    if not isinstance(value, dict):
+        raise _Mistake("must be a table of patterns, each with a list of codes")
+    found = []
+    for pattern, codes in value.items():
+        try:
+            found.append((pattern, _codes(codes)))
+        except _Mistake as mistake:
+            raise _Mistake(str(mistake), below=pattern) from None
+    return tuple(found)
+
+
+def is_code(prefix: str) -> bool:
+    """Whether any rule's code starts so."""
+    from . import passes
+
+    return bool(prefix) and any(code.startswith(prefix) for code in passes.all_rules())
+
+
+_OPTIONS: Mapping[str, Callable[[object], Any]] = {
+    "strategy": _choice(*STRATEGIES),
+    "flag": _choice(*FLAGS),
+    "unsafe": _boolean,
+    "select": _codes,
+    "ignore": _codes,
+}
+_SETTINGS: Mapping[str, Callable[[object], Any]] = {
+    **_OPTIONS,
+    "exclude": _strings,
+    "per-file-ignores": _codes_by_pattern,
+}
+
+
+def _parse(table: object, path: str, root: str, text: str) -> Config:
+    if not isinstance(table, dict):
+        raise ConfigError(path, "tool.trainify must be a table", _line(text, "trainify"))
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in _SETTINGS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(key, _SETTINGS, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(_SETTINGS)}"
+            raise ConfigError(path, f"tool.trainify.{key}: unknown key{hint}", _line(text, key))
+        try:
+            values[key.replace("-", "_")] = _SETTINGS[key](value)
+        except _Mistake as mistake:
+            name = ".".join(
+                filter(None, (f"tool.trainify.{key}", repr(mistake.below) if mistake.below else ""))
+            )
+            raise ConfigError(path, f"{name}: {mistake}", _line(text, key, mistake.below)) from None
+    options = Options(**{key: values.pop(key) for key in _OPTIONS if key in values})
+    return Config(options, root=root, **values)
+
+
+def _line(text: str, *keys: str) -> int:
+    """The line of the last of ``keys``, each looked for below the one before it."""
+    line = 0
+    lines = text.splitlines()
+    for index, content in enumerate(lines):
+        if re.match(r"\s*\[+\s*tool\s*\.\s*[\"']?trainify\b", content):
+            line = index
+            break
+    for key in filter(None, keys):
+        here = re.compile(rf"(?<![\w-])[\"']?{re.escape(key)}[\"']?\s*[=\]]")
+        line = next((i for i in range(line, len(lines)) if here.search(lines[i])), line)
+    return line + 1

@@ -1,0 +1,443 @@
+"""Finding and fixing: over one text, and over many files.
+
+Every front end goes through :func:`check_text` and :func:`fix_text`.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
+
+from . import passes
+from .findings import STRATEGIES, Finding, Fix, Safety, apply_edits, select_fixes
+from .source import Change, SourceError, decode, encode
+from .suppressions import comments, suppressions
+
+if TYPE_CHECKING:
+    from .cache import Cache
+    from .config import Config
+    from .facts import ModuleFacts, Project
+
+FLAGS = ("grad", "training")
+"""What strategy ``flag`` asks at run time: whether gradients are wanted, or ``self.training``."""
+
+MAX_ROUNDS = 10
+"""Fixing that is not done after so many rounds never will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to look for and how to fix it; ``select`` and ``ignore`` hold prefixes of codes."""
+
+    strategy: str = "flag"
+    flag: str = "grad"
+    unsafe: bool = False
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}")
+        if self.flag not in FLAGS:
+            raise ValueError(f"flag must be one of {', '.join(FLAGS)}")
+
+    def selects(self, code: str) -> bool:
+        """Whether findings of this rule are wanted."""
+        return code.startswith(self.select or "") and not code.startswith(self.ignore)
+
+
+class EngineError(Exception):
+    """A bug in trainify, met in one file."""
+
+
+class PassError(EngineError):
+    """A pass raised an exception."""
+
+
+class BrokenFix(EngineError):
+    """A fix left the file so that Python cannot compile it."""
+
+
+class NotConverged(EngineError):
+    """Fixes keep undoing or repeating each other."""
+
+
+# -- one text -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FixResult:
+    """The fixed text, what was fixed, and what was not.
+
+    Places in ``applied`` count in the text of the round that fixed them, those in ``remaining`` in
+    ``text``.
+    """
+
+    text: str
+    applied: list[Finding]
+    remaining: list[Finding]
+
+
+def check_text(
+    text: str, path: str = "<text>", options: Options | None = None, project: Project | None = None
+) -> list[Finding]:
+    """Return the findings in ``text``, in order of place, without those a comment silences.
+
+    Raises :class:`~trainify.source.SourceError` where ``text`` is not Python.
+    """
+    options = options or Options()
+    module = _parse(text, path, project)
+    found: dict[tuple[int, int, str], Finding] = {}
+    for each in passes.all_passes():
+        if not any(options.selects(rule.code) for rule in each.RULES):
+            continue
+        try:
+            for finding in each.find(module, options):
+                if options.selects(finding.rule):
+                    found.setdefault((finding.start, finding.end, finding.rule), finding)
+        except RecursionError:
+            raise SourceError("nested too deeply") from None
+        except Exception as error:
+            name = getattr(each, "__name__", "?").rpartition(".")[2]
+            raise PassError(f"in pass {name}: {type(error).__name__}: {error}") from error
+    silenced = suppressions(text)
+    return [
+        _keep_comments(text, finding)
+        for _, finding in sorted(found.items(), key=lambda item: item[0])
+        if not silenced.cover(finding)
+    ]
+
+
+def fix_text(
+    text: str, path: str = "<text>", options: Options | None = None, project: Project | None = None
+) -> FixResult:
+    """Apply fixes, round after round, until a check finds none that can be applied.
+
+    So fixing the result again changes nothing.  Raises :class:`EngineError` where that cannot be
+    had, or where the result would not compile although ``text`` did.
+    """
+    options = options or Options()
+    applied: list[Finding] = []
+    compiles = _compiles(text, path)
+    for _ in range(MAX_ROUNDS):
+        findings = check_text(text, path, options, project)
+        chosen = select_fixes(findings, options.strategy, unsafe=options.unsafe)
+        if not chosen:
+            return FixResult(text, applied, findings)
+        rules = ", ".join(sorted({finding.rule for finding, _ in chosen}))
+        text = apply_edits(text, [edit for _, fix in chosen for edit in fix.edits])
+        try:
+            _parse(text, path, None)
+        except SourceError as error:
+            raise BrokenFix(
+                f"fixes of {rules} do not parse, line {error.line}: {error.message}"
+            ) from error
+        if compiles and not _compiles(text, path):
+            raise BrokenFix(f"fixes of {rules} do not compile")
+        applied += (finding for finding, _ in chosen)
+    raise NotConverged(f"fixes of {rules} do not come to an end")
+
+
+def _parse(text: str, path: str, project: Project | None) -> ModuleFacts:
+    from .facts import parse_module
+
+    try:
+        return parse_module(text, path, project)
+    except SyntaxError as error:
+        raise SourceError(error.msg, error.lineno or 0, error.offset or 0) from None
+    except (RecursionError, MemoryError):
+        raise SourceError("nested too deeply") from None
+    except ValueError as error:
+        raise SourceError(str(error)) from None
+
+
+def _compiles(text: str, path: str) -> bool:
+    """Whether the file compiles, which takes more than parsing: ``return`` outside a function."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an invalid escape, say, is its author's business
+            compile(text, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _keep_comments(text: str, finding: Finding) -> Finding:
+    """A fix that deletes a comment is never safe, whatever its pass says."""
+    fixes = {strategy: _keep_comments_of(text, fix) for strategy, fix in finding.fixes.items()}
+    return finding if fixes == finding.fixes else replace(finding, fixes=fixes)
+
+
+def _keep_comments_of(text: str, fix: Fix) -> Fix:
+    if fix.safety is not Safety.SAFE or not any("#" in text[e.start : e.end] for e in fix.edits):
+        return fix
+    before = Counter(comment for _, comment in comments(text))
+    after = Counter(comment for _, comment in comments(apply_edits(text, fix.edits)))
+    lost = before - after
+    if not lost:
+        return fix
+    return replace(fix, safety=Safety.UNSAFE, look_at=f"deletes the comment `{next(iter(lost))}`")
+
+
+# -- many files -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a file was not dealt with, for one line on standard error."""
+
+    path: str
+    message: str
+    line: int = 0
+    column: int = 0
+    internal: bool = False
+    details: str = ""
+    """The traceback of an internal error."""
+
+    def __str__(self) -> str:
+        place = [str(number) for number in (self.line, self.column) if number]
+        return ":".join([self.path, *place, f" {self.message}"])
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """What there is to say about one file.
+
+    ``findings`` are those in ``text``; after fixing, those that remain in the fixed text.
+    """
+
+    path: str
+    text: str = ""
+    findings: list[Finding] = field(default_factory=list)
+    applied: list[Finding] = field(default_factory=list)
+    change: Change | None = None
+    problem: Problem | None = None
+
+
+@dataclass
+class Session:
+    """One run over files that may know of each other; lives in each worker process."""
+
+    options: Options
+    config: Config
+    roots: tuple[str, ...] = ()
+    fixing: bool = False
+
+    @cached_property
+    def project(self) -> Project:
+        from .facts import Project
+
+        return Project(self.roots)
+
+    @property
+    def loaded(self) -> frozenset[str]:
+        """Files that the project read besides those it was asked about."""
+        project = self.__dict__.get("project")  # made by the first file that parses
+        return frozenset(map(str, getattr(project, "loaded", ())))
+
+    def file(self, path: str) -> FileReport | None:
+        """Check or fix a file; None where no pass needs to read it."""
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            return FileReport(path, problem=Problem(path, f"cannot read: {reason}"))
+        return self.data(data, path)
+
+    def data(self, data: bytes, path: str) -> FileReport | None:
+        """Check or fix the bytes of a file, without touching the file itself."""
+        if not may_concern(data):
+            return None
+        try:
+            return self._report(data, path)
+        except SourceError as error:
+            problem = Problem(path, f"cannot parse: {error.message}", error.line, error.column)
+        except Exception as error:
+            message = str(error)
+            if not isinstance(error, EngineError):
+                message = f"{type(error).__name__}: {error}"
+            problem = Problem(
+                path, f"internal error {message}", internal=True, details=_traceback(error)
+            )
+        return FileReport(path, problem=problem)
+
+    def _report(self, data: bytes, path: str) -> FileReport:
+        text, encoding = decode(data)
+        options = self.config.options_for(path, self.options)
+        if not self.fixing:
+            return FileReport(path, text, check_text(text, path, options, self.project))
+        result = fix_text(text, path, options, self.project)
+        change = None
+        if result.text != text:
+            if encode(text, encoding) != data:
+                raise SourceError(f"{encoding} text that does not survive being written again")
+            change = Change(path, data, encode(result.text, encoding))
+        return FileReport(path, result.text, result.remaining, result.applied, change)
+
+
+def _traceback(error: BaseException) -> str:
+    import traceback
+
+    return "".join(traceback.format_exception(error))
+
+
+def may_concern(data: bytes) -> bool:
+    """Whether any pass could have something to say about a file of these bytes."""
+    return any(needle in data for needle in _needles(passes.all_passes()))
+
+
+@cache
+def _needles(of: tuple[passes.Pass, ...]) -> tuple[bytes, ...]:
+    """The needles without those that hold a shorter one."""
+    found: list[bytes] = []
+    for needle in sorted({needle for each in of for needle in each.NEEDLES}, key=len):
+        if not any(shorter in needle for shorter in found):
+            found.append(needle)
+    return tuple(found)
+
+
+def check_paths(
+    paths: Sequence[str],
+    options: Options | None = None,
+    *,
+    config: Config | None = None,
+    stdin: bytes | None = None,
+    use_cache: bool = False,
+    jobs: int = 1,
+) -> Iterator[FileReport]:
+    """Check every file under ``paths``; one report for each, in the order of discovery.
+
+    With ``stdin``, these bytes are checked as if they were the file ``paths[0]``.
+    """
+    session = _session(paths, options, config)
+    if stdin is not None:
+        return iter((session.data(stdin, paths[0]) or FileReport(paths[0]),))
+    cache = None
+    if use_cache:
+        from .cache import Cache
+
+        cache = Cache.for_run(paths, (session.options, session.config))
+    return _run(session, cache, jobs)
+
+
+def fix_paths(
+    paths: Sequence[str],
+    options: Options | None = None,
+    *,
+    config: Config | None = None,
+    stdin: bytes | None = None,
+    jobs: int = 1,
+) -> Iterator[FileReport]:
+    """Fix every file under ``paths``, writing nothing; otherwise like :func:`check_paths`."""
+    session = _session(paths, options, config)
+    session.fixing = True
+    if stdin is not None:
+        return iter((session.data(stdin, paths[0]) or FileReport(paths[0]),))
+    return _run(session, None, jobs)
+
+
+def _session(paths: Sequence[str], options: Options | None, config: Config | None) -> Session:
+    from .config import Config
+
+    config = config or Config()
+    return Session(options or config.options, config, tuple(paths))
+
+
+def _run(session: Session, cache: Cache | None, jobs: int) -> Iterator[FileReport]:
+    from .discovery import FoundFile, find_files
+
+    found = list(find_files(session.roots, session.config.excludes))
+    files = [item for item in found if isinstance(item, FoundFile)]
+    known = cache.nothing_in(files) if cache else frozenset[str]()
+    pending = [file for file in files if file.path not in known]
+    loaded: set[str] = set()
+    if jobs > 1 and len(pending) > 1 and sum(file.size for file in pending) > _WORTH_WORKERS:
+        reports = _in_workers(session, [file.path for file in pending], jobs, _CHUNK, loaded)
+    else:
+        reports = _look(session, [file.path for file in pending], loaded)
+    for item in found:
+        if not isinstance(item, FoundFile):
+            yield FileReport(item.path, problem=Problem(item.path, f"cannot read: {item.reason}"))
+        elif item.path in known:
+            yield FileReport(item.path)
+        else:
+            report = next(reports)
+            if cache:
+                cache.saw(item, report)
+            yield report or FileReport(item.path)
+    if cache:
+        next(reports, None)  # let it add what it knows to ``loaded``
+        cache.store(loaded)
+
+
+_CHUNK = 16
+"""Files that a worker process takes at a time."""
+
+_WORTH_WORKERS = 1_000_000
+"""Bytes from which starting worker processes pays; they start in about 50 ms."""
+
+
+def _look(session: Session, paths: list[str], loaded: set[str]) -> Iterator[FileReport | None]:
+    for path in paths:
+        yield session.file(path)
+    loaded.update(session.loaded)
+
+
+def _in_workers(
+    session: Session, paths: list[str], jobs: int, chunk: int, loaded: set[str]
+) -> Iterator[FileReport | None]:
+    """The same in worker processes, in the same order.
+
+    A worker that dies (killed for its memory, or by a crash of the parser) takes all others with
+    it; then the rest is done one file at a time, so that the cause costs only its own file.
+    """
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    # Forked workers have every pass imported already; elsewhere forking is not to be trusted.
+    passes.all_passes()
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    chunks = [paths[start : start + chunk] for start in range(0, len(paths), chunk)]
+    done = 0
+    pool = ProcessPoolExecutor(jobs, context, _start_worker, (session,))
+    try:
+        for reports, seen in pool.map(_work, chunks):
+            loaded |= seen
+            for report in reports:
+                done += 1
+                yield report
+        return
+    except BrokenProcessPool:
+        pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+    rest = paths[done:]
+    if jobs == chunk == 1:
+        problem = Problem(rest[0], "internal error: the worker process died", internal=True)
+        yield FileReport(rest[0], problem=problem)
+        del rest[0]
+    yield from _in_workers(session, rest, 1, 1, loaded)
+
+
+_worker: Session
+
+
+def _start_worker(session: Session) -> None:
+    global _worker
+    import gc
+    import signal
+
+    _worker = session
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the main process's to handle
+    gc.freeze()  # what was inherited is not garbage
+
+
+def _work(paths: list[str]) -> tuple[list[FileReport | None], frozenset[str]]:
+    return [_worker.file(path) for path in paths], _worker.loaded

@@ -1,0 +1,1 @@
+"""How findings and changes are shown."""
