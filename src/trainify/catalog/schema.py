@@ -62,13 +62,13 @@ class Schema:
         Raises :class:`BindError` for ``*args``, ``**kwargs``, unknown, doubled, missing or too many
         arguments.
         """
+        if any(isinstance(value, ast.Starred) for value in args):
+            raise BindError("the call unpacks *args")
         bound: dict[str, ast.expr | None] = {}
         positional = [a for a in self.arguments if not a.kwarg_only]
         if len(args) > len(positional):
             raise BindError(f"it takes {len(positional)} arguments, the call passes {len(args)}")
         for argument, value in zip(positional, args, strict=False):
-            if isinstance(value, ast.Starred):
-                raise BindError("the call unpacks *args")
             bound[argument.name] = value
         known = {a.name for a in self.arguments}
         for keyword in keywords:
@@ -114,6 +114,8 @@ def parse_schema(text: str) -> Schema:
         if match is None:
             raise SchemaError(f"cannot read argument {part!r} of {head['name']!r}")
         default = match["default"]
+        if default is not None and not _is_expression(default):
+            raise SchemaError(f"{default!r} is no default value, in {head['name']!r}")
         arguments.append(
             Argument(
                 name=match["name"],
@@ -135,11 +137,23 @@ def parse_schema(text: str) -> Schema:
     return Schema(head["name"], tuple(arguments), tuple(_split(returns)))
 
 
+def _is_expression(text: str) -> bool:
+    try:
+        ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError):  # a null byte is a ValueError on Python 3.11 and older
+        return False
+    return True
+
+
 def _split(text: str) -> list[str]:
-    """Split at commas outside brackets; empty text has no parts."""
-    parts, depth, start = [], 0, 0
+    """Split at commas outside brackets and quotes; empty text has no parts."""
+    parts, depth, start, quote = [], 0, 0, ""
     for i, char in enumerate(text):
-        if char in "([{":
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in "([{":
             depth += 1
         elif char in ")]}":
             depth -= 1

@@ -197,7 +197,7 @@ OPS = (
             "vllm.activation_ops.gelu_new",
         ),
         schema="gelu_new(Tensor(a!) out, Tensor input) -> ()",
-        equivalent="out = gelu_tanh(input)",
+        equivalent="out = gelu_new(input)",
         source=_NEW,
     ),
     FusedOp(
@@ -208,7 +208,7 @@ OPS = (
             "vllm.activation_ops.gelu_fast",
         ),
         schema="gelu_fast(Tensor(a!) out, Tensor input) -> ()",
-        equivalent="out = gelu_tanh(input)",
+        equivalent="out = gelu_fast(input)",
         source=_NEW,
     ),
     FusedOp(

@@ -116,12 +116,27 @@ def gelu_and_mul_sparse(
 
 
 def gelu_tanh(input: torch.Tensor) -> torch.Tensor:
-    """gelu by the tanh approximation, rounded once.
-
-    vLLM's gelu_new and gelu_fast kernels also round in between: equal to a few units in the last
-    place of a 16-bit dtype.
-    """
+    """gelu by the tanh approximation, in float32, rounded once."""
     return F.gelu(input, approximate="tanh")
+
+
+def gelu_new(input: torch.Tensor) -> torch.Tensor:
+    """gelu by the tanh approximation, each step rounded to the dtype of the input.
+
+    vLLM's ``gelu_new``, like Hugging Face's; half of the results differ in the last place from
+    those that are rounded once.
+    """
+    t = torch.tanh(0.79788456 * (input + 0.044715 * (input * input * input)))
+    return 0.5 * input * (1.0 + t)
+
+
+def gelu_fast(input: torch.Tensor) -> torch.Tensor:
+    """gelu by the tanh approximation, factored, each step rounded to the dtype of the input.
+
+    vLLM's ``gelu_fast``, like Hugging Face's: x * (1 + 0.044715 * x * x) within the tanh.
+    """
+    t = torch.tanh(0.79788456 * input * (1.0 + 0.044715 * input * input))
+    return 0.5 * input * (1.0 + t)
 
 
 def gelu_quick(input: torch.Tensor) -> torch.Tensor:

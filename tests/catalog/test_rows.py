@@ -1,0 +1,217 @@
+"""Every row: its schema reads, its equivalent fits it, runs and lets the gradient through."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import itertools
+import pkgutil
+import subprocess
+import sys
+import types
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+import trainify.reference
+from tests.catalog.examples import FAMILIES, common
+from trainify.catalog import CONSTANTS, FusedOp, all_ops, lookup, parse_schema, roots
+
+ROWS = all_ops()
+FUNCTIONS: dict[str, types.FunctionType] = {}
+for _info in pkgutil.iter_modules(trainify.reference.__path__):
+    _module = importlib.import_module(f"trainify.reference.{_info.name}")
+    for _name, _value in vars(_module).items():
+        if isinstance(_value, types.FunctionType) and _value.__module__ == _module.__name__:
+            assert _name not in FUNCTIONS, f"two reference functions are called {_name}"
+            FUNCTIONS[_name] = _value
+
+
+def identify(op: FusedOp) -> str:
+    return f"{op.names[0]}{' ' if op.since else ''}{op.since}"
+
+
+rows = pytest.mark.parametrize("op", ROWS, ids=identify)
+rewritten = pytest.mark.parametrize(
+    "op", [op for op in ROWS if op.equivalent is not None], ids=identify
+)
+
+
+def parsed(op: FusedOp) -> tuple[list[str] | None, ast.expr]:
+    """The names that the equivalent assigns, or None for an expression; and its value."""
+    assert op.equivalent is not None
+    (statement,) = ast.parse(op.equivalent).body
+    if isinstance(statement, ast.Expr):
+        return None, statement.value
+    assert isinstance(statement, ast.Assign)
+    (target,) = statement.targets
+    names = target.elts if isinstance(target, ast.Tuple) else [target]
+    assert all(isinstance(n, ast.Name) for n in names)
+    return [n.id for n in names if isinstance(n, ast.Name)], statement.value
+
+
+def called(value: ast.expr) -> list[ast.Call]:
+    return [
+        n
+        for n in ast.walk(value)
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in FUNCTIONS
+    ]
+
+
+@rows
+def test_schema_reads(op: FusedOp) -> None:
+    assert parse_schema(op.schema).name
+    assert op.source
+    assert op.names
+    assert len(set(op.names)) == len(op.names)
+    # A default must follow a default, as in a Python signature, or binding would misread calls.
+    positional = [a for a in op.signature.arguments if not a.kwarg_only]
+    with_default = [a.default is not None for a in positional]
+    assert with_default == sorted(with_default)
+
+
+@rows
+def test_unsupported_are_arguments(op: FusedOp) -> None:
+    known = {a.name for a in op.signature.arguments}
+    assert set(op.unsupported) <= known
+    used = {n.id for n in ast.walk(ast.parse(op.equivalent or "")) if isinstance(n, ast.Name)}
+    assert not used & set(op.unsupported)
+
+
+@rewritten
+def test_equivalent_assigns_what_the_schema_writes(op: FusedOp) -> None:
+    targets, _ = parsed(op)
+    written = list(op.signature.written)
+    if targets is None:
+        # An expression gives what is returned; it can only stand for outputs that are optional.
+        assert op.signature.returns
+        assert all(a.default == "None" for a in written)
+    else:
+        assert targets == [a.name for a in written]
+
+
+@rewritten
+def test_equivalent_names_only_what_it_may(op: FusedOp) -> None:
+    _, value = parsed(op)
+    arguments = {a.name for a in op.signature.arguments}
+    names = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+    assert names <= arguments | set(FUNCTIONS) | {"torch", "F"}
+    for call in called(value):
+        assert isinstance(call.func, ast.Name)
+        signature = inspect.signature(FUNCTIONS[call.func.id])
+        signature.bind(*call.args, **{k.arg: k.value for k in call.keywords if k.arg})
+
+
+def example(op: FusedOp) -> dict[str, Any]:
+    """A value for each argument of the op; tensors that may carry a gradient ask for one."""
+    torch.manual_seed(0)
+    _, value = parsed(op)
+    values = common()
+    for call in called(value):
+        assert isinstance(call.func, ast.Name)
+        if call.func.id in FAMILIES:
+            values |= FAMILIES[call.func.id]()
+    arguments: dict[str, Any] = {}
+    for a in op.signature.arguments:
+        if a.default is not None and (a.name in op.unsupported or a.name not in values):
+            arguments[a.name] = ast.literal_eval(a.default)
+        elif a.name in values:
+            arguments[a.name] = values[a.name]
+    for name, argument in arguments.items():
+        if isinstance(argument, torch.Tensor) and argument.is_floating_point():
+            arguments[name] = argument.detach().clone().requires_grad_(name not in CONSTANTS)
+    return arguments
+
+
+@rewritten
+def test_equivalent_runs_and_lets_the_gradient_through(op: FusedOp) -> None:
+    targets, value = parsed(op)
+    arguments = example(op)
+    used = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+    missing = used - set(arguments) - set(FUNCTIONS) - {"torch", "F"}
+    assert not missing, f"tests/catalog/examples.py has no value for {missing}"
+    code = compile(ast.Expression(value), op.names[0], "eval")
+    result = eval(code, {"torch": torch, "F": F, **FUNCTIONS}, arguments)
+    results = result if isinstance(result, tuple) else (result,)
+    assert len(results) == len(targets or op.signature.returns)
+    for target, output in zip(targets or (), results, strict=bool(targets)):
+        if isinstance(arguments.get(target), torch.Tensor) and target in used:
+            assert output.shape == arguments[target].shape
+            assert output.dtype == arguments[target].dtype
+    leaves = {
+        name: t
+        for name, t in arguments.items()
+        if name in used and isinstance(t, torch.Tensor) and t.requires_grad
+    }
+    total = sum(output.square().sum() for output in results if output is not None)
+    grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    for name, grad in zip(leaves, grads, strict=True):
+        assert grad is not None, f"{name} gets no gradient"
+        assert grad.isfinite().all()
+        assert grad.any(), f"{name} gets a gradient of zeros"
+
+
+def specifiers(since: str) -> SpecifierSet:
+    return SpecifierSet(since.lstrip("abcdefghijklmnopqrstuvwxyz_-") if since else "")
+
+
+def test_since_is_a_range_of_the_library() -> None:
+    for op in ROWS:
+        specifiers(op.since)
+
+
+def test_no_name_means_two_things_in_one_release() -> None:
+    by_name: defaultdict[str, list[FusedOp]] = defaultdict(list)
+    for op in ROWS:
+        for name in op.names:
+            by_name[name].append(op)
+    for name, ops in by_name.items():
+        for one, other in itertools.combinations(ops, 2):
+            ranges = specifiers(one.since), specifiers(other.since)
+            edges = [Version(s.version) for r in ranges for s in r]
+            probes = [Version("0"), Version("999"), *edges]
+            probes += [Version(f"{e}.1") for e in edges]
+            both = [v for v in probes if all(v in r for r in ranges)]
+            assert not both, f"{name}: {one.since!r} and {other.since!r} share {both}"
+
+
+def test_the_newest_release_is_looked_up() -> None:
+    op = lookup("vllm._custom_ops.rms_norm")
+    assert op is not None
+    assert op.since == "vllm>=0.20"
+    assert lookup("torch.ops._C.silu_and_mul.default") is lookup("torch.ops._C.silu_and_mul")
+    assert lookup("torch.ops._C") is None
+    assert lookup("vllm._custom_ops") is None
+    assert lookup("somewhere.rms_norm") is None
+
+
+def test_ops_with_a_backward_are_not_in_the_table() -> None:
+    text = (Path(__file__).parent / "differentiable.txt").read_text(encoding="utf-8")
+    names = [line for line in text.splitlines() if not line.startswith("#")]
+    assert len(names) > 150
+    assert not [name for name in names if lookup(name)]
+
+
+def test_constants_are_not_what_is_trained() -> None:
+    trained = {"weight", "bias", "gamma", "beta", "input", "x", "query", "key", "value", "residual"}
+    assert not CONSTANTS & trained
+
+
+def test_roots_are_prefixes() -> None:
+    assert {"vllm", "torch.ops", "flashinfer", "sgl_kernel"} <= set(roots())
+    assert all("." not in root or root == "torch.ops" for root in roots())
+
+
+def test_reading_the_catalog_does_not_import_torch() -> None:
+    code = (
+        "import sys, trainify.catalog as c; ops = c.all_ops(); [op.signature for op in ops];"
+        "assert 'torch' not in sys.modules, 'torch was imported'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})

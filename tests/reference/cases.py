@@ -1,0 +1,816 @@
+"""One case per reference function: how to call it, and what it should give.
+
+``expected`` is written from the definition, element by element where that helps, and shares no code
+with the function under test.  ``exact`` says that the two agree bit for bit in bfloat16.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainify.reference import activation, attention, norm, rope, softmax
+
+Tensor = torch.Tensor
+EPS = 1e-5
+
+
+class Draw:
+    """Random shapes, strides and values, the same for the same seed."""
+
+    def __init__(self, seed: int, dtype: torch.dtype) -> None:
+        self.random = random.Random(seed)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.dtype = dtype
+
+    def size(self, low: int = 1, high: int = 4) -> int:
+        return self.random.randint(low, high)
+
+    def flag(self) -> bool:
+        return self.random.random() < 0.5
+
+    def tensor(self, *shape: int, scale: float = 1.0) -> Tensor:
+        """Values of about ``scale``; contiguous, a slice of something wider, or transposed."""
+        kind = self.random.choice(("contiguous", "slice", "transposed"))
+        if kind == "slice":
+            wide = torch.randn(*shape[:-1], shape[-1] + 3, generator=self.generator)
+            x = wide[..., 2:-1]
+        elif kind == "transposed" and len(shape) > 1:
+            x = torch.randn(shape[1], shape[0], *shape[2:], generator=self.generator)
+            x = x.transpose(0, 1)
+        else:
+            x = torch.randn(*shape, generator=self.generator)
+        return (x * scale).to(self.dtype)  # to() keeps strides where memory is dense
+
+    def rows(self) -> tuple[int, ...]:
+        return tuple(self.size(1, 3) for _ in range(self.size(1, 2)))
+
+    def integers(self, high: int, *shape: int) -> Tensor:
+        return torch.randint(high, shape, generator=self.generator)
+
+
+@dataclass(frozen=True)
+class Case:
+    function: Callable[..., Any]
+    make: Callable[[Draw], tuple[Any, ...]]
+    expected: Callable[..., Any]
+    exact: bool = False
+    name: str = ""
+
+    def __str__(self) -> str:
+        module = self.function.__module__.rpartition(".")[2]
+        return f"{module}.{self.function.__name__}" + (f"-{self.name}" if self.name else "")
+
+
+def wide(x: Tensor) -> Tensor:
+    """float32, or float64 as it is: the precision in which the definitions are evaluated."""
+    return x if x.dtype == torch.float64 else x.to(torch.float32)
+
+
+# Norms.
+
+
+def normed(x: Tensor, eps: float, statistics: Tensor | None = None) -> Tensor:
+    """x over its root mean square, in float32 and left there."""
+    source = wide(x if statistics is None else statistics)
+    return wide(x) * torch.rsqrt(source.pow(2).mean(-1, keepdim=True) + eps)
+
+
+def draw_norm(draw: Draw) -> tuple[Any, ...]:
+    features = draw.size(2, 6)
+    return draw.tensor(*draw.rows(), features, scale=2), draw.tensor(features), EPS
+
+
+def draw_add_norm(draw: Draw) -> tuple[Any, ...]:
+    x, weight, eps = draw_norm(draw)
+    return x, draw.tensor(*x.shape, scale=2), weight, eps
+
+
+def draw_layer_norm(draw: Draw) -> tuple[Any, ...]:
+    x, weight, eps = draw_norm(draw)
+    return x, weight, draw.tensor(*weight.shape), eps
+
+
+def draw_add_layer_norm(draw: Draw) -> tuple[Any, ...]:
+    x, weight, bias, eps = draw_layer_norm(draw)
+    return x, draw.tensor(*x.shape), weight, bias, eps
+
+
+def draw_head_norm(draw: Draw) -> tuple[Any, ...]:
+    heads, features = draw.size(1, 3), draw.size(2, 5)
+    return draw.tensor(*draw.rows(), heads, features), draw.tensor(heads, features), EPS
+
+
+def standardized(x: Tensor, eps: float) -> Tensor:
+    centred = wide(x) - wide(x).mean(-1, keepdim=True)
+    return centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + eps)
+
+
+def expect_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    return (standardized(x, eps) * wide(weight) + wide(bias)).to(x.dtype)
+
+
+def expect_rms_norm_rounded_scale(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    mean_square = wide(x).pow(2).mean(-1, keepdim=True)
+    return (x * torch.rsqrt(mean_square + eps).to(x.dtype)) * weight
+
+
+def expect_fp32_sum(
+    weigh: Callable[[Tensor, Tensor], Tensor],
+) -> Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]:
+    def expect(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        total = wide(x) + wide(residual)
+        return weigh(normed(total, eps), weight).to(x.dtype), total.to(residual.dtype)
+
+    return expect
+
+
+def expect_rounded_sum(
+    norm_of: Callable[..., Tensor],
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    def expect(x: Tensor, residual: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        total = x + residual
+        return norm_of(total, *rest), total
+
+    return expect
+
+
+def expect_xformers(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    total = wide(x) + wide(y)
+    stored = total.to(x.dtype)
+    return (normed(stored, eps, statistics=total) * wide(weight)).to(x.dtype), stored
+
+
+def expect_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return (normed(x, eps) * wide(weight)).to(x.dtype)
+
+
+def expect_rms_norm_llama(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return normed(x, eps).to(x.dtype) * weight
+
+
+NORMS = [
+    Case(norm.rms_norm, draw_norm, expect_rms_norm, exact=True),
+    Case(norm.rms_norm_llama, draw_norm, expect_rms_norm_llama, exact=True),
+    Case(
+        norm.rms_norm_weight_dtype,
+        draw_norm,
+        lambda x, w, eps: (normed(x, eps).to(w.dtype) * w).to(x.dtype),
+        exact=True,
+    ),
+    Case(norm.rms_norm_rounded_scale, draw_norm, expect_rms_norm_rounded_scale, exact=True),
+    Case(norm.rms_norm_clamped, draw_norm, expect_rms_norm, exact=True),
+    Case(
+        norm.gemma_rms_norm,
+        draw_norm,
+        lambda x, w, eps: (normed(x, eps) * (1 + wide(w))).to(x.dtype),
+        exact=True,
+    ),
+    Case(norm.fused_add_rms_norm, draw_add_norm, expect_rounded_sum(expect_rms_norm), exact=True),
+    Case(
+        norm.fused_add_rms_norm_llama,
+        draw_add_norm,
+        expect_rounded_sum(expect_rms_norm_llama),
+        exact=True,
+    ),
+    Case(
+        norm.fused_add_rms_norm_fp32,
+        draw_add_norm,
+        expect_fp32_sum(lambda n, w: n * wide(w)),
+        exact=True,
+    ),
+    Case(
+        norm.fused_add_rms_norm_weight_dtype,
+        draw_add_norm,
+        expect_fp32_sum(lambda n, w: n.to(w.dtype) * w),
+        exact=True,
+    ),
+    Case(
+        norm.gemma_fused_add_rms_norm,
+        draw_add_norm,
+        expect_fp32_sum(lambda n, w: n * (1 + wide(w))),
+        exact=True,
+    ),
+    Case(norm.fused_add_rms_norm_xformers, draw_add_norm, expect_xformers, exact=True),
+    Case(
+        norm.fused_add_rms_norm_rounded_scale,
+        draw_add_norm,
+        expect_rounded_sum(expect_rms_norm_rounded_scale),
+        exact=True,
+    ),
+    Case(norm.layer_norm, draw_layer_norm, expect_layer_norm),
+    Case(norm.layer_norm_fp32_weight, draw_layer_norm, expect_layer_norm),
+    Case(norm.fused_add_layer_norm, draw_add_layer_norm, expect_rounded_sum(expect_layer_norm)),
+    Case(
+        norm.head_layer_norm,
+        draw_head_norm,
+        lambda x, w, eps: (standardized(x, eps) * wide(w)).to(x.dtype),
+    ),
+    Case(
+        norm.l2_norm,
+        lambda draw: (*draw_norm(draw)[:1], EPS),
+        lambda x, eps: (wide(x) / torch.sqrt(wide(x).pow(2).sum(-1, keepdim=True) + eps)).to(
+            x.dtype
+        ),
+    ),
+    Case(
+        norm.gated_rms_norm,
+        draw_add_norm,
+        lambda x, z, w, eps: (normed(x, eps) * wide(w) * (wide(z) / (1 + torch.exp(-wide(z))))).to(
+            x.dtype
+        ),
+    ),
+    Case(
+        norm.rms_norm_silu,
+        draw_norm,
+        lambda x, w, eps: torch.nn.functional.silu(normed(x, eps) * wide(w)).to(x.dtype),
+        exact=True,
+    ),
+]
+
+
+# Activations.
+
+
+def silu(x: Tensor) -> Tensor:
+    return (wide(x) / (1 + torch.exp(-wide(x)))).to(x.dtype)
+
+
+def gelu(x: Tensor) -> Tensor:
+    return (wide(x) * 0.5 * (1 + torch.erf(wide(x) * math.sqrt(0.5)))).to(x.dtype)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    inner = math.sqrt(2 / math.pi) * (wide(x) + 0.044715 * wide(x) ** 3)
+    return (0.5 * wide(x) * (1 + torch.tanh(inner))).to(x.dtype)
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    d = x.shape[-1] // 2
+    return x[..., :d], x[..., d:]
+
+
+def draw_halves(draw: Draw) -> tuple[Any, ...]:
+    return (draw.tensor(*draw.rows(), 2 * draw.size(1, 4), scale=2),)
+
+
+def gated(act: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: act(halves(x)[0]) * halves(x)[1]
+
+
+def gated_fp32(act: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: (act(wide(halves(x)[0])) * wide(halves(x)[1])).to(x.dtype)
+
+
+def expect_swigluoai(x: Tensor, alpha: float, limit: float) -> Tensor:
+    gate = torch.minimum(wide(x)[..., 0::2], torch.tensor(limit).to(wide(x)))
+    up = wide(x)[..., 1::2].clip(-limit, limit)
+    return ((up + 1) * gate / (1 + torch.exp(-alpha * gate))).to(x.dtype)
+
+
+def expect_clamped_swiglu(x: Tensor, limit: float, alpha: float, beta: float) -> Tensor:
+    gate, up = halves(wide(x))
+    gate, up = gate.clip(max=limit), up.clip(-limit, limit)
+    return (gate / (1 + torch.exp(-alpha * gate)) * (up + beta)).to(x.dtype)
+
+
+def expect_situ(x: Tensor, beta: float, linear_beta: float) -> Tensor:
+    gate, up = halves(wide(x))
+    gate = beta * torch.tanh(gate / beta) / (1 + torch.exp(-gate))
+    if linear_beta > 0:
+        up = linear_beta * torch.tanh(up / linear_beta)
+    return (gate * up).to(x.dtype)
+
+
+def expect_gelu_sparse(x: Tensor, multiplier: float, approximate: str) -> Tensor:
+    gate, up = halves(x)
+    mean = gate.mean(-1, keepdim=True)
+    deviation = gate.std(-1, keepdim=True, unbiased=False)
+    kept = (gate - (mean + deviation * multiplier)).clip(min=0)
+    return (gelu if approximate == "none" else gelu_tanh)(kept) * up
+
+
+def expect_gelu_new(x: Tensor) -> Tensor:
+    """vLLM's kernel: T is the storage dtype, the constants are float."""
+    dtype = x.dtype
+    cube = wide((wide((wide(x) * wide(x)).to(dtype)) * wide(x)).to(dtype))
+    inner = (wide(x) + wide((0.044715 * cube).to(dtype))).to(dtype)
+    t = torch.tanh(wide((0.79788456 * wide(inner)).to(dtype))).to(dtype)
+    return (wide((0.5 * wide(x)).to(dtype)) * wide((1 + wide(t)).to(dtype))).to(dtype)
+
+
+def expect_gelu_fast(x: Tensor) -> Tensor:
+    dtype = x.dtype
+    square = (wide((0.044715 * wide(x)).to(dtype)) * wide(x)).to(dtype)
+    factor = (1 + wide(square)).to(dtype)
+    inner = (wide((wide(x) * 0.79788456).to(dtype)) * wide(factor)).to(dtype)
+    t = torch.tanh(wide(inner)).to(dtype)
+    return (wide((0.5 * wide(x)).to(dtype)) * wide((1 + wide(t)).to(dtype))).to(dtype)
+
+
+def draw_plain(draw: Draw) -> tuple[Any, ...]:
+    return (draw.tensor(*draw.rows(), draw.size(1, 6), scale=2),)
+
+
+ACTIVATIONS = [
+    Case(activation.silu_and_mul, draw_halves, gated(silu), exact=True),
+    Case(activation.silu_and_mul_fp32, draw_halves, gated_fp32(silu), exact=True),
+    Case(
+        activation.mul_and_silu,
+        draw_halves,
+        lambda x: halves(x)[0] * silu(halves(x)[1]),
+        exact=True,
+    ),
+    Case(activation.gelu_and_mul, draw_halves, gated(gelu)),
+    Case(activation.gelu_and_mul_fp32, draw_halves, gated_fp32(gelu)),
+    Case(activation.gelu_tanh_and_mul, draw_halves, gated(gelu_tanh)),
+    Case(activation.gelu_tanh_and_mul_fp32, draw_halves, gated_fp32(gelu_tanh)),
+    Case(
+        activation.fatrelu_and_mul,
+        lambda draw: (*draw_halves(draw), 0.3),
+        lambda x, t: torch.where(halves(x)[0] > t, halves(x)[0], 0.0) * halves(x)[1],
+        exact=True,
+    ),
+    Case(
+        activation.swigluoai_and_mul,
+        lambda draw: (*draw_halves(draw), 1.702, 1.5),
+        expect_swigluoai,
+    ),
+    Case(
+        activation.clamped_swiglu,
+        lambda draw: (*draw_halves(draw), 1.5, 1.2, 0.5),
+        expect_clamped_swiglu,
+    ),
+    Case(
+        activation.swiglustep_and_mul,
+        lambda draw: (*draw_halves(draw), 1.5),
+        lambda x, limit: (
+            silu(wide(halves(x)[0])).clip(max=limit) * wide(halves(x)[1]).clip(-limit, limit)
+        ).to(x.dtype),
+    ),
+    Case(activation.situ_and_mul, lambda draw: (*draw_halves(draw), 1.3, -1.0), expect_situ),
+    Case(
+        activation.situ_and_mul,
+        lambda draw: (*draw_halves(draw), 1.3, 0.7),
+        expect_situ,
+        name="bounded",
+    ),
+    Case(
+        activation.gelu_and_mul_sparse,
+        lambda draw: (draw.tensor(draw.size(), 12), 0.2, "tanh" if draw.flag() else "none"),
+        expect_gelu_sparse,
+    ),
+    Case(activation.gelu_tanh, draw_plain, gelu_tanh),
+    Case(activation.gelu_new, draw_plain, expect_gelu_new, exact=True),
+    Case(activation.gelu_fast, draw_plain, expect_gelu_fast, exact=True),
+    Case(
+        activation.gelu_quick,
+        draw_plain,
+        lambda x: (wide(x) / (1 + torch.exp(-1.702 * wide(x)))).to(x.dtype),
+    ),
+    Case(
+        activation.relu_squared,
+        draw_plain,
+        lambda x: wide(x).clip(min=0).pow(2).to(x.dtype),
+        exact=True,
+    ),
+    Case(
+        activation.soft_cap,
+        lambda draw: (*draw_plain(draw), 1.5),
+        lambda x, cap: (cap * torch.tanh(wide(x) / cap)).to(x.dtype),
+        exact=True,
+    ),
+    Case(
+        activation.scaled_soft_cap,
+        lambda draw: (*draw_plain(draw), 0.7, 1.5),
+        lambda x, multiplier, cap: cap * torch.tanh(wide(x) * multiplier / cap),
+        exact=True,
+    ),
+]
+
+
+# Rotary embeddings.
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, is_neox: bool, *, rounded: bool) -> Tensor:
+    """Rotate x [..., D], pair by pair; cos and sin are [..., R/2]."""
+    if not rounded:
+        cos, sin = wide(cos), wide(sin)
+    pairs = cos.shape[-1]
+    out = list(x.unbind(-1))
+    for i in range(pairs):
+        first, second = (i, i + pairs) if is_neox else (2 * i, 2 * i + 1)
+        a, b = x[..., first], x[..., second]
+        if not rounded:
+            a, b = wide(a), wide(b)
+        c, s = cos[..., i], sin[..., i]
+        out[first] = (a * c - b * s).to(x.dtype)
+        out[second] = (b * c + a * s).to(x.dtype)
+    return torch.stack(out, dim=-1)
+
+
+def draw_rotate_pairs(draw: Draw) -> tuple[Any, ...]:
+    pairs, extra = draw.size(1, 3), 2 * draw.size(0, 1)
+    rows = draw.rows()
+    angles = torch.randn(*rows, pairs, generator=draw.generator)
+    cos, sin = angles.cos().to(draw.dtype), angles.sin().to(draw.dtype)
+    return draw.tensor(*rows, 2 * pairs + extra), cos, sin, draw.flag()
+
+
+def draw_rotary_embedding(draw: Draw, *, key: bool = True) -> tuple[Any, ...]:
+    pairs, extra = draw.size(1, 3), 2 * draw.size(0, 1)
+    head_size = 2 * pairs + extra
+    rows = (draw.size(), draw.size()) if draw.flag() else (draw.size(),)
+    heads, kv_heads = draw.size(1, 3), draw.size(1, 2)
+    angles = torch.randn(9, pairs, generator=draw.generator)
+    table = torch.cat((angles.cos(), angles.sin()), -1)
+    table = table if draw.dtype != torch.float64 else table.double()
+    flat = draw.flag()
+
+    def states(count: int) -> Tensor:
+        return draw.tensor(*rows, *((count * head_size,) if flat else (count, head_size)))
+
+    positions = draw.integers(9, *rows)
+    k = states(kv_heads) if key else None
+    return positions, states(heads), k, head_size, table, draw.flag()
+
+
+def expect_rotary_embedding(rounded: bool) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    def expect(
+        positions: Tensor,
+        query: Tensor,
+        key: Tensor | None,
+        head_size: int,
+        table: Tensor,
+        is_neox: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        row = table[positions.flatten()].unsqueeze(1)  # [tokens, 1, R]
+        if rounded:
+            row = row.to(query.dtype)
+        cos, sin = halves(row)
+
+        def turn(x: Tensor) -> Tensor:
+            heads = x.reshape(positions.numel(), -1, head_size)
+            return rotated(heads, cos, sin, is_neox, rounded=rounded).reshape(x.shape)
+
+        return turn(query), None if key is None else turn(key)
+
+    return expect
+
+
+def draw_rope_at(draw: Draw) -> tuple[Any, ...]:
+    tokens, features = draw.size(), 8
+    rotary_dim = None if draw.flag() else 4
+    q, k = draw.tensor(tokens, 3, features), draw.tensor(tokens, 1, features)
+    return q, k, draw.integers(40, tokens), rotary_dim, draw.flag(), 2.0, 100.0
+
+
+def expect_rope_at(
+    q: Tensor,
+    k: Tensor,
+    positions: Tensor,
+    rotary_dim: int | None,
+    interleave: bool,
+    rope_scale: float,
+    rope_theta: float,
+    *factors: float,
+) -> tuple[Tensor, Tensor]:
+    dim = rotary_dim or q.shape[-1]
+    angles = torch.empty(len(positions), dim // 2, dtype=torch.float64)
+    for i in range(dim // 2):
+        frequency = rope_theta ** (-2 * i / dim)
+        if factors:
+            low, high, old = factors
+            wavelength = 2 * math.pi / frequency
+            if wavelength > old / low:
+                frequency /= rope_scale
+            elif wavelength > old / high:
+                smooth = (old / wavelength - low) / (high - low)
+                frequency = (1 - smooth) * frequency / rope_scale + smooth * frequency
+        else:
+            frequency /= rope_scale
+        angles[:, i] = positions * frequency
+    cos, sin = angles.cos().unsqueeze(1).to(q.dtype), angles.sin().unsqueeze(1).to(q.dtype)
+    if q.dtype == torch.bfloat16:
+        cos, sin = angles.cos().unsqueeze(1).float(), angles.sin().unsqueeze(1).float()
+    return (
+        rotated(q, cos, sin, not interleave, rounded=False),
+        rotated(k, cos, sin, not interleave, rounded=False),
+    )
+
+
+ROPES = [
+    Case(
+        rope.rotate_pairs,
+        draw_rotate_pairs,
+        lambda x, c, s, n: rotated(x, c, s, n, rounded=True),
+        exact=True,
+    ),
+    Case(
+        rope.rotary_embedding,
+        draw_rotary_embedding,
+        expect_rotary_embedding(rounded=False),
+        exact=True,
+    ),
+    Case(
+        rope.rotary_embedding,
+        lambda draw: draw_rotary_embedding(draw, key=False),
+        expect_rotary_embedding(rounded=False),
+        exact=True,
+        name="no-key",
+    ),
+    Case(
+        rope.rotary_embedding_rounded,
+        draw_rotary_embedding,
+        expect_rotary_embedding(rounded=True),
+        exact=True,
+    ),
+    Case(rope.rope_at, draw_rope_at, expect_rope_at),
+    Case(
+        rope.llama31_rope_at,
+        lambda draw: (*draw_rope_at(draw), 1.0, 4.0, 64.0),
+        expect_rope_at,
+    ),
+    Case(
+        rope.ragged_positions,
+        lambda draw: (torch.tensor([0, 2, 2, 5]), torch.tensor([3, 9, 0])),
+        lambda indptr, offsets: torch.tensor([3, 4, 0, 1, 2]),
+        exact=True,
+    ),
+]
+
+
+# Attention.
+
+
+def expect_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    softcap: float = 0.0,
+) -> Tensor:
+    """One query, one head at a time, in float32; queries are the last positions."""
+    left, right = window or (-1, -1)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    offset = k.shape[1] - q.shape[1]
+    group = q.shape[2] // k.shape[2]
+    out = []
+    for b in range(q.shape[0]):
+        for i in range(q.shape[1]):
+            low = 0 if left < 0 else max(0, i + offset - left)
+            high = i + offset if causal else k.shape[1] - 1 if right < 0 else i + offset + right
+            keys = range(low, min(high, k.shape[1] - 1) + 1)
+            for h in range(q.shape[2]):
+                if not keys:
+                    out.append(wide(q[b, i, h]) * 0)
+                    continue
+                seen_k = wide(k[b, list(keys), h // group])
+                scores = (seen_k @ wide(q[b, i, h])) * scale
+                if softcap:
+                    scores = softcap * torch.tanh(scores / softcap)
+                weights = torch.exp(scores - scores.amax())
+                out.append(weights / weights.sum() @ wide(v[b, list(keys), h // group]))
+    return torch.stack(out).view(*q.shape[:3], v.shape[-1]).to(q.dtype)
+
+
+def draw_dense(draw: Draw, same_length: bool | None = None) -> tuple[Any, ...]:
+    batch, kv_heads, groups = draw.size(1, 2), draw.size(1, 2), draw.size(1, 2)
+    q_len, k_len = draw.size(1, 4), draw.size(1, 4)
+    if same_length or (same_length is None and draw.flag()):
+        k_len = q_len
+    features = 4
+    return (
+        draw.tensor(batch, q_len, kv_heads * groups, features),
+        draw.tensor(batch, k_len, kv_heads, features),
+        draw.tensor(batch, k_len, kv_heads, features),
+    )
+
+
+def draw_options(draw: Draw) -> tuple[Any, ...]:
+    window = draw.random.choice((None, (-1, -1), (1, -1), (1, 1), [2, 0]))
+    return draw.random.choice((None, 0.7)), draw.flag(), window, draw.random.choice((0.0, 2.0))
+
+
+def draw_bhsd(draw: Draw) -> tuple[Any, ...]:
+    q, k, v = (t.transpose(1, 2) for t in draw_dense(draw, same_length=True))
+    causal = draw.flag()
+    mask = None
+    if not causal and draw.flag():
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
+    return q, k, v, mask, causal, None, draw.random.choice((0.0, 2.0))
+
+
+def expect_bhsd(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float | None,
+    softcap: float,
+) -> Tensor:
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    return expect_attention(q, k, v, scale, causal or mask is not None, None, softcap).transpose(
+        1, 2
+    )
+
+
+def packed(lengths: list[int]) -> Tensor:
+    return torch.tensor([0, *lengths]).cumsum(0).int()
+
+
+def draw_varlen(draw: Draw) -> tuple[Any, ...]:
+    count = draw.size(1, 3)
+    q_lens = [draw.size(1, 3) for _ in range(count)]
+    k_lens = [draw.size(1, 4) for _ in range(count)]
+    kind = draw.random.choice(("free", "same", "equal"))
+    if kind == "same":
+        k_lens = q_lens
+    elif kind == "equal":
+        q_lens, k_lens = q_lens[:1] * count, k_lens[:1] * count
+    q = draw.tensor(sum(q_lens), 2, 4)
+    k, v = draw.tensor(sum(k_lens), 1, 4), draw.tensor(sum(k_lens), 1, 4)
+    return q, k, v, packed(q_lens), packed(k_lens), *draw_options(draw)
+
+
+def expect_varlen(
+    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, *options: Any
+) -> Tensor:
+    out = []
+    for i in range(len(cu_q) - 1):
+        rows, keys = slice(cu_q[i], cu_q[i + 1]), slice(cu_k[i], cu_k[i + 1])
+        out.append(expect_attention(q[None, rows], k[None, keys], v[None, keys], *options)[0])
+    return torch.cat(out)
+
+
+def draw_cached(draw: Draw) -> tuple[Any, ...]:
+    batch, q_len, page, per_sequence = draw.size(1, 3), draw.size(1, 2), 2, 2
+    room = page * per_sequence
+    q = draw.tensor(batch, q_len, 2, 4)
+    lengths: Any = torch.randint(q_len, room + 1, (batch,), generator=draw.generator)
+    table = None
+    if draw.flag():
+        table = torch.randperm(batch * per_sequence + 1, generator=draw.generator)
+        table = table[: batch * per_sequence].view(batch, per_sequence)
+        shape = (batch * per_sequence + 1, page, 1, 4)
+    else:
+        shape = (batch, room, 1, 4)
+        lengths = draw.random.choice((lengths, room - 1, None))
+    return q, draw.tensor(*shape), draw.tensor(*shape), lengths, table, *draw_options(draw)
+
+
+def expect_cached(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Any, table: Tensor | None, *options: Any
+) -> Tensor:
+    out = []
+    for b in range(len(q)):
+        k, v = k_cache[b % len(k_cache)], v_cache[b % len(v_cache)]
+        if table is not None:
+            k, v = (torch.cat(list(cache[table[b]])) for cache in (k_cache, v_cache))
+        length = len(k)
+        if lengths is not None:
+            length = int(lengths[b]) if isinstance(lengths, Tensor) else lengths
+        out.append(expect_attention(q[b : b + 1], k[None, :length], v[None, :length], *options))
+    return torch.cat(out)
+
+
+def draw_paged(draw: Draw) -> tuple[Any, ...]:
+    sequences, blocks, block, features, inner = draw.size(1, 3), 5, 2, 4, 2
+    query = draw.tensor(sequences, 4, features)
+    keys = draw.tensor(blocks, 2, features // inner, block, inner)
+    values = draw.tensor(blocks, 2, features, block)
+    table = draw.integers(blocks, sequences, 2)
+    return query, keys, values, table, draw.integers(2 * block, sequences) + 1, 0.6
+
+
+def expect_paged(
+    query: Tensor, keys: Tensor, values: Tensor, table: Tensor, lengths: Tensor, scale: float
+) -> Tensor:
+    block = keys.shape[3]
+    out = []
+    for n in range(len(query)):
+        k, v = [], []
+        for position in range(int(lengths[n])):
+            page, slot = int(table[n, position // block]), position % block
+            k.append(keys[page, :, :, slot].flatten(1))
+            v.append(values[page, :, :, slot])
+        out.append(
+            expect_attention(
+                query[n][None, None], torch.stack(k)[None], torch.stack(v)[None], scale
+            )[0, 0]
+        )
+    return torch.stack(out)
+
+
+def draw_single_prefill(draw: Draw) -> tuple[Any, ...]:
+    q, k, v = (t[0] for t in draw_dense(draw))
+    layout = "NHD"
+    if draw.flag():
+        layout, k, v = "HND", k.transpose(0, 1), v.transpose(0, 1)
+    return q, k, v, layout, None, draw.flag(), draw.random.choice((-1, 1)), None
+
+
+def expect_single_prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: str,
+    scale: float | None,
+    causal: bool,
+    window_left: int,
+    softcap: float | None,
+) -> Tensor:
+    if layout == "HND":
+        k, v = k.transpose(0, 1), v.transpose(0, 1)
+    options = (scale, causal, (window_left, -1), softcap or 0.0)
+    return expect_attention(q[None], k[None], v[None], *options)[0]
+
+
+def draw_single_decode(draw: Draw) -> tuple[Any, ...]:
+    q, k, v, layout, scale, _, window_left, _ = draw_single_prefill(draw)
+    return q[0], k, v, layout, scale, window_left, draw.random.choice((None, 2.0))
+
+
+def visible(
+    q_len: int, k_len: Any, columns: int, causal: bool, window: tuple[int, int], device: Any
+) -> Tensor:
+    def row(length: int) -> Tensor:
+        mask = torch.zeros(q_len, columns, dtype=torch.bool)
+        for i in range(q_len):
+            for j in range(min(columns, length)):
+                distance = j - (i + length - q_len)
+                mask[i, j] = (not causal or distance <= 0) and (
+                    window[0] < 0 or distance >= -window[0]
+                )
+                if not causal and window[1] >= 0:
+                    mask[i, j] &= distance <= window[1]
+        return mask
+
+    if isinstance(k_len, int):
+        return row(k_len)
+    return torch.stack([row(int(length)) for length in k_len.flatten()]).unsqueeze(1)
+
+
+def draw_visible(draw: Draw) -> tuple[Any, ...]:
+    columns = 5
+    lengths: Any = draw.size(1, columns)
+    if draw.flag():
+        lengths = (draw.integers(columns, 3) + 1).view(-1, 1, 1, 1)
+    window = draw.random.choice(((-1, -1), (1, -1), (1, 1), (-1, 0)))
+    return draw.size(1, 4), lengths, columns, draw.flag(), window, torch.device("cpu")
+
+
+ATTENTIONS = [
+    Case(attention.visible_keys, draw_visible, visible, exact=True),
+    Case(attention.attention_bhsd, draw_bhsd, expect_bhsd),
+    Case(
+        attention.attention,
+        lambda draw: (*draw_dense(draw), *draw_options(draw)),
+        expect_attention,
+    ),
+    Case(attention.varlen_attention, draw_varlen, expect_varlen),
+    Case(attention.cached_attention, draw_cached, expect_cached),
+    Case(attention.paged_attention, draw_paged, expect_paged),
+    Case(attention.single_prefill, draw_single_prefill, expect_single_prefill),
+    Case(
+        attention.single_decode,
+        draw_single_decode,
+        lambda q, k, v, layout, scale, left, cap: expect_single_prefill(
+            q[None], k, v, layout, scale, True, left, cap
+        )[0],
+    ),
+]
+
+
+# Softmax.
+
+
+def expect_softmax(x: Tensor) -> Tensor:
+    weights = torch.exp(wide(x) - wide(x).amax(-1, keepdim=True))
+    return (weights / weights.sum(-1, keepdim=True)).to(x.dtype)
+
+
+SOFTMAXES = [
+    Case(softmax.softmax, draw_plain, expect_softmax),
+    Case(
+        softmax.softmax_temperature,
+        lambda draw: (draw.tensor(3, 4), draw.random.choice((None, 0.7))),
+        lambda x, t: expect_softmax(wide(x) / (t or 1)),
+    ),
+    Case(
+        softmax.softmax_temperature,
+        lambda draw: (draw.tensor(3, 4), draw.tensor(3).abs() + 0.5),
+        lambda x, t: expect_softmax(wide(x) / wide(t)[:, None]),
+        name="per-row",
+    ),
+]
+
+CASES = [*NORMS, *ACTIVATIONS, *ROPES, *ATTENTIONS, *SOFTMAXES]

@@ -1,0 +1,171 @@
+"""Every reference function: forward against its definition, gradient against differences."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import trainify.reference
+from tests.reference.cases import CASES, Case, Draw
+from trainify.reference.double import exact_in_double
+
+MODULES = [
+    importlib.import_module(f"trainify.reference.{info.name}")
+    for info in pkgutil.iter_modules(trainify.reference.__path__)
+    if info.name != "double"
+]
+FUNCTIONS = [
+    function
+    for module in MODULES
+    for function in vars(module).values()
+    if isinstance(function, types.FunctionType) and function.__module__ == module.__name__
+]
+SEEDS = range(6)
+
+
+def tensors(result: Any) -> list[torch.Tensor]:
+    results = result if isinstance(result, tuple) else (result,)
+    return [t for t in results if isinstance(t, torch.Tensor)]
+
+
+def closed(case: Case, args: tuple[Any, ...]) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    """The case as a function of its floating-point tensors alone, and those tensors."""
+    places = [
+        i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and a.is_floating_point()
+    ]
+
+    def function(*leaves: torch.Tensor) -> Any:
+        full = list(args)
+        for place, leaf in zip(places, leaves, strict=True):
+            full[place] = leaf
+        return tuple(t for t in tensors(case.function(*full)) if t.is_floating_point())
+
+    return function, [args[i].detach().requires_grad_() for i in places]
+
+
+def test_every_function_has_a_case() -> None:
+    assert {c.function for c in CASES} == set(FUNCTIONS)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_gradcheck(case: Case, seed: int) -> None:
+    function, leaves = closed(case, case.make(Draw(seed, torch.float64)))
+    if not leaves:
+        pytest.skip("nothing to differentiate")
+    with exact_in_double():
+        # Each entry of the Jacobian once, then random projections of it over more shapes.
+        assert torch.autograd.gradcheck(function, leaves, fast_mode=seed > 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_forward_is_the_definition(case: Case, dtype: torch.dtype) -> None:
+    for seed in range(8):
+        args = case.make(Draw(seed, dtype))
+        got, want = tensors(case.function(*args)), tensors(case.expected(*args))
+        for g, w in zip(got, want, strict=True):
+            assert g.shape == w.shape
+            assert g.dtype == w.dtype
+            if case.exact and dtype == torch.bfloat16:
+                assert torch.equal(g, w)
+            elif dtype == torch.bfloat16:
+                torch.testing.assert_close(g, w, rtol=0.016, atol=0.01)
+            else:
+                torch.testing.assert_close(g, w)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_float32_gradient_is_the_float64_one(case: Case) -> None:
+    """The casts written in the functions, which gradcheck lifts, cost no more than rounding."""
+    function, leaves = closed(case, case.make(Draw(11, torch.float32)))
+    if not leaves:
+        pytest.skip("nothing to differentiate")
+    outputs = function(*leaves)
+    weights = [torch.randn(o.shape, generator=torch.Generator().manual_seed(1)) for o in outputs]
+    got = torch.autograd.grad(outputs, leaves, weights, allow_unused=True)
+
+    with exact_in_double():
+        doubles = [leaf.detach().double().requires_grad_() for leaf in leaves]
+        outputs = function(*doubles)
+        want = torch.autograd.grad(
+            outputs, doubles, [w.double() for w in weights], allow_unused=True
+        )
+    for g, w in zip(got, want, strict=True):
+        assert (g is None) == (w is None)
+        if g is not None and w is not None:
+            torch.testing.assert_close(g.double(), w, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_bfloat16_backward_is_finite_and_keeps_dtypes(case: Case) -> None:
+    function, leaves = closed(case, case.make(Draw(5, torch.bfloat16)))
+    if not leaves:
+        pytest.skip("nothing to differentiate")
+    outputs = function(*leaves)
+    grads = torch.autograd.grad(
+        outputs, leaves, [torch.ones_like(o) for o in outputs], allow_unused=True
+    )
+    for leaf, grad in zip(leaves, grads, strict=True):
+        if grad is not None:
+            assert grad.dtype == leaf.dtype
+            assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_arguments_are_left_alone(case: Case) -> None:
+    args = case.make(Draw(2, torch.float32))
+    before = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+    case.function(*args)
+    for was, now in zip(before, args, strict=True):
+        assert torch.equal(was, now) if isinstance(was, torch.Tensor) else was == now
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__qualname__)
+def test_text_stands_alone(function: types.FunctionType) -> None:
+    """The text can be put into any module that imports torch and F: nothing else is named."""
+    tree = ast.parse(inspect.getsource(function)).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    assert ast.get_docstring(tree)
+    siblings = {f.__name__ for f in FUNCTIONS if f.__module__ == function.__module__}
+    bound = {a.arg for a in tree.args.args}
+    bound |= {
+        n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    loaded = {
+        n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    }
+    builtin = {"int", "float", "bool", "str", "tuple", "isinstance", "len", "set", "zip"}
+    assert loaded <= bound | siblings | builtin | {"torch", "F"}
+    assert not any(isinstance(n, (ast.Import, ast.Global, ast.Lambda)) for n in ast.walk(tree))
+
+
+def statements(function: types.FunctionType) -> list[ast.stmt]:
+    tree = ast.parse(inspect.getsource(function)).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    return tree.body[1:]
+
+
+def is_inlined(function: types.FunctionType) -> bool:
+    *body, last = statements(function)
+    simple = all(isinstance(s, ast.Assign) for s in body) and isinstance(last, ast.Return)
+    return simple and len(body) <= 3
+
+
+@pytest.mark.parametrize("module", ["norm", "activation"])
+def test_short_functions_stay_short(module: str) -> None:
+    """Norms and activations are written into the caller as a few statements, not as a helper."""
+    longer = {
+        f.__name__
+        for f in FUNCTIONS
+        if f.__module__ == f"trainify.reference.{module}" and not is_inlined(f)
+    }
+    assert not longer
