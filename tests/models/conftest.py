@@ -1,0 +1,36 @@
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stand_ins() -> Iterator[None]:
+    """`import vllm`, `flashinfer`, `sgl_kernel` find CPU kernels that have no backward."""
+    added = [str(FIXTURES), str(FIXTURES / "standins")]
+    sys.path[:0] = added
+    yield
+    for path in added:
+        sys.path.remove(path)
+
+
+@pytest.fixture(scope="session")
+def checkpoint_of(stand_ins: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Hugging Face checkpoint directories by kind of model."""
+    import checkpoints
+
+    root = tmp_path_factory.mktemp("checkpoints")
+    return {
+        "llama": checkpoints.llama(root / "llama"),
+        "gemma2": checkpoints.gemma2(root / "gemma2"),
+    }
+
+
+@pytest.fixture(scope="session")
+def batch() -> torch.Tensor:
+    """Token ids (2, 24): longer than a KV block, and than the sliding window."""
+    return torch.randint(256, (2, 24), generator=torch.Generator().manual_seed(7))
