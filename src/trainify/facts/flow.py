@@ -1,0 +1,397 @@
+"""Where the local names of one function get their values, and who reads them afterwards.
+
+The questions are those of functionalization: may this buffer be rebound instead of written?  Does
+another name look at the same storage?  Answers are conservative: "may alias" and "may be read".
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from .names import parameters
+
+if TYPE_CHECKING:
+    from .module import FunctionNode, ModuleFacts
+
+ViewKind = Literal["alias", "full", "part"]
+
+_FULL_VIEWS = frozenset(
+    "view reshape view_as reshape_as unflatten flatten squeeze unsqueeze transpose permute t "
+    "swapaxes swapdims movedim contiguous to float half bfloat16 double type_as type cuda cpu "
+    "detach requires_grad_ view_as_real view_as_complex".split()
+)
+_PART_VIEWS = frozenset(
+    "split chunk tensor_split unbind narrow select diagonal expand expand_as unfold "
+    "split_with_sizes hsplit vsplit".split()
+)
+_ALLOCATORS = frozenset(
+    "empty empty_like empty_strided zeros zeros_like ones_like full full_like new_empty new_zeros "
+    "new_full new_empty_strided empty_permuted".split()
+)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One place that gives a local name its value; ``value`` is None where it is not a plain one.
+
+    ``index`` is the position in a tuple target (``q, k = f()``), else None.
+    """
+
+    name: str
+    statement: ast.stmt | None
+    value: ast.expr | None = None
+    index: int | None = None
+
+    @property
+    def is_parameter(self) -> bool:
+        return self.statement is None
+
+
+@dataclass(frozen=True)
+class View:
+    """An expression that looks at the storage of another name.
+
+    ``alias`` is the same tensor, ``full`` all of its elements in another shape (or a copy of them,
+    where PyTorch decides at run time), ``part`` some of them.
+    """
+
+    base: str
+    kind: ViewKind
+
+
+def view_of(node: ast.expr) -> View | None:
+    """What an expression is a view of: ``x.view(-1, h)[0]`` is a part of ``x``."""
+    kind: ViewKind = "alias"
+    while True:
+        if isinstance(node, ast.Name):
+            return View(node.id, kind)
+        if isinstance(node, ast.Subscript):
+            node, kind = node.value, "part"
+        elif isinstance(node, ast.Attribute) and node.attr in ("data", "T", "mT", "real", "imag"):
+            node, kind = node.value, kind if kind == "part" else "full"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in _FULL_VIEWS:
+                kind = kind if kind == "part" else "full"
+            elif node.func.attr in _PART_VIEWS:
+                kind = "part"
+            else:
+                return None
+            if isinstance(node.func.value, ast.Name) and node.func.value.id == "torch":
+                if not node.args:
+                    return None
+                node = node.args[0]
+            else:
+                node = node.func.value
+        else:
+            return None
+
+
+def is_allocation(node: ast.expr | None) -> bool:
+    """Whether an expression is a fresh tensor whose content does not matter yet."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in _ALLOCATORS:
+            return True
+        if node.func.attr not in _FULL_VIEWS:
+            return False
+        node = node.func.value  # torch.empty(n).view(a, b)
+    return False
+
+
+class FunctionFlow:
+    """Definitions and uses of the local names of one function (or of a module's top level)."""
+
+    def __init__(self, module: ModuleFacts, function: FunctionNode | ast.Module) -> None:
+        self.module = module
+        self.function = function
+
+    # -- tables ---------------------------------------------------------------------------------
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        if isinstance(self.function, ast.Module):
+            return ()
+        return tuple(a.arg for a in parameters(self.function.args))
+
+    @cached_property
+    def identifiers(self) -> frozenset[str]:
+        """Every name that occurs in the function, so that a new one can be told apart."""
+        names = {n.id for n in ast.walk(self.function) if isinstance(n, ast.Name)}
+        names |= {n.arg for n in ast.walk(self.function) if isinstance(n, ast.arg)}
+        return frozenset(names)
+
+    def definitions_in(self, statement: ast.stmt) -> tuple[list[Definition], list[Definition]]:
+        """Names that a statement surely defines, and those that it may define."""
+        sure: list[Definition] = []
+        maybe: list[Definition] = []
+        if isinstance(statement, ast.Assign):
+            for target in statement.targets:
+                sure += _targets(target, statement.value, statement)
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            sure += _targets(statement.target, statement.value, statement)
+        elif isinstance(statement, ast.AugAssign):
+            pass  # x += y writes into x's storage; the name keeps it
+        elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            sure.append(Definition(statement.name, statement))
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+            for alias in statement.names:
+                sure.append(Definition((alias.asname or alias.name).partition(".")[0], statement))
+        elif isinstance(statement, (ast.With, ast.AsyncWith)):
+            for item in statement.items:
+                if item.optional_vars is not None:
+                    sure += _targets(item.optional_vars, None, statement)
+            for inner in statement.body:
+                s, m = self.definitions_in(inner)
+                sure += s
+                maybe += m
+        else:
+            if isinstance(statement, (ast.For, ast.AsyncFor)):
+                maybe += _targets(statement.target, None, statement)
+            for block in _blocks(statement):
+                for inner in block:
+                    s, m = self.definitions_in(inner)
+                    maybe += s + m
+        return sure, maybe
+
+    def reaching(self, name: str, statement: ast.stmt) -> frozenset[Definition]:
+        """The definitions of ``name`` that may be the current one when ``statement`` starts."""
+        found: set[Definition] = set()
+        current: ast.AST = statement
+        while True:
+            assert isinstance(current, (ast.stmt, ast.ExceptHandler, ast.match_case))
+            block = self._siblings(current)
+            for previous in reversed(block[: block.index(current)]) if block else ():
+                assert isinstance(previous, ast.stmt)
+                sure, maybe = self.definitions_in(previous)
+                found.update(d for d in maybe if d.name == name)
+                hits = [d for d in sure if d.name == name]
+                if hits:
+                    found.add(hits[-1])
+                    return frozenset(found)
+            parent = self.module.parents.get(current)
+            if parent is None or parent is self.function:
+                break
+            if isinstance(parent, (ast.For, ast.AsyncFor, ast.While)):
+                _, maybe = self.definitions_in(parent)
+                found.update(d for d in maybe if d.name == name)
+            current = parent
+        if name in self.parameters:
+            found.add(Definition(name, None))
+        return frozenset(found)
+
+    def _siblings(self, node: ast.AST) -> Sequence[ast.AST]:
+        if not isinstance(node, ast.stmt):
+            return ()
+        parent = self.module.parents[node]
+        for block in _blocks(parent):
+            if node in block:
+                return block
+        return ()
+
+    # -- uses -----------------------------------------------------------------------------------
+
+    def read_after(self, name: str, statement: ast.stmt) -> bool:
+        """Whether the value that ``name`` has when ``statement`` ends may be read later."""
+        current: ast.AST = statement
+        while True:
+            block = self._siblings(current)
+            for later in block[block.index(current) + 1 :] if block else ():
+                assert isinstance(later, ast.stmt)
+                verdict = self._reads(later, name)
+                if verdict is not None:
+                    return verdict
+            parent = self.module.parents.get(current)
+            if parent is None or parent is self.function:
+                return self._read_by_functions(name)
+            if isinstance(parent, (ast.For, ast.AsyncFor, ast.While)):
+                verdict = self._reads_block(parent.body, name)
+                if verdict is None and isinstance(parent, ast.While) and _loads(parent.test, name):
+                    verdict = True
+                if verdict:
+                    return True
+            current = parent
+
+    def _read_by_functions(self, name: str) -> bool:
+        """Whether functions read a name of the module's top level."""
+        return isinstance(self.function, ast.Module) and any(
+            _loads(function, name) for function in self.module.functions
+        )
+
+    def _reads_block(self, block: Sequence[ast.stmt], name: str) -> bool | None:
+        for statement in block:
+            verdict = self._reads(statement, name)
+            if verdict is not None:
+                return verdict
+        return None
+
+    def _reads(self, statement: ast.stmt, name: str) -> bool | None:
+        """True: reads it.  False: gives it up (new value, or leaves).  None: neither."""
+        if _loads(statement, name):
+            return True
+        sure, _ = self.definitions_in(statement)
+        if any(d.name == name for d in sure):
+            return False
+        if isinstance(statement, (ast.Return, ast.Raise, ast.Continue, ast.Break)):
+            # continue and break stay in the function: the enclosing loop answers for them
+            return False if isinstance(statement, (ast.Return, ast.Raise)) else None
+        return None
+
+    def read_between(self, name: str, first: ast.stmt, last: ast.stmt) -> bool:
+        """Whether statements of one block between two others mention ``name``."""
+        block = self.module.block(first)
+        if last not in block:
+            return True
+        between = block[block.index(first) + 1 : block.index(last)]
+        return any(_mentions(statement, name) for statement in between)
+
+    # -- storage --------------------------------------------------------------------------------
+
+    def observers(self, name: str, statement: ast.stmt) -> frozenset[str]:
+        """Other local names that may look at the storage of ``name`` when ``statement`` starts.
+
+        Pieces of one tensor that do not overlap (``q, k, v = qkv.split(...)``) do not see each
+        other; the tensor they were cut from sees all of them.
+        """
+        found: set[str] = set()
+        pending = [name]
+        while pending:
+            current = pending.pop()
+            for other in self._bases(current, statement) | self._views(current, statement):
+                if other == name or other in found:
+                    continue
+                if self._disjoint(name, other, statement):
+                    continue
+                found.add(other)
+                pending.append(other)
+        return frozenset(found)
+
+    def _bases(self, name: str, statement: ast.stmt) -> set[str]:
+        bases = set()
+        for definition in self.reaching(name, statement):
+            view = view_of(definition.value) if definition.value is not None else None
+            if view and view.base != name and self._same_value(view.base, definition, statement):
+                bases.add(view.base)
+        return bases
+
+    def _views(self, name: str, statement: ast.stmt) -> set[str]:
+        return {
+            other
+            for other in self.identifiers
+            if other != name and name in self._bases(other, statement)
+        }
+
+    def _same_value(self, name: str, definition: Definition, statement: ast.stmt) -> bool:
+        """Whether ``name`` still is at ``statement`` what it was when ``definition`` read it."""
+        if definition.statement is None:
+            return True
+        return self.reaching(name, definition.statement) == self.reaching(name, statement)
+
+    def _disjoint(self, a: str, b: str, statement: ast.stmt) -> bool:
+        left, right = self.reaching(a, statement), self.reaching(b, statement)
+        if len(left) != 1 or len(right) != 1:
+            return False
+        (x,), (y,) = left, right
+        if x.value is None or y.value is None:
+            return False
+        if x.statement is y.statement and x.index is not None and y.index is not None:
+            return x.index != y.index
+        return _separate_slices(x.value, y.value, [d.value for d in self._slices(statement)])
+
+    def _slices(self, statement: ast.stmt) -> Iterator[Definition]:
+        for name in self.identifiers:
+            for definition in self.reaching(name, statement):
+                if isinstance(definition.value, ast.Subscript):
+                    yield definition
+
+    def only_definition(self, name: str, statement: ast.stmt) -> Definition | None:
+        """The definition of ``name`` at ``statement`` when there is exactly one."""
+        reaching = self.reaching(name, statement)
+        return next(iter(reaching)) if len(reaching) == 1 else None
+
+
+def _targets(target: ast.expr, value: ast.expr | None, statement: ast.stmt) -> list[Definition]:
+    if isinstance(target, ast.Name):
+        return [Definition(target.id, statement, value)]
+    if isinstance(target, ast.Starred):
+        return _targets(target.value, None, statement)
+    if isinstance(target, (ast.Tuple, ast.List)):
+        found: list[Definition] = []
+        for i, element in enumerate(target.elts):
+            if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+                found += _targets(element, value.elts[i], statement)
+            elif isinstance(element, ast.Name):
+                found.append(Definition(element.id, statement, value, i))
+            else:
+                found += _targets(element, None, statement)
+        return found
+    return []
+
+
+def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(node, name, None)
+        if isinstance(block, list):
+            yield block
+    for handler in getattr(node, "handlers", ()):
+        yield handler.body
+    for case in getattr(node, "cases", ()):
+        yield case.body
+
+
+def _loads(node: ast.AST, name: str) -> bool:
+    return any(
+        isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Store)
+        for n in ast.walk(node)
+    ) or (
+        isinstance(node, ast.AugAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id == name
+    )
+
+
+def _mentions(node: ast.AST, name: str) -> bool:
+    return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
+
+
+def _separate_slices(a: ast.expr, b: ast.expr, others: Sequence[ast.expr | None]) -> bool:
+    """Whether two slices of one tensor are known to be apart: ``x[..., :n]`` and ``x[..., n:]``."""
+    spans = [s for s in (_span(node) for node in (a, b, *others) if node is not None) if s]
+    left, right = _span(a), _span(b)
+    if left is None or right is None or left[0] != right[0]:
+        return False
+
+    def precedes(first: tuple[str, str, str], last: tuple[str, str, str]) -> bool:
+        reached, pending = set(), [first[2]]
+        while pending:
+            bound = pending.pop()
+            if not bound or bound in reached:
+                continue
+            reached.add(bound)
+            if bound == last[1]:
+                return True
+            pending += [s[2] for s in spans if s[0] == first[0] and s[1] == bound]
+        return False
+
+    return precedes(left, right) or precedes(right, left)
+
+
+def _span(node: ast.expr) -> tuple[str, str, str] | None:
+    """(everything but the bounds, lower, upper) of a slice along one dimension."""
+    if not isinstance(node, ast.Subscript):
+        return None
+    index = node.slice
+    parts = list(index.elts) if isinstance(index, ast.Tuple) else [index]
+    cuts = [i for i, p in enumerate(parts) if isinstance(p, ast.Slice) and (p.lower or p.upper)]
+    if len(cuts) != 1:
+        return None
+    cut = parts[cuts[0]]
+    assert isinstance(cut, ast.Slice)
+    if cut.step is not None:
+        return None
+    rest = [ast.dump(p) for i, p in enumerate(parts) if i != cuts[0]]
+    key = f"{ast.dump(node.value)}|{cuts[0]}|{rest}"
+    lower = ast.unparse(cut.lower) if cut.lower else ""
+    return key, lower, ast.unparse(cut.upper) if cut.upper else ""

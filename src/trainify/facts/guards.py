@@ -1,0 +1,195 @@
+"""Where a gradient is not wanted: behind a test of the grad mode, under ``no_grad``, in a backward.
+
+A fused call in such a place is right as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .module import FunctionNode, ModuleFacts
+
+NO_GRAD = (
+    "torch.no_grad",
+    "torch.inference_mode",
+    "torch.autograd.no_grad",
+    "torch.autograd.inference_mode",
+    "torch.autograd.grad_mode.no_grad",
+    "torch.autograd.grad_mode.inference_mode",
+    "torch.set_grad_enabled",
+    "torch.autograd.set_grad_enabled",
+    "torch.autograd.grad_mode.set_grad_enabled",
+)
+_KERNEL_DECORATORS = (
+    "torch.library.custom_op",
+    "torch.library.register_fake",
+    "torch.library.register_kernel",
+    "torch.library.impl",
+    "torch.library.triton_op",
+    "triton.jit",
+    "triton.autotune",
+    "triton.heuristics",
+)
+
+
+def gradient_unwanted(module: ModuleFacts, node: ast.AST) -> bool:
+    """Whether the code at ``node`` only runs where no gradient is wanted, or is itself a kernel."""
+    child: ast.AST = node
+    for parent in module.ancestors(node):
+        if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test:
+            in_body = (
+                child in parent.body if isinstance(parent.body, list) else child is parent.body
+            )
+            if implies_unwanted(module, parent.test, in_body):
+                return True
+        if isinstance(parent, (ast.With, ast.AsyncWith)) and child in parent.body:
+            if any(no_grad_scope(module, item.context_expr) for item in parent.items):
+                return True
+        if isinstance(child, ast.stmt) and _left_before(module, parent, child):
+            return True
+        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and child in parent.body:
+            if _is_kernel(module, parent):
+                return True
+            if not is_forward(parent) and (
+                is_inference_entry(module, parent)
+                or any(no_grad_scope(module, d) for d in parent.decorator_list)
+            ):
+                return True
+        child = parent
+    return False
+
+
+def _left_before(module: ModuleFacts, parent: ast.AST, child: ast.stmt) -> bool:
+    """``if torch.is_grad_enabled(): return ...`` stands before ``child`` in its block."""
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(parent, name, None)
+        if isinstance(block, list) and child in block:
+            return any(
+                isinstance(s, ast.If)
+                and not s.orelse
+                and isinstance(s.body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
+                and implies_unwanted(module, s.test, False)
+                for s in block[: block.index(child)]
+            )
+    return False
+
+
+def implies_unwanted(module: ModuleFacts, test: ast.expr, value: bool, depth: int = 0) -> bool:
+    """Whether ``test`` being ``value`` means that no gradient is wanted."""
+    if depth > 4:
+        return False
+
+    def each(nodes: Sequence[ast.expr]) -> list[bool]:
+        return [implies_unwanted(module, n, value, depth + 1) for n in nodes]
+
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return implies_unwanted(module, test.operand, not value, depth + 1)
+    if isinstance(test, ast.BoolOp):
+        parts = each(test.values)
+        # One conjunct decides a true "and" or a false "or"; otherwise all must agree.
+        return any(parts) if isinstance(test.op, ast.And) is value else all(parts)
+    if isinstance(test, ast.Attribute):
+        return test.attr in ("requires_grad", "training") and not value
+    if isinstance(test, ast.Name):
+        if test.id == "training":
+            return not value
+        function = module.function(test)
+        definition = (
+            module.flow(function).only_definition(test.id, module.statement(test))
+            if function is not None
+            else None
+        )
+        if definition is None or definition.value is None or definition.index is not None:
+            return False
+        return implies_unwanted(module, definition.value, value, depth + 1)
+    if isinstance(test, ast.Call):
+        if isinstance(test.func, ast.Name) and test.func.id in ("any", "all") and test.args:
+            inner = test.args[0]
+            if isinstance(inner, (ast.GeneratorExp, ast.ListComp)):
+                return implies_unwanted(module, inner.elt, value, depth + 1)
+            if isinstance(inner, (ast.Tuple, ast.List)):
+                return all(each(inner.elts))
+        if module.is_name(test.func, "torch.is_grad_enabled"):
+            return not value
+        if module.is_name(test.func, "torch.is_inference_mode_enabled"):
+            return value
+        if isinstance(test.func, ast.Attribute) and test.func.attr == "is_inference":
+            return value
+    return False
+
+
+def no_grad_scope(module: ModuleFacts, node: ast.expr) -> bool:
+    """Whether a context manager or decorator switches gradients off, always."""
+    call = node if isinstance(node, ast.Call) else None
+    names = {t.name for t in module.resolve(call.func if call else node)}
+    if names.isdisjoint(NO_GRAD):
+        return False
+    mode = None
+    if call is not None:
+        mode = call.args[0] if call.args else next((k.value for k in call.keywords), None)
+    if any(name.endswith("set_grad_enabled") for name in names):
+        return isinstance(mode, ast.Constant) and mode.value is False
+    return mode is None or (isinstance(mode, ast.Constant) and mode.value is True)
+
+
+def is_forward(function: FunctionNode) -> bool:
+    """Whether a function is what ``module(...)`` runs."""
+    return function.name == "forward" or function.name.startswith("forward_")
+
+
+def _is_kernel(module: ModuleFacts, function: FunctionNode) -> bool:
+    for decorator in function.decorator_list:
+        call = decorator.func if isinstance(decorator, ast.Call) else decorator
+        names = {t.name for t in module.resolve(call)}
+        if not names.isdisjoint(_KERNEL_DECORATORS):
+            return True
+        if isinstance(call, ast.Attribute) and call.attr in (
+            "register_fake",
+            "register_kernel",
+            "register_autograd",
+            "jit",
+        ):
+            return True
+    cls = module.method_class(function)
+    return cls is not None and is_autograd_function(module, cls)
+
+
+def is_autograd_function(module: ModuleFacts, cls: ast.ClassDef) -> bool:
+    """Whether a class derives from ``torch.autograd.Function``."""
+    return any(
+        module.is_name(base, "torch.autograd.Function", "torch.autograd.function.Function")
+        for base in cls.bases
+    )
+
+
+_ENTRY = re.compile(
+    r"_?(generate|sample|predict|evaluate|inference|infer|complete|completion|chat|stream|"
+    r"text_completion|chat_completion|beam_search|greedy_search|greedy_decode)(_\w+)?$"
+)
+_MODEL = re.compile(r"(^|_)(model|net|network|transformer|llm|lm|module|decoder|encoder)$")
+
+
+def is_inference_entry(module: ModuleFacts, function: FunctionNode) -> bool:
+    """Whether a function starts inference: it is called so, and it runs a model."""
+    return bool(_ENTRY.match(function.name)) and any(
+        isinstance(node, ast.Call) and runs_model(module, node) for node in ast.walk(function)
+    )
+
+
+def inference_entries(module: ModuleFacts) -> list[FunctionNode]:
+    """The functions of a file that start inference."""
+    return [f for f in module.functions if is_inference_entry(module, f)]
+
+
+def runs_model(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call runs a network: ``self(x)``, ``self.model(x)``, ``model.forward(x)``."""
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr == "forward" or bool(_MODEL.search(function.attr))
+    if isinstance(function, ast.Name):
+        return bool(_MODEL.search(function.id)) or module.names.self_class(function) is not None
+    return False

@@ -1,0 +1,240 @@
+"""One parsed file: its text, its tree, and where everything stands."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+from ..findings import Finding, Fix
+from .flow import FunctionFlow
+from .names import Names, Target
+from .project import Project
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_LINE_END = re.compile("\r\n|\r|\n")
+
+
+def parse_module(text: str, path: str, project: Project | None = None) -> ModuleFacts:
+    """Parse ``text``; raises SyntaxError, ValueError, RecursionError or MemoryError as ast does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes are the author's business
+        tree = ast.parse(text, path)
+    return ModuleFacts(text, path, tree, project or Project())
+
+
+class ModuleFacts:
+    """A parsed file.
+
+    Offsets count characters in ``text``.  ``ast`` counts lines by ``\\n`` (after it has read
+    ``\\r\\n`` and ``\\r`` as such) and columns in UTF-8 bytes; :meth:`offset` translates.
+    """
+
+    def __init__(self, text: str, path: str, tree: ast.Module, project: Project) -> None:
+        self.text = text
+        self.path = path
+        self.tree = tree
+        self.project = project
+
+    # -- positions ------------------------------------------------------------------------------
+
+    @cached_property
+    def line_starts(self) -> list[int]:
+        """Offset of the start of each line, as the tokenizer counts lines."""
+        return [0, *(match.end() for match in _LINE_END.finditer(self.text))]
+
+    def line_text(self, line: int) -> str:
+        """Line ``line`` (from 1) with its line ending."""
+        start = self.line_starts[line - 1]
+        end = self.line_starts[line] if line < len(self.line_starts) else len(self.text)
+        return self.text[start:end]
+
+    def offset(self, line: int, column: int) -> int:
+        """Character offset of an ast position."""
+        start = self.line_starts[line - 1]
+        if self.text.isascii():
+            return start + column
+        return start + len(self.line_text(line).encode()[:column].decode(errors="replace"))
+
+    def start(self, node: ast.stmt | ast.expr) -> int:
+        return self.offset(node.lineno, node.col_offset)
+
+    def end(self, node: ast.stmt | ast.expr) -> int:
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return self.offset(node.end_lineno, node.end_col_offset)
+
+    def source(self, node: ast.stmt | ast.expr) -> str:
+        """The text of a node, as written."""
+        return self.text[self.start(node) : self.end(node)]
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Line and column (both from 1, column in characters) of an offset."""
+        line = bisect_right(self.line_starts, offset)
+        return line, offset - self.line_starts[line - 1] + 1
+
+    def indentation(self, node: ast.stmt) -> str:
+        """The white space before a statement."""
+        line = self.line_text(node.lineno)
+        return line[: len(line) - len(line.lstrip(" \t\f"))]
+
+    @cached_property
+    def newline(self) -> str:
+        first = self.line_text(1)
+        return "\r\n" if first.endswith("\r\n") else "\r" if first.endswith("\r") else "\n"
+
+    @cached_property
+    def indent_unit(self) -> str:
+        """One level of indentation, as the file's first indented block has it."""
+        for node in self.functions:
+            outer, inner = self.indentation(node), self.indentation(node.body[0])
+            if inner.startswith(outer) and len(inner) > len(outer):
+                return inner[len(outer) :]
+        return "    "
+
+    # -- tree -----------------------------------------------------------------------------------
+
+    @cached_property
+    def _walked(
+        self,
+    ) -> tuple[dict[ast.AST, ast.AST], list[ast.Call], list[FunctionNode], list[ast.ClassDef]]:
+        parents: dict[ast.AST, ast.AST] = {}
+        calls: list[ast.Call] = []
+        functions: list[FunctionNode] = []
+        classes: list[ast.ClassDef] = []
+        stack: list[ast.AST] = [self.tree]
+        while stack:
+            node = stack.pop()
+            children: list[ast.AST] = []
+            for name in node._fields:
+                value = getattr(node, name, None)
+                if value.__class__ is list:
+                    children += [item for item in value if isinstance(item, ast.AST)]
+                elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                    children.append(value)
+            for child in children:
+                parents[child] = node
+                if child.__class__ is ast.Call:
+                    calls.append(child)  # type: ignore[arg-type]
+                elif child.__class__ in _FUNCTIONS:
+                    functions.append(child)  # type: ignore[arg-type]
+                elif child.__class__ is ast.ClassDef:
+                    classes.append(child)  # type: ignore[arg-type]
+            stack += children
+        calls.sort(key=lambda c: (c.end_lineno, c.end_col_offset))
+        functions.sort(key=lambda f: (f.lineno, f.col_offset))
+        classes.sort(key=lambda c: (c.lineno, c.col_offset))
+        return parents, calls, functions, classes
+
+    @property
+    def parents(self) -> Mapping[ast.AST, ast.AST]:
+        return self._walked[0]
+
+    @property
+    def calls(self) -> list[ast.Call]:
+        """Every call, inner ones before those that contain them."""
+        return self._walked[1]
+
+    @property
+    def functions(self) -> list[FunctionNode]:
+        return self._walked[2]
+
+    @property
+    def classes(self) -> list[ast.ClassDef]:
+        return self._walked[3]
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Parents from the innermost outwards."""
+        parents = self.parents
+        current = parents.get(node)
+        while current is not None:
+            yield current
+            current = parents.get(current)
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The statement that contains a node (the node itself when it is one)."""
+        current: ast.AST | None = node
+        while current is not None and not isinstance(current, ast.stmt):
+            current = self.parents.get(current)
+        assert current is not None
+        return current
+
+    def function(self, node: ast.AST) -> FunctionNode | None:
+        """The innermost function around a node, not counting the node itself."""
+        for ancestor in self.ancestors(node):
+            if isinstance(ancestor, _FUNCTIONS):
+                return ancestor
+        return None
+
+    def method_class(self, function: ast.AST | None) -> ast.ClassDef | None:
+        """The class whose body holds this function, or None."""
+        parent = self.parents.get(function) if function is not None else None
+        while isinstance(parent, (ast.If, ast.Try)):
+            parent = self.parents.get(parent)
+        return parent if isinstance(parent, ast.ClassDef) else None
+
+    def block(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The list of statements that a statement stands in."""
+        parent = self.parents[statement]
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(parent, name, None)
+            if isinstance(block, list) and statement in block:
+                return block
+        raise LookupError("statement without a block")
+
+    # -- meaning --------------------------------------------------------------------------------
+
+    @cached_property
+    def module_name(self) -> str:
+        return self.project.module_name(self.path)
+
+    @cached_property
+    def names(self) -> Names:
+        return Names(self)
+
+    def resolve(self, node: ast.expr) -> tuple[Target, ...]:
+        """What an expression can stand for: qualified names, most recent binding first."""
+        return self.names.resolve(node)
+
+    def is_name(self, node: ast.expr, *qualified: str) -> bool:
+        """Whether an expression can stand for one of these qualified names."""
+        return any(target.name in qualified for target in self.resolve(node))
+
+    @cached_property
+    def _flows(self) -> dict[ast.AST, FunctionFlow]:
+        return {}
+
+    def flow(self, function: FunctionNode | ast.Module) -> FunctionFlow:
+        """Definitions and uses of local names in a function (or at module level)."""
+        flow = self._flows.get(function)
+        if flow is None:
+            flow = self._flows[function] = FunctionFlow(self, function)
+        return flow
+
+    # -- findings -------------------------------------------------------------------------------
+
+    def finding(
+        self,
+        rule: str,
+        message: str,
+        node: ast.stmt | ast.expr,
+        fixes: Mapping[str, Fix] | None = None,
+    ) -> Finding:
+        start, end = self.start(node), self.end(node)
+        line, column = self.position(start)
+        end_line, end_column = self.position(end)
+        return Finding(
+            path=self.path,
+            rule=rule,
+            message=message,
+            start=start,
+            end=end,
+            line=line,
+            column=column,
+            end_line=end_line,
+            end_column=end_column,
+            fixes=fixes or {},
+        )

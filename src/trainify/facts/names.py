@@ -1,0 +1,303 @@
+"""What a name stands for: imports, scopes, aliases, attributes of ``self``.
+
+A name can stand for several things (``try: import a as m / except ImportError: m = None``), so
+:meth:`Names.resolve` gives every candidate.  Values that are not names of something (numbers,
+tensors, results of calls) resolve to nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .module import ModuleFacts
+
+_Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_MAX_DEPTH = 12
+_TRANSPARENT_CALLS = (
+    "torch.compile",
+    "torch.jit.script",
+    "torch.no_grad",
+    "torch.compiler.disable",
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One thing a name can stand for.
+
+    ``name`` is the qualified name; ``args`` and ``keywords`` were bound by ``functools.partial``.
+    """
+
+    name: str
+    args: tuple[ast.expr, ...] = ()
+    keywords: tuple[ast.keyword, ...] = ()
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One place that binds a name in a scope.
+
+    Exactly one of ``qualified`` (imports, definitions) and ``value`` (assignments) is set; neither
+    is for parameters, loop variables and the like.  ``always`` says that nothing conditional
+    stands around the place.
+    """
+
+    node: ast.AST
+    qualified: str | None = None
+    value: ast.expr | None = None
+    always: bool = True
+
+
+class Names:
+    """Scopes and bindings of one module."""
+
+    def __init__(self, module: ModuleFacts) -> None:
+        self.module = module
+        self._scopes: dict[ast.AST, dict[str, list[Binding]]] = {}
+        self._attributes: dict[ast.ClassDef, dict[str, list[Binding]]] = {}
+
+    # -- scopes ---------------------------------------------------------------------------------
+
+    def scope_of(self, node: ast.AST) -> _Scope:
+        """The scope in which an expression or a statement is evaluated."""
+        child = node
+        for ancestor in self.module.ancestors(node):
+            if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                body = ancestor.body if isinstance(ancestor.body, list) else [ancestor.body]
+                if child in body:
+                    return ancestor
+            elif isinstance(ancestor, ast.ClassDef):
+                if child in ancestor.body:
+                    return ancestor
+            elif isinstance(ancestor, ast.Module):
+                return ancestor
+            child = ancestor
+        assert isinstance(node, ast.Module)
+        return node
+
+    def bindings(self, scope: ast.AST) -> dict[str, list[Binding]]:
+        """Every binding made in a scope, in source order."""
+        table = self._scopes.get(scope)
+        if table is None:
+            table = {}
+            for name, binding in self._collect(scope):
+                table.setdefault(name, []).append(binding)
+            self._scopes[scope] = table
+        return table
+
+    def _collect(self, scope: ast.AST) -> Iterator[tuple[str, Binding]]:
+        if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            for argument in parameters(scope.args):
+                yield argument.arg, Binding(argument)
+        if isinstance(scope, ast.Lambda):
+            return
+        assert isinstance(scope, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        yield from self._collect_block(scope.body, True, self._prefix(scope))
+
+    def _prefix(self, scope: ast.AST) -> str:
+        parts = [self.module.module_name]
+        names = [
+            s.name
+            for s in [scope, *self.module.ancestors(scope)]
+            if isinstance(s, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        ]
+        return ".".join([p for p in parts if p] + names[::-1])
+
+    def _collect_block(
+        self, block: Sequence[ast.stmt], always: bool, prefix: str
+    ) -> Iterator[tuple[str, Binding]]:
+        for node in block:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    if alias.asname:
+                        yield alias.asname, Binding(node, alias.name, always=always)
+                    else:
+                        top = alias.name.partition(".")[0]
+                        yield top, Binding(node, top, always=always)
+            elif isinstance(node, ast.ImportFrom):
+                base = self.module.project.absolute_import(self.module, node)
+                for alias in node.names:
+                    qualified = f"{base}.{alias.name}" if base else alias.name
+                    yield alias.asname or alias.name, Binding(node, qualified, always=always)
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                name = f"{prefix}.{node.name}" if prefix else node.name
+                yield node.name, Binding(node, name, always=always)
+            elif isinstance(node, ast.Assign):
+                for target in node.targets:
+                    yield from self._collect_target(target, node.value, node, always)
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                yield from self._collect_target(node.target, node.value, node, always)
+            elif isinstance(node, ast.AugAssign):
+                yield from self._collect_target(node.target, None, node, always)
+            elif isinstance(node, (ast.For, ast.AsyncFor)):
+                yield from self._collect_target(node.target, None, node, False)
+            elif isinstance(node, (ast.With, ast.AsyncWith)):
+                for item in node.items:
+                    if item.optional_vars is not None:
+                        yield from self._collect_target(item.optional_vars, None, node, always)
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                continue
+            inner = always and isinstance(node, (ast.With, ast.AsyncWith))
+            for name in ("body", "orelse", "finalbody"):
+                yield from self._collect_block(getattr(node, name, ()), inner, prefix)
+            for handler in getattr(node, "handlers", ()):
+                yield from self._collect_block(handler.body, False, prefix)
+            for case in getattr(node, "cases", ()):
+                yield from self._collect_block(case.body, False, prefix)
+
+    def _collect_target(
+        self, target: ast.expr, value: ast.expr | None, node: ast.AST, always: bool
+    ) -> Iterator[tuple[str, Binding]]:
+        if isinstance(target, ast.Name):
+            yield target.id, Binding(node, value=value, always=always)
+        elif isinstance(target, ast.Starred):
+            yield from self._collect_target(target.value, None, node, always)
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            values: Sequence[ast.expr | None] = [None] * len(target.elts)
+            if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+                values = value.elts
+            for element, part in zip(target.elts, values):
+                yield from self._collect_target(element, part, node, always)
+
+    def attributes(self, cls: ast.ClassDef) -> dict[str, list[Binding]]:
+        """What ``self.name`` can be: class-level names, and assignments in the methods."""
+        table = self._attributes.get(cls)
+        if table is None:
+            table = {name: list(found) for name, found in self.bindings(cls).items()}
+            for node in ast.walk(cls):
+                if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+                    continue
+                function = self.module.function(node)
+                me = self_name(function) if self.module.method_class(function) is cls else None
+                if me is None:
+                    continue
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    if (
+                        isinstance(target, ast.Attribute)
+                        and isinstance(target.value, ast.Name)
+                        and target.value.id == me
+                    ):
+                        binding = Binding(node, value=node.value, always=False)
+                        table.setdefault(target.attr, []).append(binding)
+            self._attributes[cls] = table
+        return table
+
+    # -- resolution -----------------------------------------------------------------------------
+
+    def resolve(self, node: ast.expr) -> tuple[Target, ...]:
+        return tuple(dict.fromkeys(self._resolve(node, 0)))
+
+    def resolve_name(self, name: str, at: ast.AST) -> tuple[Target, ...]:
+        """What a name stands for at some place of the file."""
+        return tuple(dict.fromkeys(self._resolve_name(name, self.scope_of(at), 0)))
+
+    def _resolve(self, node: ast.expr, depth: int) -> Iterator[Target]:
+        if depth > _MAX_DEPTH:
+            return
+        if isinstance(node, ast.Name):
+            yield from self._resolve_name(node.id, self.scope_of(node), depth)
+        elif isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name):
+                cls = self.self_class(node.value)
+                if cls is not None:
+                    yield from self._resolve_attribute(cls, node.attr, depth)
+                    return
+            for base in self._resolve(node.value, depth + 1):
+                yield Target(f"{base.name}.{node.attr}")
+        elif isinstance(node, ast.IfExp):
+            yield from self._resolve(node.body, depth + 1)
+            yield from self._resolve(node.orelse, depth + 1)
+        elif isinstance(node, ast.BoolOp):
+            for value in node.values:
+                yield from self._resolve(value, depth + 1)
+        elif isinstance(node, ast.NamedExpr):
+            yield from self._resolve(node.value, depth + 1)
+        elif isinstance(node, ast.Call) and node.args:
+            yield from self._resolve_call(node, depth)
+
+    def _resolve_call(self, node: ast.Call, depth: int) -> Iterator[Target]:
+        """``functools.partial(f, ...)``, ``getattr(m, "f")`` and wrappers that keep the meaning."""
+        function = {target.name for target in self._resolve(node.func, depth + 1)}
+        if isinstance(node.func, ast.Name) and node.func.id == "getattr":
+            if len(node.args) >= 2 and isinstance(node.args[1], ast.Constant):
+                for base in self._resolve(node.args[0], depth + 1):
+                    yield Target(f"{base.name}.{node.args[1].value}")
+        elif "functools.partial" in function:
+            for target in self._resolve(node.args[0], depth + 1):
+                yield replace(
+                    target,
+                    args=(*target.args, *node.args[1:]),
+                    keywords=(*target.keywords, *node.keywords),
+                )
+        elif "importlib.import_module" in function:
+            if isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
+                yield Target(node.args[0].value)
+        elif not function.isdisjoint(_TRANSPARENT_CALLS):
+            yield from self._resolve(node.args[0], depth + 1)
+
+    def self_class(self, node: ast.Name) -> ast.ClassDef | None:
+        """The class of a method's first parameter when the name is that parameter."""
+        function = self.module.function(node)
+        while function is not None:
+            cls = self.module.method_class(function)
+            if cls is not None:
+                return cls if self_name(function) == node.id else None
+            function = self.module.function(function)  # a function nested in a method
+        return None
+
+    def _resolve_attribute(self, cls: ast.ClassDef, name: str, depth: int) -> Iterator[Target]:
+        found = self.attributes(cls).get(name)
+        if found is not None:
+            yield from self._resolve_bindings(found, depth)
+            return
+        for base in cls.bases:
+            for other in self.module.classes:
+                if isinstance(base, ast.Name) and other.name == base.id and other is not cls:
+                    yield from self._resolve_attribute(other, name, depth + 1)
+
+    def _resolve_name(self, name: str, scope: _Scope, depth: int) -> Iterator[Target]:
+        current: ast.AST = scope
+        while True:
+            found = self.bindings(current).get(name)
+            if found is not None and (current is scope or not isinstance(current, ast.ClassDef)):
+                yield from self._resolve_bindings(found, depth)
+                return
+            if isinstance(current, ast.Module):
+                return
+            current = next(a for a in self.module.ancestors(current) if isinstance(a, _SCOPES))
+
+    def _resolve_bindings(self, found: Sequence[Binding], depth: int) -> Iterator[Target]:
+        # An unconditional binding hides the ones before it, seen from code that runs later.
+        last = max((i for i, b in enumerate(found) if b.always), default=0)
+        for binding in reversed(found[last:]):
+            if binding.qualified is not None:
+                yield Target(binding.qualified)
+            elif binding.value is not None:
+                yield from self._resolve(binding.value, depth + 1)
+
+
+def parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
+    """All parameters of a function, in order."""
+    yield from arguments.posonlyargs
+    yield from arguments.args
+    if arguments.vararg:
+        yield arguments.vararg
+    yield from arguments.kwonlyargs
+    if arguments.kwarg:
+        yield arguments.kwarg
+
+
+def self_name(function: ast.AST | None) -> str | None:
+    """The name of a method's first parameter (static methods have none)."""
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return None
+    for decorator in function.decorator_list:
+        if isinstance(decorator, ast.Name) and decorator.id in ("staticmethod", "classmethod"):
+            return None
+    positional = [*function.args.posonlyargs, *function.args.args]
+    return positional[0].arg if positional else None

@@ -1,0 +1,253 @@
+"""Names across files: which module a path is, and what another module of the project exports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .module import ModuleFacts
+
+
+class Project:
+    """The files a run looks at.  Other files of the same packages are read when a name leads there.
+
+    ``roots`` are the paths given by the user; nothing is read before it is asked for.
+    """
+
+    def __init__(self, roots: Iterable[str | Path] = ()) -> None:
+        self.roots = tuple(Path(root) for root in roots)
+        self._modules: dict[Path, ModuleFacts | None] = {}
+        self._exports: dict[str, str] = {}
+        self._contents: dict[Path, bytes] = {}
+
+    # -- module names ---------------------------------------------------------------------------
+
+    def module_name(self, path: str | Path) -> str:
+        """Dotted name of a file: from the outermost folder with an ``__init__.py``, else its stem."""
+        file = Path(path)
+        parts = [] if file.name == "__init__.py" else [file.stem]
+        folder = file.parent
+        while folder.name and (folder / "__init__.py").is_file():
+            parts.append(folder.name)
+            folder = folder.parent
+        return ".".join(reversed(parts))
+
+    def absolute_import(self, module: ModuleFacts, node: ast.ImportFrom) -> str:
+        """The absolute name of the module that a ``from ... import`` names."""
+        if not node.level:
+            return node.module or ""
+        package = module.module_name.split(".")
+        if Path(module.path).name != "__init__.py":
+            package = package[:-1]
+        package = package[: len(package) - (node.level - 1)] if node.level > 1 else package
+        return ".".join([*[p for p in package if p], *([node.module] if node.module else [])])
+
+    # -- other modules --------------------------------------------------------------------------
+
+    def follow(self, module: ModuleFacts, qualified: str) -> str:
+        """The name a project's own module re-exports under ``qualified``; itself when it does not.
+
+        ``pkg.ops.rms_norm`` is ``vllm._custom_ops.rms_norm`` when ``pkg/ops.py`` imports it.
+        """
+        seen: set[str] = set()
+        while qualified not in seen:
+            seen.add(qualified)
+            step = self._follow_once(module, qualified)
+            if step is None:
+                return qualified
+            qualified = step
+        return qualified
+
+    def _follow_once(self, module: ModuleFacts, qualified: str) -> str | None:
+        known = self._exports.get(qualified)
+        if known is not None:
+            return known or None
+        owner, _, name = qualified.rpartition(".")
+        answer: str | None = None
+        if owner and owner != module.module_name:
+            other = self.find_module(module, owner)
+            if other is None:
+                moved = self._follow_once(module, owner)
+                answer = f"{moved}.{name}" if moved else None
+            else:
+                found = other.names.bindings(other.tree).get(name, [])
+                for binding in reversed(found):
+                    if binding.qualified and binding.qualified != qualified:
+                        answer = binding.qualified
+                    elif binding.value is not None:
+                        targets = other.names.resolve(binding.value)
+                        answer = targets[0].name if targets else None
+                    if answer is not None:
+                        break
+        self._exports[qualified] = answer or ""
+        return answer
+
+    def find_module(self, module: ModuleFacts, qualified: str) -> ModuleFacts | None:
+        """The project's module of this name, seen from ``module``; None for installed packages."""
+        relative = Path(*qualified.split("."))
+        for base in self._bases(module):
+            for candidate in (
+                base / relative / "__init__.py",
+                (base / relative).with_suffix(".py"),
+            ):
+                if candidate.is_file():
+                    return self.load(candidate)
+        return None
+
+    def _bases(self, module: ModuleFacts) -> Iterator[Path]:
+        """Folders from which ``module`` can import: around its package, then the user's roots."""
+        folder = Path(module.path).parent
+        while folder.name and (folder / "__init__.py").is_file():
+            folder = folder.parent
+        yield folder
+        for root in self.roots:
+            yield root if root.is_dir() else root.parent
+
+    def load(self, path: Path) -> ModuleFacts | None:
+        """Parse another file of the project; None where it cannot be read."""
+        if path not in self._modules:
+            from .module import parse_module
+
+            try:
+                text = path.read_bytes().decode("utf-8-sig")
+                self._modules[path] = parse_module(text, str(path), self)
+            except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+                self._modules[path] = None
+        return self._modules[path]
+
+    # -- callers --------------------------------------------------------------------------------
+
+    def calls_of(
+        self, module: ModuleFacts, function: ast.FunctionDef | ast.AsyncFunctionDef
+    ) -> Iterator[tuple[ModuleFacts, ast.Call]]:
+        """The calls in the project that may run a function, with the files they stand in.
+
+        ``forward`` of a class is called through attributes and names that hold an instance of it.
+        """
+        cls = module.method_class(function)
+        through_instance = cls is not None and function.name.startswith(("forward", "__call__"))
+        name = cls.name if cls is not None and through_instance else function.name
+        for other in self.mentioning(module, name):
+            for call in other.calls:
+                if through_instance:
+                    assert cls is not None
+                    if self._holds_instance(other, call.func, cls.name):
+                        yield other, call
+                elif isinstance(call.func, ast.Attribute) and call.func.attr == function.name:
+                    yield other, call
+                elif cls is None and any(
+                    target.name.rpartition(".")[2] == function.name
+                    for target in other.names.resolve(call.func)
+                ):
+                    yield other, call
+
+    def mentioning(self, module: ModuleFacts, *words: str) -> Iterator[ModuleFacts]:
+        """``module``, then the other files of the project that contain one of the words."""
+        yield module
+        here = Path(module.path).absolute()
+        needles = [word.encode() for word in words]
+        for path in self.files:
+            if path.absolute() == here or not any(n in self._bytes(path) for n in needles):
+                continue
+            other = self.load(path)
+            if other is not None:
+                yield other
+
+    def _bytes(self, path: Path) -> bytes:
+        if path not in self._contents:
+            try:
+                self._contents[path] = path.read_bytes()
+            except OSError:
+                self._contents[path] = b""
+        return self._contents[path]
+
+    def _holds_instance(self, module: ModuleFacts, node: ast.expr, cls: str) -> bool:
+        """Whether an expression may be an instance of a class: it was assigned from ``cls(...)``."""
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        if isinstance(node, ast.Attribute):
+            for owner in module.classes:
+                for binding in module.names.attributes(owner).get(node.attr, ()):
+                    if binding.value is not None and _constructs(binding.value, cls):
+                        return True
+        elif isinstance(node, ast.Name):
+            scope: ast.AST = module.names.scope_of(node)
+            for binding in module.names.bindings(scope).get(node.id, ()):
+                if binding.value is not None and _constructs(binding.value, cls):
+                    return True
+        return False
+
+    def relies_on_mutation(self, module: ModuleFacts, function: ast.AST, parameter: str) -> bool:
+        """Whether a caller reads what it passed as ``parameter`` after the call, expecting a write."""
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return False
+        for other, call in self.calls_of(module, function):
+            argument = self.argument(module, function, call, parameter)
+            if argument is None:
+                continue
+            statement = other.statement(call)
+            if isinstance(statement, ast.Expr) and statement.value is call:
+                return True
+            while isinstance(argument, ast.Attribute) and argument.attr == "data":
+                argument = argument.value
+            if isinstance(argument, ast.Name):
+                rebound = {
+                    node.id
+                    for node in ast.walk(statement)
+                    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+                }
+                flow = other.flow(other.function(statement) or other.tree)
+                if argument.id not in rebound and flow.read_after(argument.id, statement):
+                    return True
+        return False
+
+    def argument(
+        self,
+        module: ModuleFacts,
+        function: ast.FunctionDef | ast.AsyncFunctionDef,
+        call: ast.Call,
+        parameter: str,
+    ) -> ast.expr | None:
+        """What a call of ``function`` passes for one of its parameters; None when it is left out."""
+        for keyword in call.keywords:
+            if keyword.arg == parameter:
+                return keyword.value
+        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+        if module.method_class(function) is not None:
+            names = names[1:]
+        if parameter in names and names.index(parameter) < len(call.args):
+            return call.args[names.index(parameter)]
+        return None
+
+    @cached_property
+    def files(self) -> tuple[Path, ...]:
+        """Every Python file under the roots' packages, for questions like "who calls this?"."""
+        found: dict[Path, None] = {}
+        for root in self.roots:
+            base = root if root.is_dir() else root.parent
+            if root.is_file() and not (base / "__init__.py").is_file():
+                found[root] = None
+                continue
+            for path in sorted(base.rglob("*.py")):
+                if not _HIDDEN.intersection(path.relative_to(base).parts):
+                    found[path] = None
+        return tuple(found)
+
+
+def _constructs(node: ast.expr, cls: str) -> bool:
+    """``cls(...)``, also inside ``nn.ModuleList([... for ...])``."""
+    return any(
+        isinstance(call, ast.Call)
+        and (
+            (isinstance(call.func, ast.Name) and call.func.id == cls)
+            or (isinstance(call.func, ast.Attribute) and call.func.attr == cls)
+        )
+        for call in ast.walk(node)
+    )
+
+
+_HIDDEN = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})

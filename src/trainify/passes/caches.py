@@ -1,0 +1,401 @@
+"""TRN401: writes into caches that outlive the training step."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..facts import ModuleFacts
+from ..facts.flow import view_of
+from ..facts.guards import gradient_unwanted
+from ..findings import Edit, Finding, Fix, Safety
+from . import Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+
+RULES = (
+    Rule(
+        code="TRN401",
+        name="cache-keeps-graph",
+        summary="Keys and values are written into a cache, and their graph with them.",
+        why=(
+            "The cache outlives the step. Its first write makes it part of the graph, so the second "
+            "step's backward walks into the first one's, whose buffers are freed: 'Trying to "
+            "backward through the graph a second time'. Where the cache is filled by a kernel or "
+            "under no_grad instead, attention reads values without a gradient."
+        ),
+        before="""\
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def forward(self, xq, xk, xv, start):
+        end = start + xk.shape[1]
+        self.cache_k[:, start:end] = xk
+        self.cache_v[:, start:end] = xv
+        keys = self.cache_k[:, :end]
+        values = self.cache_v[:, :end]
+        return (xq @ keys.mT).softmax(-1) @ values
+""",
+        after="""\
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def forward(self, xq, xk, xv, start):
+        end = start + xk.shape[1]
+        if torch.is_grad_enabled() and (xk.requires_grad or xv.requires_grad):
+            keys = torch.cat((self.cache_k[:, :start], xk), dim=1)
+            values = torch.cat((self.cache_v[:, :start], xv), dim=1)
+        else:
+            self.cache_k[:, start:end] = xk
+            self.cache_v[:, start:end] = xv
+            keys = self.cache_k[:, :end]
+            values = self.cache_v[:, :end]
+        return (xq @ keys.mT).softmax(-1) @ values
+""",
+    ),
+)
+
+NEEDLES = (b"cache", b"_buffer[", b"past_k")
+
+_CACHE = re.compile(r"cache|past_(key|value|kv)|(^|_)(k|v|kv|key|value)_buffer|(^|_)kv(_|$)")
+_NOT_CACHE = re.compile(r"cos|sin|rope|freq|mask|pos|_loc|scale|table|len|conv|ssm|lru")
+_SETTERS = {"copy_": 0, "index_copy_": 2, "index_put_": 1, "scatter_": 2}
+
+
+@dataclass(eq=False)
+class Write:
+    """``base[index] = value``, or a method that does the same."""
+
+    statement: ast.stmt
+    target: ast.expr
+    value: ast.expr
+    base: ast.expr
+
+    @property
+    def slices(self) -> ast.Subscript | None:
+        """The target when it is one subscript of the cache itself."""
+        if isinstance(self.target, ast.Subscript) and self.target.value is self.base:
+            return self.target
+        return None
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    writes: dict[ast.AST, list[Write]] = {}
+    for function in module.functions:
+        if function.name in ("__init__", "reset", "clear", "reset_parameters"):
+            continue
+        for node in ast.walk(function):
+            if isinstance(node, (ast.Assign, ast.Expr)) and module.function(node) is function:
+                write = _write(module, node)
+                if write is not None and not gradient_unwanted(module, node):
+                    writes.setdefault(function, []).append(write)
+    for function, found in writes.items():
+        yield from _judge(module, options, function, found)
+
+
+def _write(module: ModuleFacts, statement: ast.Assign | ast.Expr) -> Write | None:
+    if isinstance(statement, ast.Assign):
+        if len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Subscript):
+            return None
+        target: ast.expr = statement.targets[0]
+        value = statement.value
+    else:
+        call = statement.value
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            return None
+        position = _SETTERS.get(call.func.attr)
+        if position is None or len(call.args) <= position:
+            return None
+        target, value = call.func.value, call.args[position]
+    base = _base(target)
+    if base is None or not _is_cache(module, base) or isinstance(value, ast.Constant):
+        return None
+    if not _is_activation(module, value):
+        return None
+    return Write(statement, target, value, base)
+
+
+def _base(target: ast.expr) -> ast.expr | None:
+    """``self.k`` of ``self.k[i][loc]``, ``cache`` of ``cache.view(-1, h)[slots]``."""
+    node = target
+    while True:
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func.value
+        elif isinstance(node, ast.Attribute) and node.attr == "data":
+            return None  # a write that autograd does not see keeps no graph
+        else:
+            return node if isinstance(node, (ast.Name, ast.Attribute)) else None
+
+
+def _is_cache(module: ModuleFacts, base: ast.expr) -> bool:
+    """Whether a tensor is a key-value cache that somebody keeps between calls."""
+    name = base.attr if isinstance(base, ast.Attribute) else base.id  # type: ignore[attr-defined]
+    if not _CACHE.search(name) or _NOT_CACHE.search(name):
+        return False
+    if isinstance(base, ast.Attribute):
+        return True
+    assert isinstance(base, ast.Name)
+    function = module.function(base)
+    flow = module.flow(function or module.tree)
+    definition = flow.only_definition(base.id, module.statement(base))
+    if definition is None:
+        return False
+    if definition.is_parameter:
+        return True
+    value = definition.value
+    # a local made here, torch.zeros(...), dies with the call
+    return value is not None and any(
+        isinstance(n, (ast.Name, ast.Attribute)) and _CACHE.search(_identifier(n))
+        for n in ast.walk(value)
+    )
+
+
+def _identifier(node: ast.Name | ast.Attribute) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr
+
+
+def _is_activation(module: ModuleFacts, value: ast.expr) -> bool:
+    """Whether a value may carry a graph: not ``x.detach()``, not numbers."""
+    for node in ast.walk(value):
+        if isinstance(node, ast.Attribute) and node.attr in ("detach", "data"):
+            return False
+    names = [n for n in ast.walk(value) if isinstance(n, ast.Name)]
+    if not names or _base(value) is None:
+        return False
+    root = view_of(value)
+    if root is None:
+        return True
+    name = root.base if root.base != "self" else ""
+    return not re.search(r"(^|_)(idx|index|indices|loc|slots?|pos|len|ids?|mask)(_|$)", name)
+
+
+def _judge(
+    module: ModuleFacts, options: Options, function: ast.AST, writes: Sequence[Write]
+) -> Iterator[Finding]:
+    pairs = [(write, _reads(module, function, write)) for write in writes]
+    concatenated = [(w, r) for w, r in pairs if r]
+    fixes: dict[ast.AST, dict[str, Fix]] = {}
+    for run in _runs(module, concatenated):
+        result = _concatenate(module, options, run)
+        for write, _ in run:
+            fixes[write.statement] = result
+    for write, reads in pairs:
+        text = module.source(write.target)
+        value = module.source(write.value)
+        if reads:
+            message = (
+                f"`{text}` is written and read back: the cache keeps the graph of `{value}`, and "
+                "the next step's backward walks into it and fails."
+            )
+            yield module.finding("TRN401", message, write.statement, fixes[write.statement])
+        else:
+            message = (
+                f"`{text}` keeps the graph of `{value}` after the step: the next backward walks "
+                "into it and fails."
+            )
+            fix = _detach(module, write)
+            yield module.finding(
+                "TRN401", message, write.statement, {"flag": fix, "replace": fix} if fix else {}
+            )
+
+
+# -- written and read back ------------------------------------------------------------------------
+
+
+def _reads(module: ModuleFacts, function: ast.AST, write: Write) -> list[ast.stmt]:
+    """The statements of the same block that read the cache after the write."""
+    key = ast.dump(write.base)
+    block = module.block(write.statement)
+    targets = {id(write.base)}
+    found = []
+    for statement in block[block.index(write.statement) + 1 :]:
+        for node in ast.walk(statement):
+            if isinstance(node, type(write.base)) and ast.dump(node) == key:
+                other = (
+                    _write(module, statement)
+                    if isinstance(statement, (ast.Assign, ast.Expr))
+                    else None
+                )
+                if id(node) not in targets and not (other is not None and other.base is node):
+                    found.append(statement)
+                    break
+    return found
+
+
+def _runs(
+    module: ModuleFacts, pairs: Sequence[tuple[Write, list[ast.stmt]]]
+) -> Iterator[list[tuple[Write, list[ast.stmt]]]]:
+    """Writes of one block with their reads, which are rewritten together."""
+    blocks: dict[int, list[tuple[Write, list[ast.stmt]]]] = {}
+    for write, reads in pairs:
+        blocks.setdefault(id(module.block(write.statement)), []).append((write, reads))
+    yield from blocks.values()
+
+
+def _concatenate(
+    module: ModuleFacts, options: Options, run: Sequence[tuple[Write, list[ast.stmt]]]
+) -> dict[str, Fix]:
+    """Read what was cached before, and the fresh values after it, without a detour by the cache."""
+    from ..rewrite import branch, layout
+
+    block = module.block(run[0][0].statement)
+    lines: dict[ast.stmt, str] = {}
+    for write, reads in run:
+        for read in reads:
+            line = _joined(module, write, read)
+            if line is None or read in lines:
+                return {}
+            lines[read] = line
+    involved = [w.statement for w, _ in run] + list(lines)
+    first = min(block.index(s) for s in involved)
+    last = max(block.index(s) for s in involved)
+    statements = block[first : last + 1]
+    if any(s not in involved for s in statements):
+        return {}
+    replacement = []
+    for statement in statements:
+        write = next((w for w, _ in run if w.statement is statement), None)
+        if write is None:
+            replacement.append(lines[statement])
+        else:
+            source = " ".join(module.source(statement).split())
+            value = module.source(write.value)
+            replacement.append(source[: -len(value)] + f"{value}.detach()")
+    change = branch.Change(
+        statements=statements,
+        lines=[lines[s] for s in statements if s in lines],
+        replacement=replacement,
+        wants=_wants(module, [w for w, _ in run]),
+        title="concatenation",
+    )
+    vocabulary = branch.Vocabulary(module)
+    try:
+        result = branch.fixes(module, vocabulary, [change], options.flag)
+    except layout.CannotPlace:
+        return {}
+    titles = {
+        "flag": "Bypass the cache when a gradient is wanted",
+        "replace": "Cache detached values and attend to the fresh ones",
+    }
+    return {k: Fix(titles[k], f.edits, f.safety, f.look_at) for k, f in result.items()}
+
+
+def _wants(module: ModuleFacts, writes: Sequence[Write]) -> list[str] | None:
+    names = []
+    for write in writes:
+        view = view_of(write.value)
+        if view is None:
+            return None
+        names.append(view.base)
+    return list(dict.fromkeys(names))
+
+
+def _joined(module: ModuleFacts, write: Write, read: ast.stmt) -> str | None:
+    """``keys = torch.cat((cache[:b, :start], xk), dim=1)`` for a matching write and read."""
+    if not isinstance(read, ast.Assign) or not isinstance(read.value, ast.Subscript):
+        return None
+    written = write.slices
+    if written is None or ast.dump(read.value.value) != ast.dump(write.base):
+        return None
+    if not isinstance(write.statement, ast.Assign) or _base(write.value) is None:
+        return None
+    left, right = _parts(written), _parts(read.value)
+    dims = [i for i, part in enumerate(left) if isinstance(part, ast.Slice) and part.lower]
+    if len(dims) != 1 or any(_is_ellipsis(part) for part in left[: dims[0]]):
+        return None
+    dim = dims[0]
+    if len(right) < len(left):
+        right = [*right, *[ast.Slice() for _ in range(len(left) - len(right))]]
+    if len(right) != len(left):
+        return None
+    for i, (a, b) in enumerate(zip(left, right)):
+        if i == dim:
+            assert isinstance(a, ast.Slice)
+            if not isinstance(b, ast.Slice) or b.lower is not None or a.upper is None:
+                return None
+            if b.upper is None or ast.dump(a.upper) != ast.dump(b.upper) or a.step or b.step:
+                return None
+        elif ast.dump(a) != ast.dump(b):
+            return None
+    torch = _torch(module)
+    target = module.source(read.targets[0])
+    base = module.source(write.base)
+    value = module.source(write.value)
+    cut = left[dim]
+    assert isinstance(cut, ast.Slice) and cut.lower is not None
+    lower = module.source(cut.lower)
+    before = [*[_source(module, p) for p in left[:dim]], f":{lower}"]
+    before += [_source(module, p) for p in left[dim + 1 :]]
+    return f"{target} = {torch}.cat(({base}[{', '.join(before)}], {value}), dim={dim})"
+
+
+def _torch(module: ModuleFacts) -> str:
+    from ..rewrite import layout
+
+    return layout.bound_at_top(module, "torch") or "torch"
+
+
+def _source(module: ModuleFacts, part: ast.expr) -> str:
+    if not isinstance(part, ast.Slice):
+        return module.source(part)
+    lower = module.source(part.lower) if part.lower else ""
+    return f"{lower}:{module.source(part.upper) if part.upper else ''}"
+
+
+def _parts(node: ast.Subscript) -> list[ast.expr]:
+    return list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
+
+
+def _is_ellipsis(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is Ellipsis
+
+
+# -- written only ---------------------------------------------------------------------------------
+
+
+def _detach(module: ModuleFacts, write: Write) -> Fix | None:
+    """Cache detached values: attention has the fresh ones."""
+    start, end = module.start(write.value), module.end(write.value)
+    if isinstance(write.value, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+        edits = (Edit(end, end, ".detach()"),)
+    else:
+        edits = (Edit(start, start, "("), Edit(end, end, ").detach()"))
+    look_at = ""
+    if not _fresh_values_used(module, write):
+        value = module.source(write.value)
+        look_at = f"attention must read the fresh `{value}` in training, not the cache"
+    safety = Safety.UNSAFE if look_at else Safety.SAFE
+    return Fix(f"Cache {module.source(write.value)} detached", edits, safety, look_at)
+
+
+def _fresh_values_used(module: ModuleFacts, write: Write) -> bool:
+    """Whether the written values themselves are read after the write, here or by every caller."""
+    view = view_of(write.value)
+    if view is None:
+        return False
+    function = module.function(write.statement)
+    flow = module.flow(function or module.tree)
+    if flow.read_after(view.base, write.statement):
+        return True
+    if function is None or view.base not in flow.parameters:
+        return False
+    calls = list(module.project.calls_of(module, function))
+    for other, call in calls:
+        argument = module.project.argument(module, function, call, view.base)
+        seen = view_of(argument) if argument is not None else None
+        if seen is None:
+            return False
+        caller = other.flow(other.function(call) or other.tree)
+        if not caller.read_after(seen.base, other.statement(call)):
+            return False
+    return bool(calls)

@@ -1,0 +1,691 @@
+"""TRN1xx: calls of fused ops, which record no backward."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ..catalog import CONSTANTS, BindError, FusedOp, lookup, roots
+from ..facts import ModuleFacts, Target
+from ..facts.flow import view_of
+from ..facts.guards import gradient_unwanted
+from ..findings import Finding, Fix
+from . import Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+    from ..rewrite.branch import Change, Vocabulary
+    from ..rewrite.template import Rendered, Template
+
+RULES = (
+    Rule(
+        code="TRN101",
+        name="fused-op-without-backward",
+        summary="A fused op returns or fills a tensor that autograd knows nothing about.",
+        why=(
+            "The kernel records no backward. The loss still has a graph through other paths, so "
+            "backward() succeeds; every parameter whose only way to the loss leads through the op "
+            "gets no gradient, and nothing says so."
+        ),
+        before="""\
+import torch
+from torch import nn
+from vllm import _custom_ops as ops
+
+
+class RMSNorm(nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        ops.rms_norm(out, x, self.weight.data, self.eps)
+        return out
+""",
+        after="""\
+import torch
+import torch.nn.functional as F
+from torch import nn
+from vllm import _custom_ops as ops
+
+
+class RMSNorm(nn.Module):
+    def forward(self, x):
+        if torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad):
+            out = F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        else:
+            out = torch.empty_like(x)
+            ops.rms_norm(out, x, self.weight.data, self.eps)
+        return out
+""",
+    ),
+    Rule(
+        code="TRN102",
+        name="fused-op-in-place",
+        summary="A fused op overwrites a tensor in place; its old grad_fn stays, and lies.",
+        why=(
+            "Autograd does not see the write, nor does the version counter. The tensor keeps the "
+            "grad_fn of its old value, so backward() treats the op as the identity: parameters "
+            "before it get a wrong gradient, the op's own weight gets none."
+        ),
+        before="""\
+import torch
+from vllm import _custom_ops as ops
+
+
+def add_norm(hidden, residual, weight, eps):
+    ops.fused_add_rms_norm(hidden, residual, weight, eps)
+    return hidden, residual
+""",
+        after="""\
+import torch
+import torch.nn.functional as F
+from vllm import _custom_ops as ops
+
+
+def add_norm(hidden, residual, weight, eps):
+    if torch.is_grad_enabled() and (
+        hidden.requires_grad or residual.requires_grad or weight.requires_grad
+    ):
+        residual = hidden + residual
+        hidden = F.rms_norm(residual, residual.shape[-1:], weight, eps)
+    else:
+        ops.fused_add_rms_norm(hidden, residual, weight, eps)
+    return hidden, residual
+""",
+    ),
+    Rule(
+        code="TRN103",
+        name="fused-call-not-understood",
+        summary="A call names a fused op but does not fit its schema, so it is left alone.",
+        why=(
+            "trainify rewrites a call only when it knows what every argument is. This one passes "
+            "too many, too few, unknown or unpacked arguments; the gradient through it should be "
+            "looked at by hand."
+        ),
+        before="""\
+from vllm import _custom_ops as ops
+
+
+def norm(out, *args):
+    ops.rms_norm(out, *args)
+""",
+        after="",
+    ),
+)
+
+_ANY = ast.Name("x")
+
+NEEDLES = tuple(root.encode() for root in roots())
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    """Findings for every call of a fused op in a place where a gradient may be wanted."""
+    sites: list[Site] = []
+    for call in module.calls:
+        match = _match(module, call)
+        if match is None or gradient_unwanted(module, call):
+            continue
+        op, target = match
+        try:
+            bound = _bind(op, target, call)
+        except BindError as error:
+            message = (
+                f"`{module.source(call.func)}` is called in a way trainify does not know: {error}"
+            )
+            yield module.finding("TRN103", message, call)
+            continue
+        if op.equivalent is not None:
+            sites.append(Site(module, call, op, target, bound))
+    if sites:
+        yield from _Rewriter(module, options, sites).findings()
+
+
+def _match(module: ModuleFacts, call: ast.Call) -> tuple[FusedOp, Target] | None:
+    for target in module.resolve(call.func):
+        op = lookup(target.name)
+        if op is None and "." in target.name:
+            op = lookup(module.project.follow(module, target.name))
+        if op is not None:
+            return op, target
+    return None
+
+
+def _bind(op: FusedOp, target: Target, call: ast.Call) -> dict[str, ast.expr | None]:
+    """Arguments by name; a keyword of the call overrides one bound by ``functools.partial``."""
+    own = {keyword.arg for keyword in call.keywords}
+    kept = [keyword for keyword in target.keywords if keyword.arg not in own]
+    return op.signature.bind([*target.args, *call.args], [*kept, *call.keywords])
+
+
+@dataclass(eq=False)
+class Site:
+    """One call of a fused op, with its arguments by name."""
+
+    module: ModuleFacts
+    call: ast.Call
+    op: FusedOp
+    target: Target
+    bound: dict[str, ast.expr | None]
+
+    @cached_property
+    def statement(self) -> ast.stmt:
+        return self.module.statement(self.call)
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The arguments that the equivalent reads."""
+        assert self.op.equivalent is not None
+        tree = ast.parse(self.op.equivalent).body[0]
+        assert isinstance(tree, (ast.Assign, ast.Expr))
+        return frozenset(n.id for n in ast.walk(tree.value) if isinstance(n, ast.Name))
+
+    @cached_property
+    def outputs(self) -> list[str]:
+        """What the equivalent assigns, in order; empty where it is an expression."""
+        assert self.op.equivalent is not None
+        tree = ast.parse(self.op.equivalent).body[0]
+        if not isinstance(tree, ast.Assign):
+            return []
+        return [n.id for n in ast.walk(tree.targets[0]) if isinstance(n, ast.Name)]
+
+    @cached_property
+    def differentiable(self) -> list[str]:
+        """The tensor arguments that a gradient can flow to."""
+        return [
+            a.name
+            for a in self.op.signature.arguments
+            if a.is_tensor
+            and a.name not in CONSTANTS
+            and (not a.written or a.name in self.reads)
+            and self.bound[a.name] is not None
+            and not _is_none(self.bound[a.name])
+        ]
+
+    @property
+    def in_place(self) -> list[str]:
+        """The arguments that are read and overwritten."""
+        return [
+            a.name
+            for a in self.op.signature.written
+            if a.name in self.reads and a.name in self.differentiable
+        ]
+
+    def unsupported(self) -> str | None:
+        """An argument, as written, for which the equivalent does not hold."""
+        defaults = {a.name: a.default for a in self.op.signature.arguments}
+        for name in self.op.unsupported:
+            node = self.bound.get(name)
+            if node is None or _is_none(node) or self.module.source(node) == defaults[name]:
+                continue
+            return name
+        return None
+
+    def shown(self, name: str) -> str:
+        """An argument as the user knows it, without ``.data``."""
+        node = self.bound[name]
+        assert node is not None
+        while True:
+            if isinstance(node, ast.Attribute) and node.attr == "data":
+                node = node.value
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "detach"
+            ):
+                node = node.func.value
+            else:
+                return self.module.source(node)
+
+
+def _is_none(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+@dataclass
+class _Plan:
+    """A site with the statement-level change it belongs to, or the reason why there is none."""
+
+    site: Site
+    reason: str = ""
+    fixes: dict[str, Fix] = field(default_factory=dict)
+
+
+class _Rewriter:
+    """Plans the rewriting of all sites of a file."""
+
+    def __init__(self, module: ModuleFacts, options: Options, sites: Sequence[Site]) -> None:
+        self.module = module
+        self.options = options
+        self.plans = {site.call: _Plan(site) for site in sites}
+
+    def findings(self) -> Iterator[Finding]:
+        from ..rewrite import branch
+        from ..rewrite.branch import Vocabulary
+
+        vocabulary = Vocabulary(self.module)
+        changes: dict[ast.stmt, Change] = {}
+        by_statement: dict[ast.stmt, list[Site]] = {}
+        for plan in self.plans.values():
+            by_statement.setdefault(plan.site.statement, []).append(plan.site)
+        for statement, sites in by_statement.items():
+            change = _StatementRewriter(self.module, vocabulary, statement, sites, self).change()
+            if change is not None:
+                changes[statement] = change
+        for run in branch.group(self.module, list(changes.values())):
+            try:
+                fixes = branch.fixes(self.module, vocabulary, run, self.options.flag)
+            except branch.CannotPlace as error:
+                fixes, reason = {}, str(error)
+            else:
+                reason = ""
+            for change in run:
+                for site in by_statement[change.first]:
+                    self.plans[site.call].fixes = fixes
+                    self.plans[site.call].reason = reason
+        for plan in self.plans.values():
+            yield self._finding(plan)
+
+    def _finding(self, plan: _Plan) -> Finding:
+        site = plan.site
+        rule = "TRN102" if site.in_place else "TRN101"
+        message = _message(site)
+        if plan.reason:
+            message += f" Not rewritten: {plan.reason}."
+        return self.module.finding(rule, message, site.call, plan.fixes)
+
+
+def _message(site: Site) -> str:
+    name = site.module.source(site.call.func)
+    tensors = [f"`{site.shown(n)}`" for n in site.differentiable]
+    overwritten = [f"`{site.shown(n)}`" for n in site.in_place]
+    if overwritten:
+        others = [t for t in tensors if t not in overwritten]
+        text = (
+            f"`{name}` overwrites {_and(overwritten)} in place and autograd does not see it: what "
+            f"comes before gets a wrong gradient"
+        )
+        text += f", {_and(others)} none." if others else "."
+    else:
+        text = f"`{name}` records no backward: no gradient reaches {_and(tensors) or 'its inputs'}."
+    detached = [
+        f"`{site.module.source(node)}`"
+        for n in site.differentiable
+        if (node := site.bound[n]) is not None and site.shown(n) != site.module.source(node)
+    ]
+    if detached:
+        text += f" {_and(detached)} cuts the gradient a second time."
+    if site.op.since:
+        text += f" (Semantics of {site.op.since}.)"
+    return text
+
+
+def _and(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+
+
+class _NoRewrite(Exception):
+    pass
+
+
+class _StatementRewriter:
+    """The differentiable form of one statement with the fused calls in it."""
+
+    def __init__(
+        self,
+        module: ModuleFacts,
+        vocabulary: Vocabulary,
+        statement: ast.stmt,
+        sites: Sequence[Site],
+        owner: _Rewriter,
+    ) -> None:
+        self.module = module
+        self.vocabulary = vocabulary
+        self.statement = statement
+        self.sites = {site.call: site for site in sites}
+        self.owner = owner
+        self.flow = module.flow(module.function(statement) or module.tree)
+        self.before: list[str] = []
+        self.after: list[str] = []
+        self.dropped: list[ast.stmt] = []
+        self.look_at: list[str] = []
+        self.helpers: list[str] = []
+        self.exchanged: list[tuple[ast.Call, str]] = []
+        self.taken = self.flow.identifiers
+
+    def change(self) -> Change | None:
+        from ..rewrite.branch import Change
+        from ..rewrite.functionalize import CannotFunctionalize
+
+        try:
+            lines = self._lines()
+        except (_NoRewrite, CannotFunctionalize) as error:
+            for call in self.sites:
+                self.owner.plans[call].reason = str(error)
+            return None
+        return Change(
+            statements=[self.statement],
+            lines=lines,
+            dropped=self.dropped,
+            wants=self._wants(),
+            helpers=list(dict.fromkeys(self.helpers)),
+            look_at=self.look_at,
+            title=", ".join(dict.fromkeys(site.op.name for site in self.sites.values())),
+            expressions=self.exchanged,
+        )
+
+    # -- text -----------------------------------------------------------------------------------
+
+    def _lines(self) -> list[str]:
+        statement = self.statement
+        for site in self.sites.values():
+            unsupported = site.unsupported()
+            if unsupported is not None:
+                raise _NoRewrite(f"`{unsupported}` is passed, which its equivalent does not cover")
+        if isinstance(statement, ast.Expr) and statement.value in self.sites:
+            self._effect(self.sites[statement.value], None)  # type: ignore[index]
+            return [*self.before, *self.after]
+        if isinstance(statement, ast.Assign) and statement.value in self.sites:
+            site = self.sites[statement.value]  # type: ignore[index]
+            if len(statement.targets) == 1 and self._effect(site, statement.targets[0]):
+                return [*self.before, *self.after]
+        if not isinstance(
+            statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
+        ):
+            self._expressions()
+            return []
+        text = self._splice(statement)
+        return [*self.before, text, *self.after]
+
+    def _expressions(self) -> None:
+        """Calls in the head of a compound statement: each is exchanged on the spot."""
+        for call in self._outermost(self.statement):
+            text = self._value(self.sites[call], call)
+            if self.before or self.dropped:
+                raise _NoRewrite("it stands in the head of a compound statement")
+            self.exchanged.append((call, text))
+
+    def _splice(self, node: ast.expr | ast.stmt) -> str:
+        """The text of a node with the fused calls in it exchanged, on one line where it was not."""
+        start = self.module.start(node)
+        text = self.module.source(node)
+        outer = [call for call in self._outermost(node)]
+        for call in sorted(outer, key=self.module.start, reverse=True):
+            a, b = self.module.start(call) - start, self.module.end(call) - start
+            text = text[:a] + self._value(self.sites[call], node) + text[b:]
+        return text
+
+    def _outermost(self, node: ast.AST) -> Iterator[ast.Call]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Call) and child in self.sites:
+                yield child
+            else:
+                yield from self._outermost(child)
+
+    # -- arguments ------------------------------------------------------------------------------
+
+    def _argument(self, site: Site, name: str) -> str | None:
+        """The text of an argument in the new call; tensors lose ``.data`` and ``.detach()``."""
+        from ..rewrite.template import strip_detach
+
+        node = site.bound[name]
+        if node is None:
+            return None
+        captured = self._captured(site, name, node)
+        if captured is not None:
+            return captured
+        text = self._splice_expression(node)
+        tensor = name in site.differentiable
+        return strip_detach(text) if tensor else text
+
+    def _splice_expression(self, node: ast.expr) -> str:
+        if isinstance(node, ast.Call) and node in self.sites:
+            return self._value(self.sites[node], node)
+        return self._splice(node)
+
+    def _captured(self, site: Site, name: str, node: ast.expr) -> str | None:
+        """How to say an argument that ``functools.partial`` bound in another scope."""
+        partial = site.target
+        if not any(node is a for a in partial.args) and not any(
+            node is k.value for k in partial.keywords
+        ):
+            return None
+        if isinstance(node, ast.Constant) or self._visible(node, site):
+            return self.module.source(node)
+        made_in = self.module.function(node)
+        cls = self.module.method_class(made_in)
+        if cls is not None and isinstance(node, ast.Name):
+            for attribute, bindings in self.module.names.attributes(cls).items():
+                if len(bindings) == 1 and isinstance(bindings[0].value, ast.Name):
+                    if bindings[0].value.id == node.id:
+                        return f"self.{attribute}"
+        callee = self.module.source(site.call.func)
+        for i, argument in enumerate(partial.args):
+            if argument is node:
+                return f"{callee}.args[{i}]"
+        return f'{callee}.keywords["{name}"]'
+
+    def _visible(self, node: ast.expr, site: Site) -> bool:
+        """Whether an expression of another scope means the same where the call stands."""
+        scope = self.module.names.scope_of(node)
+        if scope is self.module.names.scope_of(site.call) or isinstance(scope, ast.Module):
+            return True
+        return isinstance(node, ast.Attribute) and all(
+            isinstance(n, ast.Attribute) or (isinstance(n, ast.Name) and n.id == "self")
+            for n in ast.walk(node)
+            if isinstance(n, ast.expr)
+        )
+
+    # -- calls ----------------------------------------------------------------------------------
+
+    def _template(self, site: Site) -> Template:
+        from ..rewrite.template import Template
+
+        arguments = {name: self._argument(site, name) for name in site.bound}
+        template = Template(
+            site.op,
+            arguments,
+            torch=self.vocabulary.torch,
+            functional=self.vocabulary.functional,
+        )
+        template.helper_names = self.vocabulary.helper_names(template.needs)
+        return template
+
+    def _writes(self, site: Site) -> dict[str, object]:
+        from ..rewrite.functionalize import functionalize
+
+        writes: dict[str, object] = {}
+        for argument in site.op.signature.written:
+            node = site.bound[argument.name]
+            if node is None or _is_none(node):
+                continue
+            write = functionalize(self.module, self.statement, node)
+            if write.allocation is not None:
+                self.dropped.append(write.allocation)
+            if write.look_at:
+                self.look_at.append(write.look_at)
+            writes[argument.name] = write
+        return writes
+
+    def _effect(self, site: Site, target: ast.expr | None) -> bool:
+        """Write out a call whose result goes to names: its statement, or an assignment of it."""
+        from ..rewrite.functionalize import Write
+        from ..rewrite.template import Place
+
+        template = self._template(site)
+        writes = {k: w for k, w in self._writes(site).items() if isinstance(w, Write)}
+        outputs = site.outputs
+        if target is None and outputs:
+            places = [writes[o].place if o in writes else None for o in outputs]
+            self._take(template.render(places, self.taken))
+        elif target is None:
+            if len(writes) != 1:
+                raise _NoRewrite("its result is not used")
+            (write,) = writes.values()
+            self._take(template.render([write.place], self.taken))
+        else:
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            if not all(isinstance(n, (ast.Name, ast.Attribute)) for n in names):
+                return False
+            texts = [self.module.source(n) for n in names]
+            if outputs:
+                if len(names) != len(outputs):
+                    return False
+                places = [
+                    Place(t)
+                    if o not in writes or writes[o].place.kind == "assign"
+                    else writes[o].place
+                    for t, o in zip(texts, outputs)
+                ]
+                self._take(template.render(places, self.taken))
+                for text, output in zip(texts, outputs):
+                    place = writes[output].place if output in writes else None
+                    if place is not None and place.text != text and self._still_read(place.text):
+                        self.after.append(f"{place.text} = {text}")
+            else:
+                self._take(template.render([Place(t) for t in texts], self.taken))
+                for write in writes.values():
+                    if write.place.text not in texts and self._still_read(write.place.text):
+                        self.after.append(f"{write.place.text} = {texts[0]}")
+        for write in writes.values():
+            self.after += write.followers
+        return True
+
+    def _still_read(self, text: str) -> bool:
+        return not text.isidentifier() or self.flow.read_after(text, self.statement)
+
+    def _take(self, rendered: Rendered) -> None:
+        self.before += rendered.statements
+        self.helpers += rendered.helpers
+
+    def _value(self, site: Site, root: ast.AST) -> str:
+        """The expression that takes the place of a call whose value is used on the spot."""
+        from ..rewrite.functionalize import Write
+
+        template = self._template(site)
+        writes = [w for w in self._writes(site).values() if isinstance(w, Write)]
+        late = self._evaluated_late(site.call)
+        if site.outputs:
+            if late:
+                raise _NoRewrite("it writes in place inside an expression")
+            places = [w.place for w in writes]
+            self._take(template.render(places, self.taken))
+            texts = [w.place.text for w in writes]
+            return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+        if late and not template.is_expression:
+            raise _NoRewrite("it stands where no statement can come before it")
+        rendered = template.render((), self.taken, value=True)
+        self._take(rendered)
+        assert rendered.value is not None
+        value = rendered.value
+        for write in writes:
+            if self._still_read(write.place.text):
+                if late:
+                    raise _NoRewrite("its output buffer is read later")
+                self.before.append(f"{write.place.text} = {value}")
+                value = write.place.text
+        parent = self.module.parents[site.call]
+        if isinstance(parent, (ast.Attribute, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Compare)):
+            tree = ast.parse(value, mode="eval").body
+            if not isinstance(tree, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Tuple)):
+                value = f"({value})"
+        return value
+
+    def _evaluated_late(self, call: ast.Call) -> bool:
+        """Whether the call runs conditionally, repeatedly, or not now."""
+        for ancestor in self.module.ancestors(call):
+            if ancestor is self.statement:
+                return False
+            if isinstance(
+                ancestor,
+                (
+                    ast.Lambda,
+                    ast.ListComp,
+                    ast.SetComp,
+                    ast.DictComp,
+                    ast.GeneratorExp,
+                    ast.IfExp,
+                    ast.BoolOp,
+                ),
+            ):
+                return True
+        return False
+
+    # -- condition ------------------------------------------------------------------------------
+
+    def _wants(self) -> list[str] | None:
+        """Tensors of which one requires grad when a gradient is wanted; None if they have no name."""
+        wants: dict[str, str] = {}
+        optional = {
+            (site.call, a.name)
+            for site in self.sites.values()
+            for a in site.op.signature.arguments
+            if a.is_optional
+        }
+        for site in self.sites.values():
+            for name in site.differentiable:
+                node = site.bound[name]
+                assert node is not None
+                text = self._root(ast.parse(site.shown(name).strip(), mode="eval").body)
+                if text is None or self._evaluated_late(site.call):
+                    return None
+                detached = site.shown(name) != self.module.source(node)  # None has no .data
+                if (site.call, name) in optional and not detached and not self._is_tensor(text):
+                    return None
+                wants.setdefault(self._storage(text), text)
+        return list(wants.values())
+
+    def _root(self, node: ast.expr) -> str | None:
+        """``x`` of ``x.view(-1, h)[0]``; ``self.weight`` as it is; None for other expressions."""
+        while True:
+            chain = node
+            while isinstance(chain, ast.Attribute):
+                chain = chain.value
+            if isinstance(chain, ast.Name):
+                break
+            if isinstance(node, ast.Subscript):
+                node = node.value
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if view_of(ast.Call(ast.Attribute(_ANY, node.func.attr), [], [])) is None:
+                    return None
+                node = node.func.value
+            else:
+                return None
+        bare = isinstance(node, ast.Name)
+        if bare and self.module.names.resolve_name(chain.id, self.statement):
+            return None  # a module: torch.flatten(x)
+        return ast.unparse(node)
+
+    def _storage(self, text: str) -> str:
+        """Pieces cut from one tensor require grad together: name them once."""
+        if not text.isidentifier():
+            return text
+        definition = self.flow.only_definition(text, self.statement)
+        if definition is not None and definition.value is not None:
+            view = view_of(definition.value)
+            if view is not None and view.kind == "part":
+                return view.base
+        return text
+
+    def _is_tensor(self, text: str) -> bool:
+        """Whether a name surely is a tensor where the call stands, not None."""
+        function = self.module.function(self.statement)
+        if text.isidentifier():
+            definition = self.flow.only_definition(text, self.statement)
+            if definition is None or function is None:
+                return False
+            if not definition.is_parameter:
+                return definition.value is not None and not _is_none(definition.value)
+            for argument in (*function.args.posonlyargs, *function.args.args):
+                if argument.arg == text and argument.annotation is not None:
+                    return self.module.is_name(argument.annotation, "torch.Tensor")
+            return False
+        cls = self.module.method_class(function)
+        if cls is None or not text.startswith("self."):
+            return False
+        bindings = self.module.names.attributes(cls).get(text[len("self.") :], [])
+        return bool(bindings) and all(
+            isinstance(b.value, ast.Call)
+            and self.module.source(b.value.func).rpartition(".")[2] in ("Parameter", "Buffer")
+            for b in bindings
+        )

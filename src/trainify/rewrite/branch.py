@@ -1,0 +1,266 @@
+"""Putting differentiable statements beside the author's own, or in their place.
+
+Under strategy ``flag`` a run of statements becomes one ``if``: the differentiable form where a
+gradient is wanted, the author's lines otherwise.  Under ``replace`` each statement is exchanged.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ..facts import ModuleFacts
+from ..facts.names import self_name
+from ..findings import Edit, Fix, Safety
+from . import layout
+from .layout import CannotPlace
+from .template import helper_text
+
+_MAX_SPELLED_OUT = 3
+
+
+@dataclass
+class Change:
+    """One statement, or a run of them, with its differentiable form.
+
+    ``lines`` take the place of ``statements`` (which follow each other); ``dropped`` are earlier
+    statements, not needed by the new form.  ``wants`` are tensors of which one requires grad when a
+    gradient is wanted, None when that cannot be spelled out; ``helpers`` are reference functions
+    that the lines call.
+    """
+
+    statements: list[ast.stmt]
+    lines: list[str]
+    replacement: list[str] | None = None
+    dropped: list[ast.stmt] = field(default_factory=list)
+    wants: list[str] | None = None
+    helpers: list[str] = field(default_factory=list)
+    look_at: list[str] = field(default_factory=list)
+    title: str = ""
+    expressions: list[tuple[ast.Call, str]] = field(default_factory=list)
+    """Calls exchanged where they stand, for a statement that cannot be doubled (``if f(x):``)."""
+
+    @property
+    def first(self) -> ast.stmt:
+        return self.statements[0]
+
+    @property
+    def assigned(self) -> set[str]:
+        text = "\n".join(line for line in self.lines)
+        try:
+            tree = ast.parse(text)
+        except SyntaxError:
+            return set()
+        return {
+            n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
+
+
+class Vocabulary:
+    """What a file calls torch, its functional module, and helper functions; adds what is missing."""
+
+    def __init__(self, module: ModuleFacts) -> None:
+        self.module = module
+
+    @cached_property
+    def torch(self) -> str:
+        return layout.bound_at_top(self.module, "torch") or "torch"
+
+    @cached_property
+    def functional(self) -> str:
+        known = layout.bound_at_top(self.module, "torch.nn.functional")
+        if known:
+            return known
+        return f"{self.torch}.nn.functional" if layout.is_taken(self.module, "F") else "F"
+
+    def helper_names(self, helpers: Sequence[str]) -> dict[str, str]:
+        """The name for each helper: its own, unless the file uses that for something else."""
+        names: dict[str, str] = {}
+        for helper in helpers:
+            name = helper
+            while layout.is_taken(self.module, name) and not self._is_there(helper, name, names):
+                name += "_native"
+            names[helper] = name
+        return names
+
+    def _is_there(self, helper: str, name: str, names: dict[str, str]) -> bool:
+        existing = layout.names_at_top(self.module, [name]).get(name)
+        if existing is None:
+            return False
+        wanted = ast.parse(self._helper_text(helper, {**names, helper: name})).body[0]
+        return ast.dump(existing) == ast.dump(wanted)
+
+    def _helper_text(self, helper: str, names: dict[str, str]) -> str:
+        return helper_text(
+            helper,
+            torch=self.torch,
+            functional=self.functional,
+            helper_names=names,
+            unit=self.module.indent_unit,
+        )
+
+    def support(self, lines: Sequence[str], helpers: Sequence[str]) -> list[Edit]:
+        """The imports and helper functions that new lines need and the file does not have."""
+        names = self.helper_names(helpers)
+        texts = [
+            self._helper_text(helper, names)
+            for helper in helpers
+            if not self._is_there(helper, names[helper], names)
+        ]
+        used = "\n".join([*lines, *texts])
+        edits: list[Edit] = []
+        if self._uses(used, self.torch) and not layout.bound_at_top(self.module, "torch"):
+            edits.append(layout.import_edit(self.module, "import torch"))
+        if self.functional == "F" and self._uses(used, "F"):
+            if not layout.bound_at_top(self.module, "torch.nn.functional"):
+                edits.append(layout.import_edit(self.module, "import torch.nn.functional as F"))
+        edits += [layout.helper_edit(self.module, text) for text in texts]
+        return edits
+
+    @staticmethod
+    def _uses(text: str, name: str) -> bool:
+        return re.search(rf"(?<![\w.]){re.escape(name)}\.", text) is not None
+
+
+def condition(module: ModuleFacts, changes: Sequence[Change], flag: str) -> str:
+    """The test for "a gradient is wanted" that covers a run of changes."""
+    function = module.function(changes[0].first)
+    me = self_name(function) if module.method_class(function) is not None else None
+    if flag == "training" and me is not None:
+        return f"{me}.training"
+    enabled = f"{layout.bound_at_top(module, 'torch') or 'torch'}.is_grad_enabled()"
+    wants: list[str] = []
+    assigned: set[str] = set()
+    for change in changes:
+        if change.wants is None:
+            return enabled
+        wants += [w for w in change.wants if w.partition(".")[0] not in assigned]
+        assigned |= change.assigned
+    wants = list(dict.fromkeys(wants))
+    if not wants:
+        return enabled
+    if len(wants) == 1:
+        return f"{enabled} and {wants[0]}.requires_grad"
+    if len(wants) <= _MAX_SPELLED_OUT:
+        return f"{enabled} and ({' or '.join(f'{w}.requires_grad' for w in wants)})"
+    return f"{enabled} and any(t.requires_grad for t in ({', '.join(wants)}))"
+
+
+def group(module: ModuleFacts, changes: Sequence[Change]) -> Iterator[list[Change]]:
+    """Runs of changes that stand next to each other, to share one condition."""
+    run: list[Change] = []
+    for change in sorted(changes, key=lambda c: module.start(c.first)):
+        if run and _adjacent(module, run, change):
+            run.append(change)
+        else:
+            if run:
+                yield run
+            run = [change]
+    if run:
+        yield run
+
+
+def _adjacent(module: ModuleFacts, run: Sequence[Change], change: Change) -> bool:
+    block = module.block(run[-1].first)
+    if change.first not in block or change.expressions or run[-1].expressions:
+        return False
+    between = block[block.index(run[-1].statements[-1]) + 1 : block.index(change.first)]
+    return all(statement in change.dropped for statement in between)
+
+
+def flag_edit(module: ModuleFacts, changes: Sequence[Change], flag: str) -> Edit:
+    """One condition around a run of changes; raises :class:`CannotPlace` where it cannot stand."""
+    block = module.block(changes[0].first)
+    start = block.index(changes[0].first)
+    dropped = [statement for change in changes for statement in change.dropped]
+    while start > 0 and block[start - 1] in dropped:
+        start -= 1
+    first, last = block[start], changes[-1].statements[-1]
+    for statement in (first, last):
+        if not layout.owns_lines(module, statement):
+            raise CannotPlace("several statements share its line")
+    ind, unit, newline = module.indentation(first), module.indent_unit, module.newline
+    limit = layout.width(module)
+    lines = layout.fit(f"if {condition(module, changes, flag)}:", ind, unit, limit)
+    for change in changes:
+        for line in change.lines:
+            lines += layout.fit(line, ind + unit, unit, limit)
+    begin = module.line_starts[first.lineno - 1]
+    if isinstance(last, ast.Return) and len(changes[-1].statements) == 1:
+        return Edit(begin, begin, newline.join(lines) + newline)
+    assert last.end_lineno is not None
+    lines += [f"{ind}else:", layout.indent(module, first.lineno, last.end_lineno, unit)]
+    return Edit(begin, layout.line_end(module, last), newline.join(lines))
+
+
+def replace_edits(module: ModuleFacts, changes: Sequence[Change]) -> list[Edit]:
+    """Each statement exchanged for its differentiable form; what it made useless is deleted."""
+    edits: list[Edit] = []
+    limit, unit, newline = layout.width(module), module.indent_unit, module.newline
+    for change in changes:
+        first, last = change.first, change.statements[-1]
+        if not layout.owns_lines(module, first) or not layout.owns_lines(module, last):
+            raise CannotPlace("several statements share its line")
+        ind = module.indentation(first)
+        lines: list[str] = []
+        for line in change.lines if change.replacement is None else change.replacement:
+            lines += layout.fit(line, ind, unit, limit)
+        edits.append(Edit(module.start(first), module.end(last), newline.join(lines).lstrip(" \t")))
+        edits += [_deletion(module, statement) for statement in change.dropped]
+    return edits
+
+
+def _deletion(module: ModuleFacts, statement: ast.stmt) -> Edit:
+    """Delete a statement with its line; a comment on the line stays, on a line of its own."""
+    if not layout.owns_lines(module, statement):
+        raise CannotPlace("several statements share its line")
+    end = layout.line_end(module, statement)
+    if module.text[module.end(statement) : end].strip():
+        rest = module.text[module.end(statement) : end]
+        return Edit(module.start(statement), end - len(rest.lstrip()), "")
+    begin = layout.line_start(module, statement)
+    assert statement.end_lineno is not None
+    following = statement.end_lineno
+    stop = module.line_starts[following] if following < len(module.line_starts) else end
+    return Edit(begin, stop, "")
+
+
+def _exchange(module: ModuleFacts, change: Change, flag: str | None) -> list[Edit]:
+    """Exchange calls on the spot, under a conditional expression for strategy ``flag``."""
+    edits = []
+    for call, text in change.expressions:
+        if flag is not None:
+            text = f"({text} if {condition(module, [change], flag)} else {module.source(call)})"
+        edits.append(Edit(module.start(call), module.end(call), text))
+    return edits
+
+
+def fixes(
+    module: ModuleFacts, vocabulary: Vocabulary, changes: Sequence[Change], flag: str
+) -> dict[str, Fix]:
+    """The fix per strategy for a run of changes; raises :class:`CannotPlace`."""
+    helpers = list(dict.fromkeys(h for change in changes for h in change.helpers))
+    look_at = "; ".join(dict.fromkeys(text for change in changes for text in change.look_at))
+    safety = Safety.UNSAFE if look_at else Safety.SAFE
+    names = ", ".join(dict.fromkeys(change.title for change in changes))
+    result: dict[str, Fix] = {}
+    for strategy in ("flag", "replace"):
+        if changes[0].expressions:
+            edits = _exchange(module, changes[0], flag if strategy == "flag" else None)
+            lines = [edit.text for edit in edits]
+            title = f"Use the differentiable {names}"
+        elif strategy == "flag":
+            edits = [flag_edit(module, changes, flag)]
+            lines = [line for change in changes for line in change.lines]
+            lines.append(condition(module, changes, flag))
+            title = f"Use the differentiable {names} when a gradient is wanted"
+        else:
+            edits = replace_edits(module, changes)
+            lines = [edit.text for edit in edits]
+            title = f"Always use the differentiable {names}"
+        edits += vocabulary.support(lines, helpers)
+        result[strategy] = Fix(title, tuple(edits), safety, look_at)
+    return result

@@ -1,0 +1,208 @@
+"""Where the result of a functionalized call goes.
+
+A fused op writes into its arguments.  Its differentiable equivalent returns what would have been
+written, and the question is which name takes it.  The answer comes from def-use: who else looks at
+that storage, and who reads it later.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+
+from ..facts import ModuleFacts
+from ..facts.flow import Definition, FunctionFlow, is_allocation, view_of
+from .template import Place
+
+
+class CannotFunctionalize(Exception):
+    """The write cannot be turned into a value; the text says why."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """One written argument, functionalized.
+
+    ``allocation`` is the statement that only made the buffer and is not needed any more;
+    ``followers`` are lines that bring names up to date which looked at the old storage;
+    ``look_at`` says what a person should check, empty where the meaning is the same by construction.
+    """
+
+    place: Place
+    allocation: ast.stmt | None = None
+    followers: tuple[str, ...] = ()
+    look_at: str = ""
+
+
+def functionalize(module: ModuleFacts, statement: ast.stmt, argument: ast.expr) -> Write:
+    """Decide for one written argument of a call in ``statement``."""
+    flow = module.flow(module.function(statement) or module.tree)
+    if isinstance(argument, ast.Name):
+        return _name(module, flow, statement, argument.id)
+    if isinstance(argument, ast.Attribute) and argument.attr not in ("data", "T", "mT"):
+        return _attribute(module, statement, argument)
+    view = view_of(argument)
+    if view is None:
+        raise CannotFunctionalize(f"it writes into `{module.source(argument)}`, which has no name")
+    if view.kind == "part":
+        return _slice(module, flow, statement, argument, view.base)
+    if isinstance(argument, ast.Attribute):  # x.data, x.detach()
+        return _name(module, flow, statement, view.base)
+    write = _name(module, flow, statement, view.base)
+    shape_of = write.place.text
+    allocation = write.allocation
+    if allocation is not None:
+        like = _empty_like(allocation)
+        if like is None:
+            allocation = None  # its shape is still needed
+        else:
+            shape_of = like
+    place = write.place
+    if place.kind == "copy":
+        return replace(write, place=Place(module.source(argument), "copy"))
+    return replace(write, place=Place(place.text, shape_of=shape_of), allocation=allocation)
+
+
+def _name(module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt, name: str) -> Write:
+    definition = flow.only_definition(name, statement)
+    live = sorted(o for o in flow.observers(name, statement) if flow.read_after(o, statement))
+    if live:
+        return _observed(module, flow, statement, name, definition, live)
+    owner = _parameter_behind(flow, statement, name)
+    if owner is not None:
+        used = flow.read_after(name, statement)
+        if not used or module.project.relies_on_mutation(module, flow.function, owner):
+            return Write(
+                Place(name, "copy"),
+                look_at=f"callers read `{owner}` after the call, so it is written with copy_(): "
+                "autograd must not have saved its old value",
+            )
+    if definition is not None and isinstance(definition.value, ast.Subscript):
+        root = definition.value.value
+        if isinstance(root, ast.Attribute) and _attribute_read_after(module, statement, root):
+            raise CannotFunctionalize(
+                f"`{module.source(root)}`, which it writes into, is read later"
+            )
+    return Write(Place(name), allocation=_droppable(module, flow, statement, definition))
+
+
+def _droppable(
+    module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt, definition: Definition | None
+) -> ast.stmt | None:
+    """The allocation of a buffer that nothing but the call uses before it is written."""
+    if definition is None or definition.index is not None or not is_allocation(definition.value):
+        return None
+    made = definition.statement
+    if not isinstance(made, (ast.Assign, ast.AnnAssign)) or made not in module.block(statement):
+        return None
+    if isinstance(made, ast.Assign) and not (
+        len(made.targets) == 1 and isinstance(made.targets[0], ast.Name)
+    ):
+        return None
+    return None if flow.read_between(definition.name, made, statement) else made
+
+
+def _observed(
+    module: ModuleFacts,
+    flow: FunctionFlow,
+    statement: ast.stmt,
+    name: str,
+    definition: Definition | None,
+    live: list[str],
+) -> Write:
+    """Other names look at the same storage and are read later: bring them along, or refuse."""
+    view = view_of(definition.value) if definition is not None and definition.value else None
+    if view is not None and live == [view.base] and definition is not None:
+        assert definition.value is not None and definition.index is None or view.kind == "part"
+        if view.kind != "part":
+            again = (
+                (f"{name} = {module.source(definition.value)}",)
+                if definition.value is not None and flow.read_after(name, statement)
+                else ()
+            )
+            return Write(Place(view.base, shape_of=view.base), followers=again)
+        if definition.index is None and isinstance(definition.value, ast.Subscript):
+            again = (
+                (f"{name} = {module.source(definition.value)}",)
+                if flow.read_after(name, statement)
+                else ()
+            )
+            write = _slice(module, flow, statement, definition.value, view.base)
+            return replace(write, followers=again)
+    followers: list[str] = []
+    for other in live:
+        made = flow.only_definition(other, statement)
+        seen = view_of(made.value) if made is not None and made.value is not None else None
+        if made is None or seen is None or seen.base != name or made.statement is None:
+            raise CannotFunctionalize(f"`{other}` shares storage with `{name}` and is read later")
+        followers.append(" ".join(module.source(made.statement).split()))
+    return Write(Place(name), followers=tuple(dict.fromkeys(followers)))
+
+
+def _slice(
+    module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt, argument: ast.expr, base: str
+) -> Write:
+    definition = flow.only_definition(base, statement)
+    kind = "assign" if isinstance(argument, ast.Subscript) else "copy"
+    place = Place(module.source(argument), kind)  # type: ignore[arg-type]
+    if definition is not None and is_allocation(definition.value):
+        return Write(place)
+    return Write(
+        place,
+        look_at=f"a part of `{base}` is overwritten: autograd must not have saved its old value",
+    )
+
+
+def _attribute(module: ModuleFacts, statement: ast.stmt, argument: ast.Attribute) -> Write:
+    """``self.out``: made here, or a buffer that outlives the call."""
+    key = ast.dump(argument.value), argument.attr
+    block = module.block(statement)
+    for made in reversed(block[: block.index(statement)]):
+        if isinstance(made, ast.Assign) and len(made.targets) == 1:
+            target = made.targets[0]
+            if isinstance(target, ast.Attribute) and (ast.dump(target.value), target.attr) == key:
+                if not is_allocation(made.value):
+                    break
+                between = block[block.index(made) + 1 : block.index(statement)]
+                text = module.source(argument)
+                used = any(text in module.source(s) for s in between)
+                return Write(Place(text), allocation=None if used else made)
+    return Write(
+        Place(module.source(argument)),
+        look_at=f"`{module.source(argument)}` becomes a new tensor instead of the buffer kept there",
+    )
+
+
+def _attribute_read_after(
+    module: ModuleFacts, statement: ast.stmt, attribute: ast.Attribute
+) -> bool:
+    function = module.function(statement) or module.tree
+    key = ast.dump(attribute)
+    return any(
+        isinstance(node, ast.Attribute) and ast.dump(node) == key and node.lineno > statement.lineno
+        for node in ast.walk(function)
+    )
+
+
+def _parameter_behind(flow: FunctionFlow, statement: ast.stmt, name: str) -> str | None:
+    """The parameter whose storage ``name`` may be."""
+    for candidate in (name, *sorted(flow.observers(name, statement))):
+        if candidate in flow.parameters and any(
+            d.is_parameter for d in flow.reaching(candidate, statement)
+        ):
+            return candidate
+    return None
+
+
+def _empty_like(allocation: ast.stmt) -> str | None:
+    """``x`` of ``torch.empty_like(x)``."""
+    value = allocation.value if isinstance(allocation, (ast.Assign, ast.AnnAssign)) else None
+    if (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr.endswith("_like")
+        and value.args
+        and isinstance(value.args[0], ast.Name)
+    ):
+        return value.args[0].id
+    return None

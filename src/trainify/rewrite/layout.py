@@ -1,0 +1,287 @@
+"""Fitting new lines into a file as its author would: indentation, width, imports, helpers."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Sequence
+
+from ..facts import ModuleFacts
+from ..findings import Edit
+
+_MIN_WIDTH = 88
+
+
+class CannotPlace(Exception):
+    """There is no clean place for the change; the text says why."""
+
+
+def width(module: ModuleFacts) -> int:
+    """The line length the file keeps to, as far as it shows."""
+    longest = max((len(line) for line in module.text.splitlines()), default=0)
+    return max(_MIN_WIDTH, min(longest, 100))
+
+
+def starts_line(module: ModuleFacts, statement: ast.stmt) -> bool:
+    """Whether nothing but white space stands before a statement on its line."""
+    line = module.line_text(statement.lineno)
+    return not line[: module.start(statement) - module.line_starts[statement.lineno - 1]].strip()
+
+
+def owns_lines(module: ModuleFacts, statement: ast.stmt) -> bool:
+    """Whether no other statement stands on the lines of this one."""
+    rest = module.text[module.end(statement) : line_end(module, statement)].strip()
+    return starts_line(module, statement) and (not rest or rest.startswith("#"))
+
+
+def line_start(module: ModuleFacts, statement: ast.stmt) -> int:
+    """Offset of the first line of a statement, decorators included."""
+    line = statement.lineno
+    for decorator in getattr(statement, "decorator_list", ()):
+        line = min(line, decorator.lineno)
+    return module.line_starts[line - 1]
+
+
+def line_end(module: ModuleFacts, statement: ast.stmt) -> int:
+    """Offset of the end of a statement's last line, before the line ending."""
+    assert statement.end_lineno is not None
+    line = module.line_text(statement.end_lineno)
+    return module.line_starts[statement.end_lineno - 1] + len(line.rstrip("\r\n"))
+
+
+def indent_edits(module: ModuleFacts, first: int, last: int, unit: str) -> list[Edit]:
+    """Insertions that push the lines ``first`` to ``last`` one level in.
+
+    Lines that begin inside a string literal keep their text: it is data.
+    """
+    inside = _string_lines(module, first, last)
+    return [
+        Edit(module.line_starts[line - 1], module.line_starts[line - 1], unit)
+        for line in range(first, last + 1)
+        if line not in inside and module.line_text(line).strip()
+    ]
+
+
+def dedent_edits(module: ModuleFacts, first: int, last: int, unit: str) -> list[Edit]:
+    """Deletions that pull the lines ``first`` to ``last`` one level out."""
+    inside = _string_lines(module, first, last)
+    edits = []
+    for line in range(first, last + 1):
+        if line not in inside and module.line_text(line).startswith(unit):
+            start = module.line_starts[line - 1]
+            edits.append(Edit(start, start + len(unit), ""))
+    return edits
+
+
+def indent(module: ModuleFacts, first: int, last: int, unit: str) -> str:
+    """The lines ``first`` to ``last`` one level deeper, without the last line ending."""
+    start = module.line_starts[first - 1]
+    end = module.line_starts[last] if last < len(module.line_starts) else len(module.text)
+    pieces, position = [], start
+    for edit in indent_edits(module, first, last, unit):
+        pieces += [module.text[position : edit.start], edit.text]
+        position = edit.start
+    return "".join([*pieces, module.text[position:end]]).rstrip("\r\n")
+
+
+def _string_lines(module: ModuleFacts, first: int, last: int) -> set[int]:
+    lines: set[int] = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, (ast.Constant, ast.JoinedStr)) and node.end_lineno is not None:
+            if node.end_lineno > node.lineno and (
+                isinstance(node, ast.JoinedStr) or isinstance(node.value, (str, bytes))
+            ):
+                lines.update(range(node.lineno + 1, node.end_lineno + 1))
+    return {line for line in lines if first <= line <= last}
+
+
+def comments(text: str) -> list[str]:
+    """The comments of a piece of source, in order."""
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (tokenize.TokenError, SyntaxError):
+        return []
+    return [token.string for token in tokens if token.type == tokenize.COMMENT]
+
+
+# -- wrapping -----------------------------------------------------------------------------------
+
+
+def fit(line: str, indentation: str, unit: str, limit: int) -> list[str]:
+    """Break one statement over several lines where it is too long, one argument a line at worst."""
+    if len(indentation) + len(line) <= limit or "\n" in line:
+        return [indentation + part for part in line.split("\n")]
+    opening = _bracket_to_break(line, limit - len(indentation))
+    if opening is None:
+        return [indentation + line]
+    closing = _matching(line, opening)
+    body = line[opening + 1 : closing]
+    head, tail = line[: opening + 1], line[closing:]
+    inner = indentation + unit
+    if len(inner) + len(body) <= limit and not body.startswith("*"):
+        lines = [inner + body]
+    else:
+        parts = _split_commas(body)
+        lines = []
+        for part in parts:
+            comma = "," if len(parts) > 1 or line[opening] != "(" else ""
+            lines += fit(part + comma, inner, unit, limit)
+    return [indentation + head, *lines, indentation + tail]
+
+
+def _brackets(line: str) -> list[tuple[int, int]]:
+    """(opening, closing) of the outermost brackets, strings skipped."""
+    pairs, stack, quote, i = [], [], "", 0
+    while i < len(line):
+        char = line[i]
+        if quote:
+            if char == "\\":
+                i += 1
+            elif char == quote:
+                quote = ""
+        elif char in "\"'":
+            quote = char
+        elif char in "([{":
+            stack.append(i)
+        elif char in ")]}":
+            start = stack.pop()
+            if not stack:
+                pairs.append((start, i))
+        i += 1
+    return pairs
+
+
+def _bracket_to_break(line: str, limit: int) -> int | None:
+    """The last outermost bracket that holds something and whose line before it fits."""
+    filled = [start for start, end in _brackets(line) if end - start > 1]
+    fitting = [start for start in filled if start < limit]
+    return (fitting or filled or [None])[-1]
+
+
+def _matching(line: str, opening: int) -> int:
+    return next(b for a, b in _brackets(line) if a == opening)
+
+
+def _split_commas(body: str) -> list[str]:
+    spans = _brackets(body)
+    cuts = [
+        i
+        for i, char in enumerate(body)
+        if char == "," and not any(a < i < b for a, b in spans) and not _in_string(body, i)
+    ]
+    parts = [body[a + 1 : b].strip() for a, b in zip([-1, *cuts], [*cuts, len(body)])]
+    return [part for part in parts if part]
+
+
+def _in_string(text: str, position: int) -> bool:
+    quote, i = "", 0
+    while i < position:
+        char = text[i]
+        if quote:
+            if char == "\\":
+                i += 1
+            elif char == quote:
+                quote = ""
+        elif char in "\"'":
+            quote = char
+        i += 1
+    return bool(quote)
+
+
+# -- module level -------------------------------------------------------------------------------
+
+
+def _top_level_imports(module: ModuleFacts) -> list[ast.stmt]:
+    """The import statements that stand at the top of the file, before anything else."""
+    found: list[ast.stmt] = []
+    for i, node in enumerate(module.tree.body):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.append(node)
+        elif i == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            break
+    return found
+
+
+def bound_at_top(module: ModuleFacts, qualified: str) -> str | None:
+    """The module-level name under which something is imported, visible everywhere in the file."""
+    for name, bindings in module.names.bindings(module.tree).items():
+        if bindings[-1].qualified == qualified and bindings[-1].always:
+            return name
+    return None
+
+
+def is_taken(module: ModuleFacts, name: str) -> bool:
+    """Whether any code of the file uses a name (as a variable, a function, an import)."""
+    return name in _identifiers(module)
+
+
+def _identifiers(module: ModuleFacts) -> frozenset[str]:
+    cached = module.__dict__.get("_layout_identifiers")
+    if cached is None:
+        names: set[str] = set()
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Name):
+                names.add(node.id)
+            elif isinstance(node, ast.arg):
+                names.add(node.arg)
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                names.add(node.name)
+            elif isinstance(node, ast.alias):
+                names.add((node.asname or node.name).partition(".")[0])
+        cached = module.__dict__["_layout_identifiers"] = frozenset(names)
+    return cached
+
+
+def import_edit(module: ModuleFacts, line: str) -> Edit:
+    """Insert an import: after the last import of torch, else after the last import, else on top."""
+    imports = _top_level_imports(module)
+    torch_imports = [
+        node
+        for node in imports
+        if isinstance(node, ast.Import) and node.names[0].name.partition(".")[0] == "torch"
+    ]
+    after = (torch_imports or [n for n in imports if not _is_future(n)] or imports)[-1:]
+    if after:
+        offset = line_end(module, after[0])
+        return Edit(offset, offset, module.newline + line)
+    first = module.tree.body[0]
+    docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    if docstring and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        offset = line_end(module, first)
+        return Edit(offset, offset, f"{module.newline}{module.newline}{line}")
+    offset = line_start(module, first)
+    return Edit(offset, offset, line + module.newline)
+
+
+def _is_future(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
+
+
+def helper_edit(module: ModuleFacts, text: str) -> Edit:
+    """Insert a helper function before the file's first class or function, comments above it kept."""
+    newline = module.newline
+    body = text.strip("\n").replace("\n", newline)
+    for node in module.tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            line = module.position(line_start(module, node))[0]
+            while line > 1 and module.line_text(line - 1).lstrip().startswith("#"):
+                line -= 1
+            offset = module.line_starts[line - 1]
+            return Edit(offset, offset, f"{body}{newline}{newline}{newline}")
+    imports = [n for n in module.tree.body if isinstance(n, (ast.Import, ast.ImportFrom, ast.Try))]
+    if not imports:
+        raise CannotPlace("the file has no imports to put a helper function after")
+    offset = line_end(module, imports[-1])
+    return Edit(offset, offset, f"{newline}{newline}{newline}{body}{newline}")
+
+
+def names_at_top(module: ModuleFacts, names: Sequence[str]) -> dict[str, ast.stmt]:
+    """Module-level functions by name, for finding a helper that is already there."""
+    return {
+        node.name: node
+        for node in module.tree.body
+        if isinstance(node, ast.FunctionDef) and node.name in names
+    }
