@@ -118,11 +118,11 @@ class ModuleFacts:
             for child in children:
                 parents[child] = node
                 if child.__class__ is ast.Call:
-                    calls.append(child)  # type: ignore[arg-type]
+                    calls.append(child)
                 elif child.__class__ in _FUNCTIONS:
-                    functions.append(child)  # type: ignore[arg-type]
+                    functions.append(child)
                 elif child.__class__ is ast.ClassDef:
-                    classes.append(child)  # type: ignore[arg-type]
+                    classes.append(child)
             stack += children
         calls.sort(key=lambda c: (c.end_lineno, c.end_col_offset))
         functions.sort(key=lambda f: (f.lineno, f.col_offset))

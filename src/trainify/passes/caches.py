@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
@@ -16,6 +16,7 @@ from . import Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
+    from ..facts.module import FunctionNode
 
 RULES = (
     Rule(
@@ -88,7 +89,7 @@ class Write:
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    writes: dict[ast.AST, list[Write]] = {}
+    writes: dict[FunctionNode, list[Write]] = {}
     for function in module.functions:
         if function.name in ("__init__", "reset", "clear", "reset_parameters"):
             continue
@@ -262,19 +263,9 @@ def _concatenate(
     statements = block[first : last + 1]
     if any(s not in involved for s in statements):
         return {}
-    replacement = []
-    for statement in statements:
-        write = next((w for w, _ in run if w.statement is statement), None)
-        if write is None:
-            replacement.append(lines[statement])
-        else:
-            source = " ".join(module.source(statement).split())
-            value = module.source(write.value)
-            replacement.append(source[: -len(value)] + f"{value}.detach()")
     change = branch.Change(
         statements=statements,
         lines=[lines[s] for s in statements if s in lines],
-        replacement=replacement,
         wants=_wants(module, [w for w, _ in run]),
         title="concatenation",
     )
@@ -283,11 +274,9 @@ def _concatenate(
         result = branch.fixes(module, vocabulary, [change], options.flag)
     except layout.CannotPlace:
         return {}
-    titles = {
-        "flag": "Bypass the cache when a gradient is wanted",
-        "replace": "Cache detached values and attend to the fresh ones",
-    }
-    return {k: Fix(titles[k], f.edits, f.safety, f.look_at) for k, f in result.items()}
+    # generation goes on through the cache, whatever becomes of the fused calls
+    fix = replace(result["flag"], title="Bypass the cache when a gradient is wanted")
+    return {"flag": fix, "replace": fix}
 
 
 def _wants(module: ModuleFacts, writes: Sequence[Write]) -> list[str] | None:
@@ -367,7 +356,7 @@ def _detach(module: ModuleFacts, write: Write) -> Fix | None:
     """Cache detached values: attention has the fresh ones."""
     start, end = module.start(write.value), module.end(write.value)
     if isinstance(write.value, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
-        edits = (Edit(end, end, ".detach()"),)
+        edits: tuple[Edit, ...] = (Edit(end, end, ".detach()"),)
     else:
         edits = (Edit(start, start, "("), Edit(end, end, ").detach()"))
     look_at = ""

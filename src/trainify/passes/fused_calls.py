@@ -383,10 +383,10 @@ class _StatementRewriter:
             if unsupported is not None:
                 raise _NoRewrite(f"`{unsupported}` is passed, which its equivalent does not cover")
         if isinstance(statement, ast.Expr) and statement.value in self.sites:
-            self._effect(self.sites[statement.value], None)  # type: ignore[index]
+            self._effect(self.sites[statement.value], None)
             return [*self.before, *self.after]
         if isinstance(statement, ast.Assign) and statement.value in self.sites:
-            site = self.sites[statement.value]  # type: ignore[index]
+            site = self.sites[statement.value]
             if len(statement.targets) == 1 and self._effect(site, statement.targets[0]):
                 return [*self.before, *self.after]
         if not isinstance(

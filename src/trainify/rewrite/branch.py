@@ -16,7 +16,7 @@ from ..facts import ModuleFacts
 from ..facts.names import self_name
 from ..findings import Edit, Fix, Safety
 from . import layout
-from .layout import CannotPlace
+from .layout import CannotPlace as CannotPlace
 from .template import helper_text
 
 _MAX_SPELLED_OUT = 3
@@ -34,7 +34,6 @@ class Change:
 
     statements: list[ast.stmt]
     lines: list[str]
-    replacement: list[str] | None = None
     dropped: list[ast.stmt] = field(default_factory=list)
     wants: list[str] | None = None
     helpers: list[str] = field(default_factory=list)
@@ -206,7 +205,7 @@ def replace_edits(module: ModuleFacts, changes: Sequence[Change]) -> list[Edit]:
             raise CannotPlace("several statements share its line")
         ind = module.indentation(first)
         lines: list[str] = []
-        for line in change.lines if change.replacement is None else change.replacement:
+        for line in change.lines:
             lines += layout.fit(line, ind, unit, limit)
         edits.append(Edit(module.start(first), module.end(last), newline.join(lines).lstrip(" \t")))
         edits += [_deletion(module, statement) for statement in change.dropped]

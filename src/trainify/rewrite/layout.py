@@ -156,7 +156,8 @@ def _bracket_to_break(line: str, limit: int) -> int | None:
     """The last outermost bracket that holds something and whose line before it fits."""
     filled = [start for start, end in _brackets(line) if end - start > 1]
     fitting = [start for start in filled if start < limit]
-    return (fitting or filled or [None])[-1]
+    candidates = fitting or filled
+    return candidates[-1] if candidates else None
 
 
 def _matching(line: str, opening: int) -> int:
