@@ -18,6 +18,15 @@ def stand_ins() -> Iterator[None]:
         sys.path.remove(path)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """The models are tiny: threads would only wait for one another, long on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def checkpoint_of(stand_ins: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Hugging Face checkpoint directories by kind of model."""

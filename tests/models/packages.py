@@ -45,6 +45,9 @@ class Package:
     ) -> list[list[int]]:
         raise NotImplementedError
 
+    def warm_up(self) -> None:
+        """Whatever else the package runs the model for."""
+
     def state(self) -> list[torch.Tensor]:
         """Tensors that outlive a call and are no parameters."""
         raise NotImplementedError
@@ -90,6 +93,9 @@ class LlamaServing(Package):
         return self.llm.generate(
             prompts, self.package.SamplingParams(max_tokens=n, temperature=temperature, seed=seed)
         )
+
+    def warm_up(self) -> None:
+        self.llm.profile_run(2, 8)
 
     def state(self) -> list[torch.Tensor]:
         return [*self.llm.kv_caches, *self.model.buffers()]
