@@ -21,6 +21,13 @@ def _family(**values: Any) -> dict[str, Any]:
     return values
 
 
+def qkv() -> dict[str, Any]:
+    return _family(
+        qkv=_x(T, 4 * D), num_heads_q=2, num_heads_k=1, num_heads_v=1, head_dim=D,
+        q_weight=_x(D), k_weight=_x(D), position_ids=torch.arange(T),
+    )  # fmt: skip
+
+
 def common() -> dict[str, Any]:
     weight = _x(H)
     rows = {name: _x(T, H) for name in ("input", "x", "x1", "x2", "y", "z", "residual", "out")}
@@ -51,6 +58,17 @@ def common() -> dict[str, Any]:
         "std_multiplier": 0.1,
         "logits": _x(T, 9),
         "enable_pdl": False,
+        "W": weight,
+        "X": _x(T, H),
+        "a": _x(T, H),
+        "g": _x(T, H),
+        "gate_up": _x(T, H),
+        "self": _x(T, H),
+        "full_logits": _x(T, H),
+        "final_logit_softcapping": 3.0,
+        "scale": 3.0,
+        "add_back": False,
+        "x0": _x(T, H),
     }
 
 
@@ -71,6 +89,7 @@ def varlen() -> dict[str, Any]:
         q=q, k=k, v=v, query=q, key=k, value=v, out=_x(T, HEADS, D), o=_x(T, HEADS, D),
         cu_seqlens_q=lengths, cu_seqlens_k=lengths, max_seqlen_q=4, max_seqlen_k=4,
         causal=True, window_size=(2, -1), softcap=5.0,
+        qo_segment_offsets=lengths, kv_segment_offsets=lengths,
     )  # fmt: skip
 
 
@@ -98,7 +117,63 @@ def single() -> dict[str, Any]:
     return _family(q=_x(3, HEADS, D), k=_x(5, KV_HEADS, D), v=_x(5, KV_HEADS, D))
 
 
+def tables() -> dict[str, Any]:
+    angles = _x(T, D // 2)
+    return {**rope(), "cos": angles.cos(), "sin": angles.sin()}
+
+
+def full_tables() -> dict[str, Any]:
+    angles = _x(1, T, D // 2).repeat(1, 1, 2)
+    q, k = _x(1, HEADS, T, D), _x(1, KV_HEADS, T, D)
+    return _family(q=q, k=k, query=q, key=k, cos=angles.cos(), sin=angles.sin())
+
+
+def two_halves() -> dict[str, Any]:
+    half = (T, HEADS, D // 2)
+    return _family(
+        x1=_x(*half), x2=_x(*half), out1=_x(*half), out2=_x(*half),
+        cos=_x(T, 1, D // 2), sin=_x(T, 1, D // 2), conj=False,
+    )  # fmt: skip
+
+
+def prefill() -> dict[str, Any]:
+    return {**varlen(), "b_seq_len": torch.tensor([2, 4]), "b_start_loc": None, "max_input_len": 4}
+
+
+def pooled() -> dict[str, Any]:
+    return _family(
+        q=_x(2, HEADS, D), k=_x(9, KV_HEADS, D), v=_x(9, KV_HEADS, D), o=_x(2, HEADS, D),
+        req_to_tokens=torch.arange(8).view(2, 4), b_req_idx=torch.tensor([1, 0]),
+        b_seq_len=torch.tensor([4, 2]),
+    )  # fmt: skip
+
+
+def merged() -> dict[str, Any]:
+    v, s = _x(T, HEADS, D), _x(T, HEADS)
+    return _family(
+        v_a=v, s_a=s, v_b=-v, s_b=-s, v=v, s=s, v_other=-v, s_other=-s, output=v,
+        prefix_output=v, prefix_lse=s.mT, suffix_output=-v, suffix_lse=-s.mT,
+    )  # fmt: skip
+
+
 FAMILIES = {
+    "rms_norm_maybe_add": lambda: {"residual": None},
+    "apply_rotary": lambda: {"x": _x(2, 3, HEADS, D), "cos": _x(8, D // 2), "sin": _x(8, D // 2)},
+    "apply_rotary_pos_emb": full_tables,
+    "rotate_query_key": tables,
+    "rotate_query_key_fp32": full_tables,
+    "rotate_two_halves": two_halves,
+    "rope_ragged": rope,
+    "llama31_rope_ragged": rope,
+    "fused_qk_norm_rope": qkv,
+    "head_layer_norm": lambda: {"X": _x(T, HEADS, D), "W": _x(HEADS, D)},
+    "attention_fwd": dense,
+    "varlen_attention_fwd": varlen,
+    "prefill_attention": prefill,
+    "pooled_attention": pooled,
+    "merge_state": merged,
+    "merge_states": lambda: {"v": _x(T, 2, HEADS, D), "s": _x(T, 2, HEADS)},
+    "merge_attn_states": merged,
     "clamped_swiglu": lambda: {"beta": 0.5},
     "situ_and_mul": lambda: {"beta": 1.5},
     "rotary_embedding": rope,

@@ -109,6 +109,14 @@ def test_equivalent_names_only_what_it_may(op: FusedOp) -> None:
         signature.bind(*call.args, **{k.arg: k.value for k in call.keywords if k.arg})
 
 
+@rewritten
+def test_equivalent_calls_one_reference_function_at_most(op: FusedOp) -> None:
+    """And nothing around it, so that its text, or a call of it, can stand for the equivalent."""
+    _, value = parsed(op)
+    calls = called(value)
+    assert not calls or calls == [value]
+
+
 def example(op: FusedOp) -> dict[str, Any]:
     """A value for each argument of the op; tensors that may carry a gradient ask for one."""
     torch.manual_seed(0)
@@ -124,6 +132,8 @@ def example(op: FusedOp) -> dict[str, Any]:
             arguments[a.name] = ast.literal_eval(a.default)
         elif a.name in values:
             arguments[a.name] = values[a.name]
+        elif a.is_optional:
+            arguments[a.name] = None
     for name, argument in arguments.items():
         if isinstance(argument, torch.Tensor) and argument.is_floating_point():
             arguments[name] = argument.detach().clone().requires_grad_(name not in CONSTANTS)

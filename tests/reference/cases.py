@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from trainify.reference import activation, attention, norm, rope, softmax
+from trainify.reference import activation, attention, norm, rope, softmax, state_space
 
 Tensor = torch.Tensor
 EPS = 1e-5
@@ -154,6 +154,48 @@ def expect_rms_norm_llama(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return normed(x, eps).to(x.dtype) * weight
 
 
+def reorder(values: tuple[Any, ...], *order: int) -> tuple[Any, ...]:
+    return tuple(values[i] for i in order)
+
+
+def expect_add_norm_with_scale(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    total = x + residual
+    scale = torch.rsqrt(wide(total).pow(2).mean(-1, keepdim=True) + eps)
+    return expect_rms_norm(total, weight, eps), scale, total
+
+
+def draw_dropout_add_norm(draw: Draw) -> tuple[Any, ...]:
+    x, residual, weight, bias, eps = draw_add_layer_norm(draw)
+    return (
+        x,
+        residual if draw.flag() else None,
+        weight,
+        bias if draw.flag() else None,
+        eps,
+        draw.dtype == torch.float32,
+        draw.flag(),
+    )
+
+
+def expect_dropout_add_norm(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    residual_in_fp32: bool,
+    is_rms_norm: bool,
+) -> tuple[Tensor, Tensor]:
+    total = wide(x) if residual is None else wide(x) + wide(residual)
+    if is_rms_norm:
+        out = normed(total, eps) * wide(weight)
+    else:
+        out = standardized(total, eps) * wide(weight) + (0 if bias is None else wide(bias))
+    return out.to(x.dtype), total.to(x.dtype)
+
+
 NORMS = [
     Case(norm.rms_norm, draw_norm, expect_rms_norm, exact=True),
     Case(norm.rms_norm_llama, draw_norm, expect_rms_norm_llama, exact=True),
@@ -231,6 +273,36 @@ NORMS = [
         lambda x, w, eps: torch.nn.functional.silu(normed(x, eps) * wide(w)).to(x.dtype),
         exact=True,
     ),
+]
+
+NORMS += [
+    Case(norm.rms_norm_saturated, draw_norm, expect_rms_norm, exact=True),
+    Case(
+        norm.gated_rms_norm,
+        lambda draw: reorder((*draw_norm(draw), None), 0, 3, 1, 2),
+        lambda x, z, w, eps: expect_rms_norm(x, w, eps),
+        exact=True,
+        name="no-gate",
+    ),
+    Case(norm.add_rms_norm_with_scale, draw_add_norm, expect_add_norm_with_scale, exact=True),
+    Case(
+        norm.gemma_rms_norm_with_scale,
+        draw_norm,
+        lambda x, w, eps: (
+            (normed(x, eps) * (1 + wide(w))).to(x.dtype),
+            torch.rsqrt(wide(x).pow(2).mean(-1, keepdim=True) + eps),
+        ),
+        exact=True,
+    ),
+    Case(norm.rms_norm_maybe_add, draw_norm, expect_rms_norm, exact=True),
+    Case(
+        norm.rms_norm_maybe_add,
+        lambda draw: reorder(draw_add_norm(draw), 0, 2, 3, 1),
+        lambda x, w, eps, residual: expect_rounded_sum(expect_rms_norm)(x, residual, w, eps),
+        exact=True,
+        name="residual",
+    ),
+    Case(norm.dropout_add_norm, draw_dropout_add_norm, expect_dropout_add_norm),
 ]
 
 
@@ -545,6 +617,167 @@ ROPES = [
 ]
 
 
+def draw_two_halves(draw: Draw) -> tuple[Any, ...]:
+    rows, pairs = (draw.size(1, 3), draw.size(1, 3)), draw.size(1, 3)
+    tables = [draw.tensor(rows[0], 1, pairs) for _ in range(2)]
+    return draw.tensor(*rows, pairs), draw.tensor(*rows, pairs), *tables, draw.flag()
+
+
+def expect_two_halves(
+    x1: Tensor, x2: Tensor, cos: Tensor, sin: Tensor, conj: bool
+) -> tuple[Tensor, Tensor]:
+    both = torch.cat((x1, x2), -1)
+    out = rotated(both, wide(cos), -wide(sin) if conj else wide(sin), True, rounded=False)
+    return halves(out)
+
+
+def draw_query_key(draw: Draw) -> tuple[Any, ...]:
+    tokens, pairs, extra = draw.size(), draw.size(1, 3), 2 * draw.size(0, 1)
+    angles = torch.randn(tokens, pairs, generator=draw.generator)
+    q, k = (draw.tensor(tokens, n, 2 * pairs + extra) for n in (3, 1))
+    return q, k, angles.cos().to(draw.dtype), angles.sin().to(draw.dtype), draw.flag()
+
+
+def expect_query_key(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, is_neox: bool
+) -> tuple[Tensor, Tensor]:
+    cos, sin = cos[:, None], sin[:, None]
+    return (
+        rotated(q, cos, sin, is_neox, rounded=True),
+        rotated(k, cos, sin, is_neox, rounded=True),
+    )
+
+
+def draw_hugging_face(draw: Draw) -> tuple[Any, ...]:
+    batch, steps, pairs = draw.size(1, 2), draw.size(1, 3), draw.size(1, 3)
+    angles = torch.randn(batch, steps, pairs, generator=draw.generator)
+    cos, sin = (t.repeat(1, 1, 2).to(draw.dtype) for t in (angles.cos(), angles.sin()))
+    dim = 1 if draw.flag() else 2
+    shape = (batch, 2, steps) if dim == 1 else (batch, steps, 2)
+    return draw.tensor(*shape, 2 * pairs), draw.tensor(*shape, 2 * pairs), cos, sin, dim
+
+
+def expect_hugging_face(rounded: bool) -> Callable[..., tuple[Tensor, Tensor]]:
+    def expect(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        cos, sin = (halves(t)[0].unsqueeze(dim) for t in (cos, sin))
+        return (
+            rotated(q, cos, sin, True, rounded=rounded),
+            rotated(k, cos, sin, True, rounded=rounded),
+        )
+
+    return expect
+
+
+def draw_broadcast(draw: Draw) -> tuple[Any, ...]:
+    q, k, cos, sin, dim = draw_hugging_face(draw)
+    return q, k, cos.unsqueeze(dim), sin.unsqueeze(dim)
+
+
+def expect_broadcast(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    cos, sin = halves(cos)[0], halves(sin)[0]
+    return rotated(q, cos, sin, True, rounded=True), rotated(k, cos, sin, True, rounded=True)
+
+
+def draw_apply_rotary(draw: Draw) -> tuple[Any, ...]:
+    batch, steps, pairs = draw.size(1, 2), draw.size(1, 3), draw.size(1, 3)
+    angles = torch.randn(8, pairs, generator=draw.generator)
+    x = draw.tensor(batch, steps, 2, 2 * pairs + 2 * draw.size(0, 1))
+    offsets: Any = draw.integers(5, batch) if draw.flag() else 3
+    tables = angles.cos().to(draw.dtype), angles.sin().to(draw.dtype)
+    return x, *tables, offsets, draw.flag(), draw.flag()
+
+
+def expect_apply_rotary(
+    x: Tensor, cos: Tensor, sin: Tensor, offsets: Any, interleaved: bool, conjugate: bool
+) -> Tensor:
+    out = []
+    for b in range(len(x)):
+        start = int(offsets[b]) if isinstance(offsets, Tensor) else offsets
+        c, s = (wide(t[start : start + x.shape[1]])[:, None] for t in (cos, sin))
+        out.append(rotated(x[b], c, -s if conjugate else s, not interleaved, rounded=False))
+    return torch.stack(out)
+
+
+def draw_qk_norm_rope(draw: Draw) -> tuple[Any, ...]:
+    tokens, features = draw.size(), 4
+    angles = torch.randn(9, 2 if draw.flag() else 1, generator=draw.generator)
+    table = torch.cat((angles.cos(), angles.sin()), -1)
+    table = table if draw.dtype != torch.float64 else table.double()
+    weights = draw.tensor(features), draw.tensor(features)
+    qkv = draw.tensor(tokens, (2 + 1 + 1) * features).contiguous()
+    positions = draw.integers(9, tokens)
+    return qkv, 2, 1, 1, features, EPS, *weights, table, draw.flag(), positions
+
+
+def expect_qk_norm_rope(
+    qkv: Tensor,
+    nq: int,
+    nk: int,
+    nv: int,
+    dim: int,
+    eps: float,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    table: Tensor,
+    is_neox: bool,
+    positions: Tensor,
+) -> Tensor:
+    cos, sin = halves(table[positions])
+    out = []
+    for h in range(nq + nk + nv):
+        head = qkv[:, h * dim : (h + 1) * dim]
+        if h < nq + nk:
+            weight = q_weight if h < nq else k_weight
+            turned = normed(head, eps) * wide(weight)
+            head = rotated(turned, cos, sin, is_neox, rounded=False).to(qkv.dtype)
+        out.append(head)
+    return torch.cat(out, -1)
+
+
+def expect_ragged(
+    q: Tensor, k: Tensor, indptr: Tensor, offsets: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor]:
+    positions = [
+        int(offsets[i]) + j
+        for i in range(len(offsets))
+        for j in range(int(indptr[i + 1] - indptr[i]))
+    ]
+    return expect_rope_at(q, k, torch.tensor(positions), *rest)
+
+
+def draw_ragged(draw: Draw) -> tuple[Any, ...]:
+    lengths = [draw.size(0, 2), draw.size(1, 2)]
+    q, k = draw.tensor(sum(lengths), 2, 8), draw.tensor(sum(lengths), 1, 8)
+    return q, k, packed(lengths), draw.integers(9, 2), None, draw.flag(), 2.0, 100.0
+
+
+ROPES += [
+    Case(rope.rope_ragged, draw_ragged, expect_ragged),
+    Case(
+        rope.llama31_rope_ragged,
+        lambda draw: (*draw_ragged(draw), 1.0, 4.0, 64.0),
+        expect_ragged,
+    ),
+    Case(rope.rotate_query_key, draw_query_key, expect_query_key, exact=True),
+    Case(
+        rope.rotate_query_key_fp32,
+        draw_hugging_face,
+        expect_hugging_face(rounded=False),
+        exact=True,
+    ),
+    Case(
+        rope.rotate_half,
+        lambda draw: (draw.tensor(3, 6),),
+        lambda x: torch.cat((-halves(x)[1], halves(x)[0]), -1),
+        exact=True,
+    ),
+    Case(rope.apply_rotary_pos_emb, draw_broadcast, expect_broadcast, exact=True),
+    Case(rope.rotate_two_halves, draw_two_halves, expect_two_halves, exact=True),
+    Case(rope.apply_rotary, draw_apply_rotary, expect_apply_rotary, exact=True),
+    Case(rope.fused_qk_norm_rope, draw_qk_norm_rope, expect_qk_norm_rope, exact=True),
+]
+
+
 # Attention.
 
 
@@ -790,6 +1023,196 @@ ATTENTIONS = [
 ]
 
 
+def draw_flat_options(draw: Draw) -> tuple[Any, ...]:
+    left, right = draw.random.choice(((-1, -1), (1, -1), (1, 1)))
+    return 0.7, draw.flag(), left, right, draw.random.choice((0.0, 2.0))
+
+
+def expect_pooled(
+    q: Tensor, k: Tensor, v: Tensor, table: Tensor, index: Tensor, lengths: Tensor
+) -> Tensor:
+    out = []
+    for b in range(len(q)):
+        rows = table[index[b], : lengths[b]]
+        out.append(expect_attention(q[b][None, None], k[rows][None], v[rows][None])[0, 0])
+    return torch.stack(out)
+
+
+def draw_pooled(draw: Draw) -> tuple[Any, ...]:
+    pool = (9, 2, 4)
+    table, lengths = draw.integers(9, 3, 5), torch.tensor([2, 5])
+    table[2, 2:] = 10**6  # past the length of its request, and of the pool
+    return (
+        draw.tensor(2, 4, 4),
+        draw.tensor(*pool),
+        draw.tensor(*pool),
+        table,
+        torch.tensor([2, 0]),
+        lengths,
+    )
+
+
+def draw_merge(draw: Draw) -> tuple[Any, ...]:
+    tokens, heads = draw.size(), draw.size()
+
+    def part() -> tuple[Tensor, Tensor]:
+        s = draw.tensor(tokens, heads, scale=3)
+        return draw.tensor(tokens, heads, 3), s if draw.dtype == torch.float64 else s.float()
+
+    return *part(), *part()
+
+
+def expect_merge(v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = torch.pow(2, s_a), torch.pow(2, s_b)
+    v = (a[..., None] * wide(v_a) + b[..., None] * wide(v_b)) / (a + b)[..., None]
+    return v.to(v_a.dtype), torch.log2(a + b)
+
+
+ATTENTIONS += [
+    Case(
+        attention.varlen_attention_fwd,
+        lambda draw: (*draw_varlen(draw)[:5], *draw_flat_options(draw)),
+        lambda q, k, v, cq, ck, scale, causal, left, right, cap: expect_varlen(
+            q, k, v, cq, ck, scale, causal, (left, right), cap
+        ),
+    ),
+    Case(
+        attention.attention_fwd,
+        lambda draw: (*draw_dense(draw), *draw_flat_options(draw)),
+        lambda q, k, v, scale, causal, left, right, cap: expect_attention(
+            q, k, v, scale, causal, (left, right), cap
+        ),
+    ),
+    Case(
+        attention.prefill_attention,
+        lambda draw: (
+            draw.tensor(5, 2, 4),
+            draw.tensor(5, 1, 4),
+            draw.tensor(5, 1, 4),
+            torch.tensor([2, 3]),
+            0.6,
+            draw.flag(),
+        ),
+        lambda q, k, v, lengths, scale, causal: expect_varlen(
+            q, k, v, packed(lengths.tolist()), packed(lengths.tolist()), scale, causal
+        ),
+    ),
+    Case(attention.pooled_attention, draw_pooled, expect_pooled),
+    Case(
+        attention.attention_layout,
+        lambda draw: (*(t.transpose(1, 2) for t in draw_dense(draw)), "HND", draw.flag(), 0.6),
+        lambda q, k, v, layout, causal, scale: expect_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), scale, causal
+        ).transpose(1, 2),
+    ),
+    Case(
+        attention.attention_layout,
+        lambda draw: (*draw_dense(draw), "NHD", draw.flag(), None),
+        lambda q, k, v, layout, causal, scale: expect_attention(q, k, v, scale, causal),
+        name="nhd",
+    ),
+    Case(attention.merge_state, draw_merge, expect_merge),
+    Case(
+        attention.merge_states,
+        lambda draw: (
+            torch.stack((m := draw_merge(draw))[0::2], 1),
+            torch.stack(m[1::2], 1),
+        ),
+        lambda v, s: expect_merge(v[:, 0], s[:, 0], v[:, 1], s[:, 1]),
+    ),
+    Case(
+        attention.merge_attn_states,
+        lambda draw: tuple(
+            t.mT.contiguous() if i % 2 else t for i, t in enumerate(draw_merge(draw))
+        ),
+        lambda v_a, s_a, v_b, s_b: expect_merge(
+            v_a, s_a.mT / math.log(2), v_b, s_b.mT / math.log(2)
+        )[0],
+    ),
+]
+
+
+# State space models.
+
+
+def draw_conv_update(draw: Draw) -> tuple[Any, ...]:
+    batch, features, width = draw.size(1, 2), draw.size(1, 3), draw.size(2, 3)
+    steps = () if draw.flag() else (draw.size(1, 2),)
+    state = draw.tensor(batch, features, width - 1 + draw.size(0, 1))
+    bias = draw.tensor(features) if draw.flag() else None
+    x = draw.tensor(batch, features, *steps)
+    return x, state, draw.tensor(features, width), bias, "silu" if draw.flag() else None
+
+
+def expect_conv_update(
+    x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
+) -> tuple[Tensor, Tensor]:
+    steps = x if x.dim() == 3 else x[..., None]
+    window, out = wide(state), []
+    for i in range(steps.shape[-1]):
+        window = torch.cat((window, wide(steps[..., i : i + 1])), -1)
+        total = (window[..., -weight.shape[-1] :] * wide(weight)).sum(-1)
+        out.append(total if bias is None else total + wide(bias))
+    result = torch.stack(out, -1)
+    result = silu(result) if activation else result
+    return result.to(x.dtype).view(x.shape), window[..., -state.shape[-1] :].to(state.dtype)
+
+
+def draw_state_update(draw: Draw) -> tuple[Any, ...]:
+    batch, features, order = draw.size(1, 2), draw.size(1, 2), draw.size(1, 3)
+    heads, groups = ((2,), (1,)) if draw.flag() else ((), ())
+    inner = (*heads, features)
+
+    def maybe(*shape: int) -> Tensor | None:
+        return draw.tensor(*shape) if draw.flag() else None
+
+    return (
+        draw.tensor(batch, *inner, order),
+        draw.tensor(batch, *inner),
+        draw.tensor(batch, *inner),
+        -draw.tensor(*inner, order).abs(),
+        draw.tensor(batch, *groups, order),
+        draw.tensor(batch, *groups, order),
+        maybe(*inner),
+        maybe(batch, *inner),
+        maybe(*inner),
+        draw.flag(),
+    )
+
+
+def expect_state_update(
+    state: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_softplus: bool,
+) -> tuple[Tensor, Tensor]:
+    dt = wide(dt) + (0 if dt_bias is None else wide(dt_bias))
+    dt = torch.log1p(torch.exp(dt)) if dt_softplus else dt
+    shape = "bhpn" if state.dim() == 4 else "bdn"
+    if state.dim() == 4:
+        B, C = (t.expand(-1, state.shape[1], -1)[:, :, None] for t in (B, C))
+    else:
+        B, C = B[:, None], C[:, None]
+    new = wide(state) * torch.exp(dt[..., None] * wide(A))
+    new = new + dt[..., None] * wide(B) * wide(x)[..., None]
+    y = torch.einsum(f"{shape},{shape}->{shape[:-1]}", new, wide(C).expand_as(new))
+    y = y if D is None else y + wide(D) * wide(x)
+    y = y if z is None else y * wide(z) / (1 + torch.exp(-wide(z)))
+    return y.to(x.dtype), new.to(state.dtype)
+
+
+STATE_SPACES = [
+    Case(state_space.causal_conv1d_update, draw_conv_update, expect_conv_update),
+    Case(state_space.selective_state_update, draw_state_update, expect_state_update),
+]
+
+
 # Softmax.
 
 
@@ -813,4 +1236,4 @@ SOFTMAXES = [
     ),
 ]
 
-CASES = [*NORMS, *ACTIVATIONS, *ROPES, *ATTENTIONS, *SOFTMAXES]
+CASES = [*NORMS, *ACTIVATIONS, *ROPES, *ATTENTIONS, *STATE_SPACES, *SOFTMAXES]

@@ -148,24 +148,27 @@ def test_text_stands_alone(function: types.FunctionType) -> None:
     assert not any(isinstance(n, (ast.Import, ast.Global, ast.Lambda)) for n in ast.walk(tree))
 
 
-def statements(function: types.FunctionType) -> list[ast.stmt]:
+def is_inlined(function: types.FunctionType) -> bool:
+    """Straight-line and short: its statements, and no helper, stand in the user's function."""
     tree = ast.parse(inspect.getsource(function)).body[0]
     assert isinstance(tree, ast.FunctionDef)
-    return tree.body[1:]
+    *body, last = tree.body[1:]
+    siblings = {f.__name__ for f in FUNCTIONS if f.__module__ == function.__module__}
+    return (
+        all(isinstance(s, ast.Assign) for s in body)
+        and isinstance(last, ast.Return)
+        and len(body) <= 3
+        and not any(isinstance(n, ast.IfExp) for n in ast.walk(tree))
+        and not any(isinstance(n, ast.Name) and n.id in siblings for n in ast.walk(tree))
+    )
 
 
-def is_inlined(function: types.FunctionType) -> bool:
-    *body, last = statements(function)
-    simple = all(isinstance(s, ast.Assign) for s in body) and isinstance(last, ast.Return)
-    return simple and len(body) <= 3
-
-
-@pytest.mark.parametrize("module", ["norm", "activation"])
-def test_short_functions_stay_short(module: str) -> None:
-    """Norms and activations are written into the caller as a few statements, not as a helper."""
-    longer = {
-        f.__name__
-        for f in FUNCTIONS
-        if f.__module__ == f"trainify.reference.{module}" and not is_inlined(f)
+def test_norms_and_activations_are_written_in_place_of_the_call() -> None:
+    modules = ("trainify.reference.norm", "trainify.reference.activation")
+    helpers = {f.__name__ for f in FUNCTIONS if f.__module__ in modules and not is_inlined(f)}
+    assert helpers == {
+        "dropout_add_norm",
+        "gated_rms_norm",
+        "rms_norm_maybe_add",
+        "situ_and_mul",
     }
-    assert not longer

@@ -122,16 +122,16 @@ OPS = (
         names=("flashinfer.apply_rope", "flashinfer.rope.apply_rope"),
         schema=f"apply_rope(Tensor q, Tensor k, Tensor indptr, Tensor offsets, {_ANGLES})"
         " -> (Tensor, Tensor)",
-        equivalent="rope_at(q, k, ragged_positions(indptr, offsets), rotary_dim, interleave, "
-        "rope_scale, rope_theta)",
+        equivalent="rope_ragged(q, k, indptr, offsets, rotary_dim, interleave, rope_scale, "
+        "rope_theta)",
         source=_ROPE,
     ),
     FusedOp(
         names=("flashinfer.apply_rope_inplace", "flashinfer.rope.apply_rope_inplace"),
         schema="apply_rope_inplace(Tensor(a!) q, Tensor(b!) k, Tensor indptr, Tensor offsets, "
         f"{_ANGLES}) -> ()",
-        equivalent="q, k = rope_at(q, k, ragged_positions(indptr, offsets), rotary_dim, "
-        "interleave, rope_scale, rope_theta)",
+        equivalent="q, k = rope_ragged(q, k, indptr, offsets, rotary_dim, interleave, "
+        "rope_scale, rope_theta)",
         source=_ROPE,
     ),
     FusedOp(
@@ -160,7 +160,7 @@ OPS = (
         names=("flashinfer.apply_llama31_rope", "flashinfer.rope.apply_llama31_rope"),
         schema="apply_llama31_rope(Tensor q, Tensor k, Tensor indptr, Tensor offsets, "
         f"{_LLAMA31_ANGLES}) -> (Tensor, Tensor)",
-        equivalent="llama31_rope_at(q, k, ragged_positions(indptr, offsets), rotary_dim, "
+        equivalent="llama31_rope_ragged(q, k, indptr, offsets, rotary_dim, "
         "interleave, rope_scale, rope_theta, low_freq_factor, high_freq_factor, old_context_len)",
         source=_ROPE,
     ),
@@ -171,7 +171,7 @@ OPS = (
         ),
         schema="apply_llama31_rope_inplace(Tensor(a!) q, Tensor(b!) k, Tensor indptr, "
         f"Tensor offsets, {_LLAMA31_ANGLES}) -> ()",
-        equivalent="q, k = llama31_rope_at(q, k, ragged_positions(indptr, offsets), rotary_dim, "
+        equivalent="q, k = llama31_rope_ragged(q, k, indptr, offsets, rotary_dim, "
         "interleave, rope_scale, rope_theta, low_freq_factor, high_freq_factor, old_context_len)",
         source=_ROPE,
     ),
@@ -224,5 +224,37 @@ OPS = (
         schema="softmax(Tensor logits, Tensor? temperature=None, bool? enable_pdl=None) -> Tensor",
         equivalent="softmax_temperature(logits, temperature)",
         source="flashinfer/sampling.py",
+    ),
+    FusedOp(
+        names=("flashinfer.fmha_varlen", "flashinfer.prefill.fmha_varlen"),
+        schema="fmha_varlen(Tensor q, Tensor k, Tensor v, Tensor qo_segment_offsets, "
+        "Tensor kv_segment_offsets, Any plan_info=None, int? max_qo_len=None, "
+        "Tensor(a!)? out=None, Tensor? lse=None, bool causal=False, float? sm_scale=None, "
+        "float? q_scale=None, float? k_scale=None, float? v_scale=None, float? o_scale=None, "
+        "bool return_lse=False) -> Tensor(a!)",
+        equivalent="varlen_attention(q, k, v, qo_segment_offsets, kv_segment_offsets, sm_scale, "
+        "causal)",
+        source="flashinfer/prefill.py",
+        unsupported=("lse", "q_scale", "k_scale", "v_scale", "o_scale", "return_lse"),
+    ),
+    FusedOp(
+        names=("flashinfer.merge_state", "flashinfer.cascade.merge_state"),
+        schema="merge_state(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b) -> (Tensor, Tensor)",
+        equivalent="merge_state(v_a, s_a, v_b, s_b)",
+        source="flashinfer/cascade.py",
+    ),
+    FusedOp(
+        names=("flashinfer.merge_state_in_place", "flashinfer.cascade.merge_state_in_place"),
+        schema="merge_state_in_place(Tensor(a!) v, Tensor(b!) s, Tensor v_other, "
+        "Tensor s_other, Tensor? mask=None) -> ()",
+        equivalent="v, s = merge_state(v, s, v_other, s_other)",
+        source="flashinfer/cascade.py",
+        unsupported=("mask",),
+    ),
+    FusedOp(
+        names=("flashinfer.merge_states", "flashinfer.cascade.merge_states"),
+        schema="merge_states(Tensor v, Tensor s) -> (Tensor, Tensor)",
+        equivalent="merge_states(v, s)",
+        source="flashinfer/cascade.py",
     ),
 )

@@ -110,7 +110,7 @@ OPS = (
         "int head_size, Tensor cos_sin_cache, bool is_neox, int rot_dim, "
         "Tensor cos_sin_cache_offsets) -> ()",
         equivalent="query, key = rotary_embedding_rounded("
-        "positions + cos_sin_cache_offsets.view(positions.shape), query, key, head_size, "
+        "positions + cos_sin_cache_offsets.view_as(positions), query, key, head_size, "
         "cos_sin_cache, is_neox)",
         source=_OLD,
         since="vllm<0.20",
@@ -334,5 +334,54 @@ OPS = (
         source=_PYBIND,
         since="vllm<0.5",
         unsupported=("alibi_slopes",),
+    ),
+    FusedOp(
+        names=("vllm._custom_ops.merge_attn_states",),
+        schema="merge_attn_states(Tensor(a!) output, Tensor prefix_output, Tensor prefix_lse, "
+        "Tensor suffix_output, Tensor suffix_lse, Tensor? output_lse=None, "
+        "int? prefill_tokens_with_context=None, Tensor? output_scale=None) -> ()",
+        equivalent="output = "
+        "merge_attn_states(prefix_output, prefix_lse, suffix_output, suffix_lse)",
+        source="vllm/_custom_ops.py, vllm 0.33.0",
+        unsupported=("output_lse", "prefill_tokens_with_context", "output_scale"),
+    ),
+    FusedOp(
+        names=("vllm.v1.attention.ops.merge_attn_states.merge_attn_states",),
+        schema="merge_attn_states(Tensor(a!) output, Tensor prefix_output, Tensor prefix_lse, "
+        "Tensor suffix_output, Tensor suffix_lse, Tensor? output_lse=None, "
+        "int? prefill_tokens_with_context=None, Tensor? output_scale=None) -> ()",
+        equivalent="output = "
+        "merge_attn_states(prefix_output, prefix_lse, suffix_output, suffix_lse)",
+        source="vllm/v1/attention/ops/merge_attn_states.py, vllm 0.33.0",
+        unsupported=("output_lse", "prefill_tokens_with_context", "output_scale"),
+    ),
+    FusedOp(
+        names=("vllm.v1.attention.ops.triton_prefill_attention.context_attention_fwd",),
+        schema="context_attention_fwd(Tensor q, Tensor k, Tensor v, Tensor(a!) o, "
+        "Tensor b_start_loc, Tensor b_seq_len, int max_input_len, bool is_causal=True, "
+        "float? softmax_scale=None, int? sliding_window_q=None, int? sliding_window_k=None, "
+        "Tensor? sinks=None, bool sinks_bias_key0=False) -> ()",
+        equivalent="o = prefill_attention(q, k, v, b_seq_len, softmax_scale, is_causal)",
+        source="vllm/v1/attention/ops/triton_prefill_attention.py, vllm 0.33.0",
+        unsupported=("sliding_window_q", "sliding_window_k", "sinks", "sinks_bias_key0"),
+    ),
+    # Queries and keys, normed and rotated in one kernel.
+    FusedOp(
+        names=("vllm._custom_ops.fused_qk_norm_rope", "torch.ops._C.fused_qk_norm_rope"),
+        schema="fused_qk_norm_rope(Tensor(a!) qkv, int num_heads_q, int num_heads_k, "
+        "int num_heads_v, int head_dim, float eps, Tensor q_weight, Tensor k_weight, "
+        "Tensor cos_sin_cache, bool is_neox, Tensor position_ids, "
+        "int forced_token_heads_per_warp=-1) -> ()",
+        equivalent="qkv = fused_qk_norm_rope(qkv, num_heads_q, num_heads_k, num_heads_v, "
+        "head_dim, eps, q_weight, k_weight, cos_sin_cache, is_neox, position_ids)",
+        source=_NEW,
+    ),
+    FusedOp(
+        names=("vllm.model_executor.layers.mamba.ops.layernorm_gated.rms_norm_gated",),
+        schema="rms_norm_gated(Tensor x, Tensor weight, Tensor? bias, Tensor? z=None, "
+        "float eps=1e-6, int? group_size=None, bool norm_before_gate=True) -> Tensor",
+        equivalent="gated_rms_norm(x, z, weight, eps)",
+        source="vllm/model_executor/layers/mamba/ops/layernorm_gated.py, vllm 0.33.0",
+        unsupported=("bias", "group_size", "norm_before_gate"),
     ),
 )

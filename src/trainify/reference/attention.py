@@ -125,6 +125,59 @@ def varlen_attention(
     )
 
 
+def varlen_attention_fwd(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    scale: float,
+    causal: bool,
+    window_left: int,
+    window_right: int,
+    softcap: float,
+) -> tuple[torch.Tensor, None, None, None]:
+    """As varlen_attention; returns (result, None, None, None).
+
+    flash-attention's ``varlen_fwd``, whose log-sum-exp, dropout mask and random state, which only
+    its own backward needs, are None.
+    """
+    window = (window_left, window_right)
+    out = varlen_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, scale, causal, window, softcap)
+    return out, None, None, None
+
+
+def attention_fwd(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    causal: bool,
+    window_left: int,
+    window_right: int,
+    softcap: float,
+) -> tuple[torch.Tensor, None, None, None]:
+    """As attention; returns (result, None, None, None): flash-attention's ``fwd``."""
+    out = attention(q, k, v, scale, causal, (window_left, window_right), softcap)
+    return out, None, None, None
+
+
+def prefill_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    b_seq_len: torch.Tensor,
+    scale: float | None = None,
+    causal: bool = True,
+) -> torch.Tensor:
+    """Attention within each of the packed sequences, q [T, Hq, D] and k, v [T, Hkv, D].
+
+    The sequences, of the lengths ``b_seq_len``, follow one another without gaps.
+    """
+    cu_seqlens = F.pad(b_seq_len.cumsum(0), (1, 0))
+    return varlen_attention(q, k, v, cu_seqlens, cu_seqlens, scale, causal)
+
+
 def cached_attention(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -206,3 +259,75 @@ def single_decode(
     flashinfer's ``single_decode_with_kv_cache``: the query is the last position.
     """
     return single_prefill(q[None], k, v, kv_layout, scale, True, window_left, softcap)[0]
+
+
+def pooled_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    req_to_tokens: torch.Tensor,
+    b_req_idx: torch.Tensor,
+    b_seq_len: torch.Tensor,
+) -> torch.Tensor:
+    """Attention of one query per request [B, Hq, D] over a pool of keys and values [N, Hkv, D].
+
+    ``req_to_tokens[b_req_idx[b], :b_seq_len[b]]`` are the rows of request b: lightllm's layout.
+    """
+    rows = req_to_tokens[b_req_idx, : int(b_seq_len.max())]
+    mask = torch.arange(rows.shape[1], device=q.device) < b_seq_len[:, None]
+    # Rows past the length may hold anything: point them at one that exists.
+    k, v = (pool[rows.masked_fill(~mask, 0)].transpose(1, 2) for pool in (k, v))
+    return attention_bhsd(q[:, :, None], k, v, mask[:, None, None])[:, :, 0]
+
+
+def attention_layout(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    tensor_layout: str = "HND",
+    causal: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Attention over [B, H, S, D] (HND) or [B, S, H, D] (NHD)."""
+    if tensor_layout == "NHD":
+        return attention(q, k, v, scale, causal)
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    return attention(q, k, v, scale, causal).transpose(1, 2)
+
+
+def merge_state(
+    v_a: torch.Tensor, s_a: torch.Tensor, v_b: torch.Tensor, s_b: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Join attention over two sets of keys: results v [T, H, D], base-2 log-sum-exps s [T, H].
+
+    flashinfer's convention.  Returns (v, s) over both sets.
+    """
+    s = torch.logaddexp2(s_a, s_b)
+    weight_a, weight_b = torch.exp2(s_a - s).unsqueeze(-1), torch.exp2(s_b - s).unsqueeze(-1)
+    return (weight_a * v_a.float() + weight_b * v_b.float()).to(v_a.dtype), s
+
+
+def merge_states(v: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Join attention over N sets of keys: results v [T, N, H, D], base-2 log-sum-exps s [T, N, H].
+
+    flashinfer's convention.  Returns (v [T, H, D], s [T, H]).
+    """
+    total = torch.logsumexp(s * 0.6931471805599453, dim=1) / 0.6931471805599453
+    weight = torch.exp2(s - total.unsqueeze(1)).unsqueeze(-1)
+    return (weight * v.float()).sum(1).to(v.dtype), total
+
+
+def merge_attn_states(
+    prefix_output: torch.Tensor,
+    prefix_lse: torch.Tensor,
+    suffix_output: torch.Tensor,
+    suffix_lse: torch.Tensor,
+) -> torch.Tensor:
+    """Join attention over two sets of keys: results [T, H, D], natural log-sum-exps [H, T].
+
+    vLLM's convention.
+    """
+    # The difference of the two decides: one weight is the sigmoid of it, the other the rest.
+    weight = torch.sigmoid(prefix_lse - suffix_lse).mT.unsqueeze(-1)
+    output = weight * prefix_output.float() + (1.0 - weight) * suffix_output.float()
+    return output.to(prefix_output.dtype)

@@ -191,13 +191,86 @@ def l2_norm(x: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def gated_rms_norm(
-    x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float
+    x: torch.Tensor, z: torch.Tensor | None, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """RMSNorm x, then multiply by silu(z), in float32, rounded once (norm before gate)."""
+    """RMSNorm x, then multiply by silu(z) if there is a gate z, in float32, rounded once."""
     normed = F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps)
-    return (normed * F.silu(z.float())).to(x.dtype)
+    return (normed if z is None else normed * F.silu(z.float())).to(x.dtype)
 
 
 def rms_norm_silu(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """silu of the RMSNorm of x, in float32, rounded once."""
     return F.silu(F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps)).to(x.dtype)
+
+
+def rms_norm_saturated(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm in float32, kept within the range of float16 and rounded once.
+
+    The order of FasterTransformer's T5 kernel, which AutoAWQ took over.
+    """
+    normed = F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps)
+    return normed.clamp(-65504.0, 65504.0).to(x.dtype)
+
+
+def add_rms_norm_with_scale(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Add the residual, rounded, and RMSNorm the sum; returns (normed, 1 / rms, sum).
+
+    The results of ``torch_npu.npu_add_rms_norm``; the middle one is float32.
+    """
+    total = x + residual
+    scale = torch.rsqrt(total.float().square().mean(-1, keepdim=True) + eps)
+    return (total.float() * scale * weight.float()).to(x.dtype), scale, total
+
+
+def gemma_rms_norm_with_scale(
+    x: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """RMSNorm in float32 scaled by 1 + weight; returns (normed, 1 / rms).
+
+    The results of ``torch_npu.npu_gemma_rms_norm``; the second one is float32.
+    """
+    scale = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
+    return (x.float() * scale * (1.0 + weight.float())).to(x.dtype), scale
+
+
+def rms_norm_maybe_add(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """RMSNorm of x, or of x + residual, rounded, in which case the sum is returned as well.
+
+    lmdeploy's ``rms_norm``.
+    """
+    if residual is None:
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+    residual = x + residual
+    return F.rms_norm(residual, residual.shape[-1:], weight, eps), residual
+
+
+def dropout_add_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    eps: float,
+    residual_in_fp32: bool,
+    is_rms_norm: bool,
+) -> tuple[torch.Tensor, torch.Tensor, None, None, None]:
+    """LayerNorm or RMSNorm of x + residual, added in float32; returns (normed, sum, ...).
+
+    flash-attention's ``dropout_add_ln_fwd`` without dropout.  The sum keeps the residual's dtype;
+    without a residual it is x.  The kernel's dropout mask and statistics, which only its own
+    backward needs, are None.
+    """
+    total = x.float() if residual is None else x.float() + residual.float()
+    if is_rms_norm:
+        normed = F.rms_norm(total, total.shape[-1:], weight.float(), eps)
+    else:
+        shift = None if bias is None else bias.float()
+        normed = F.layer_norm(total, total.shape[-1:], weight.float(), shift, eps)
+    if residual is not None:
+        total = total.to(residual.dtype)
+    elif not residual_in_fp32:
+        total = x
+    return normed.to(x.dtype), total, None, None, None

@@ -10,6 +10,7 @@ gradient.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 
 def rotate_pairs(
@@ -122,3 +123,142 @@ def ragged_positions(indptr: torch.Tensor, offsets: torch.Tensor) -> torch.Tenso
     """Positions of packed rows: sequence i owns rows indptr[i]:indptr[i + 1] from offsets[i] on."""
     rows = torch.arange(int(indptr[-1]), device=indptr.device)
     return rows + (offsets - indptr[:-1]).repeat_interleave(indptr.diff())
+
+
+def rope_ragged(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    indptr: torch.Tensor,
+    offsets: torch.Tensor,
+    rotary_dim: int | None = None,
+    interleave: bool = False,
+    rope_scale: float = 1.0,
+    rope_theta: float = 1e4,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As rope_at, for packed sequences that start at the positions ``offsets``."""
+    positions = ragged_positions(indptr, offsets)
+    return rope_at(q, k, positions, rotary_dim, interleave, rope_scale, rope_theta)
+
+
+def llama31_rope_ragged(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    indptr: torch.Tensor,
+    offsets: torch.Tensor,
+    rotary_dim: int | None = None,
+    interleave: bool = False,
+    rope_scale: float = 8.0,
+    rope_theta: float = 5e5,
+    low_freq_factor: float = 1.0,
+    high_freq_factor: float = 4.0,
+    old_context_len: float = 8192.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As llama31_rope_at, for packed sequences that start at the positions ``offsets``."""
+    positions = ragged_positions(indptr, offsets)
+    return llama31_rope_at(
+        q,
+        k,
+        positions,
+        rotary_dim,
+        interleave,
+        rope_scale,
+        rope_theta,
+        low_freq_factor,
+        high_freq_factor,
+        old_context_len,
+    )
+
+
+def rotate_query_key(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate q and k [T, heads, D] by the rows of cos and sin [T, R/2], in their dtype."""
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    return rotate_pairs(q, cos, sin, is_neox), rotate_pairs(k, cos, sin, is_neox)
+
+
+def rotate_query_key_fp32(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate q and k by Hugging Face's tables, in float32, rounded once.
+
+    ``cos`` and ``sin`` are [B, S, D], their halves alike; ``unsqueeze_dim`` is where q and k have
+    their heads.  Half i of the features pairs with half i + D/2.
+    """
+    cos = cos.chunk(2, dim=-1)[0].float().unsqueeze(unsqueeze_dim)
+    sin = sin.chunk(2, dim=-1)[0].float().unsqueeze(unsqueeze_dim)
+    return rotate_pairs(q, cos, sin, True), rotate_pairs(k, cos, sin, True)
+
+
+def rotate_half(x: torch.Tensor) -> torch.Tensor:
+    """The second half of the features, negated, then the first."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((-b, a), dim=-1)
+
+
+def apply_rotary_pos_emb(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate q and k by tables over all features, which broadcast against them, in their dtype."""
+    return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
+
+
+def rotate_two_halves(
+    x1: torch.Tensor, x2: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, conj: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate the pairs (x1, x2) by cos and sin, in float32, rounded once; back again if conj.
+
+    flash-attention's ``rotary_emb`` extension: x1 and x2 are the halves of the rotated features.
+    """
+    a, b, cos = x1.float(), x2.float(), cos.float()
+    sin = -sin.float() if conj else sin.float()
+    return (a * cos - b * sin).to(x1.dtype), (a * sin + b * cos).to(x2.dtype)
+
+
+def apply_rotary(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    seqlen_offsets: int | torch.Tensor = 0,
+    interleaved: bool = False,
+    conjugate: bool = False,
+) -> torch.Tensor:
+    """Rotate x [B, S, heads, D] by tables [positions, R/2], in float32, rounded once.
+
+    Row s of sequence b is at position s + seqlen_offsets, which is one number or one per sequence.
+    flash-attention's Triton kernel.
+    """
+    positions = torch.arange(x.shape[1], device=x.device)
+    if isinstance(seqlen_offsets, torch.Tensor):
+        positions = positions + seqlen_offsets[:, None]
+    else:
+        positions = positions + seqlen_offsets
+    cos, sin = cos[positions].unsqueeze(-2).float(), sin[positions].unsqueeze(-2).float()
+    return rotate_pairs(x, cos, -sin if conjugate else sin, not interleaved)
+
+
+def fused_qk_norm_rope(
+    qkv: torch.Tensor,
+    num_heads_q: int,
+    num_heads_k: int,
+    num_heads_v: int,
+    head_dim: int,
+    eps: float,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    cos_sin_cache: torch.Tensor,
+    is_neox: bool,
+    position_ids: torch.Tensor,
+) -> torch.Tensor:
+    """RMSNorm each query and key head of the packed qkv [T, heads * head_dim], then rotate it.
+
+    In float32 throughout, rounded once; the values pass through.  See :func:`rotary_embedding` for
+    the table.
+    """
+    heads = qkv.view(len(qkv), -1, head_dim)
+    q, k, v = torch.split(heads, [num_heads_q, num_heads_k, num_heads_v], dim=1)
+    cos, sin = cos_sin_cache[position_ids.flatten()].unsqueeze(1).float().chunk(2, dim=-1)
+    q = F.rms_norm(q.float(), (head_dim,), q_weight.float(), eps)
+    k = F.rms_norm(k.float(), (head_dim,), k_weight.float(), eps)
+    q, k = rotate_pairs(q, cos, sin, is_neox), rotate_pairs(k, cos, sin, is_neox)
+    return torch.cat((q.to(qkv.dtype), k.to(qkv.dtype), v), dim=1).flatten(1)

@@ -1,0 +1,23 @@
+"""The single steps of mamba_ssm and causal_conv1d; their scans over sequences have a backward."""
+
+from . import FusedOp
+
+OPS = (
+    # Both move their state on in place and return the result.
+    FusedOp(
+        names=("causal_conv1d.causal_conv1d_update",),
+        schema="causal_conv1d_update(Tensor x, Tensor(a!) conv_state, Tensor weight, "
+        "Tensor? bias=None, str? activation=None, Tensor? cache_seqlens=None, "
+        "Tensor? conv_state_indices=None) -> Tensor",
+        equivalent=None,
+        source="causal_conv1d/causal_conv1d_interface.py",
+    ),
+    FusedOp(
+        names=("mamba_ssm.ops.triton.selective_state_update.selective_state_update",),
+        schema="selective_state_update(Tensor(a!) state, Tensor x, Tensor dt, Tensor A, Tensor B, "
+        "Tensor C, Tensor? D=None, Tensor? z=None, Tensor? dt_bias=None, "
+        "bool dt_softplus=False, Tensor? state_batch_indices=None) -> Tensor",
+        equivalent=None,
+        source="mamba_ssm/ops/triton/selective_state_update.py",
+    ),
+)
