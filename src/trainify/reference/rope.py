@@ -21,14 +21,17 @@ def rotate_pairs(
     The result has the dtype of x.  With float32 tables the arithmetic is float32, rounded once.
     """
     rotary_dim = 2 * cos.shape[-1]
-    rotated, passed = x[..., :rotary_dim], x[..., rotary_dim:]
+    rotated = x[..., :rotary_dim]
     if is_neox:
         a, b = rotated.chunk(2, dim=-1)
         rotated = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
     else:
-        a, b = rotated[..., ::2], rotated[..., 1::2]
+        a, b = rotated.reshape(*rotated.shape[:-1], -1, 2).unbind(-1)
         rotated = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
-    return torch.cat((rotated.to(x.dtype), passed), dim=-1)
+    rotated = rotated.to(x.dtype)
+    if rotary_dim == x.shape[-1]:
+        return rotated
+    return torch.cat((rotated, x[..., rotary_dim:]), dim=-1)
 
 
 def rotary_embedding(
@@ -47,10 +50,11 @@ def rotary_embedding(
     """
     cos, sin = cos_sin_cache[positions].unsqueeze(-2).float().chunk(2, dim=-1)
     heads = (*positions.shape, -1, head_size)
-    rotated = rotate_pairs(query.reshape(heads), cos, sin, is_neox).reshape(query.shape)
+    rotated = rotate_pairs(query.float().reshape(heads), cos, sin, is_neox)
     if key is not None:
-        key = rotate_pairs(key.reshape(heads), cos, sin, is_neox).reshape(key.shape)
-    return rotated, key
+        turned = rotate_pairs(key.float().reshape(heads), cos, sin, is_neox)
+        key = turned.to(key.dtype).reshape(key.shape)
+    return rotated.to(query.dtype).reshape(query.shape), key
 
 
 def rotary_embedding_rounded(
