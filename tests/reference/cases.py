@@ -115,11 +115,6 @@ def expect_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Te
     return (standardized(x, eps) * wide(weight) + wide(bias)).to(x.dtype)
 
 
-def expect_rms_norm_rounded_scale(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    mean_square = wide(x).pow(2).mean(-1, keepdim=True)
-    return (x * torch.rsqrt(mean_square + eps).to(x.dtype)) * weight
-
-
 def expect_fp32_sum(
     weigh: Callable[[Tensor, Tensor], Tensor],
 ) -> Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]:
@@ -205,7 +200,6 @@ NORMS = [
         lambda x, w, eps: (normed(x, eps).to(w.dtype) * w).to(x.dtype),
         exact=True,
     ),
-    Case(norm.rms_norm_rounded_scale, draw_norm, expect_rms_norm_rounded_scale, exact=True),
     Case(norm.rms_norm_clamped, draw_norm, expect_rms_norm, exact=True),
     Case(
         norm.gemma_rms_norm,
@@ -239,12 +233,6 @@ NORMS = [
         exact=True,
     ),
     Case(norm.fused_add_rms_norm_xformers, draw_add_norm, expect_xformers, exact=True),
-    Case(
-        norm.fused_add_rms_norm_rounded_scale,
-        draw_add_norm,
-        expect_rounded_sum(expect_rms_norm_rounded_scale),
-        exact=True,
-    ),
     Case(norm.layer_norm, draw_layer_norm, expect_layer_norm),
     Case(norm.layer_norm_fp32_weight, draw_layer_norm, expect_layer_norm),
     Case(norm.fused_add_layer_norm, draw_add_layer_norm, expect_rounded_sum(expect_layer_norm)),
@@ -1098,19 +1086,6 @@ ATTENTIONS += [
         ),
     ),
     Case(attention.pooled_attention, draw_pooled, expect_pooled),
-    Case(
-        attention.attention_layout,
-        lambda draw: (*(t.transpose(1, 2) for t in draw_dense(draw)), "HND", draw.flag(), 0.6),
-        lambda q, k, v, layout, causal, scale: expect_attention(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), scale, causal
-        ).transpose(1, 2),
-    ),
-    Case(
-        attention.attention_layout,
-        lambda draw: (*draw_dense(draw), "NHD", draw.flag(), None),
-        lambda q, k, v, layout, causal, scale: expect_attention(q, k, v, scale, causal),
-        name="nhd",
-    ),
     Case(attention.merge_state, draw_merge, expect_merge),
     Case(
         attention.merge_states,

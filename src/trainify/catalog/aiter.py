@@ -81,4 +81,30 @@ OPS = (
         equivalent="out = gelu_tanh_and_mul_fp32(input)",
         source=_AITER,
     ),
+    FusedOp(
+        names=("aiter.ops.norm.layer_norm", "aiter.layer_norm"),
+        schema="layer_norm(Tensor input, Tensor? weight=None, Tensor? bias=None, "
+        "float epsilon=1e-5, Tensor? x_bias=None) -> Tensor",
+        equivalent="layer_norm(input, weight, bias, epsilon)",
+        source=_AITER,
+        unsupported=("x_bias",),
+    ),
+    FusedOp(
+        names=("aiter.ops.norm.layernorm2d_fwd", "aiter.layernorm2d_fwd"),
+        schema="layernorm2d_fwd(Tensor input, Tensor weight, Tensor bias, float epsilon=1e-5, "
+        "Tensor? x_bias=None) -> Tensor",
+        equivalent="layer_norm(input, weight, bias, epsilon)",
+        source=_AITER,
+        unsupported=("x_bias",),
+    ),
+    FusedOp(
+        names=("aiter.ops.norm.layernorm2d_fwd_with_add", "aiter.layernorm2d_fwd_with_add"),
+        schema="layernorm2d_fwd_with_add(Tensor(a!) out, Tensor input, Tensor residual_in, "
+        "Tensor(b!) residual_out, Tensor weight, Tensor bias, float epsilon, "
+        "Tensor? x_bias=None) -> ()",
+        equivalent="out, residual_out = "
+        "fused_add_layer_norm(input, residual_in, weight, bias, epsilon)",
+        source=_AITER,
+        unsupported=("x_bias",),
+    ),
 )

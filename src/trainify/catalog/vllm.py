@@ -286,6 +286,30 @@ OPS = (
             "gather_kv_indices",
         ),
     ),
+    # Its arguments have no defaults.  The ones written here let a call say by its literals that it
+    # asks for nothing beyond the equivalent.
+    FusedOp(
+        names=("torch.ops._vllm_fa2_C.varlen_fwd",),
+        schema="varlen_fwd(Tensor q, Tensor k, Tensor v, Tensor? out, Tensor cu_seqlens_q, "
+        "Tensor cu_seqlens_k, Tensor? seqused_k, Tensor? leftpad_k, Tensor? block_table, "
+        "Tensor? alibi_slopes, int max_seqlen_q, int max_seqlen_k, float p_dropout=0.0, "
+        "float softmax_scale=1.0, bool zero_tensors=False, bool is_causal=False, "
+        "int window_size_left=-1, int window_size_right=-1, float softcap=0.0, "
+        "bool return_softmax=False, int num_splits=0, Generator? gen=None)"
+        " -> (Tensor, Tensor, Tensor, Tensor)",
+        equivalent="varlen_attention_fwd(q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, "
+        "is_causal, window_size_left, window_size_right, softcap)",
+        source="csrc/flash_attn/flash_api_torch_lib.cpp of vllm-flash-attn, 617264c1c795",
+        unsupported=(
+            "out",
+            "seqused_k",
+            "leftpad_k",
+            "block_table",
+            "alibi_slopes",
+            "p_dropout",
+            "return_softmax",
+        ),
+    ),
     FusedOp(
         names=("vllm._custom_ops.paged_attention_v1", "torch.ops._C.paged_attention_v1"),
         schema="paged_attention_v1(Tensor(a!) out, Tensor query, Tensor key_cache, "

@@ -280,21 +280,6 @@ def pooled_attention(
     return attention_bhsd(q[:, :, None], k, v, mask[:, None, None])[:, :, 0]
 
 
-def attention_layout(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    tensor_layout: str = "HND",
-    causal: bool = False,
-    scale: float | None = None,
-) -> torch.Tensor:
-    """Attention over [B, H, S, D] (HND) or [B, S, H, D] (NHD)."""
-    if tensor_layout == "NHD":
-        return attention(q, k, v, scale, causal)
-    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    return attention(q, k, v, scale, causal).transpose(1, 2)
-
-
 def merge_state(
     v_a: torch.Tensor, s_a: torch.Tensor, v_b: torch.Tensor, s_b: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:

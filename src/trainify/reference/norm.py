@@ -39,15 +39,6 @@ def rms_norm_weight_dtype(x: torch.Tensor, weight: torch.Tensor, eps: float) -> 
     return (F.rms_norm(x.float(), x.shape[-1:], None, eps).to(weight.dtype) * weight).to(x.dtype)
 
 
-def rms_norm_rounded_scale(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """RMSNorm whose scale is rounded to the dtype of x, where both products are taken.
-
-    The order of DeepSpeed's inference kernels.
-    """
-    scale = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps).to(x.dtype)
-    return x * scale * weight
-
-
 def rms_norm_clamped(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """RMSNorm in float32 of values held within the range of float16.
 
@@ -121,18 +112,6 @@ def fused_add_rms_norm_xformers(
     return (x.float() * scale * weight.float()).to(x.dtype), x
 
 
-def fused_add_rms_norm_rounded_scale(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Add the residual, rounded, and RMSNorm the sum by a rounded scale; returns (normed, sum).
-
-    DeepSpeed's order; see :func:`rms_norm_rounded_scale`.
-    """
-    residual = x + residual
-    scale = torch.rsqrt(residual.float().square().mean(-1, keepdim=True) + eps).to(x.dtype)
-    return residual * scale * weight, residual
-
-
 def gemma_fused_add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,7 +125,7 @@ def gemma_fused_add_rms_norm(
 
 
 def layer_norm(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> torch.Tensor:
     """LayerNorm over the last dimension, in float32, rounded once."""
     return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
