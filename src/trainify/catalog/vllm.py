@@ -1,8 +1,10 @@
 """vLLM's CUDA ops: vllm-project/vllm, ``csrc/`` and ``vllm/_custom_ops.py``.
 
 The ops write into their first argument, or rotate and add in place.  Until 0.19 the norms rounded
-before the weight multiplied (vllm#40860 changed that); the pybind module ``vllm._C.ops`` is gone
-since 0.5, so its names stand in the old rows only.
+before the weight multiplied; vllm#40860 made it one rounding, and its revert (vllm#42379) did not
+last.  The rotary op, too, came to compute in float32 at some release between 0.8.5 and 0.33; the
+rows assume the same one.  The pybind module ``vllm._C.ops`` is gone since 0.5, so its names
+stand in the old rows only.
 """
 
 from . import FusedOp
