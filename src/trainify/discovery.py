@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -96,8 +97,9 @@ def _walk(
             elif name.endswith(".py") and not name.startswith(".#") and not excludes(path):
                 if entry.is_symlink():
                     real_path = os.path.realpath(path)
-                if not entry.is_dir():
-                    yield path, real_path, entry.stat()
+                status = entry.stat()
+                if stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+                    yield path, real_path, status
         except OSError as error:
             yield path, real_path, error
 

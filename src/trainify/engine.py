@@ -96,6 +96,8 @@ def check_text(
     for each in passes.all_passes():
         if not any(options.selects(rule.code) for rule in each.RULES):
             continue
+        if not any(needle in text for needle in _words(each.NEEDLES)):
+            continue
         try:
             for finding in each.find(module, options):
                 if options.selects(finding.rule):
@@ -237,8 +239,8 @@ class Session:
     @property
     def loaded(self) -> frozenset[str]:
         """Files that the project read besides those it was asked about."""
-        project = self.__dict__.get("project")  # made by the first file that parses
-        return frozenset(map(str, getattr(project, "loaded", ())))
+        known = "project" in self.__dict__  # made by the first file that parses
+        return frozenset(map(str, self.project.loaded)) if known else frozenset()
 
     def file(self, path: str) -> FileReport | None:
         """Check or fix a file; None where no pass needs to read it."""
@@ -290,6 +292,11 @@ def _traceback(error: BaseException) -> str:
 def may_concern(data: bytes) -> bool:
     """Whether any pass could have something to say about a file of these bytes."""
     return any(needle in data for needle in _needles(passes.all_passes()))
+
+
+@cache
+def _words(needles: tuple[bytes, ...]) -> tuple[str, ...]:
+    return tuple(needle.decode() for needle in needles)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import os
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
+_NOT_ASCII = re.compile(rb"[\x80-\xff]")
 
 
 class SourceError(Exception):
@@ -31,8 +33,12 @@ def decode(data: bytes) -> tuple[str, str]:
     """
     import tokenize
 
+    # A cookie counts for the line that it stands in too; tokenize wants that line to be UTF-8.
+    bom = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+    head = b"\n".join(data[len(bom) :].split(b"\n", 2)[:2])
+    ascii_head = bom + _NOT_ASCII.sub(b"?", head)
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(ascii_head).readline)
         return data.decode(encoding), encoding
     except SyntaxError as error:
         raise SourceError(str(error)) from None

@@ -1,0 +1,34 @@
+# Each target sets up what it needs: `make test` works in a fresh clone.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready-$(shell cat requirements-dev.txt pyproject.toml | cksum | cut -d ' ' -f 1)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: test lint demo bench build-kernels
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+demo: $(READY)
+	$(BIN)/python -m demo
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+build-kernels: $(READY)
+	cd fixtures && ../$(BIN)/python -c "import kernels; kernels.load()"
+
+# torch comes first, so that whatever builds against it finds it.
+$(READY):
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install "$$(grep '^torch==' requirements-dev.txt)"
+	$(PIP) install -r requirements-dev.txt
+	$(PIP) install -e .
+	rm -f .venv/ready-*
+	touch $@

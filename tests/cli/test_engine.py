@@ -1,0 +1,178 @@
+"""check_text and fix_text."""
+
+from __future__ import annotations
+
+import pytest
+from fake import IMPORT
+
+from trainify import Options, check_text, engine, fix_text
+from trainify.findings import Safety
+from trainify.source import SourceError
+
+
+def rules(text: str, **options: object) -> list[str]:
+    return [finding.rule for finding in check_text(text, "a.py", Options(**options))]  # type: ignore[arg-type]
+
+
+def test_findings_come_in_order_of_place_and_once() -> None:
+    text = "hopeless(1)\nfused(2)\nrisky(3)\n"
+    assert rules(text) == ["TRN911", "TRN901", "TRN902"]
+
+
+def test_the_same_finding_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fake
+
+    once = fake.find
+    monkeypatch.setattr(fake, "find", lambda *a: [*once(*a), *once(*a)])
+    assert rules("fused(1)\nfused(2)\n") == ["TRN901", "TRN901"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["TRN901", "TRN911"]),
+        ({"select": ("TRN90",)}, ["TRN901"]),
+        ({"select": ("TRN901", "TRN911")}, ["TRN901", "TRN911"]),
+        ({"ignore": ("TRN91",)}, ["TRN901"]),
+        ({"select": ("TRN9",), "ignore": ("TRN901",)}, ["TRN911"]),
+    ],
+)
+def test_select_and_ignore(options: dict[str, object], expected: list[str]) -> None:
+    assert rules("fused(1)\nhopeless(1)\n", **options) == expected
+
+
+@pytest.mark.parametrize("wrong", [{"strategy": "best"}, {"flag": "maybe"}])
+def test_options_are_checked(wrong: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="must be one of"):
+        Options(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "silenced"),
+    [
+        ("fused(1)  # trainify: ignore\n", True),
+        ("fused(1)  # trainify:ignore[TRN901]\n", True),
+        ("fused(1)  # trainify: ignore[TRN911, TRN901] because\n", True),
+        ("fused(1)  # noqa # trainify: ignore[TRN9]\n", True),
+        ("fused(1)  # trainify: ignore[TRN911]\n", False),
+        ("fused(1)  # trainify: ignore[]\n", False),
+        ("fused(1)  # trainify: ignored\n", False),
+        ("# trainify: ignore\nfused(1)\n", False),
+        ("fused(\n  1,  # trainify: ignore\n  2)\n", True),
+        ("fused(\n  1)  # trainify: ignore[TRN901]\n", True),
+        ("fused('# trainify: ignore')\n", False),
+        ("fused(1)\n# trainify: ignore-file\n", True),
+        ("# trainify: ignore-file[TRN901]\nfused(1)\n", True),
+        ("# trainify: ignore-file[TRN902]\nfused(1)\n", False),
+        ("fused(1)  # trainify: ignore\r\n", True),
+        ("x = 1\rfused(1)  # trainify: ignore\r", True),
+    ],
+)
+def test_suppression(text: str, silenced: bool) -> None:
+    assert rules(text) == ([] if silenced else ["TRN901"])
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "message"),
+    [
+        ("x = 1\ny = (\n", 2, 5, "never closed"),
+        ("x = 1\x00", 0, 0, "null"),
+        ("-" * 200_000 + "1", 0, 0, "nested too deeply|too complex"),
+        ("(" * 1000 + ")" * 1000, 1, 201, "too many nested"),
+    ],
+)
+def test_what_is_no_python(text: str, line: int, column: int, message: str) -> None:
+    with pytest.raises(SourceError, match=message) as caught:
+        check_text(text)
+    if line:
+        assert (caught.value.line, caught.value.column) == (line, column)
+
+
+def test_recursion_in_a_pass_is_the_files_fault() -> None:
+    with pytest.raises(SourceError, match="nested too deeply"):
+        check_text("misbehave_recurse()\n")
+
+
+def test_nested_fixes_and_a_shared_import_in_one_run() -> None:
+    result = fix_text("fused(fused(fused(1)))\nfused(2)\n")
+    assert result.text == IMPORT + "plain(plain(plain(1)))\nplain(2)\n"
+    assert len(result.applied) == 4
+    assert result.remaining == []
+    assert fix_text(result.text).text == result.text
+
+
+def test_unsafe_fixes_only_when_asked() -> None:
+    text = "risky(1)\nshown(2)\nhopeless(3)\n"
+    result = fix_text(text)
+    assert result.text == text
+    assert [finding.line for finding in result.remaining] == [1, 2, 3]
+    result = fix_text(text, options=Options(unsafe=True))
+    assert result.text == "safe(1)\nshown(2)\nhopeless(3)\n"
+    assert [finding.line for finding in result.remaining] == [2, 3]
+
+
+def test_strategy() -> None:
+    assert fix_text("fused(1)", options=Options(strategy="replace")).text == "twice(1)"
+
+
+def test_a_fix_that_deletes_a_comment_is_unsafe() -> None:
+    [fused, shown] = check_text("fused(  # keep me\n  1)\nshown(  # me too\n)\n")
+    assert fused.fixes["flag"].safety is Safety.SAFE  # it keeps what is in the brackets
+    assert shown.fixes["flag"].safety is Safety.DISPLAY
+
+
+def test_comment_loss_lowers_safety(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fake
+
+    from trainify.findings import Edit, Finding, Fix
+
+    def find(module, options):  # type: ignore[no-untyped-def]
+        fix = Fix("drop", (Edit(0, len(module.text), "plain('#')\n"),))
+        yield Finding("a.py", "TRN901", "m", 0, 1, 1, 1, 1, 2, {"flag": fix})
+
+    monkeypatch.setattr(fake, "find", find)
+    [finding] = check_text("fused()  # why\n")
+    assert finding.fixes["flag"].safety is Safety.UNSAFE
+    assert "# why" in finding.fixes["flag"].look_at
+    [finding] = check_text("fused('# no comment')\n")
+    assert finding.fixes["flag"].safety is Safety.SAFE
+
+
+@pytest.mark.parametrize("name", ["ping", "pong"])
+def test_fixes_that_undo_each_other(name: str) -> None:
+    with pytest.raises(engine.NotConverged, match="TRN912"):
+        fix_text(f"misbehave_{name}()\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("misbehave_syntax()\n", "do not parse, line 1"),
+        ("if 1: misbehave_return()\n", "do not compile"),
+    ],
+)
+def test_a_fix_that_breaks_the_file(text: str, message: str) -> None:
+    with pytest.raises(engine.BrokenFix, match=message):
+        fix_text(text)
+
+
+def test_a_file_that_parses_but_never_compiled_can_be_fixed() -> None:
+    assert fix_text("return fused(1)\n").text == IMPORT + "return plain(1)\n"
+
+
+def test_crash_in_a_pass_names_it() -> None:
+    with pytest.raises(engine.PassError, match=r"in pass fake: KeyError: 'oops'"):
+        check_text("misbehave_raise()\n")
+
+
+def test_prefilter_keeps_the_short_needles_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fake
+
+    monkeypatch.setattr(fake, "NEEDLES", (b"no_grad", b"set_no_grad", b"ops."))
+    engine._needles.cache_clear()
+    try:
+        assert engine.may_concern(b"x.set_no_grad()")
+        assert not engine.may_concern(b"no grad, no ops")
+        assert engine._needles((fake,)) == (b"ops.", b"no_grad")  # type: ignore[arg-type]
+    finally:
+        engine._needles.cache_clear()
