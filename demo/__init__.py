@@ -1,0 +1,1 @@
+"""A serving package is made trainable, and held against Hugging Face: ``python -m demo``."""
