@@ -7,6 +7,7 @@ another name look at the same storage?  Answers are conservative: "may alias" an
 from __future__ import annotations
 
 import ast
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -105,7 +106,8 @@ class FunctionFlow:
     """Definitions and uses of the local names of one function (or of a module's top level)."""
 
     def __init__(self, module: ModuleFacts, function: FunctionNode | ast.Module) -> None:
-        self.module = module
+        # Without a cycle, a file's facts are freed as soon as the file is done.
+        self.module: ModuleFacts = weakref.proxy(module)
         self.function = function
 
     # -- tables ---------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ class FunctionFlow:
                 if hits:
                     found.add(hits[-1])
                     return frozenset(found)
-            parent = self.module.parents.get(current)
+            parent = self.module.parent(current)
             if parent is None or parent is self.function:
                 break
             if isinstance(parent, (ast.For, ast.AsyncFor, ast.While)):
@@ -185,7 +187,7 @@ class FunctionFlow:
     def _siblings(self, node: ast.AST) -> Sequence[ast.AST]:
         if not isinstance(node, ast.stmt):
             return ()
-        parent = self.module.parents[node]
+        parent = self.module.parent(node)
         for block in _blocks(parent):
             if node in block:
                 return block
@@ -203,7 +205,7 @@ class FunctionFlow:
                 verdict = self._reads(later, name)
                 if verdict is not None:
                     return verdict
-            parent = self.module.parents.get(current)
+            parent = self.module.parent(current)
             if parent is None or parent is self.function:
                 return self._read_by_functions(name)
             if isinstance(parent, (ast.For, ast.AsyncFor, ast.While)):

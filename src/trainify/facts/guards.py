@@ -24,6 +24,7 @@ NO_GRAD = (
     "torch.autograd.set_grad_enabled",
     "torch.autograd.grad_mode.set_grad_enabled",
 )
+_NO_GRAD_NAMES = frozenset(name.rpartition(".")[2] for name in NO_GRAD)
 _KERNEL_DECORATORS = (
     "torch.library.custom_op",
     "torch.library.register_fake",
@@ -125,7 +126,10 @@ def implies_unwanted(module: ModuleFacts, test: ast.expr, value: bool, depth: in
 def no_grad_scope(module: ModuleFacts, node: ast.expr) -> bool:
     """Whether a context manager or decorator switches gradients off, always."""
     call = node if isinstance(node, ast.Call) else None
-    names = {t.name for t in module.resolve(call.func if call else node)}
+    function = call.func if call is not None else node
+    if isinstance(function, ast.Attribute) and function.attr not in _NO_GRAD_NAMES:
+        return False  # most decorators and contexts; an alias is a bare name
+    names = {t.name for t in module.resolve(function)}
     if names.isdisjoint(NO_GRAD):
         return False
     mode = None
@@ -168,7 +172,8 @@ def is_autograd_function(module: ModuleFacts, cls: ast.ClassDef) -> bool:
 
 _ENTRY = re.compile(
     r"_?(generate|sample|predict|evaluate|inference|infer|complete|completion|chat|stream|"
-    r"text_completion|chat_completion|beam_search|greedy_search|greedy_decode)(_\w+)?$"
+    r"text_completion|chat_completion|beam_search|greedy_search|greedy_decode|profile|profile_run|"
+    r"warm_?up|dummy_run|capture)(_\w+)?$"
 )
 _MODEL = re.compile(r"(^|_)(model|net|network|transformer|llm|lm|module|decoder|encoder)$")
 

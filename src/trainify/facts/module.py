@@ -16,6 +16,13 @@ from .project import Project
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+_SIMPLE = (
+    *(ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Raise, ast.Assert),
+    *(ast.Import, ast.ImportFrom, ast.Pass, ast.Delete, ast.Global, ast.Nonlocal),
+    *(ast.Break, ast.Continue),
+)
+_CONTEXTS = frozenset({ast.Load, ast.Store, ast.Del})
 _LINE_END = re.compile("\r\n|\r|\n")
 
 
@@ -98,36 +105,46 @@ class ModuleFacts:
     # -- tree -----------------------------------------------------------------------------------
 
     @cached_property
-    def _walked(
-        self,
-    ) -> tuple[dict[ast.AST, ast.AST], list[ast.Call], list[FunctionNode], list[ast.ClassDef]]:
+    def _outline(self) -> tuple[dict[ast.AST, ast.AST], list[ast.stmt]]:
+        """Statements and their parents; most questions need nothing inside a statement."""
         parents: dict[ast.AST, ast.AST] = {}
-        calls: list[ast.Call] = []
-        functions: list[FunctionNode] = []
-        classes: list[ast.ClassDef] = []
+        statements: list[ast.stmt] = []
         stack: list[ast.AST] = [self.tree]
         while stack:
             node = stack.pop()
-            children: list[ast.AST] = []
-            for name in node._fields:
-                value = getattr(node, name, None)
+            for name in _BLOCKS:
+                for child in getattr(node, name, ()):
+                    parents[child] = node
+                    if isinstance(child, ast.stmt):
+                        statements.append(child)
+                        if isinstance(child, _SIMPLE):
+                            continue
+                    stack.append(child)  # or an except handler, or a case
+        statements.sort(key=lambda s: (s.lineno, s.col_offset))
+        return parents, statements
+
+    @cached_property
+    def _walked(self) -> tuple[dict[ast.AST, ast.AST], list[ast.Call]]:
+        parents: dict[ast.AST, ast.AST] = {}
+        calls: list[ast.Call] = []
+        stack: list[ast.AST] = [self.tree]
+        while stack:
+            node = stack.pop()
+            for value in node.__dict__.values():
                 if value.__class__ is list:
-                    children += [item for item in value if isinstance(item, ast.AST)]
-                elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
-                    children.append(value)
-            for child in children:
-                parents[child] = node
-                if child.__class__ is ast.Call:
-                    calls.append(child)
-                elif child.__class__ in _FUNCTIONS:
-                    functions.append(child)
-                elif child.__class__ is ast.ClassDef:
-                    classes.append(child)
-            stack += children
+                    for child in value:
+                        if isinstance(child, ast.AST):
+                            parents[child] = node
+                            stack.append(child)
+                            if isinstance(child, ast.Call):
+                                calls.append(child)
+                elif isinstance(value, ast.AST) and value.__class__ not in _CONTEXTS:
+                    parents[value] = node
+                    stack.append(value)
+                    if isinstance(value, ast.Call):
+                        calls.append(value)
         calls.sort(key=lambda c: (c.end_lineno, c.end_col_offset))
-        functions.sort(key=lambda f: (f.lineno, f.col_offset))
-        classes.sort(key=lambda c: (c.lineno, c.col_offset))
-        return parents, calls, functions, classes
+        return parents, calls
 
     @property
     def parents(self) -> Mapping[ast.AST, ast.AST]:
@@ -139,26 +156,36 @@ class ModuleFacts:
         return self._walked[1]
 
     @property
-    def functions(self) -> list[FunctionNode]:
-        return self._walked[2]
+    def statements(self) -> list[ast.stmt]:
+        """Every statement of the file, in order."""
+        return self._outline[1]
 
-    @property
+    @cached_property
+    def functions(self) -> list[FunctionNode]:
+        return [node for node in self.statements if isinstance(node, _FUNCTIONS)]
+
+    @cached_property
     def classes(self) -> list[ast.ClassDef]:
-        return self._walked[3]
+        return [node for node in self.statements if isinstance(node, ast.ClassDef)]
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        """The node right around a node."""
+        if isinstance(node, (ast.stmt, ast.ExceptHandler, ast.match_case)):
+            return self._outline[0].get(node)
+        return self.parents.get(node)
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """Parents from the innermost outwards."""
-        parents = self.parents
-        current = parents.get(node)
+        current = self.parent(node)
         while current is not None:
             yield current
-            current = parents.get(current)
+            current = self.parent(current)
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """The statement that contains a node (the node itself when it is one)."""
         current: ast.AST | None = node
         while current is not None and not isinstance(current, ast.stmt):
-            current = self.parents.get(current)
+            current = self.parent(current)
         assert current is not None
         return current
 
@@ -171,14 +198,14 @@ class ModuleFacts:
 
     def method_class(self, function: ast.AST | None) -> ast.ClassDef | None:
         """The class whose body holds this function, or None."""
-        parent = self.parents.get(function) if function is not None else None
+        parent = self.parent(function) if function is not None else None
         while isinstance(parent, (ast.If, ast.Try)):
-            parent = self.parents.get(parent)
+            parent = self.parent(parent)
         return parent if isinstance(parent, ast.ClassDef) else None
 
     def block(self, statement: ast.stmt) -> list[ast.stmt]:
         """The list of statements that a statement stands in."""
-        parent = self.parents[statement]
+        parent = self.parent(statement)
         for name in ("body", "orelse", "finalbody"):
             block = getattr(parent, name, None)
             if isinstance(block, list) and statement in block:

@@ -8,8 +8,10 @@ tensors, results of calls) resolve to nothing.
 from __future__ import annotations
 
 import ast
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,7 +59,8 @@ class Names:
     """Scopes and bindings of one module."""
 
     def __init__(self, module: ModuleFacts) -> None:
-        self.module = module
+        # Without a cycle, a file's facts are freed as soon as the file is done.
+        self.module: ModuleFacts = weakref.proxy(module)
         self._scopes: dict[ast.AST, dict[str, list[Binding]]] = {}
         self._attributes: dict[ast.ClassDef, dict[str, list[Binding]]] = {}
 
@@ -169,23 +172,26 @@ class Names:
         table = self._attributes.get(cls)
         if table is None:
             table = {name: list(found) for name, found in self.bindings(cls).items()}
-            for node in ast.walk(cls):
-                if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
-                    continue
+            for attribute, node in self._attribute_assignments:
+                assert isinstance(attribute.value, ast.Name)
                 function = self.module.function(node)
-                me = self_name(function) if self.module.method_class(function) is cls else None
-                if me is None:
-                    continue
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    if (
-                        isinstance(target, ast.Attribute)
-                        and isinstance(target.value, ast.Name)
-                        and target.value.id == me
-                    ):
+                if self.module.method_class(function) is cls:
+                    if attribute.value.id == self_name(function):
                         binding = Binding(node, value=node.value, always=False)
-                        table.setdefault(target.attr, []).append(binding)
+                        table.setdefault(attribute.attr, []).append(binding)
             self._attributes[cls] = table
         return table
+
+    @cached_property
+    def _attribute_assignments(self) -> list[tuple[ast.Attribute, ast.Assign | ast.AnnAssign]]:
+        """Every ``name.attr = value`` of the module."""
+        return [
+            (target, node)
+            for node in self.module.statements
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name)
+        ]
 
     # -- resolution -----------------------------------------------------------------------------
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,13 @@ class Project:
         self._modules: dict[Path, ModuleFacts | None] = {}
         self._exports: dict[str, str] = {}
         self._contents: dict[Path, bytes] = {}
+        self._loaded: set[Path] = set()
+        self._neighbours: dict[Path, tuple[Path, ...]] = {}
+
+    @property
+    def loaded(self) -> frozenset[Path]:
+        """The files read so far to answer questions about others."""
+        return frozenset(self._loaded)
 
     # -- module names ---------------------------------------------------------------------------
 
@@ -112,6 +119,10 @@ class Project:
         if path not in self._modules:
             from .module import parse_module
 
+            self._loaded.add(path)
+            if len(self._modules) > _MAX_MODULES:
+                self._modules.clear()
+
             try:
                 text = path.read_bytes().decode("utf-8-sig")
                 self._modules[path] = parse_module(text, str(path), self)
@@ -150,7 +161,7 @@ class Project:
         yield module
         here = Path(module.path).absolute()
         needles = [word.encode() for word in words]
-        for path in self.files:
+        for path in self.neighbours(module):
             if path.absolute() == here or not any(n in self._bytes(path) for n in needles):
                 continue
             other = self.load(path)
@@ -159,6 +170,9 @@ class Project:
 
     def _bytes(self, path: Path) -> bytes:
         if path not in self._contents:
+            self._loaded.add(path)
+            if len(self._contents) > _MAX_NEIGHBOURS:
+                self._contents.clear()
             try:
                 self._contents[path] = path.read_bytes()
             except OSError:
@@ -223,19 +237,38 @@ class Project:
             return call.args[names.index(parameter)]
         return None
 
-    @cached_property
-    def files(self) -> tuple[Path, ...]:
-        """Every Python file under the roots' packages, for questions like "who calls this?"."""
-        found: dict[Path, None] = {}
-        for root in self.roots:
-            base = root if root.is_dir() else root.parent
-            if root.is_file() and not (base / "__init__.py").is_file():
-                found[root] = None
-                continue
-            for path in sorted(base.rglob("*.py")):
-                if not _HIDDEN.intersection(path.relative_to(base).parts):
-                    found[path] = None
-        return tuple(found)
+    # -- neighbours -----------------------------------------------------------------------------
+
+    def neighbours(self, module: ModuleFacts) -> tuple[Path, ...]:
+        """The Python files around a module, itself included, that can be expected to know it.
+
+        They are those of its folder, and of the folders above as long as these belong to the same
+        package or to the user's roots and hold few enough files to be read for one question.
+        """
+        folder = Path(module.path).parent
+        if folder in self._neighbours:
+            return self._neighbours[folder]
+        files: tuple[Path, ...] = (Path(module.path),)
+        current = folder
+        while self._belongs(current):
+            found = _python_files(current)
+            if found is None:
+                break
+            files = found
+            if current == current.parent:
+                break
+            current = current.parent
+        self._neighbours[folder] = files
+        return files
+
+    def _belongs(self, folder: Path) -> bool:
+        if (folder / "__init__.py").is_file():
+            return True
+        absolute = folder.absolute()
+        return any(
+            root.is_dir() and (absolute == root.absolute() or root.absolute() in absolute.parents)
+            for root in self.roots
+        )
 
 
 def _constructs(node: ast.expr, cls: str) -> bool:
@@ -250,4 +283,17 @@ def _constructs(node: ast.expr, cls: str) -> bool:
     )
 
 
+def _python_files(folder: Path) -> tuple[Path, ...] | None:
+    """The Python files below a folder, sorted; None where there are too many to read."""
+    found: list[Path] = []
+    for base, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _HIDDEN]
+        found += [Path(base, name) for name in names if name.endswith(".py")]
+        if len(found) > _MAX_NEIGHBOURS:
+            return None
+    return tuple(sorted(found))
+
+
+_MAX_MODULES = 60
+_MAX_NEIGHBOURS = 300
 _HIDDEN = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})

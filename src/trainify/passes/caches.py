@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
-from ..facts.flow import view_of
+from ..facts.flow import is_allocation, view_of
 from ..facts.guards import gradient_unwanted
 from ..findings import Edit, Finding, Fix, Safety
 from . import Rule
@@ -64,10 +64,15 @@ class Attention(nn.Module):
     ),
 )
 
-NEEDLES = (b"cache", b"_buffer[", b"past_k")
+NEEDLES = (
+    *(b"cache[", b"cache_k[", b"cache_v[", b"k_buffer[", b"v_buffer["),
+    *(b"_cache.view(", b"index_copy_(", b"index_put_(", b"].copy_("),
+)
 
 _CACHE = re.compile(r"cache|past_(key|value|kv)|(^|_)(k|v|kv|key|value)_buffer|(^|_)kv(_|$)")
 _NOT_CACHE = re.compile(r"cos|sin|rope|freq|mask|pos|_loc|scale|table|len|conv|ssm|lru")
+_NOT_A_STEP = ("__init__", "reset", "clear", "reset_parameters")
+_INDEX = re.compile(r"(^|_)(slots?|slot_mapping|loc|locs|indices|positions|pos)(_|$)")
 _SETTERS = {"copy_": 0, "index_copy_": 2, "index_put_": 1, "scatter_": 2}
 
 
@@ -90,14 +95,15 @@ class Write:
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     writes: dict[FunctionNode, list[Write]] = {}
-    for function in module.functions:
-        if function.name in ("__init__", "reset", "clear", "reset_parameters"):
+    for statement in module.statements:
+        if not isinstance(statement, (ast.Assign, ast.Expr)):
             continue
-        for node in ast.walk(function):
-            if isinstance(node, (ast.Assign, ast.Expr)) and module.function(node) is function:
-                write = _write(module, node)
-                if write is not None and not gradient_unwanted(module, node):
-                    writes.setdefault(function, []).append(write)
+        write = _write(module, statement)
+        function = module.function(statement) if write is not None else None
+        if write is None or function is None or function.name in _NOT_A_STEP:
+            continue
+        if not gradient_unwanted(module, statement):
+            writes.setdefault(function, []).append(write)
     for function, found in writes.items():
         yield from _judge(module, options, function, found)
 
@@ -116,12 +122,28 @@ def _write(module: ModuleFacts, statement: ast.Assign | ast.Expr) -> Write | Non
         if position is None or len(call.args) <= position:
             return None
         target, value = call.func.value, call.args[position]
+        if call.func.attr == "copy_" and not isinstance(target, (ast.Subscript, ast.Call)):
+            return None  # the state of a stream, replaced as a whole
     base = _base(target)
     if base is None or not _is_cache(module, base) or isinstance(value, ast.Constant):
+        return None
+    if isinstance(target, ast.Subscript) and not _addresses_tensor(target):
         return None
     if not _is_activation(module, value):
         return None
     return Write(statement, target, value, base)
+
+
+def _addresses_tensor(target: ast.Subscript) -> bool:
+    """Whether a subscript writes into a tensor: ``cache[layer] = x`` fills a list or a dict."""
+    for part in _parts(target):
+        if isinstance(part, ast.Slice) or _is_ellipsis(part):
+            return True
+        if isinstance(part, ast.Name) and _INDEX.search(part.id):
+            return True
+        if isinstance(part, ast.Attribute) and _INDEX.search(part.attr):
+            return True
+    return False
 
 
 def _base(target: ast.expr) -> ast.expr | None:
@@ -155,9 +177,13 @@ def _is_cache(module: ModuleFacts, base: ast.expr) -> bool:
         return True
     value = definition.value
     # a local made here, torch.zeros(...), dies with the call
-    return value is not None and any(
-        isinstance(n, (ast.Name, ast.Attribute)) and _CACHE.search(_identifier(n))
-        for n in ast.walk(value)
+    return (
+        value is not None
+        and not is_allocation(value)
+        and any(
+            isinstance(n, (ast.Name, ast.Attribute)) and _CACHE.search(_identifier(n))
+            for n in ast.walk(value)
+        )
     )
 
 

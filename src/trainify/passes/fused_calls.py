@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..catalog import CONSTANTS, BindError, FusedOp, lookup, roots
+from ..catalog import CONSTANTS, BindError, FusedOp, lookup, roots, short_names
 from ..facts import ModuleFacts, Target
 from ..facts.flow import view_of
 from ..facts.guards import gradient_unwanted
@@ -116,13 +117,30 @@ def norm(out, *args):
 
 _ANY = ast.Name("x")
 
-NEEDLES = tuple(root.encode() for root in roots())
+# Modules whose name is a common word are looked for in import statements only; the stems find
+# calls through a project's own module that re-exports an op.
+_WORDS = ("kernels", "rotary", "flash_attn")
+_STEMS = (b"rms_norm(", b"rmsnorm(", b"_and_mul(", b"rotary_embedding(")
+NEEDLES = (
+    *(root.encode() for root in roots() if root not in _WORDS),
+    *(f"{verb} {root}".encode() for root in _WORDS for verb in ("import", "from")),
+    *_STEMS,
+)
+_IMPORTS = re.compile(
+    r"torch\.ops|import_module|get_kernel|^[ \t]*(?:from|import)[ \t]+(?:%s)\b" % "|".join(roots()),
+    re.MULTILINE,
+)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     """Findings for every call of a fused op in a place where a gradient may be wanted."""
     sites: list[Site] = []
+    direct = _IMPORTS.search(module.text) is not None
+    if not direct and not any(stem.decode() in module.text for stem in _STEMS):
+        return
     for call in module.calls:
+        if not direct and _last_name(call.func) not in short_names():
+            continue  # an alias made in this file needs an import in this file
         match = _match(module, call)
         if match is None or gradient_unwanted(module, call):
             continue
@@ -141,10 +159,14 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         yield from _Rewriter(module, options, sites).findings()
 
 
+def _last_name(node: ast.expr) -> str:
+    return getattr(node, "attr", None) or getattr(node, "id", "")
+
+
 def _match(module: ModuleFacts, call: ast.Call) -> tuple[FusedOp, Target] | None:
     for target in module.resolve(call.func):
         op = lookup(target.name)
-        if op is None and "." in target.name:
+        if op is None and target.name.rpartition(".")[2] in short_names():
             op = lookup(module.project.follow(module, target.name))
         if op is not None:
             return op, target
@@ -216,7 +238,7 @@ class Site:
         defaults = {a.name: a.default for a in self.op.signature.arguments}
         for name in self.op.unsupported:
             node = self.bound.get(name)
-            if node is None or _is_none(node) or self.module.source(node) == defaults[name]:
+            if node is None or _is_none(node) or _equals(node, defaults[name]):
                 continue
             return name
         return None
@@ -236,6 +258,14 @@ class Site:
                 node = node.func.value
             else:
                 return self.module.source(node)
+
+
+def _equals(node: ast.expr, default: str | None) -> bool:
+    """Whether an expression is a literal of the same value as a default."""
+    try:
+        return bool(ast.literal_eval(node) == ast.literal_eval(default or ""))
+    except (ValueError, SyntaxError):
+        return False
 
 
 def _is_none(node: ast.expr | None) -> bool:
@@ -584,7 +614,7 @@ class _StatementRewriter:
                     raise _NoRewrite("its output buffer is read later")
                 self.before.append(f"{write.place.text} = {value}")
                 value = write.place.text
-        parent = self.module.parents[site.call]
+        parent = self.module.parent(site.call)
         if isinstance(parent, (ast.Attribute, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Compare)):
             tree = ast.parse(value, mode="eval").body
             if not isinstance(tree, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Tuple)):

@@ -115,6 +115,17 @@ _NOT_TRAINED = re.compile(
     r"teacher|ema|target|momentum|metric|score|inception|lpips|reward|safety|frozen|rotary|rope",
     re.IGNORECASE,
 )
+_WITH_WEIGHTS = re.compile(
+    r"Linear|Embedding|Conv|Norm|Module(List|Dict)|Sequential|Attention|LSTM|GRU|RNN|Transformer|"
+    r"Parameter"
+)
+_CLASS_NAME = re.compile(r"[A-Z][a-z]+(?:[A-Z]|\w*(?:Norm|Linear|Embedding))|Parameter$")
+_NO_MODULE = re.compile(
+    r"Config|Token|Process|Cache|Dict|Lock|Queue|Manager|Buffer|Dataset|Loader|Logger|Scheduler"
+)
+_DISCRETE = frozenset(
+    "indices argmax argmin argsort multinomial long int int32 int64 bool topk_indices".split()
+)
 _REFERENCE = re.compile(r"teacher|target|ema|frozen|ref(erence)?_|_ref\b|old_", re.IGNORECASE)
 
 
@@ -123,7 +134,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         for decorator in function.decorator_list:
             if is_forward(function) and no_grad_scope(module, decorator):
                 cls = module.method_class(function)
-                if cls is not None and holds_weights(module, cls):
+                if cls is None or not holds_weights(module, cls) or _returns_numbers(function):
+                    continue
+                if not gradient_unwanted(module, cls):
                     yield _forward(module, function, decorator)
     yield from _losses(module)
     yield from _entries(module)
@@ -150,15 +163,24 @@ def holds_weights(module: ModuleFacts, cls: ast.ClassDef) -> bool:
 
 
 def _makes_module(module: ModuleFacts, call: ast.Call) -> bool:
-    name = module.source(call.func).rpartition(".")[2]
     for target in module.resolve(call.func):
-        if target.name.startswith("torch.nn.") and not target.name.startswith(
-            "torch.nn.functional"
-        ):
-            return True
-    return name == "Parameter" or bool(
-        re.match(r"[A-Z][a-z]+(?:[A-Z]|\w*(?:Norm|Linear|Embedding))", name)
-    )
+        if target.name.startswith("torch."):
+            return bool(_WITH_WEIGHTS.search(target.name.rpartition(".")[2]))
+    name = module.source(call.func).rpartition(".")[2]
+    return bool(_CLASS_NAME.match(name)) and not _NO_MODULE.search(name)
+
+
+def _returns_numbers(function: FunctionNode) -> bool:
+    """Whether everything a function returns is discrete: indices, masks, integers."""
+    returns = [n for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
+    return bool(returns) and all(_is_discrete(n.value) for n in returns if n.value is not None)
+
+
+def _is_discrete(value: ast.expr) -> bool:
+    if isinstance(value, ast.Compare):
+        return True
+    names = {n.attr for n in ast.walk(value) if isinstance(n, ast.Attribute)}
+    return not names.isdisjoint(_DISCRETE)
 
 
 @dataclass(frozen=True)
@@ -366,6 +388,8 @@ def _name_node(function: FunctionNode) -> ast.expr:
 
 
 def _losses(module: ModuleFacts) -> Iterator[Finding]:
+    if ".backward(" not in module.text:
+        return
     for call in module.calls:
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
             continue
@@ -385,7 +409,7 @@ def _losses(module: ModuleFacts) -> Iterator[Finding]:
 
 def _scope_around(module: ModuleFacts, statement: ast.stmt) -> ast.With | None:
     """The ``with`` right around a statement, when it switches gradients off."""
-    parent = module.parents.get(statement)
+    parent = module.parent(statement)
     if isinstance(parent, ast.With) and any(
         no_grad_scope(module, item.context_expr) for item in parent.items
     ):

@@ -85,7 +85,7 @@ class Head(nn.Module):
     ),
 )
 
-NEEDLES = (b"out=", b"_(")
+NEEDLES = (b", out=", b".mul_(", b".div_(", b".add_(", b".sub_(", b" *= ", b" /= ")
 
 _SAVES_RESULT = frozenset(
     "tanh sigmoid exp expm1 softmax log_softmax rsqrt sqrt reciprocal tan relu selu "
@@ -95,20 +95,19 @@ _OPERATORS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/"}
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    found: list[tuple[str, str, Change]] = []
+    for statement in module.statements:
+        if not isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign)):
+            continue
+        hit = _out(module, statement) or _overwrite(module, statement)
+        if hit is None or not _in_network(module, statement):
+            continue
+        if not gradient_unwanted(module, statement):
+            found.append(hit)
+    if not found:
+        return
     from ..rewrite import branch
 
-    found: list[tuple[str, str, Change]] = []
-    for function in module.functions:
-        if not _is_network(module, function):
-            continue
-        for node in ast.walk(function):
-            if not isinstance(node, (ast.Expr, ast.Assign, ast.AugAssign)):
-                continue
-            if module.function(node) is not function:
-                continue
-            hit = _out(module, node) or _overwrite(module, node)
-            if hit is not None and not gradient_unwanted(module, node):
-                found.append(hit)
     vocabulary = branch.Vocabulary(module)
     for run in branch.group(module, [change for _, _, change in found]):
         fixes: dict[str, Fix] = {}
@@ -122,9 +121,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
                 yield module.finding(rule, message, change.first, fixes)
 
 
-def _is_network(module: ModuleFacts, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function is a method of a class with a forward."""
-    cls = module.method_class(function)
+def _in_network(module: ModuleFacts, statement: ast.stmt) -> bool:
+    """Whether a statement stands in a method of a class with a forward."""
+    cls = module.method_class(module.function(statement))
     return cls is not None and any(
         isinstance(node, ast.FunctionDef) and node.name == "forward" for node in cls.body
     )
@@ -132,9 +131,6 @@ def _is_network(module: ModuleFacts, function: ast.FunctionDef | ast.AsyncFuncti
 
 def _out(module: ModuleFacts, statement: ast.stmt) -> tuple[str, str, Change] | None:
     """``torch.f(..., out=t)`` as a statement, or assigned."""
-    from ..rewrite.branch import Change
-    from ..rewrite.functionalize import CannotFunctionalize, functionalize
-
     call = statement.value if isinstance(statement, (ast.Expr, ast.Assign)) else None
     if not isinstance(call, ast.Call):
         return None
@@ -144,6 +140,9 @@ def _out(module: ModuleFacts, statement: ast.stmt) -> tuple[str, str, Change] | 
     names = [t.name for t in module.resolve(call.func)]
     if not any(n.startswith("torch.") and not n.startswith("torch.ops.") for n in names):
         return None
+    from ..rewrite.branch import Change
+    from ..rewrite.functionalize import CannotFunctionalize, functionalize
+
     text = module.source(call.func)
     message = (
         f"`{text}(..., out=...)` does not support automatic differentiation: forward raises when "
@@ -190,9 +189,6 @@ def _tensors(module: ModuleFacts, call: ast.Call) -> list[str] | None:
 
 def _overwrite(module: ModuleFacts, statement: ast.stmt) -> tuple[str, str, Change] | None:
     """``t.mul_(...)`` or ``t *= ...`` right after an operation that saved ``t``."""
-    from ..rewrite.branch import Change
-    from ..rewrite.functionalize import CannotFunctionalize, functionalize
-
     if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
         name: ast.Name = statement.target
         operator = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}.get(type(statement.op))
@@ -217,6 +213,9 @@ def _overwrite(module: ModuleFacts, statement: ast.stmt) -> tuple[str, str, Chan
     saver = _saver(module, statement, name.id)
     if saver is None:
         return None
+    from ..rewrite.branch import Change
+    from ..rewrite.functionalize import CannotFunctionalize, functionalize
+
     message = f"`{name.id}` is overwritten in place, but `{saver}` saved it for backward, which will raise."
     change = Change([statement], [], wants=[name.id], title="out-of-place form")
     reference = ast.copy_location(ast.Name(id=name.id, ctx=ast.Load()), name)
