@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from . import passes
-from .findings import STRATEGIES, Finding, Fix, Safety, apply_edits, select_fixes
+from .findings import STRATEGIES, Edit, Finding, Fix, Safety, apply_edits, select_fixes
 from .source import Change, SourceError, decode, encode
 from .suppressions import comments, suppressions
 
@@ -88,15 +88,14 @@ def check_text(
 ) -> list[Finding]:
     """Return the findings in ``text``, in order of place, without those a comment silences.
 
+    A pass is only asked where one of its needles stands.
     Raises :class:`~trainify.source.SourceError` where ``text`` is not Python.
     """
     options = options or Options()
     module = _parse(text, path, project)
     found: dict[tuple[int, int, str], Finding] = {}
-    for each in passes.all_passes():
+    for each in passes_for(text.encode(errors="replace")):
         if not any(options.selects(rule.code) for rule in each.RULES):
-            continue
-        if not any(needle in text for needle in _words(each.NEEDLES)):
             continue
         try:
             for finding in each.find(module, options):
@@ -175,9 +174,22 @@ def _keep_comments(text: str, finding: Finding) -> Finding:
     return finding if fixes == finding.fixes else replace(finding, fixes=fixes)
 
 
+def _lines(text: str, edit: Edit) -> list[str]:
+    return text[edit.start : edit.end].splitlines()
+
+
 def _keep_comments_of(text: str, fix: Fix) -> Fix:
     if fix.safety is not Safety.SAFE or not any("#" in text[e.start : e.end] for e in fix.edits):
         return fix
+    kept = "".join(edit.text for edit in fix.edits)
+    tails = [
+        line[line.find("#") :].rstrip()
+        for e in fix.edits
+        for line in _lines(text, e)
+        if "#" in line
+    ]
+    if all(kept.count(tail) >= tails.count(tail) for tail in tails):
+        return fix  # moved at most; telling comments from strings takes reading the whole file
     before = Counter(comment for _, comment in comments(text))
     after = Counter(comment for _, comment in comments(apply_edits(text, fix.edits)))
     lost = before - after
@@ -254,7 +266,7 @@ class Session:
 
     def data(self, data: bytes, path: str) -> FileReport | None:
         """Check or fix the bytes of a file, without touching the file itself."""
-        if not may_concern(data):
+        if next(passes_for(data), None) is None:
             return None
         try:
             return self._report(data, path)
@@ -289,24 +301,22 @@ def _traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def may_concern(data: bytes) -> bool:
-    """Whether any pass could have something to say about a file of these bytes."""
-    return any(needle in data for needle in _needles(passes.all_passes()))
+def passes_for(data: bytes) -> Iterator[passes.Pass]:
+    """The passes that could have something to say about a file of these bytes."""
+    return (
+        each
+        for each, needles in _needles(passes.all_passes())
+        if any(needle in data for needle in needles)
+    )
 
 
 @cache
-def _words(needles: tuple[bytes, ...]) -> tuple[str, ...]:
-    return tuple(needle.decode() for needle in needles)
-
-
-@cache
-def _needles(of: tuple[passes.Pass, ...]) -> tuple[bytes, ...]:
-    """The needles without those that hold a shorter one."""
-    found: list[bytes] = []
-    for needle in sorted({needle for each in of for needle in each.NEEDLES}, key=len):
-        if not any(shorter in needle for shorter in found):
-            found.append(needle)
-    return tuple(found)
+def _needles(of: tuple[passes.Pass, ...]) -> tuple[tuple[passes.Pass, tuple[bytes, ...]], ...]:
+    """Each pass with those of its needles that hold no other one."""
+    return tuple(
+        (each, tuple(n for n in each.NEEDLES if not any(o in n and o != n for o in each.NEEDLES)))
+        for each in of
+    )
 
 
 def check_paths(
@@ -443,7 +453,10 @@ def _start_worker(session: Session) -> None:
 
     _worker = session
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the main process's to handle
-    gc.freeze()  # what was inherited is not garbage
+    # A syntax tree is a lot of objects and no garbage: looking for some at every turn takes longer
+    # than making it.
+    gc.freeze()
+    gc.set_threshold(100_000)
 
 
 def _work(paths: list[str]) -> tuple[list[FileReport | None], frozenset[str]]:

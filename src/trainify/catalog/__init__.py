@@ -109,12 +109,6 @@ def lookup(qualified_name: str) -> FusedOp | None:
     return op
 
 
-@cache
-def short_names() -> frozenset[str]:
-    """The last components of all names (``rms_norm``), under which a project may re-export an op."""
-    return frozenset(name.rpartition(".")[2] for name in _by_name())
-
-
 def roots() -> Iterator[str]:
     """The top-level packages that own a fused op (``vllm``, ``flashinfer``, ``torch.ops``)."""
     seen: dict[str, None] = {}

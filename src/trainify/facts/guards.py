@@ -48,7 +48,7 @@ def gradient_unwanted(module: ModuleFacts, node: ast.AST) -> bool:
             if implies_unwanted(module, parent.test, in_body):
                 return True
         if isinstance(parent, (ast.With, ast.AsyncWith)) and child in parent.body:
-            if any(no_grad_scope(module, item.context_expr) for item in parent.items):
+            if any(no_grad_scope(module, item.context_expr, parent) for item in parent.items):
                 return True
         if isinstance(child, ast.stmt) and _left_before(module, parent, child):
             return True
@@ -57,7 +57,7 @@ def gradient_unwanted(module: ModuleFacts, node: ast.AST) -> bool:
                 return True
             if not is_forward(parent) and (
                 is_inference_entry(module, parent)
-                or any(no_grad_scope(module, d) for d in parent.decorator_list)
+                or any(no_grad_scope(module, d, parent) for d in parent.decorator_list)
             ):
                 return True
         child = parent
@@ -123,13 +123,16 @@ def implies_unwanted(module: ModuleFacts, test: ast.expr, value: bool, depth: in
     return False
 
 
-def no_grad_scope(module: ModuleFacts, node: ast.expr) -> bool:
-    """Whether a context manager or decorator switches gradients off, always."""
+def no_grad_scope(module: ModuleFacts, node: ast.expr, at: ast.stmt | None = None) -> bool:
+    """Whether a context manager or decorator switches gradients off, always.
+
+    ``at`` is the ``with`` statement or the decorated function.
+    """
     call = node if isinstance(node, ast.Call) else None
     function = call.func if call is not None else node
     if isinstance(function, ast.Attribute) and function.attr not in _NO_GRAD_NAMES:
         return False  # most decorators and contexts; an alias is a bare name
-    names = {t.name for t in module.resolve(function)}
+    names = {t.name for t in module.resolve(function, at)}
     if names.isdisjoint(NO_GRAD):
         return False
     mode = None

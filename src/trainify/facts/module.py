@@ -222,9 +222,12 @@ class ModuleFacts:
     def names(self) -> Names:
         return Names(self)
 
-    def resolve(self, node: ast.expr) -> tuple[Target, ...]:
-        """What an expression can stand for: qualified names, most recent binding first."""
-        return self.names.resolve(node)
+    def resolve(self, node: ast.expr, at: ast.stmt | None = None) -> tuple[Target, ...]:
+        """What an expression can stand for: qualified names, most recent binding first.
+
+        ``at`` spares looking for the statement of a name that is not an attribute of ``self``.
+        """
+        return self.names.resolve(node, at)
 
     def is_name(self, node: ast.expr, *qualified: str) -> bool:
         """Whether an expression can stand for one of these qualified names."""

@@ -195,25 +195,28 @@ class Names:
 
     # -- resolution -----------------------------------------------------------------------------
 
-    def resolve(self, node: ast.expr) -> tuple[Target, ...]:
-        return tuple(dict.fromkeys(self._resolve(node, 0)))
+    def resolve(self, node: ast.expr, at: ast.stmt | None = None) -> tuple[Target, ...]:
+        """What ``node`` can stand for; ``at`` is its statement, where the caller knows it."""
+        return tuple(dict.fromkeys(self._resolve(node, 0, at)))
 
     def resolve_name(self, name: str, at: ast.AST) -> tuple[Target, ...]:
         """What a name stands for at some place of the file."""
         return tuple(dict.fromkeys(self._resolve_name(name, self.scope_of(at), 0)))
 
-    def _resolve(self, node: ast.expr, depth: int) -> Iterator[Target]:
+    def _resolve(
+        self, node: ast.expr, depth: int, at: ast.stmt | None = None
+    ) -> Iterator[Target]:
         if depth > _MAX_DEPTH:
             return
         if isinstance(node, ast.Name):
-            yield from self._resolve_name(node.id, self.scope_of(node), depth)
+            yield from self._resolve_name(node.id, self.scope_of(at or node), depth)
         elif isinstance(node, ast.Attribute):
-            if isinstance(node.value, ast.Name):
+            if isinstance(node.value, ast.Name) and at is None:
                 cls = self.self_class(node.value)
                 if cls is not None:
                     yield from self._resolve_attribute(cls, node.attr, depth)
                     return
-            for base in self._resolve(node.value, depth + 1):
+            for base in self._resolve(node.value, depth + 1, at):
                 yield Target(f"{base.name}.{node.attr}")
         elif isinstance(node, ast.IfExp):
             yield from self._resolve(node.body, depth + 1)

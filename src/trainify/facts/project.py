@@ -21,7 +21,8 @@ class Project:
     def __init__(self, roots: Iterable[str | Path] = ()) -> None:
         self.roots = tuple(Path(root) for root in roots)
         self._modules: dict[Path, ModuleFacts | None] = {}
-        self._exports: dict[str, str] = {}
+        self._exports: dict[str, str | None] = {}
+        self._found: dict[tuple[Path, str], Path | None] = {}
         self._contents: dict[Path, bytes] = {}
         self._loaded: set[Path] = set()
         self._neighbours: dict[Path, tuple[Path, ...]] = {}
@@ -55,54 +56,52 @@ class Project:
 
     # -- other modules --------------------------------------------------------------------------
 
-    def follow(self, module: ModuleFacts, qualified: str) -> str:
+    def follow(self, module: ModuleFacts, qualified: str, words: tuple[bytes, ...]) -> str:
         """The name a project's own module re-exports under ``qualified``; itself when it does not.
 
-        ``pkg.ops.rms_norm`` is ``vllm._custom_ops.rms_norm`` when ``pkg/ops.py`` imports it.
+        ``pkg.ops.norm`` is ``vllm._custom_ops.rms_norm`` when ``pkg/ops.py`` imports it so.  Only
+        modules that contain one of the ``words`` are read.
         """
         seen: set[str] = set()
         while qualified not in seen:
             seen.add(qualified)
-            step = self._follow_once(module, qualified)
-            if step is None:
-                return qualified
-            qualified = step
+            if qualified not in self._exports:
+                self._exports[qualified] = self._exported(module, qualified, words)
+            qualified = self._exports[qualified] or qualified
         return qualified
 
-    def _follow_once(self, module: ModuleFacts, qualified: str) -> str | None:
-        known = self._exports.get(qualified)
-        if known is not None:
-            return known or None
+    def _exported(
+        self, module: ModuleFacts, qualified: str, words: tuple[bytes, ...]
+    ) -> str | None:
         owner, _, name = qualified.rpartition(".")
-        answer: str | None = None
-        if owner and owner != module.module_name:
-            other = self.find_module(module, owner)
-            if other is None:
-                moved = self._follow_once(module, owner)
-                answer = f"{moved}.{name}" if moved else None
-            else:
-                found = other.names.bindings(other.tree).get(name, [])
-                for binding in reversed(found):
-                    if binding.qualified and binding.qualified != qualified:
-                        answer = binding.qualified
-                    elif binding.value is not None:
-                        targets = other.names.resolve(binding.value)
-                        answer = targets[0].name if targets else None
-                    if answer is not None:
-                        break
-        self._exports[qualified] = answer or ""
-        return answer
+        if not owner or owner == module.module_name:
+            return None
+        path = self.find_module(module, owner)
+        if path is None:
+            moved = self._exported(module, owner, words)
+            return f"{moved}.{name}" if moved else None
+        if not any(word in self._bytes(path) for word in words):
+            return None
+        other = self.load(path)
+        for binding in reversed(other.names.bindings(other.tree).get(name, [])) if other else ():
+            if binding.qualified and binding.qualified != qualified:
+                return binding.qualified
+            if binding.value is not None and other is not None:
+                targets = other.names.resolve(binding.value)
+                if targets:
+                    return targets[0].name
+        return None
 
-    def find_module(self, module: ModuleFacts, qualified: str) -> ModuleFacts | None:
-        """The project's module of this name, seen from ``module``; None for installed packages."""
+    def find_module(self, module: ModuleFacts, qualified: str) -> Path | None:
+        """The project's file of this module, seen from ``module``; None for installed packages."""
         relative = Path(*qualified.split("."))
         for base in self._bases(module):
-            for candidate in (
-                base / relative / "__init__.py",
-                (base / relative).with_suffix(".py"),
-            ):
-                if candidate.is_file():
-                    return self.load(candidate)
+            key = base, qualified
+            if key not in self._found:
+                places = (base / relative / "__init__.py", (base / relative).with_suffix(".py"))
+                self._found[key] = next((place for place in places if place.is_file()), None)
+            if self._found[key] is not None:
+                return self._found[key]
         return None
 
     def _bases(self, module: ModuleFacts) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..catalog import CONSTANTS, BindError, FusedOp, lookup, roots, short_names
+from ..catalog import CONSTANTS, BindError, FusedOp, lookup, roots
 from ..facts import ModuleFacts, Target
 from ..facts.flow import view_of
 from ..facts.guards import gradient_unwanted
@@ -74,7 +74,7 @@ import torch
 from vllm import _custom_ops as ops
 
 
-def add_norm(hidden, residual, weight, eps):
+def add_norm(hidden, residual, weight: torch.Tensor, eps):
     ops.fused_add_rms_norm(hidden, residual, weight, eps)
     return hidden, residual
 """,
@@ -84,7 +84,7 @@ import torch.nn.functional as F
 from vllm import _custom_ops as ops
 
 
-def add_norm(hidden, residual, weight, eps):
+def add_norm(hidden, residual, weight: torch.Tensor, eps):
     if torch.is_grad_enabled() and (
         hidden.requires_grad or residual.requires_grad or weight.requires_grad
     ):
@@ -121,6 +121,7 @@ _ANY = ast.Name("x")
 # calls through a project's own module that re-exports an op.
 _WORDS = ("kernels", "rotary", "flash_attn")
 _STEMS = (b"rms_norm(", b"rmsnorm(", b"_and_mul(", b"rotary_embedding(")
+_LIBRARIES = tuple(root.encode() for root in roots())
 NEEDLES = (
     *(root.encode() for root in roots() if root not in _WORDS),
     *(f"{verb} {root}".encode() for root in _WORDS for verb in ("import", "from")),
@@ -139,8 +140,6 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     if not direct and not any(stem.decode() in module.text for stem in _STEMS):
         return
     for call in module.calls:
-        if not direct and _last_name(call.func) not in short_names():
-            continue  # an alias made in this file needs an import in this file
         match = _match(module, call)
         if match is None or gradient_unwanted(module, call):
             continue
@@ -159,15 +158,11 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         yield from _Rewriter(module, options, sites).findings()
 
 
-def _last_name(node: ast.expr) -> str:
-    return getattr(node, "attr", None) or getattr(node, "id", "")
-
-
 def _match(module: ModuleFacts, call: ast.Call) -> tuple[FusedOp, Target] | None:
     for target in module.resolve(call.func):
         op = lookup(target.name)
-        if op is None and target.name.rpartition(".")[2] in short_names():
-            op = lookup(module.project.follow(module, target.name))
+        if op is None and not target.name.startswith("torch."):
+            op = lookup(module.project.follow(module, target.name, _LIBRARIES))
         if op is not None:
             return op, target
     return None

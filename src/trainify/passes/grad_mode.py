@@ -132,7 +132,7 @@ _REFERENCE = re.compile(r"teacher|target|ema|frozen|ref(erence)?_|_ref\b|old_", 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for function in module.functions:
         for decorator in function.decorator_list:
-            if is_forward(function) and no_grad_scope(module, decorator):
+            if is_forward(function) and no_grad_scope(module, decorator, function):
                 cls = module.method_class(function)
                 if cls is None or not holds_weights(module, cls) or _returns_numbers(function):
                     continue
@@ -204,7 +204,7 @@ _ENTRY_NEEDLES = ("generate", "sample", "predict", "evaluate", "infer", "complet
 
 def _is_scoped(module: ModuleFacts, function: FunctionNode) -> bool:
     """Whether every run of the model in a function stands under a scope that is there already."""
-    if any(no_grad_scope(module, d) for d in function.decorator_list):
+    if any(no_grad_scope(module, d, function) for d in function.decorator_list):
         return True
     runs = [c for c in ast.walk(function) if isinstance(c, ast.Call) and runs_model(module, c)]
     return bool(runs) and all(_under_scope(module, call, function) for call in runs)
@@ -215,7 +215,7 @@ def _under_scope(module: ModuleFacts, node: ast.AST, function: FunctionNode) -> 
         if ancestor is function:
             return False
         if isinstance(ancestor, (ast.With, ast.AsyncWith)):
-            if any(no_grad_scope(module, item.context_expr) for item in ancestor.items):
+            if any(no_grad_scope(module, item.context_expr, ancestor) for item in ancestor.items):
                 return True
     return False
 
@@ -339,7 +339,7 @@ def _entries(module: ModuleFacts) -> Iterator[Finding]:
             if cls is None or not is_forward(function) or not holds_weights(other, cls):
                 continue
             for decorator in function.decorator_list:
-                if no_grad_scope(other, decorator):
+                if no_grad_scope(other, decorator, function):
                     yield from (
                         _entry(module, f, other, f"{cls.name}.{function.name}", decorator)
                         for f in bare
@@ -411,7 +411,7 @@ def _scope_around(module: ModuleFacts, statement: ast.stmt) -> ast.With | None:
     """The ``with`` right around a statement, when it switches gradients off."""
     parent = module.parent(statement)
     if isinstance(parent, ast.With) and any(
-        no_grad_scope(module, item.context_expr) for item in parent.items
+        no_grad_scope(module, item.context_expr, parent) for item in parent.items
     ):
         return parent
     return None

@@ -1,0 +1,164 @@
+"""Caches: bypassed where they are read back, fed detached values where they are not."""
+
+from __future__ import annotations
+
+import pytest
+from verbs import becomes, findings, fix, rules, stays
+
+HEAD = "import torch\nfrom torch import nn\n\n\n"
+
+
+def test_the_index_of_more_dimensions() -> None:
+    becomes(
+        HEAD
+        + """\
+class Attention(nn.Module):
+    def forward(self, k, b, start, n):
+        self.k_cache[:b, :, start : start + n] = k
+        keys = self.k_cache[:b, :, : start + n]
+        return keys
+""",
+        HEAD
+        + """\
+class Attention(nn.Module):
+    def forward(self, k, b, start, n):
+        if torch.is_grad_enabled() and k.requires_grad:
+            keys = torch.cat((self.k_cache[:b, :, :start], k), dim=2)
+        else:
+            self.k_cache[:b, :, start : start + n] = k
+            keys = self.k_cache[:b, :, : start + n]
+        return keys
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "self.k_cache[:b, start : start + n]",  # not from the beginning
+        "self.k_cache[:b, :n]",  # another end
+        "self.k_cache[b:, : start + n]",  # other rows
+        "self.k_cache",  # all of it
+    ],
+)
+def test_a_read_that_does_not_match_is_reported_only(read: str) -> None:
+    (finding,) = findings(
+        HEAD
+        + f"""\
+class Attention(nn.Module):
+    def forward(self, k, b, start, n):
+        self.k_cache[:b, start : start + n] = k
+        keys = {read}
+        return keys
+"""
+    )
+    assert finding.rule == "TRN401" and not finding.fixes
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "self.k_cache[slots] = k",
+        "self.k_cache.view(-1, 8)[slot_mapping] = k",
+        "self.k_cache.index_copy_(0, slots, k)",
+        "self.k_cache[:, start:end].copy_(k)",
+        "self.k_buffer[layer][loc] = k",
+    ],
+)
+def test_a_cache_that_attention_does_not_read_here_gets_detached_values(write: str) -> None:
+    before = (
+        HEAD
+        + f"""\
+class Attention(nn.Module):
+    def forward(self, q, k, slots, slot_mapping, start, end, layer, loc):
+        {write}
+        return q @ k.mT
+"""
+    )
+    after = before.replace(" = k\n", " = k.detach()\n").replace("k)\n", "k.detach())\n")
+    assert after != before
+    becomes(before, after)
+
+
+def test_detaching_needs_a_look_where_nothing_shows_that_fresh_values_are_used() -> None:
+    before = (
+        HEAD
+        + """\
+class Pool:
+    def set_kv(self, loc, k):
+        self.k_buffer[0][loc] = k
+"""
+    )
+    assert fix(before) == before
+    assert "= k.detach()" in fix(before, unsafe=True)
+
+
+def test_callers_show_that_fresh_values_are_used() -> None:
+    text = fix(
+        HEAD
+        + """\
+class Pool:
+    def set_kv(self, loc, k):
+        self.k_buffer[0][loc] = k
+
+
+class Attention(nn.Module):
+    def forward(self, q, k, loc):
+        self.pool.set_kv(loc, k)
+        return q @ k.mT
+"""
+    )
+    assert "= k.detach()" in text
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "self.cache[token] = word",
+        "self.linear_cache[layer_idx] = k",
+        "self.cos_cache[:n] = cos",
+        "self.k_cache[:n] = 0",
+        "self.k_cache[:n] = k.detach()",
+        "self.k_cache.data[:n] = k",
+        "slot_cache[slots] = positions",
+        "seq_len_cache[:n] = k",
+    ],
+)
+def test_what_is_no_key_value_cache_stays(statement: str) -> None:
+    stays(
+        HEAD
+        + f"""\
+class Attention(nn.Module):
+    def forward(self, k, token, word, layer_idx, n, cos, slots, slot_cache, positions):
+        {statement}
+        return k
+"""
+    )
+
+
+def test_a_local_buffer_is_no_cache() -> None:
+    stays(
+        HEAD
+        + """\
+def forward(k, n):
+    k_cache = torch.zeros(4, 8)
+    k_cache[:n] = k
+    return k_cache
+"""
+    )
+
+
+def test_under_no_grad_stays() -> None:
+    assert (
+        rules(
+            HEAD
+            + """\
+class Attention(nn.Module):
+    def forward(self, k, n):
+        with torch.no_grad():
+            self.k_cache[:, :n] = k
+        return k
+"""
+        )
+        == []
+    )

@@ -1,0 +1,134 @@
+"""A fused call behind a right test, or in a place without gradients, is right as it is."""
+
+from __future__ import annotations
+
+import pytest
+from verbs import rules, stays
+
+HEAD = "import torch\nimport torch.nn.functional as F\nfrom sgl_kernel import rmsnorm\n\n\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        """\
+    if torch.is_grad_enabled():
+        return F.rms_norm(x, x.shape[-1:], w)
+    return rmsnorm(x, w)
+""",
+        """\
+    if torch.is_grad_enabled() and (x.requires_grad or w.requires_grad):
+        y = F.rms_norm(x, x.shape[-1:], w)
+    else:
+        y = rmsnorm(x, w)
+    return y
+""",
+        """\
+    if x.is_contiguous() and not torch.is_grad_enabled():
+        return rmsnorm(x, w)
+    return F.rms_norm(x, x.shape[-1:], w)
+""",
+        """\
+    fast = not (torch.is_grad_enabled() and x.requires_grad)
+    if fast:
+        return rmsnorm(x, w)
+    return F.rms_norm(x, x.shape[-1:], w)
+""",
+        """\
+    if any(t.requires_grad for t in (x, w)):
+        raise ValueError("no backward")
+    return rmsnorm(x, w)
+""",
+        """\
+    return F.rms_norm(x, x.shape[-1:], w) if x.requires_grad else rmsnorm(x, w)
+""",
+        """\
+    with torch.no_grad():
+        return rmsnorm(x, w)
+""",
+        """\
+    with torch.inference_mode():
+        return rmsnorm(x, w)
+""",
+        """\
+    if torch.is_inference_mode_enabled():
+        return rmsnorm(x, w)
+    return F.rms_norm(x, x.shape[-1:], w)
+""",
+    ],
+)
+def test_guarded(body: str) -> None:
+    stays(HEAD + "def f(x, w):\n" + body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        """\
+    if x.is_cuda:
+        return rmsnorm(x, w)
+    return F.rms_norm(x, x.shape[-1:], w)
+""",
+        """\
+    if torch.is_grad_enabled():
+        return rmsnorm(x, w)
+    return F.rms_norm(x, x.shape[-1:], w)
+""",
+        """\
+    if x.is_contiguous() or not torch.is_grad_enabled():
+        return rmsnorm(x, w)
+    return F.rms_norm(x, x.shape[-1:], w)
+""",
+        """\
+    if torch.is_grad_enabled() and x.is_cuda:
+        return F.rms_norm(x, x.shape[-1:], w)
+    return rmsnorm(x, w)
+""",
+        """\
+    with torch.no_grad():
+        scale = x.abs().max()
+    return rmsnorm(x / scale, w)
+""",
+        """\
+    with torch.set_grad_enabled(True):
+        return rmsnorm(x, w)
+""",
+    ],
+)
+def test_not_guarded(body: str) -> None:
+    assert rules(HEAD + "def f(x, w):\n" + body) == ["TRN101"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """\
+class Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        return rmsnorm(x, w)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+""",
+        """\
+@torch.library.custom_op("mine::norm", mutates_args=())
+def norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return rmsnorm(x, w)
+""",
+        """\
+@torch.no_grad()
+def evaluate_norm(x, w):
+    return rmsnorm(x, w)
+""",
+        """\
+class LM(torch.nn.Module):
+    def generate(self, ids):
+        probs = rmsnorm(self(ids), self.w)
+        return probs.argmax(-1)
+""",
+    ],
+)
+def test_kernels_and_inference_stay(text: str) -> None:
+    stays(HEAD + text)

@@ -1,0 +1,120 @@
+"""A call is a fused op by what its name resolves to, and by nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from verbs import rules, stays
+
+from trainify.engine import Options, check_paths
+
+NORM = """
+import torch
+{imports}
+
+class Norm(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+
+    def forward(self, x, weight):
+        {local}
+        out = torch.empty_like(x)
+        {call}(out, x, weight, 1e-6)
+        return out
+"""
+
+
+def norm(imports: str = "", call: str = "", init: str = "pass", local: str = "pass") -> str:
+    return NORM.format(imports=imports, call=call, init=init, local=local)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        norm("from vllm import _custom_ops as ops", "ops.rms_norm"),
+        norm("from vllm import _custom_ops", "_custom_ops.rms_norm"),
+        norm("import vllm._custom_ops", "vllm._custom_ops.rms_norm"),
+        norm("import vllm._custom_ops as c", "c.rms_norm"),
+        norm("from vllm._custom_ops import rms_norm", "rms_norm"),
+        norm("from vllm._custom_ops import rms_norm as fused", "fused"),
+        norm("", "torch.ops._C.rms_norm"),
+        norm("", "torch.ops._C.rms_norm.default"),
+        norm("ops = torch.ops._C", "ops.rms_norm"),
+        norm("from torch import ops", "ops._C.rms_norm"),
+        norm("", "self.op", init="self.op = torch.ops._C.rms_norm"),
+        norm("from vllm import _custom_ops as ops", "self.op", init="self.op = ops.rms_norm"),
+        norm("", "ops.rms_norm", local="from vllm import _custom_ops as ops"),
+        norm("from vllm import _custom_ops as ops", "f", local="f = ops.rms_norm"),
+        norm("from vllm import _custom_ops as ops", "f", local='f = getattr(ops, "rms_norm")'),
+        norm(
+            "try:\n    from vllm import _custom_ops as ops\nexcept ImportError:\n    ops = None",
+            "ops.rms_norm",
+        ),
+        norm(
+            "import sys\nif sys.platform == 'linux':\n    from vllm import _custom_ops as ops\n"
+            "else:\n    ops = None",
+            "ops.rms_norm",
+        ),
+        norm(
+            "import functools\nfrom vllm import _custom_ops as ops",
+            "functools.partial(ops.rms_norm)",
+        ),
+        norm('import importlib\nops = importlib.import_module("vllm._custom_ops")', "ops.rms_norm"),
+    ],
+)
+def test_spellings(text: str) -> None:
+    assert rules(text) == ["TRN101"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        norm("def rms_norm(out, x, w, eps):\n    out.copy_(x * w)", "rms_norm"),
+        norm("from my_package import _custom_ops as ops", "ops.rms_norm"),
+        norm("from vllm import _custom_ops as ops\nimport mine as ops", "ops.rms_norm"),
+        norm("from vllm import _custom_ops as ops", "self.ops.rms_norm"),
+        norm("from vllm import _custom_ops as ops", "ops.rms_norm", local="ops = self.own"),
+        norm("import torch.nn.functional as F", "F.rms_norm"),
+        "from flash_attn import flash_attn_func\n\ndef f(q, k, v):\n    return flash_attn_func(q, k, v)\n",
+    ],
+)
+def test_other_functions_of_the_same_name_stay(text: str) -> None:
+    stays(text)
+
+
+def test_a_name_that_the_project_re_exports(tmp_path: Path) -> None:
+    package = tmp_path / "serving"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "ops.py").write_text("from vllm._custom_ops import rms_norm as fused_norm\n")
+    (package / "own.py").write_text("def rms_norm(out, x, w, eps):\n    out.copy_(x)\n")
+    (package / "layer.py").write_text(
+        "import torch\nfrom .ops import fused_norm as rms_norm\nfrom . import ops, own\n\n"
+        "def f(x, w):\n"
+        "    out = torch.empty_like(x)\n"
+        "    rms_norm(out, x, w, 1e-6)\n"
+        "    b = torch.empty_like(x)\n"
+        "    ops.fused_norm(b, x, w, 1e-6)\n"
+        "    own.rms_norm(b, x, w, 1e-6)\n"
+        "    return out + b\n"
+    )
+    found = [f for report in check_paths([str(tmp_path)], Options()) for f in report.findings]
+    assert [(f.line, f.rule) for f in found] == [(7, "TRN101"), (9, "TRN101")]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "ops.rms_norm(out, x, w, 1e-6, 3)",
+        "ops.rms_norm(out, x, w)",
+        "ops.rms_norm(out, *args)",
+        "ops.rms_norm(out, x, w, eps=1e-6)",
+        "ops.rms_norm(out, x, w, **kwargs)",
+        "ops.rms_norm(out, x, w, 1e-6, out=out)",
+    ],
+)
+def test_a_call_that_does_not_fit_the_schema_is_left_alone(call: str) -> None:
+    text = f"from vllm import _custom_ops as ops\n\ndef f(out, x, w, args, kwargs):\n    {call}\n"
+    assert rules(text) == ["TRN103"]

@@ -1,0 +1,485 @@
+"""What a fused call becomes depends on who reads its buffers afterwards."""
+
+from __future__ import annotations
+
+import pytest
+from verbs import becomes, findings, fix
+
+HEAD = "import torch\nimport torch.nn.functional as F\nfrom vllm import _custom_ops as ops\n\n\n"
+
+
+def test_replace_drops_the_buffer_and_keeps_comments() -> None:
+    becomes(
+        HEAD
+        + """\
+def f(x, w, eps):
+    # norm first
+    out = torch.empty_like(x)  # scratch
+    # the kernel
+    ops.rms_norm(out, x, w.data, eps)  # fused
+    return out
+""",
+        HEAD
+        + """\
+def f(x, w, eps):
+    # norm first
+    # scratch
+    # the kernel
+    out = F.rms_norm(x, x.shape[-1:], w, eps)  # fused
+    return out
+""",
+        strategy="replace",
+    )
+
+
+def test_one_condition_for_calls_in_a_row() -> None:
+    becomes(
+        HEAD
+        + """\
+def f(q, k, wq: torch.Tensor, wk: torch.Tensor):
+    q_out = torch.empty_like(q)
+    ops.rms_norm(q_out, q, wq, 1e-6)
+    k_out = torch.empty_like(k)
+    ops.rms_norm(k_out, k, wk, 1e-6)
+    return q_out, k_out
+""",
+        HEAD
+        + """\
+def f(q, k, wq: torch.Tensor, wk: torch.Tensor):
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (q, wq, k, wk)):
+        q_out = F.rms_norm(q, q.shape[-1:], wq, 1e-6)
+        k_out = F.rms_norm(k, k.shape[-1:], wk, 1e-6)
+    else:
+        q_out = torch.empty_like(q)
+        ops.rms_norm(q_out, q, wq, 1e-6)
+        k_out = torch.empty_like(k)
+        ops.rms_norm(k_out, k, wk, 1e-6)
+    return q_out, k_out
+""",
+    )
+
+
+def test_training_flag() -> None:
+    before = (
+        HEAD
+        + """\
+class Norm(torch.nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        ops.rms_norm(out, x, self.weight.data, self.eps)
+        return out
+"""
+    )
+    assert "        if self.training:\n" in fix(before, flag="training")
+
+
+def test_a_buffer_used_before_the_call_keeps_its_allocation() -> None:
+    becomes(
+        HEAD
+        + """\
+def f(x, w: torch.Tensor):
+    out = torch.empty_like(x)
+    print(out.shape)
+    ops.rms_norm(out, x, w, 1e-6)
+    return out
+""",
+        HEAD
+        + """\
+def f(x, w: torch.Tensor):
+    out = torch.empty_like(x)
+    print(out.shape)
+    out = F.rms_norm(x, x.shape[-1:], w, 1e-6)
+    return out
+""",
+        strategy="replace",
+    )
+
+
+def test_a_view_of_the_buffer_is_brought_along() -> None:
+    """``out`` is read later, though the kernel was handed ``rows``."""
+    becomes(
+        HEAD
+        + """\
+def f(x, w: torch.Tensor):
+    out = torch.empty(2, 3, 8)
+    rows = out.view(-1, 8)
+    ops.rms_norm(rows, x, w, 1e-6)
+    return out
+""",
+        HEAD
+        + """\
+def f(x, w: torch.Tensor):
+    out = torch.empty(2, 3, 8)
+    rows = out.view(-1, 8)
+    out = F.rms_norm(x, x.shape[-1:], w, 1e-6).reshape(out.shape)
+    return out
+""",
+        strategy="replace",
+    )
+
+
+def test_a_view_as_argument() -> None:
+    becomes(
+        HEAD
+        + """\
+def f(x, w: torch.Tensor):
+    out = torch.empty_like(x)
+    ops.rms_norm(out.view(-1, 8), x.view(-1, 8), w, 1e-6)
+    return out
+""",
+        HEAD
+        + """\
+def f(x, w: torch.Tensor):
+    input = x.view(-1, 8)
+    out = F.rms_norm(input, input.shape[-1:], w, 1e-6).reshape(x.shape)
+    return out
+""".replace("input", "x_"),
+        strategy="replace",
+    )
+
+
+def test_views_taken_before_the_write_are_taken_again() -> None:
+    becomes(
+        HEAD
+        + """\
+def f(x, w: torch.Tensor):
+    out = torch.empty_like(x)
+    left = out[:, :4]
+    ops.rms_norm(out, x, w, 1e-6)
+    return left.sum()
+""",
+        HEAD
+        + """\
+def f(x, w: torch.Tensor):
+    out = torch.empty_like(x)
+    left = out[:, :4]
+    out = F.rms_norm(x, x.shape[-1:], w, 1e-6)
+    left = out[:, :4]
+    return left.sum()
+""",
+        strategy="replace",
+    )
+
+
+def test_a_slice_of_a_buffer_is_assigned() -> None:
+    becomes(
+        HEAD
+        + """\
+def f(x, y, w: torch.Tensor):
+    out = torch.empty(4, 16)
+    ops.rms_norm(out[:, :8], x, w, 1e-6)
+    ops.rms_norm(out[:, 8:], y, w, 1e-6)
+    return out
+""",
+        HEAD
+        + """\
+def f(x, y, w: torch.Tensor):
+    out = torch.empty(4, 16)
+    out[:, :8] = F.rms_norm(x, x.shape[-1:], w, 1e-6)
+    out[:, 8:] = F.rms_norm(y, y.shape[-1:], w, 1e-6)
+    return out
+""",
+        strategy="replace",
+    )
+
+
+def test_in_place_on_pieces_of_one_tensor() -> None:
+    """q, k and v do not overlap, and nothing reads qkv afterwards."""
+    text = fix(
+        HEAD
+        + """\
+def f(self, qkv, positions, cache):
+    q, k, v = qkv.split([32, 8, 8], dim=-1)
+    ops.rotary_embedding(positions, q, k, 8, cache, True)
+    return q, k, v
+"""
+    )
+    assert "        q, k = rotary_embedding(" in text
+    assert "if torch.is_grad_enabled() and q.requires_grad:" in text
+
+
+def test_in_place_on_pieces_whose_whole_is_read_later_is_refused() -> None:
+    (finding,) = findings(
+        HEAD
+        + """\
+def f(self, qkv, positions, cache):
+    q, k, v = qkv.split([32, 8, 8], dim=-1)
+    ops.rotary_embedding(positions, q, k, 8, cache, True)
+    return qkv
+"""
+    )
+    assert finding.rule == "TRN102" and not finding.fixes
+    assert "`qkv` shares storage with `q`" in finding.message
+
+
+def test_an_alias_that_is_read_later_is_not_left_behind() -> None:
+    """``skip`` sees the write of the kernel; after rebinding ``x`` it must see it too."""
+    becomes(
+        HEAD
+        + """\
+def f(y, r, w: torch.Tensor):
+    x = y * 2
+    skip = x
+    ops.fused_add_rms_norm(x, r, w, 1e-6)
+    return x + skip, r
+""",
+        HEAD
+        + """\
+def f(y, r, w: torch.Tensor):
+    x = y * 2
+    skip = x
+    r = x + r
+    x = F.rms_norm(r, r.shape[-1:], w, 1e-6)
+    skip = x
+    return x + skip, r
+""",
+        strategy="replace",
+    )
+
+
+def test_a_residual_taken_before_a_new_value_is_not_an_alias() -> None:
+    becomes(
+        HEAD
+        + """\
+def f(x, w: torch.Tensor):
+    residual = x
+    x = x * 2
+    out = torch.empty_like(x)
+    ops.rms_norm(out, x, w, 1e-6)
+    return out + residual
+""",
+        HEAD
+        + """\
+def f(x, w: torch.Tensor):
+    residual = x
+    x = x * 2
+    out = F.rms_norm(x, x.shape[-1:], w, 1e-6)
+    return out + residual
+""",
+        strategy="replace",
+    )
+
+
+def test_a_parameter_that_only_the_caller_reads_is_copied_into() -> None:
+    before = (
+        HEAD
+        + """\
+def norm_(out, x, w: torch.Tensor):
+    ops.rms_norm(out, x, w, 1e-6)
+"""
+    )
+    assert fix(before) == before, "needs --unsafe: callers must not have saved the old value"
+    assert "        out.copy_(F.rms_norm(x, x.shape[-1:], w, 1e-6))\n" in fix(before, unsafe=True)
+
+
+def test_a_caller_that_drops_the_result_expects_the_write() -> None:
+    text = fix(
+        HEAD
+        + """\
+class Norm(torch.nn.Module):
+    def forward(self, x, residual):
+        ops.fused_add_rms_norm(x, residual, self.weight.data, 1e-6)
+        return x, residual
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = Norm()
+
+    def forward(self, x, residual):
+        x = x * 2
+        residual = residual * 2
+        self.norm(x, residual)
+        return x + residual
+""",
+        unsafe=True,
+    )
+    assert "x.copy_(F.rms_norm(" in text and "residual.copy_(" in text
+
+
+def test_a_caller_that_uses_the_result_does_not() -> None:
+    text = fix(
+        HEAD
+        + """\
+class Norm(torch.nn.Module):
+    def forward(self, x, residual):
+        ops.fused_add_rms_norm(x, residual, self.weight.data, 1e-6)
+        return x, residual
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = Norm()
+
+    def forward(self, x, residual):
+        x, residual = self.norm(x * 2, residual)
+        return x + residual
+"""
+    )
+    assert "            residual = x + residual\n            x = F.rms_norm(" in text
+
+
+def test_an_attribute_made_here() -> None:
+    becomes(
+        HEAD
+        + """\
+class Norm(torch.nn.Module):
+    def forward(self, x):
+        self.out = torch.empty_like(x)
+        ops.rms_norm(self.out, x, self.weight.data, self.eps)
+        return self.out
+""",
+        HEAD
+        + """\
+class Norm(torch.nn.Module):
+    def forward(self, x):
+        self.out = F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        return self.out
+""",
+        strategy="replace",
+    )
+
+
+def test_a_result_inside_an_expression_and_a_return() -> None:
+    becomes(
+        """\
+import torch
+import torch.nn.functional as F
+from sgl_kernel import rmsnorm, silu_and_mul
+
+
+class MLP(torch.nn.Module):
+    def forward(self, x):
+        return self.down(silu_and_mul(self.up(rmsnorm(x, self.weight.data, self.eps))))
+""",
+        """\
+import torch
+import torch.nn.functional as F
+from sgl_kernel import rmsnorm, silu_and_mul
+
+
+class MLP(torch.nn.Module):
+    def forward(self, x):
+        if torch.is_grad_enabled():
+            input_ = self.up(F.rms_norm(x, x.shape[-1:], self.weight, self.eps))
+            gate, up = input_.float().chunk(2, dim=-1)
+            return self.down((F.silu(gate) * up).to(input_.dtype))
+        return self.down(silu_and_mul(self.up(rmsnorm(x, self.weight.data, self.eps))))
+""",
+    )
+
+
+def test_in_the_head_of_a_compound_statement() -> None:
+    becomes(
+        """\
+import torch
+from sgl_kernel import rmsnorm
+
+
+def f(x, w):
+    if rmsnorm(x, w).sum() > 0:
+        return x
+""",
+        """\
+import torch
+import torch.nn.functional as F
+from sgl_kernel import rmsnorm
+
+
+def f(x, w):
+    if (F.rms_norm(x, x.shape[-1:], w, 1e-6) if torch.is_grad_enabled() and (x.requires_grad or w.requires_grad) else rmsnorm(x, w)).sum() > 0:
+        return x
+""",
+    )
+
+
+def test_names_of_the_author_are_not_reused() -> None:
+    text = fix(
+        """\
+import torch
+from sgl_kernel import silu_and_mul
+
+
+def f(x, gate):
+    y = silu_and_mul(x)
+    return y * gate
+"""
+    )
+    assert "gate_, up = x.float().chunk(2, dim=-1)" in text
+
+
+def test_values_that_a_partial_captured_elsewhere() -> None:
+    text = fix(
+        """\
+from functools import partial
+
+import torch
+from sgl_kernel import rmsnorm
+
+
+class Norm(torch.nn.Module):
+    def __init__(self, eps, other):
+        super().__init__()
+        self.eps = eps
+        self.a = partial(rmsnorm, eps=eps)
+        self.b = partial(rmsnorm, eps=other + 1)
+        self.c = partial(rmsnorm, eps=1e-3)
+
+    def forward(self, x, w):
+        return self.a(x, w) + self.b(x, w) + self.c(x, w)
+""",
+        strategy="replace",
+    )
+    text = "".join(text.split())
+    assert "F.rms_norm(x,x.shape[-1:],w,self.eps)" in text
+    assert 'F.rms_norm(x,x.shape[-1:],w,self.b.keywords["eps"])' in text
+    assert "F.rms_norm(x,x.shape[-1:],w,1e-3)" in text
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("unit", ["    ", "  ", "\t"])
+def test_the_author_s_layout_is_kept(newline: str, unit: str) -> None:
+    before = (
+        HEAD
+        + "def f(x, w: torch.Tensor):\n    out = torch.empty_like(x)\n"
+        + "    ops.rms_norm(out, x, w, 1e-6)\n    return out\n"
+    )
+    before = before.replace("    ", unit).replace("\n", newline)
+    from trainify.engine import fix_text
+
+    after = fix_text(before, "m.py").text
+    assert (
+        f"{unit * 2}out = F.rms_norm(x, x.shape[-1:], w, 1e-6){newline}{unit}else:{newline}"
+        in after
+    )
+    assert after.count("\n") == after.count(newline)
+
+
+def test_strings_over_several_lines_keep_their_text() -> None:
+    becomes(
+        HEAD
+        + """\
+def f(x, w: torch.Tensor):
+    out = torch.empty_like(x)
+    ops.rms_norm(out, x, w, float(\"\"\"
+1e-6
+\"\"\"))
+    return out
+""",
+        HEAD
+        + """\
+def f(x, w: torch.Tensor):
+    if torch.is_grad_enabled() and (x.requires_grad or w.requires_grad):
+        out = F.rms_norm(x, x.shape[-1:], w, float(\"\"\"
+1e-6
+\"\"\"))
+    else:
+        out = torch.empty_like(x)
+        ops.rms_norm(out, x, w, float(\"\"\"
+1e-6
+\"\"\"))
+    return out
+""",
+    )

@@ -1,0 +1,283 @@
+"""Grad modes on forward move to where inference starts; losses come out of their scope."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from verbs import becomes, findings, fix, rules, stays
+
+from trainify.engine import Options, fix_paths
+
+MODEL = """\
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+
+    {decorator}
+    def forward(self, x):
+        return self.head(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "decorator"),
+    [
+        ("", "@torch.no_grad()"),
+        ("", "@torch.no_grad"),
+        ("", "@torch.inference_mode()"),
+        ("", "@torch.inference_mode(True)"),
+        ("", "@torch.inference_mode(mode=True)"),
+        ("", "@torch.set_grad_enabled(False)"),
+        ("from torch import no_grad", "@no_grad()"),
+        ("from torch import no_grad as ng", "@ng()"),
+        ("from torch.autograd.grad_mode import no_grad", "@no_grad()"),
+        ("frozen = torch.no_grad", "@frozen()"),
+    ],
+)
+def test_spellings(imports: str, decorator: str) -> None:
+    text = MODEL.format(decorator=decorator).replace("nn\n", f"nn\n{imports}\n", 1)
+    assert rules(text) == ["TRN201"]
+
+
+@pytest.mark.parametrize(
+    "decorator",
+    ["@torch.inference_mode(False)", "@torch.set_grad_enabled(True)", "@torch.enable_grad()"],
+)
+def test_gradients_that_are_on_stay(decorator: str) -> None:
+    stays(MODEL.format(decorator=decorator))
+
+
+def test_with_nothing_that_starts_inference_it_follows_the_training_flag() -> None:
+    becomes(
+        """\
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+
+    @torch.inference_mode()
+    def forward(self, x):
+        \"\"\"Logits.\"\"\"
+        # one head
+        y = self.head(x)
+
+        return y  # done
+""",
+        """\
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x):
+        \"\"\"Logits.\"\"\"
+        with torch.inference_mode(not (self.training and torch.is_grad_enabled())):
+            # one head
+            y = self.head(x)
+
+            return y  # done
+""",
+    )
+
+
+@pytest.mark.parametrize("scope", ["inference_mode", "no_grad"])
+def test_following_the_training_flag_does_what_it_says(scope: str, tmp_path: Path) -> None:
+    """Run the result: training records, eval does not, and an outer no_grad still holds."""
+    text = fix(MODEL.format(decorator=f"@torch.{scope}()"))
+    probe = """
+m, x = Model(), torch.ones(2, 8)
+print(m(x).requires_grad, m.eval()(x).requires_grad)
+m.train()
+with torch.no_grad():
+    print(m(x).requires_grad)
+with torch.inference_mode():
+    print(m(x).requires_grad, m(x).is_inference())
+"""
+    (tmp_path / "probe.py").write_text(text + probe)
+    run = subprocess.run(
+        [sys.executable, "probe.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == ["True", "False", "False", "False", "True"]
+
+
+def project(tmp_path: Path, **files: str) -> dict[str, str]:
+    package = tmp_path / "serving"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    for name, text in files.items():
+        (package / f"{name}.py").write_text(text)
+    reports = fix_paths([str(tmp_path)], Options())
+    return {Path(r.path).stem: r.text for r in reports if r.change is not None}
+
+
+ENGINE = """\
+class Engine:
+    def __init__(self, model):
+        self.model = model
+
+    def generate(self, ids):
+        return self.model(ids).argmax(-1)
+"""
+
+
+def test_the_scope_moves_to_another_file(tmp_path: Path) -> None:
+    changed = project(
+        tmp_path, model=MODEL.format(decorator="@torch.inference_mode()"), engine=ENGINE
+    )
+    assert "inference_mode" not in changed["model"]
+    assert changed["engine"] == "import torch\n" + ENGINE.replace(
+        "    def generate", "    @torch.inference_mode()\n    def generate"
+    )
+
+
+def test_a_place_that_has_its_own_scope_keeps_it(tmp_path: Path) -> None:
+    scoped = "import torch\n\n\n" + ENGINE.replace(
+        "        return self.model(ids).argmax(-1)",
+        "        with torch.no_grad():\n            return self.model(ids).argmax(-1)",
+    )
+    changed = project(
+        tmp_path, model=MODEL.format(decorator="@torch.inference_mode()"), engine=scoped
+    )
+    assert list(changed) == ["model"] and "inference_mode" not in changed["model"]
+
+
+def test_half_a_move_is_not_made_unseen(tmp_path: Path) -> None:
+    """Only the model is looked at: the engine would lose its scope."""
+    package = tmp_path / "serving"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "engine.py").write_text(ENGINE)
+    model = package / "model.py"
+    model.write_text(MODEL.format(decorator="@torch.no_grad()"))
+    (report,) = fix_paths([str(model)], Options())
+    assert report.change is None
+    (finding,) = report.findings
+    assert "engine.py" in finding.fixes["flag"].look_at
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # a rotary table: no parameter comes in
+        """\
+import torch
+from torch import nn
+
+
+class Rotary(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.register_buffer("inv_freq", torch.ones(4))
+
+    @torch.no_grad()
+    def forward(self, x, positions):
+        freqs = positions[:, None] * self.inv_freq
+        return freqs.cos(), freqs.sin()
+""",
+        # an indexer: what it returns has no gradient anyway
+        MODEL.format(decorator="@torch.no_grad()").replace(
+            "self.head(x)", "self.head(x).topk(2).indices.to(torch.int32)"
+        ),
+        # a teacher
+        MODEL.format(decorator="@torch.no_grad()").replace("Model", "EMATeacher"),
+        # frozen on purpose
+        MODEL.format(decorator="@torch.no_grad()").replace(
+            "nn.Linear(8, 8)", "nn.Linear(8, 8).requires_grad_(False)"
+        ),
+        # evaluation and metrics
+        """\
+import torch
+
+
+@torch.no_grad()
+def evaluate(model, batches):
+    return sum(model(b).mean() for b in batches)
+""",
+        # a statement that does nothing
+        "import torch\n\ntorch.no_grad()\nx = torch.ones(2, requires_grad=True)\n(x * x).sum().backward()\n",
+    ],
+)
+def test_right_as_it_is(text: str) -> None:
+    stays(text)
+
+
+def test_only_what_the_loss_needs_comes_out_of_the_scope() -> None:
+    becomes(
+        """\
+import torch
+
+
+def step(model, teacher, x, log):
+    with torch.no_grad():
+        # what to aim at
+        target = teacher(x)
+        # what comes out
+        pred = model(x)
+        log(pred)
+
+        loss = (pred - target).square().mean()  # L2
+    loss.backward()
+""",
+        """\
+import torch
+
+
+def step(model, teacher, x, log):
+    with torch.no_grad():
+        # what to aim at
+        target = teacher(x)
+    # what comes out
+    pred = model(x)
+    with torch.no_grad():
+        log(pred)
+
+    loss = (pred - target).square().mean()  # L2
+    loss.backward()
+""",
+    )
+
+
+def test_a_loss_from_outside_the_scope_stays() -> None:
+    stays(
+        """\
+import torch
+
+
+def step(model, teacher, x):
+    with torch.no_grad():
+        target = teacher(x)
+    loss = (model(x) - target).square().mean()
+    loss.backward()
+"""
+    )
+
+
+def test_a_scope_with_more_than_one_item_is_reported() -> None:
+    (finding,) = findings(
+        """\
+import torch
+
+
+def step(model, x, lock):
+    with lock, torch.no_grad():
+        loss = model(x).sum()
+    loss.backward()
+"""
+    )
+    assert finding.rule == "TRN202" and not finding.fixes

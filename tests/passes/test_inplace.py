@@ -1,0 +1,59 @@
+"""In-place results: what backward needs is not overwritten, out= is not used with gradients."""
+
+from __future__ import annotations
+
+import pytest
+from verbs import becomes, rules, stays
+
+HEAD = (
+    "import torch\nfrom torch import nn\n\n\nclass Head(nn.Module):\n    def forward(self, x, w):\n"
+)
+
+
+def body(*lines: str) -> str:
+    return HEAD + "".join(f"        {line}\n" for line in lines)
+
+
+def test_a_capped_logit() -> None:
+    becomes(
+        body("x.div_(30.0)", "torch.tanh(x, out=x)", "x.mul_(30.0)", "return x"),
+        body(
+            "x.div_(30.0)",
+            "if torch.is_grad_enabled() and x.requires_grad:",
+            "    x = torch.tanh(x)",
+            "    x = x * 30.0",
+            "else:",
+            "    torch.tanh(x, out=x)",
+            "    x.mul_(30.0)",
+            "return x",
+        ),
+    )
+
+
+def test_an_output_buffer() -> None:
+    becomes(
+        body("y = torch.empty(4, 4)", "torch.matmul(x, w, out=y)", "return y"),
+        body("y = torch.matmul(x, w)", "return y"),
+        strategy="replace",
+    )
+
+
+@pytest.mark.parametrize(
+    "statement", ["y.mul_(2.0)", "y *= 2.0", "y.add_(1.0, alpha=2)", "y.clamp_(min=0.0)"]
+)
+def test_an_in_place_change_of_a_saved_result(statement: str) -> None:
+    assert rules(body("y = torch.sigmoid(x)", statement, "return y")) == ["TRN403"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("y = x @ w", "y *= 2.0", "return y"),  # a matmul does not save its result
+        ("y = torch.sigmoid(x)", "y = y + 1.0", "y *= 2.0", "return y"),
+        ("y = torch.sigmoid(x)", "z = y * 2.0", "z.add_(1.0)", "return z"),
+        ("with torch.no_grad():", "    torch.tanh(x, out=x)", "return x"),
+        ("y = x.tanh()", "y.requires_grad_(True)", "return y"),
+    ],
+)
+def test_right_as_it_is(lines: tuple[str, ...]) -> None:
+    stays(body(*lines))
