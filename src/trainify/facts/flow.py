@@ -73,7 +73,8 @@ def view_of(node: ast.expr) -> View | None:
         if isinstance(node, ast.Subscript):
             node, kind = node.value, "part"
         elif isinstance(node, ast.Attribute) and node.attr in ("data", "T", "mT", "real", "imag"):
-            node, kind = node.value, kind if kind == "part" else "full"
+            kind = kind if kind == "part" else "full"
+            node = node.value
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr in _FULL_VIEWS:
                 kind = kind if kind == "part" else "full"
@@ -188,7 +189,7 @@ class FunctionFlow:
         if not isinstance(node, ast.stmt):
             return ()
         parent = self.module.parent(node)
-        for block in _blocks(parent):
+        for block in _blocks(parent) if parent is not None else ():
             if node in block:
                 return block
         return ()

@@ -164,7 +164,7 @@ class Names:
             values: Sequence[ast.expr | None] = [None] * len(target.elts)
             if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
                 values = value.elts
-            for element, part in zip(target.elts, values):
+            for element, part in zip(target.elts, values, strict=True):
                 yield from self._collect_target(element, part, node, always)
 
     def attributes(self, cls: ast.ClassDef) -> dict[str, list[Binding]]:
@@ -233,9 +233,10 @@ class Names:
         """``functools.partial(f, ...)``, ``getattr(m, "f")`` and wrappers that keep the meaning."""
         function = {target.name for target in self._resolve(node.func, depth + 1)}
         if isinstance(node.func, ast.Name) and node.func.id == "getattr":
-            if len(node.args) >= 2 and isinstance(node.args[1], ast.Constant):
+            name = node.args[1] if len(node.args) >= 2 else None
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 for base in self._resolve(node.args[0], depth + 1):
-                    yield Target(f"{base.name}.{node.args[1].value}")
+                    yield Target(f"{base.name}.{name.value}")
         elif "functools.partial" in function:
             for target in self._resolve(node.args[0], depth + 1):
                 yield replace(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Project:
-    """The files a run looks at.  Other files of the same packages are read when a name leads there.
+    """The files of a run; others of the same packages are read when a name leads there.
 
     ``roots`` are the paths given by the user; nothing is read before it is asked for.
     """
@@ -35,7 +35,7 @@ class Project:
     # -- module names ---------------------------------------------------------------------------
 
     def module_name(self, path: str | Path) -> str:
-        """Dotted name of a file: from the outermost folder with an ``__init__.py``, else its stem."""
+        """Dotted name of a file, from the outermost folder with an ``__init__.py``."""
         file = Path(path)
         parts = [] if file.name == "__init__.py" else [file.stem]
         folder = file.parent
@@ -147,11 +147,14 @@ class Project:
                     assert cls is not None
                     if self._holds_instance(other, call.func, cls.name):
                         yield other, call
-                elif isinstance(call.func, ast.Attribute) and call.func.attr == function.name:
-                    yield other, call
-                elif cls is None and any(
-                    target.name.rpartition(".")[2] == function.name
-                    for target in other.names.resolve(call.func)
+                elif (
+                    isinstance(call.func, ast.Attribute) and call.func.attr == function.name
+                ) or (
+                    cls is None
+                    and any(
+                        target.name.rpartition(".")[2] == function.name
+                        for target in other.names.resolve(call.func)
+                    )
                 ):
                     yield other, call
 
@@ -179,7 +182,7 @@ class Project:
         return self._contents[path]
 
     def _holds_instance(self, module: ModuleFacts, node: ast.expr, cls: str) -> bool:
-        """Whether an expression may be an instance of a class: it was assigned from ``cls(...)``."""
+        """Whether an expression may hold an instance: it was assigned from ``cls(...)``."""
         if isinstance(node, ast.Subscript):
             node = node.value
         if isinstance(node, ast.Attribute):
@@ -195,7 +198,7 @@ class Project:
         return False
 
     def relies_on_mutation(self, module: ModuleFacts, function: ast.AST, parameter: str) -> bool:
-        """Whether a caller reads what it passed as ``parameter`` after the call, expecting a write."""
+        """Whether a caller reads its argument after the call, expecting a write."""
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             return False
         for other, call in self.calls_of(module, function):
@@ -225,7 +228,7 @@ class Project:
         call: ast.Call,
         parameter: str,
     ) -> ast.expr | None:
-        """What a call of ``function`` passes for one of its parameters; None when it is left out."""
+        """What a call of ``function`` passes for a parameter; None when it is left out."""
         for keyword in call.keywords:
             if keyword.arg == parameter:
                 return keyword.value

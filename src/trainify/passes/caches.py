@@ -24,10 +24,10 @@ RULES = (
         name="cache-keeps-graph",
         summary="Keys and values are written into a cache, and their graph with them.",
         why=(
-            "The cache outlives the step. Its first write makes it part of the graph, so the second "
-            "step's backward walks into the first one's, whose buffers are freed: 'Trying to "
-            "backward through the graph a second time'. Where the cache is filled by a kernel or "
-            "under no_grad instead, attention reads values without a gradient."
+            "The cache outlives the step. Its first write makes it part of the graph, so the "
+            "second step's backward walks into the first one's, whose buffers are freed: 'Trying "
+            "to backward through the graph a second time'. Where the cache is filled by a kernel "
+            "or under no_grad instead, attention reads values without a gradient."
         ),
         before="""\
 import torch
@@ -71,6 +71,7 @@ NEEDLES = (
 
 _CACHE = re.compile(r"cache|past_(key|value|kv)|(^|_)(k|v|kv|key|value)_buffer|(^|_)kv(_|$)")
 _NOT_CACHE = re.compile(r"cos|sin|rope|freq|mask|pos|_loc|scale|table|len|conv|ssm|lru")
+_NUMBERS = re.compile(r"(^|_)(idx|index|indices|loc|slots?|pos|positions|len|ids?|mask)(_|$)")
 _NOT_A_STEP = ("__init__", "reset", "clear", "reset_parameters")
 _INDEX = re.compile(r"(^|_)(slots?|slot_mapping|loc|locs|indices|positions|pos)(_|$)")
 _SETTERS = {"copy_": 0, "index_copy_": 2, "index_put_": 1, "scatter_": 2}
@@ -203,7 +204,7 @@ def _is_activation(module: ModuleFacts, value: ast.expr) -> bool:
     if root is None:
         return True
     name = root.base if root.base != "self" else ""
-    return not re.search(r"(^|_)(idx|index|indices|loc|slots?|pos|len|ids?|mask)(_|$)", name)
+    return not _NUMBERS.search(name)
 
 
 def _judge(
@@ -333,7 +334,7 @@ def _joined(module: ModuleFacts, write: Write, read: ast.stmt) -> str | None:
         right = [*right, *[ast.Slice() for _ in range(len(left) - len(right))]]
     if len(right) != len(left):
         return None
-    for i, (a, b) in enumerate(zip(left, right)):
+    for i, (a, b) in enumerate(zip(left, right, strict=True)):
         if i == dim:
             assert isinstance(a, ast.Slice)
             if not isinstance(b, ast.Slice) or b.lower is not None or a.upper is None:

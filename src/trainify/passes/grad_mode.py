@@ -316,8 +316,9 @@ def _follow_training(
         scope = f"{torch}.set_grad_enabled({wanted})"
     ind, unit = module.indentation(body[0]), module.indent_unit
     first = module.position(layout.line_start(module, body[0]))[0]
-    last = body[-1].end_lineno
-    assert last is not None
+    while module.line_text(first - 1).lstrip().startswith("#"):
+        first -= 1  # comments above the first statement belong to it
+    last = _end_line(body[-1])
     start = module.line_starts[first - 1]
     text = f"{ind}with {scope}:{module.newline}{layout.indent(module, first, last, unit)}"
     return [removal, Edit(start, layout.line_end(module, body[-1]), text)]

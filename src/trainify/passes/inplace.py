@@ -21,8 +21,8 @@ RULES = (
         name="out-argument",
         summary="A torch function writes into out=, which has no derivative.",
         why=(
-            "Functions with out=... arguments do not support automatic differentiation: the forward "
-            "raises as soon as an argument requires grad."
+            "Functions with out=... arguments do not support automatic differentiation: the "
+            "forward raises as soon as an argument requires grad."
         ),
         before="""\
 import torch
@@ -53,9 +53,9 @@ class Head(nn.Module):
         name="in-place-on-saved-result",
         summary="A result that backward needs is overwritten in place.",
         why=(
-            "tanh, sigmoid, exp, softmax and their like save their result for backward. Overwriting "
-            "it makes backward raise: one of the variables needed for gradient computation has been "
-            "modified by an inplace operation."
+            "tanh, sigmoid, exp, softmax and their like save their result for backward. "
+            "Overwriting it makes backward raise: one of the variables needed for gradient "
+            "computation has been modified by an inplace operation."
         ),
         before="""\
 import torch
@@ -85,7 +85,10 @@ class Head(nn.Module):
     ),
 )
 
-NEEDLES = (b", out=", b".mul_(", b".div_(", b".add_(", b".sub_(", b" *= ", b" /= ")
+NEEDLES = (
+    *(b", out=", b" *= ", b" /= ", b".mul_(", b".div_(", b".add_(", b".sub_("),
+    *(b".clamp_(", b".pow_(", b".masked_fill_("),
+)
 
 _SAVES_RESULT = frozenset(
     "tanh sigmoid exp expm1 softmax log_softmax rsqrt sqrt reciprocal tan relu selu "
@@ -216,7 +219,9 @@ def _overwrite(module: ModuleFacts, statement: ast.stmt) -> tuple[str, str, Chan
     from ..rewrite.branch import Change
     from ..rewrite.functionalize import CannotFunctionalize, functionalize
 
-    message = f"`{name.id}` is overwritten in place, but `{saver}` saved it for backward, which will raise."
+    message = (
+        f"`{name.id}` is overwritten in place, but `{saver}` saved it for backward, which raises."
+    )
     change = Change([statement], [], wants=[name.id], title="out-of-place form")
     reference = ast.copy_location(ast.Name(id=name.id, ctx=ast.Load()), name)
     try:
