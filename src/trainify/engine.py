@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from . import passes
-from .findings import STRATEGIES, Edit, Finding, Fix, Safety, apply_edits, select_fixes
+from .findings import STRATEGIES, Finding, Fix, Safety, apply_edits, select_fixes
 from .source import Change, SourceError, decode, encode
 from .suppressions import comments, suppressions
 
@@ -174,28 +174,24 @@ def _keep_comments(text: str, finding: Finding) -> Finding:
     return finding if fixes == finding.fixes else replace(finding, fixes=fixes)
 
 
-def _lines(text: str, edit: Edit) -> list[str]:
-    return text[edit.start : edit.end].splitlines()
-
-
 def _keep_comments_of(text: str, fix: Fix) -> Fix:
-    if fix.safety is not Safety.SAFE or not any("#" in text[e.start : e.end] for e in fix.edits):
+    if fix.safety is not Safety.SAFE:
         return fix
-    kept = "".join(edit.text for edit in fix.edits)
-    tails = [
-        line[line.find("#") :].rstrip()
-        for e in fix.edits
-        for line in _lines(text, e)
-        if "#" in line
-    ]
-    if all(kept.count(tail) >= tails.count(tail) for tail in tails):
-        return fix  # moved at most; telling comments from strings takes reading the whole file
+    old = Counter(tail for edit in fix.edits for tail in _tails(text[edit.start : edit.end]))
+    new = Counter(tail for edit in fix.edits for tail in _tails(edit.text))
+    if old <= new:
+        return fix  # telling comments from strings, below, takes reading the whole file
     before = Counter(comment for _, comment in comments(text))
     after = Counter(comment for _, comment in comments(apply_edits(text, fix.edits)))
     lost = before - after
     if not lost:
         return fix
     return replace(fix, safety=Safety.UNSAFE, look_at=f"deletes the comment `{next(iter(lost))}`")
+
+
+def _tails(text: str) -> Iterator[str]:
+    """What follows the first ``#`` of each line: the comment, if it is one."""
+    return (line[line.index("#") :].rstrip() for line in text.splitlines() if "#" in line)
 
 
 # -- many files -----------------------------------------------------------------------------------

@@ -121,21 +121,34 @@ def test_a_fix_that_deletes_a_comment_is_unsafe() -> None:
     assert shown.fixes["flag"].safety is Safety.DISPLAY
 
 
-def test_comment_loss_lowers_safety(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("text", "new", "lost"),
+    [
+        ("fused()  # why\n", "plain('#')\n", "# why"),
+        ("fused()  # why\n", "plain('# why')\n", "# why"),
+        ("fused(  # keep\n 1)  # keep me\n", "plain(1)  # keep me\n", "# keep"),
+        ("fused()  # twice\nfused()  # twice\n", "plain()  # twice\n", "# twice"),
+        ("fused()  # why\n", "if x:\n    plain()\nelse:\n    fused()  # why\n", None),
+        ("fused('# no comment')\n", "plain()\n", None),
+        ("fused('#', 1)  # why\n", "plain(1)  # why\n", None),
+    ],
+)
+def test_comment_loss_lowers_safety(
+    monkeypatch: pytest.MonkeyPatch, text: str, new: str, lost: str | None
+) -> None:
     import fake
 
     from trainify.findings import Edit, Finding, Fix
 
     def find(module, options):  # type: ignore[no-untyped-def]
-        fix = Fix("drop", (Edit(0, len(module.text), "plain('#')\n"),))
+        fix = Fix("drop", (Edit(0, len(module.text), new),))
         yield Finding("a.py", "TRN901", "m", 0, 1, 1, 1, 1, 2, {"flag": fix})
 
     monkeypatch.setattr(fake, "find", find)
-    [finding] = check_text("fused()  # why\n")
-    assert finding.fixes["flag"].safety is Safety.UNSAFE
-    assert "# why" in finding.fixes["flag"].look_at
-    [finding] = check_text("fused('# no comment')\n")
-    assert finding.fixes["flag"].safety is Safety.SAFE
+    [finding] = check_text(text)
+    fix = finding.fixes["flag"]
+    expected = (Safety.UNSAFE, f"deletes the comment `{lost}`") if lost else (Safety.SAFE, "")
+    assert (fix.safety, fix.look_at) == expected
 
 
 @pytest.mark.parametrize("name", ["ping", "pong"])
@@ -165,14 +178,23 @@ def test_crash_in_a_pass_names_it() -> None:
         check_text("misbehave_raise()\n")
 
 
-def test_prefilter_keeps_the_short_needles_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_is_asked_only_where_a_needle_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     import fake
 
-    monkeypatch.setattr(fake, "NEEDLES", (b"no_grad", b"set_no_grad", b"ops."))
-    engine._needles.cache_clear()
-    try:
-        assert engine.may_concern(b"x.set_no_grad()")
-        assert not engine.may_concern(b"no grad, no ops")
-        assert engine._needles((fake,)) == (b"ops.", b"no_grad")  # type: ignore[arg-type]
-    finally:
-        engine._needles.cache_clear()
+    class Other:
+        RULES = fake.RULES
+        NEEDLES = (b"no_grad", b"set_no_grad", b"ops.")
+
+        @staticmethod
+        def find(module: object, options: object) -> list[object]:
+            raise ValueError
+
+    both = (fake, Other)
+    monkeypatch.setattr(engine.passes, "all_passes", lambda: both)
+    assert list(engine.passes_for(b"no grad, no ops, not fused (")) == []
+    assert list(engine.passes_for(b"x.set_no_grad()")) == [Other]
+    assert list(engine.passes_for(b"fused(ops.x)")) == [fake, Other]
+    assert dict(engine._needles(both))[Other] == (b"no_grad", b"ops.")  # type: ignore[arg-type]
+    assert rules("fused(1)\n") == ["TRN901"]
+    with pytest.raises(engine.PassError):
+        rules("fused(ops.x)\n")
