@@ -1,0 +1,1 @@
+"""What trainify promises in numbers, held against others: ``python -m benchmarks``."""

@@ -1,0 +1,99 @@
+"""Measure, print a table, and write docs/benchmarks.md.  Exits with 1 if a target is missed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+
+from . import models, tool
+from .measure import Result
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+PARTS = {"tool": tool.results, "models": models.results}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("part", nargs="?", choices=PARTS, help="only this; writes no page")
+    only = parser.parse_args().part
+    rows = []
+    for name, results in PARTS.items():
+        if only in (None, name):
+            for result in results():
+                rows.append(result)
+                print("  ".join(cells(result)), flush=True)
+    if only is None:
+        PAGE.write_text(page(rows), encoding="utf-8")
+    sys.exit(any(not row.passed for row in rows))
+
+
+def cells(row: Result) -> tuple[str, str, str, str, str]:
+    exact = row.low == row.high
+    return (
+        row.what,
+        f"{number(row.value, row.unit)}",
+        "exact" if exact else f"{number(row.low, row.unit)} to {number(row.high, row.unit)}",
+        "" if row.target is None else f"≤ {number(row.target, row.unit)}",
+        "" if row.target is None else "pass" if row.passed else "MISS",
+    )
+
+
+def number(value: float, unit: str) -> str:
+    if unit == "x":
+        return f"{value:.3f}x"
+    return f"{value:.0f} {unit}" if value >= 20 else f"{value:.3g} {unit}"
+
+
+def page(rows: Iterable[Result]) -> str:
+    table = [("", "median", "quartiles", "target", ""), ("---", "--:", "--:", "--:", "---")]
+    table += map(cells, rows)
+    return (
+        "# Benchmarks\n\n"
+        "Written by `make bench`. Ratios are of runs that lie next to each other, in an order\n"
+        "that turns from round to round; medians over all rounds, with quartiles. Files are in\n"
+        "the operating system's cache.\n\n"
+        + "\n".join(f"| {' | '.join(row)} |" for row in table)
+        + "\n\n"
+        + f"{machine()}.\n\n"
+        + NOTES
+    )
+
+
+NOTES = f"""\
+* Training: `fixtures/llama_serving` after `trainify fix`, and `LlamaForCausalLM` of transformers
+  with the same weights, `sdpa` and no KV cache; float32, {models.SHAPE["num_hidden_layers"]} layers
+  of width {models.SHAPE["hidden_size"]}. A step is forward, loss, backward and AdamW.
+* Tensor memory is what torch's CPU allocator holds above what it held before the step, from the
+  profiler's allocation events.
+* Serving: the same package before and after, both on the stand-in kernels. What the ratio measures
+  is the test that strategy `flag` puts in front of each kernel.
+* `trainify check` runs over a copy of `transformers/models`. Cold: no cache of trainify's exists,
+  and one is written.
+"""
+
+
+def machine() -> str:
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "ruff"))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return (
+        f"{platform.system()} on {processor()}, {cores} cores; Python "
+        f"{platform.python_version()}, {packages}"
+    )
+
+
+def processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Times side by side, and what can be said of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the report; ``target`` is the largest value that passes, if there is one."""
+
+    what: str
+    value: float
+    unit: str
+    low: float
+    high: float
+    target: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self.target is None or self.value <= self.target
+
+
+def interleaved(rounds: int, what: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
+    """Do each thing once per round, in an order that turns, so that drift hits all alike."""
+    found: dict[str, list[T]] = {name: [] for name in what}
+    names = list(what)
+    for i in range(rounds):
+        first = i % len(names)
+        for name in names[first:] + names[:first]:
+            found[name].append(what[name]())
+    return found
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def spread(what: str, values: Sequence[float], unit: str, target: float | None = None) -> Result:
+    """The median, and the quartiles around it."""
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return Result(what, median(values), unit, low, high, target)
+
+
+def ratio(
+    what: str, ours: Sequence[float], theirs: Sequence[float], target: float | None = None
+) -> Result:
+    """Of the two times of each round, which lie next to each other."""
+    return spread(what, [a / b for a, b in zip(ours, theirs, strict=True)], "x", target)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process took: its own and its children's CPU time, the largest of their peaks."""
+
+    wall: float
+    cpu: float
+    megabytes: float
+
+
+def usage(command: Sequence[str], cwd: str) -> Usage:
+    """Run a command to its end.
+
+    The peak of a process includes what it was forked from, so the caller has to be small.
+    """
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode not in (0, 1):  # 1: findings
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+    peak = used.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    return Usage(wall, used.ru_utime + used.ru_stime, peak)

@@ -1,0 +1,177 @@
+"""A patched package against Hugging Face in training, and against itself unpatched in serving.
+
+Run in a process of its own, since it needs torch; prints what it measured as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from .measure import Result, interleaved, ratio, seconds, spread
+
+SHAPE = {
+    "vocab_size": 4096,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+}
+BATCH, LENGTH = 4, 256
+# The prompts and the continuations of the generation benchmark, within the harness's context.
+PROMPT, NEW = 32, 32
+
+
+def results() -> Iterator[Result]:
+    output = subprocess.run(
+        [sys.executable, "-m", __name__], stdout=subprocess.PIPE, check=True, text=True
+    ).stdout
+    for line in output.splitlines():
+        yield Result(**json.loads(line))
+
+
+def main() -> None:
+    import torch
+
+    from demo.models import ROOT, Served, packages
+
+    import checkpoints  # isort: skip  (found on the path that demo.models sets)
+
+    # Backward through an unpatched kernel is not measured here.
+    warnings.filterwarnings("ignore", message=".*an autograd kernel was not registered.*")
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        checkpoint = checkpoints.llama(root / "checkpoint", **SHAPE)
+
+        def patched(strategy: str) -> Served:
+            directory = packages.copy_package("llama_serving", root / strategy)
+            command = [sys.executable, "-m", "trainify", "fix", "--write", str(directory)]
+            subprocess.run([*command, "--strategy", strategy], check=True, stdout=sys.stderr)
+            return Served(directory, checkpoint)
+
+        unpatched = Served(ROOT / "fixtures/llama_serving", checkpoint)
+        replace, flag = patched("replace"), patched("flag")
+        ids = torch.randint(SHAPE["vocab_size"], (BATCH, LENGTH))
+        oracle = packages.LlamaServing.oracle.from_pretrained(
+            checkpoint, dtype=torch.float32, attn_implementation="sdpa"
+        )
+        measured = [
+            *serving(unpatched, flag, ids),
+            *training(replace, flag, oracle, ids),
+        ]
+    for each in measured:
+        print(json.dumps(asdict(each)))
+
+
+def serving(unpatched, flag, ids) -> Iterator[Result]:
+    import torch
+
+    @torch.inference_mode()
+    def forward(served) -> None:
+        served.logits(ids)
+
+    def generate(served) -> None:
+        served.generate(ids[:, :PROMPT].tolist(), NEW)
+
+    for what, work, rounds in (
+        (f"forward in serving, {BATCH}x{LENGTH} tokens", forward, 31),
+        (f"generation in serving, {BATCH}x{NEW} tokens", generate, 31),
+    ):
+        runs = {
+            "flag": partial(seconds, partial(work, flag)),
+            "unpatched": partial(seconds, partial(work, unpatched)),
+        }
+        interleaved(3, runs)
+        times = interleaved(rounds, runs)
+        yield spread(f"{what}: unpatched", times["unpatched"], "s")
+        yield ratio(f"{what}: `flag` against unpatched", times["flag"], times["unpatched"], 1.01)
+
+
+def training(replace, flag, oracle, ids) -> Iterator[Result]:
+    import torch
+
+    from demo.models import packages
+
+    logits = {
+        "replace": replace.logits,
+        "flag": flag.logits,
+        # A cache of keys and values is of no use in training, and costs memory.
+        "Hugging Face": lambda ids: oracle(ids, use_cache=False).logits,
+    }
+    models = {"replace": replace.model, "flag": flag.model, "Hugging Face": oracle}
+    optimizers = {}
+    for name, model in models.items():
+        model.train()
+        optimizers[name] = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step(name: str) -> float:
+        optimizers[name].zero_grad()
+        loss = packages.next_token_loss(logits[name](ids), ids)
+        loss.backward()
+        optimizers[name].step()
+        return loss.item()
+
+    losses = {name: step(name) for name in models}
+    reference = losses["Hugging Face"]
+    assert all(abs(loss / reference - 1) < 1e-5 for loss in losses.values()), losses
+
+    runs = {name: partial(seconds, partial(step, name)) for name in models}
+    interleaved(2, runs)
+    times = interleaved(15, runs)
+    peaks = {}
+    for name, optimizer in optimizers.items():
+        # The profiler sees only blocks come and go that it has seen come.
+        optimizer.zero_grad()
+        peaks[name] = peak_bytes(partial(step, name))
+    what = f"training step, {BATCH}x{LENGTH} tokens"
+    yield spread(f"{what}: Hugging Face, sdpa", times["Hugging Face"], "s")
+    for name in ("replace", "flag"):
+        yield ratio(
+            f"{what}: `{name}` against Hugging Face, time",
+            times[name],
+            times["Hugging Face"],
+            1.00,
+        )
+    peak = peaks["Hugging Face"] / 1e6
+    yield Result(f"{what}: Hugging Face, sdpa, peak of tensor memory", peak, "MB", peak, peak)
+    for name in ("replace", "flag"):
+        share = peaks[name] / peaks["Hugging Face"]
+        yield Result(
+            f"{what}: `{name}` against Hugging Face, peak of tensor memory",
+            share, "x", share, share, 1.00,
+        )  # fmt: skip
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The most that torch's CPU allocator held at once, above what it held before.
+
+    Exact and the same on every run, unlike the resident set, in which malloc's habits show.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        work()
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "trace.json")
+        profiler.export_chrome_trace(file)
+        with open(file, encoding="utf-8") as trace:
+            events = json.load(trace)["traceEvents"]
+    held = [e["args"] for e in events if e.get("name") == "[memory]"]
+    # The count goes on from one profile to the next.
+    before = held[0]["Total Allocated"] - held[0]["Bytes"]
+    return max(each["Total Allocated"] for each in held) - before
+
+
+if __name__ == "__main__":
+    main()
