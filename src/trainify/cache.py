@@ -44,19 +44,25 @@ class Cache:
     def __init__(self, path: str) -> None:
         self.path = path
         self._now = time.time_ns()
+        self._fingerprint = _fingerprint()
         self._files: dict[str, _Stamp] = {}
         self._verdicts: dict[str, int] = {}
         self._old_others: dict[str, _Stamp] = {}
 
     @classmethod
     def for_run(cls, paths: Sequence[str], settings: object) -> Cache | None:
-        """The cache next to the project's root; None outside of a project."""
+        """The cache next to the project's root; None outside of a project.
+
+        Single files are not worth remembering: a commit hook names others each time.
+        """
         from .config import common_folder, find_upwards
 
+        if not all(map(os.path.isdir, paths)):
+            return None
         root = find_upwards(common_folder(paths), "pyproject.toml", "setup.py", ".git")
         if root is None:
             return None
-        key = repr((os.getcwd(), tuple(paths), settings, _fingerprint()))
+        key = repr((os.getcwd(), tuple(paths), settings))
         return cls(os.path.join(root, FOLDER, f"{_digest(key)}.json"))
 
     def nothing_in(self, files: Iterable[FoundFile]) -> frozenset[str]:
@@ -64,6 +70,8 @@ class Cache:
         self._files = {file.path: self._stamp(file.size, file.mtime_ns) for file in files}
         old = self._load()
         try:
+            if old["fingerprint"] != self._fingerprint:
+                return frozenset()
             stamps: dict[str, _Stamp] = old["files"]
             verdicts: dict[str, int] = old["verdicts"]
             others: dict[str, _Stamp] = old["others"]
@@ -94,6 +102,7 @@ class Cache:
         """Write it down; where that is not possible, the next run just takes longer."""
         extra = self._stamps({path for path in others if path not in self._files})
         data = {
+            "fingerprint": self._fingerprint,
             "files": self._files,
             "verdicts": self._verdicts,
             "others": {**self._old_others, **extra},

@@ -281,7 +281,8 @@ class Session:
         text, encoding = decode(data)
         options = self.config.options_for(path, self.options)
         if not self.fixing:
-            return FileReport(path, text, check_text(text, path, options, self.project))
+            findings = check_text(text, path, options, self.project)
+            return FileReport(path, text if findings else "", findings)
         result = fix_text(text, path, options, self.project)
         change = None
         if result.text != text:

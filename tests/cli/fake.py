@@ -61,7 +61,7 @@ def find(module: Any, options: Any) -> Iterator[Finding]:
         elif name == "hopeless":
             rule = "TRN911"
         elif name == "wrapped":
-            wrapper = module.project.load(Path(module.path).with_name("wrapper.py"))
+            wrapper = module.project.load(Path(module.path).absolute().parents[1] / "wrapper.py")
             if "cuts" not in wrapper.text:
                 continue
         else:

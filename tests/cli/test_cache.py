@@ -85,13 +85,19 @@ def test_a_clean_file_may_rest_on_other_files(trainify, looked) -> None:
     """Once a wrapper cuts, so do its callers, also where only they are asked about."""
     Path("pkg").mkdir()
     write("pkg/user.py", "wrapped(1)\n")
-    write("pkg/wrapper.py", "fine\n")
-    assert "user.py" not in trainify("check", "pkg").stdout
-    assert check(trainify, looked, "pkg/user.py") == ["pkg/user.py"]
-    assert check(trainify, looked, "pkg/user.py") == []
-    write("pkg/wrapper.py", "cuts\n", 50)
-    assert "pkg/user.py:1:1" in trainify("check", "pkg/user.py").stdout
-    assert "pkg/user.py:1:1" in trainify("check", "pkg").stdout
+    write("wrapper.py", "fine\n")
+    for paths in ((), ("pkg",)):
+        assert "user.py" not in trainify("check", *paths).stdout
+        assert "pkg/user.py" not in check(trainify, looked, *paths)
+    write("wrapper.py", "cuts\n", 50)
+    for paths in ((), ("pkg",)):
+        assert "pkg/user.py:1:1" in trainify("check", *paths).stdout
+
+
+def test_files_that_are_named_are_always_looked_at(trainify, looked) -> None:
+    assert check(trainify, looked, *ALL) == ALL
+    assert check(trainify, looked, *ALL) == ALL
+    assert not Path(".trainify_cache").exists()
 
 
 def test_an_unrelated_edit_keeps_what_never_mattered(trainify, looked) -> None:
@@ -107,6 +113,13 @@ def test_new_and_lost_files(trainify, looked) -> None:
     assert check(trainify, looked) == ["clean.py", "found.py", "new.py"]
     Path("new.py").unlink()
     assert check(trainify, looked) == ["clean.py", "found.py"]
+
+
+def test_one_file_for_each_way_to_call_it(trainify, looked, monkeypatch) -> None:
+    for version in ("0.1.1", "0.1.2"):
+        monkeypatch.setattr(cache, "__version__", version)
+        check(trainify, looked)
+    assert len(list(Path(".trainify_cache").glob("*.json"))) == 1
 
 
 @pytest.mark.parametrize("what", ["version", "python", "rules", "options", "config"])
@@ -191,8 +204,8 @@ def test_worker_processes_tell_what_they_read(trainify, monkeypatch) -> None:
     Path("pkg").mkdir()
     for name in ("a.py", "b.py"):
         write(f"pkg/{name}", "wrapped(1)\n")
-    write("pkg/wrapper.py", "fine\n")
-    assert trainify("check", "pkg/a.py", "pkg/b.py").exit_code == 0
-    assert trainify("check", "pkg/a.py", "pkg/b.py").exit_code == 0
-    write("pkg/wrapper.py", "cuts\n", 50)
-    assert trainify("check", "pkg/a.py", "pkg/b.py").exit_code == 1
+    write("wrapper.py", "fine\n")
+    assert trainify("check", "pkg").exit_code == 0
+    assert trainify("check", "pkg").exit_code == 0
+    write("wrapper.py", "cuts\n", 50)
+    assert trainify("check", "pkg").exit_code == 1
