@@ -820,13 +820,18 @@ def draw_options(draw: Draw) -> tuple[Any, ...]:
     return draw.random.choice((None, 0.7)), draw.flag(), window, draw.random.choice((0.0, 2.0))
 
 
+def draw_attention(draw: Draw) -> tuple[Any, ...]:
+    scale, causal, window, softcap = draw_options(draw)
+    return *draw_dense(draw), scale, causal, *(window or (-1, -1)), softcap
+
+
 def draw_bhsd(draw: Draw) -> tuple[Any, ...]:
     q, k, v = (t.transpose(1, 2) for t in draw_dense(draw, same_length=True))
     causal = draw.flag()
     mask = None
     if not causal and draw.flag():
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
-    return q, k, v, mask, causal, None, draw.random.choice((0.0, 2.0))
+    return q, k, v, mask, causal, None, 0.0 if causal else draw.random.choice((0.0, 2.0))
 
 
 def expect_bhsd(
@@ -960,42 +965,14 @@ def draw_single_decode(draw: Draw) -> tuple[Any, ...]:
     return q[0], k, v, layout, scale, window_left, draw.random.choice((None, 2.0))
 
 
-def visible(
-    q_len: int, k_len: Any, columns: int, causal: bool, window: tuple[int, int], device: Any
-) -> Tensor:
-    def row(length: int) -> Tensor:
-        mask = torch.zeros(q_len, columns, dtype=torch.bool)
-        for i in range(q_len):
-            for j in range(min(columns, length)):
-                distance = j - (i + length - q_len)
-                mask[i, j] = (not causal or distance <= 0) and (
-                    window[0] < 0 or distance >= -window[0]
-                )
-                if not causal and window[1] >= 0:
-                    mask[i, j] &= distance <= window[1]
-        return mask
-
-    if isinstance(k_len, int):
-        return row(k_len)
-    return torch.stack([row(int(length)) for length in k_len.flatten()]).unsqueeze(1)
-
-
-def draw_visible(draw: Draw) -> tuple[Any, ...]:
-    columns = 5
-    lengths: Any = draw.size(1, columns)
-    if draw.flag():
-        lengths = (draw.integers(columns, 3) + 1).view(-1, 1, 1, 1)
-    window = draw.random.choice(((-1, -1), (1, -1), (1, 1), (-1, 0)))
-    return draw.size(1, 4), lengths, columns, draw.flag(), window, torch.device("cpu")
-
-
 ATTENTIONS = [
-    Case(attention.visible_keys, draw_visible, visible, exact=True),
     Case(attention.attention_bhsd, draw_bhsd, expect_bhsd),
     Case(
         attention.attention,
-        lambda draw: (*draw_dense(draw), *draw_options(draw)),
-        expect_attention,
+        draw_attention,
+        lambda q, k, v, scale, causal, left, right, cap: expect_attention(
+            q, k, v, scale, causal, (left, right), cap
+        ),
     ),
     Case(attention.varlen_attention, draw_varlen, expect_varlen),
     Case(attention.cached_attention, draw_cached, expect_cached),

@@ -14,30 +14,6 @@ import torch
 import torch.nn.functional as F
 
 
-def visible_keys(
-    q_len: int,
-    k_len: int | torch.Tensor,
-    columns: int,
-    causal: bool,
-    window: tuple[int, int],
-    device: torch.device,
-) -> torch.Tensor:
-    """Which of the columns each of the last q_len of k_len positions may attend to.
-
-    ``k_len`` is a number, or a tensor [B, 1, 1, 1] of one number per sequence; True in the mask
-    [q_len, columns] or [B, 1, q_len, columns] means visible.
-    """
-    left, right = window
-    row = torch.arange(q_len, device=device)[:, None] + k_len - q_len
-    column = torch.arange(columns, device=device).expand(q_len, columns)
-    mask = column < k_len
-    if left >= 0:
-        mask = mask & (column >= row - left)
-    if causal or right >= 0:
-        mask = mask & (column <= row + (0 if causal else right))
-    return mask
-
-
 def attention_bhsd(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -49,16 +25,14 @@ def attention_bhsd(
 ) -> torch.Tensor:
     """Attention with grouped queries over heads-first tensors [B, H, S, D].
 
-    ``causal`` asks for as many queries as keys.  A softcap bounds the scores by
-    softcap * tanh(score / softcap), which PyTorch's kernels do not offer.
+    ``causal`` asks for as many queries as keys, and goes without a softcap, which bounds the
+    scores by softcap * tanh(score / softcap) and which PyTorch's kernels do not offer.
     """
-    groups = q.shape[1] // k.shape[1]
     if softcap == 0.0:
         return F.scaled_dot_product_attention(
-            q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=groups > 1
+            q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
         )
-    if causal:
-        mask = visible_keys(q.shape[2], k.shape[2], k.shape[2], True, (-1, -1), q.device)
+    groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
     scores = q.float() @ k.float().mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     scores = softcap * torch.tanh(scores / softcap)
@@ -75,22 +49,28 @@ def attention(
     v: torch.Tensor,
     scale: float | None = None,
     causal: bool = False,
-    window: tuple[int, int] | None = None,
+    left: int = -1,
+    right: int = -1,
     softcap: float = 0.0,
 ) -> torch.Tensor:
-    """Attention of q [B, Sq, Hq, D] over k and v [B, Sk, Hkv, D], in flash-attention's layout.
+    """Attention of q [B, Sq, Hq, D] over k and v [B, Sk, Hkv, D].
 
-    Causal masks are aligned to the bottom right; the scale defaults to 1 / sqrt(D).
-    Dao, "FlashAttention-2", 2023.
+    Causal: the last query sees all keys.  The layout of flash-attention; the scale defaults to
+    1 / sqrt(D).  Dao, "FlashAttention-2", 2023.
     """
     q_len, k_len = q.shape[1], k.shape[1]
-    window = (-1, -1) if window is None else (window[0], window[1])
     mask = None
-    if window != (-1, -1) or (causal and q_len != k_len):
-        mask = visible_keys(q_len, k_len, k_len, causal, window, q.device)
-        causal = False
+    if left >= 0 or right >= 0 or (causal and (q_len != k_len or softcap != 0.0)):
+        mask = torch.ones(q_len, k_len, dtype=torch.bool, device=q.device)
+        if causal:
+            mask = mask.tril(k_len - q_len)
+        elif right >= 0:
+            mask = mask.tril(k_len - q_len + right)
+        if left >= 0:
+            mask = mask.triu(k_len - q_len - left)
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    return attention_bhsd(q, k, v, mask, causal, scale, softcap).transpose(1, 2)
+    out = attention_bhsd(q, k, v, mask, causal and mask is None, scale, softcap)
+    return out.transpose(1, 2)
 
 
 def varlen_attention(
@@ -104,22 +84,20 @@ def varlen_attention(
     window: tuple[int, int] | None = None,
     softcap: float = 0.0,
 ) -> torch.Tensor:
-    """Attention within each of the packed sequences of q [Tq, Hq, D] and k, v [Tk, Hkv, D].
+    """Attention within each of the sequences packed in q, k and v [T, H, D].
 
     Sequence i owns the rows cu_seqlens[i]:cu_seqlens[i + 1].
     """
+    left, right = window or (-1, -1)
     q_lens, k_lens = cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist()
-    if len(set(q_lens)) == 1 and len(set(k_lens)) == 1:  # equal lengths are an ordinary batch
-        batch = len(q_lens)
-        q = q.view(batch, -1, *q.shape[1:])
-        k, v = k.view(batch, -1, *k.shape[1:]), v.view(batch, -1, *v.shape[1:])
-        return attention(q, k, v, scale, causal, window, softcap).flatten(0, 1)
-    sequences = zip(
-        torch.split(q, q_lens), torch.split(k, k_lens), torch.split(v, k_lens), strict=True
-    )
+    # Equal lengths are an ordinary batch.
+    if len(set(q_lens)) == 1 and len(set(k_lens)) == 1:
+        q, k, v = (x.unflatten(0, (len(q_lens), -1)) for x in (q, k, v))
+        return attention(q, k, v, scale, causal, left, right, softcap).flatten(0, 1)
+    sequences = zip(q.split(q_lens), k.split(k_lens), v.split(k_lens), strict=True)
     return torch.cat(
         [
-            attention(qi[None], ki[None], vi[None], scale, causal, window, softcap)[0]
+            attention(qi[None], ki[None], vi[None], scale, causal, left, right, softcap)[0]
             for qi, ki, vi in sequences
         ]
     )
@@ -158,7 +136,7 @@ def attention_fwd(
     softcap: float,
 ) -> tuple[torch.Tensor, None, None, None]:
     """As attention; returns (result, None, None, None): flash-attention's ``fwd``."""
-    out = attention(q, k, v, scale, causal, (window_left, window_right), softcap)
+    out = attention(q, k, v, scale, causal, window_left, window_right, softcap)
     return out, None, None, None
 
 
@@ -170,7 +148,7 @@ def prefill_attention(
     scale: float | None = None,
     causal: bool = True,
 ) -> torch.Tensor:
-    """Attention within each of the packed sequences, q [T, Hq, D] and k, v [T, Hkv, D].
+    """Attention within each of the sequences packed in q, k and v [T, H, D].
 
     The sequences, of the lengths ``b_seq_len``, follow one another without gaps.
     """
@@ -189,19 +167,24 @@ def cached_attention(
     window: tuple[int, int] | None = None,
     softcap: float = 0.0,
 ) -> torch.Tensor:
-    """Attention of q [B, Sq, Hq, D] over the first cache_seqlens keys of each sequence's cache.
+    """Attention of q [B, Sq, Hq, D] over the keys that each sequence has in the cache.
 
     The caches are [B, Smax, Hkv, D], or pages [pages, page, Hkv, D] that ``block_table``
-    [B, pages per sequence] puts in order.  The queries are the last positions of the sequence.
+    [B, pages per sequence] puts in order.  Causal: the queries are the last positions of the
+    sequence.  Without ``cache_seqlens`` the caches are full.
     """
     if block_table is not None:
         k_cache, v_cache = k_cache[block_table].flatten(1, 2), v_cache[block_table].flatten(1, 2)
-    columns = k_cache.shape[1]
-    k_len = columns if cache_seqlens is None else cache_seqlens
-    if isinstance(k_len, torch.Tensor):
-        k_len = k_len.view(-1, 1, 1, 1)
-    window = (-1, -1) if window is None else (window[0], window[1])
-    mask = visible_keys(q.shape[1], k_len, columns, causal, window, q.device)
+    left, right = window or (-1, -1)
+    columns = torch.arange(k_cache.shape[1], device=q.device)
+    k_len = len(columns) if cache_seqlens is None else cache_seqlens
+    k_len = torch.as_tensor(k_len, device=q.device).view(-1, 1, 1, 1)
+    rows = torch.arange(q.shape[1], device=q.device)[:, None] + k_len - q.shape[1]
+    mask = columns <= rows if causal else columns < k_len
+    if right >= 0 and not causal:
+        mask = mask & (columns <= rows + right)
+    if left >= 0:
+        mask = mask & (columns >= rows - left)
     q, k, v = q.transpose(1, 2), k_cache.transpose(1, 2), v_cache.transpose(1, 2)
     return attention_bhsd(q, k, v, mask, False, scale, softcap).transpose(1, 2)
 
@@ -221,8 +204,8 @@ def paged_attention(
     """
     k = key_cache[block_tables].permute(0, 2, 1, 4, 3, 5).flatten(4).flatten(2, 3)
     v = value_cache[block_tables].permute(0, 2, 1, 4, 3).flatten(2, 3)
-    mask = torch.arange(k.shape[2], device=k.device) < seq_lens[:, None]
-    return attention_bhsd(query[:, :, None], k, v, mask[:, None, None], scale=scale)[:, :, 0]
+    mask = torch.arange(k.shape[2], device=k.device) < seq_lens[:, None, None, None]
+    return attention_bhsd(query.unsqueeze(2), k, v, mask, scale=scale).squeeze(2)
 
 
 def single_prefill(
@@ -235,14 +218,14 @@ def single_prefill(
     window_left: int = -1,
     softcap: float | None = None,
 ) -> torch.Tensor:
-    """Attention of one sequence, q [Sq, Hq, D], over k and v [Sk, Hkv, D] (NHD) or [Hkv, Sk, D].
+    """Attention of one sequence, q [Sq, Hq, D].
 
-    flashinfer's ``single_prefill_with_kv_cache``.
+    k and v are [Sk, Hkv, D], or [Hkv, Sk, D] where ``kv_layout`` is HND.  flashinfer's
+    ``single_prefill_with_kv_cache``.
     """
     if kv_layout == "HND":
         k, v = k.transpose(0, 1), v.transpose(0, 1)
-    window = (window_left, -1)
-    return attention(q[None], k[None], v[None], scale, causal, window, softcap or 0.0)[0]
+    return attention(q[None], k[None], v[None], scale, causal, window_left, -1, softcap or 0.0)[0]
 
 
 def single_decode(
@@ -254,9 +237,10 @@ def single_decode(
     window_left: int = -1,
     softcap: float | None = None,
 ) -> torch.Tensor:
-    """Attention of one query, q [Hq, D], over k and v [Sk, Hkv, D] (NHD) or [Hkv, Sk, D] (HND).
+    """Attention of one query, q [Hq, D], the last position of its sequence.
 
-    flashinfer's ``single_decode_with_kv_cache``: the query is the last position.
+    k and v are [Sk, Hkv, D], or [Hkv, Sk, D] where ``kv_layout`` is HND.  flashinfer's
+    ``single_decode_with_kv_cache``.
     """
     return single_prefill(q[None], k, v, kv_layout, scale, True, window_left, softcap)[0]
 
@@ -269,15 +253,16 @@ def pooled_attention(
     b_req_idx: torch.Tensor,
     b_seq_len: torch.Tensor,
 ) -> torch.Tensor:
-    """Attention of one query per request [B, Hq, D] over a pool of keys and values [N, Hkv, D].
+    """Attention of one query per request over a pool of keys and values.
 
+    ``q`` is [B, Hq, D], the pools are [N, Hkv, D];
     ``req_to_tokens[b_req_idx[b], :b_seq_len[b]]`` are the rows of request b: lightllm's layout.
     """
     rows = req_to_tokens[b_req_idx, : int(b_seq_len.max())]
     mask = torch.arange(rows.shape[1], device=q.device) < b_seq_len[:, None]
     # Rows past the length may hold anything: point them at one that exists.
     k, v = (pool[rows.masked_fill(~mask, 0)].transpose(1, 2) for pool in (k, v))
-    return attention_bhsd(q[:, :, None], k, v, mask[:, None, None])[:, :, 0]
+    return attention_bhsd(q.unsqueeze(2), k, v, mask[:, None, None]).squeeze(2)
 
 
 def merge_state(

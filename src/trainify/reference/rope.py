@@ -16,9 +16,9 @@ import torch.nn.functional as F
 def rotate_pairs(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bool
 ) -> torch.Tensor:
-    """Rotate the feature pairs of x [..., D] by cos and sin [..., R/2], in their dtype.
+    """Rotate the feature pairs of x [..., D] by cos and sin [..., R/2].
 
-    The result has the dtype of x.  With float32 tables the arithmetic is float32, rounded once.
+    In the dtype of the tables, so with float32 tables rounded once; the result has that of x.
     """
     rotary_dim = 2 * cos.shape[-1]
     rotated = x[..., :rotary_dim]
@@ -42,7 +42,7 @@ def rotary_embedding(
     cos_sin_cache: torch.Tensor,
     is_neox: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Rotate query and key by the angles of their positions, in float32, rounded once.
+    """Rotate query and key by their positions, in float32, rounded once.
 
     ``positions`` is [T] or [B, S]; ``query`` and ``key`` are [T, heads * head_size] or
     [T, heads, head_size], or the same with [B, S]; a row of ``cos_sin_cache`` [positions, R] is R/2
@@ -84,7 +84,7 @@ def rope_at(
     rope_scale: float = 1.0,
     rope_theta: float = 1e4,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rotate q and k [T, heads, D] by the angles of their positions [T], in float32, rounded once.
+    """Rotate q and k [T, heads, D] by their positions [T], in float32, rounded once.
 
     The angle of pair i is position / rope_scale * rope_theta ** (-2 i / R).
     """
@@ -107,10 +107,10 @@ def llama31_rope_at(
     high_freq_factor: float = 4.0,
     old_context_len: float = 8192.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As rope_at, with Llama 3.1's frequencies: slow ones divided by rope_scale, fast ones kept.
+    """Rotate q and k [T, heads, D] by their positions [T], with Llama 3.1's frequencies.
 
-    Between old_context_len / low_freq_factor and old_context_len / high_freq_factor of wavelength
-    the two are blended linearly.
+    Slow ones are divided by rope_scale, fast ones kept.  Between old_context_len / low_freq_factor
+    and old_context_len / high_freq_factor of wavelength the two are blended linearly.
     """
     rotary_dim = rotary_dim or q.shape[-1]
     exponent = torch.arange(0, rotary_dim, 2, device=q.device).float() / rotary_dim
@@ -124,7 +124,7 @@ def llama31_rope_at(
 
 
 def ragged_positions(indptr: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """Positions of packed rows: sequence i owns rows indptr[i]:indptr[i + 1] from offsets[i] on."""
+    """Positions of packed rows: sequence i owns indptr[i]:indptr[i + 1], from offsets[i] on."""
     rows = torch.arange(int(indptr[-1]), device=indptr.device)
     return rows + (offsets - indptr[:-1]).repeat_interleave(indptr.diff())
 
@@ -254,7 +254,7 @@ def fused_qk_norm_rope(
     is_neox: bool,
     position_ids: torch.Tensor,
 ) -> torch.Tensor:
-    """RMSNorm each query and key head of the packed qkv [T, heads * head_dim], then rotate it.
+    """RMSNorm the query and key heads of qkv [T, heads * head_dim], then rotate them.
 
     In float32 throughout, rounded once; the values pass through.  See :func:`rotary_embedding` for
     the table.
