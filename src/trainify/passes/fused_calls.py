@@ -19,6 +19,7 @@ from . import Rule
 if TYPE_CHECKING:
     from ..engine import Options
     from ..rewrite.branch import Change, Vocabulary
+    from ..rewrite.specialize import Use
     from ..rewrite.template import Rendered, Template
 
 RULES = (
@@ -116,6 +117,7 @@ def norm(out, *args):
 )
 
 _ANY = ast.Name("x")
+_SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
 
 # Modules whose name is a common word are looked for in import statements only; the stems find
 # calls through a project's own module that re-exports an op.
@@ -190,12 +192,18 @@ class Site:
         return self.module.statement(self.call)
 
     @cached_property
-    def reads(self) -> frozenset[str]:
-        """The arguments that the equivalent reads."""
+    def value(self) -> str:
+        """The equivalent, as an expression."""
         assert self.op.equivalent is not None
         tree = ast.parse(self.op.equivalent).body[0]
         assert isinstance(tree, (ast.Assign, ast.Expr))
-        return frozenset(n.id for n in ast.walk(tree.value) if isinstance(n, ast.Name))
+        return ast.unparse(tree.value)
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The arguments that the equivalent reads."""
+        tree = ast.parse(self.value)
+        return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
 
     @cached_property
     def outputs(self) -> list[str]:
@@ -288,13 +296,18 @@ class _Rewriter:
         from ..rewrite import branch
         from ..rewrite.branch import Vocabulary
 
-        vocabulary = Vocabulary(self.module)
         changes: dict[ast.stmt, Change] = {}
         by_statement: dict[ast.stmt, list[Site]] = {}
         for plan in self.plans.values():
             by_statement.setdefault(plan.site.statement, []).append(plan.site)
-        for statement, sites in by_statement.items():
-            change = _StatementRewriter(self.module, vocabulary, statement, sites, self).change()
+        rewriters = {
+            statement: _StatementRewriter(self.module, statement, sites, self)
+            for statement, sites in by_statement.items()
+        }
+        uses = [use for rewriter in rewriters.values() for use in rewriter.uses.values()]
+        vocabulary = Vocabulary(self.module, uses)
+        for statement, rewriter in rewriters.items():
+            change = rewriter.change(vocabulary)
             if change is not None:
                 changes[statement] = change
         for run in branch.group(self.module, list(changes.values())):
@@ -359,13 +372,11 @@ class _StatementRewriter:
     def __init__(
         self,
         module: ModuleFacts,
-        vocabulary: Vocabulary,
         statement: ast.stmt,
         sites: Sequence[Site],
         owner: _Rewriter,
     ) -> None:
         self.module = module
-        self.vocabulary = vocabulary
         self.statement = statement
         self.sites = {site.call: site for site in sites}
         self.owner = owner
@@ -378,10 +389,36 @@ class _StatementRewriter:
         self.exchanged: list[tuple[ast.Call, str]] = []
         self.taken = self.flow.identifiers
 
-    def change(self) -> Change | None:
+    @cached_property
+    def uses(self) -> dict[ast.Call, Use]:
+        """The equivalents to be written, with what is known of their arguments."""
+        sites = [site for site in self.sites.values() if site.unsupported() is None]
+        return {site.call: self._use(site) for site in sites}
+
+    def _use(self, site: Site) -> Use:
+        from ..rewrite.specialize import Use
+
+        texts: dict[str, str] = {}
+        sure: set[str] = set()
+        for argument in site.op.signature.arguments:
+            node = site.bound[argument.name]
+            if node is None:
+                texts[argument.name] = argument.default or "None"
+                continue
+            captured = self._captured(site, argument.name, node)
+            text = site.shown(argument.name) if captured is None else captured
+            texts[argument.name] = text
+            optional = argument.is_optional or argument.type == "Any"
+            if not optional or (captured is None and self._is_tensor(text)):
+                sure.add(argument.name)
+        late = self._evaluated_late(site.call) or not isinstance(self.statement, _SIMPLE)
+        return Use.of(site.value, texts, sure, late)
+
+    def change(self, vocabulary: Vocabulary) -> Change | None:
         from ..rewrite.branch import Change
         from ..rewrite.functionalize import CannotFunctionalize
 
+        self.vocabulary = vocabulary
         try:
             lines = self._lines()
         except (_NoRewrite, CannotFunctionalize) as error:
@@ -414,9 +451,7 @@ class _StatementRewriter:
             site = self.sites[statement.value]
             if len(statement.targets) == 1 and self._effect(site, statement.targets[0]):
                 return [*self.before, *self.after]
-        if not isinstance(
-            statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
-        ):
+        if not isinstance(statement, _SIMPLE):
             self._expressions()
             return []
         text = self._splice(statement)
@@ -507,14 +542,15 @@ class _StatementRewriter:
         from ..rewrite.template import Template
 
         arguments = {name: self._argument(site, name) for name in site.bound}
-        template = Template(
+        return Template(
             site.op,
             arguments,
+            library=self.vocabulary.library,
+            use=self.uses[site.call],
             torch=self.vocabulary.torch,
             functional=self.vocabulary.functional,
+            helper_names=self.vocabulary.helper_names,
         )
-        template.helper_names = self.vocabulary.helper_names(template.needs)
-        return template
 
     def _writes(self, site: Site) -> dict[str, object]:
         from ..rewrite.functionalize import functionalize

@@ -17,7 +17,7 @@ from ..facts.names import self_name
 from ..findings import Edit, Fix, Safety
 from . import layout
 from .layout import CannotPlace as CannotPlace
-from .template import helper_text
+from .specialize import Library, Use, helper_text
 
 _MAX_SPELLED_OUT = 3
 
@@ -59,10 +59,15 @@ class Change:
 
 
 class Vocabulary:
-    """What a file calls torch, its functional module, and helper functions; adds what is missing."""
+    """What a file calls torch, its functional module, and helper functions; adds what is missing.
 
-    def __init__(self, module: ModuleFacts) -> None:
+    ``uses`` are all the places of the file in which an equivalent is to be written: they share
+    their helpers.
+    """
+
+    def __init__(self, module: ModuleFacts, uses: Sequence[Use] = ()) -> None:
         self.module = module
+        self.uses = uses
 
     @cached_property
     def torch(self) -> str:
@@ -75,47 +80,69 @@ class Vocabulary:
             return known
         return f"{self.torch}.nn.functional" if layout.is_taken(self.module, "F") else "F"
 
-    def helper_names(self, helpers: Sequence[str]) -> dict[str, str]:
+    @cached_property
+    def library(self) -> Library:
+        """The helpers that the uses need: those that the file has from before, where they serve."""
+        library = Library(self.uses)
+        there = layout.functions_at_top(self.module)
+        keep = {
+            name: {a.arg for a in there[name].args.args}
+            for name in library.functions
+            if name in there
+        }
+        if not keep:
+            return library
+        candidates = [library, Library(self.uses, keep), Library(self.uses, keep, sure=False)]
+        return max(candidates, key=lambda c: sum(self._names(c)[n] == n for n in c.functions))
+
+    @cached_property
+    def helper_names(self) -> dict[str, str]:
         """The name for each helper: its own, unless the file uses that for something else."""
+        return self._names(self.library)
+
+    def _names(self, library: Library) -> dict[str, str]:
         names: dict[str, str] = {}
-        for helper in helpers:
+        for helper in library.functions:
             name = helper
-            while layout.is_taken(self.module, name) and not self._is_there(helper, name, names):
+            while layout.is_taken(self.module, name):
+                if self._is_there(library, helper, {**names, helper: name}):
+                    break
                 name += "_native"
             names[helper] = name
         return names
 
-    def _is_there(self, helper: str, name: str, names: dict[str, str]) -> bool:
-        existing = layout.names_at_top(self.module, [name]).get(name)
+    def _is_there(self, library: Library, helper: str, names: dict[str, str]) -> bool:
+        existing = layout.functions_at_top(self.module).get(names[helper])
         if existing is None:
             return False
-        wanted = ast.parse(self._helper_text(helper, {**names, helper: name})).body[0]
+        wanted = ast.parse(self._helper_text(library, helper, names)).body[0]
         return ast.dump(existing) == ast.dump(wanted)
 
-    def _helper_text(self, helper: str, names: dict[str, str]) -> str:
+    def _helper_text(self, library: Library, helper: str, names: dict[str, str]) -> str:
         return helper_text(
-            helper,
+            library.functions[helper],
             torch=self.torch,
             functional=self.functional,
             helper_names=names,
             unit=self.module.indent_unit,
+            width=layout.width(self.module),
         )
 
     def support(self, lines: Sequence[str], helpers: Sequence[str]) -> list[Edit]:
         """The imports and helper functions that new lines need and the file does not have."""
-        names = self.helper_names(helpers)
+        library, names = self.library, self.helper_names
         texts = [
-            self._helper_text(helper, names)
+            self._helper_text(library, helper, names)
             for helper in helpers
-            if not self._is_there(helper, names[helper], names)
+            if not self._is_there(library, helper, names)
         ]
         used = "\n".join([*lines, *texts])
         edits: list[Edit] = []
         if self._uses(used, self.torch) and not layout.bound_at_top(self.module, "torch"):
             edits.append(layout.import_edit(self.module, "import torch"))
-        if self.functional == "F" and self._uses(used, "F"):
-            if not layout.bound_at_top(self.module, "torch.nn.functional"):
-                edits.append(layout.import_edit(self.module, "import torch.nn.functional as F"))
+        known = layout.bound_at_top(self.module, "torch.nn.functional")
+        if self.functional == "F" and self._uses(used, "F") and not known:
+            edits.append(layout.import_edit(self.module, "import torch.nn.functional as F"))
         edits += [layout.helper_edit(self.module, text) for text in texts]
         return edits
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Sequence
 
@@ -110,24 +111,44 @@ def comments(text: str) -> list[str]:
 
 def fit(line: str, indentation: str, unit: str, limit: int) -> list[str]:
     """Break one statement over several lines where it is too long, one argument a line at worst."""
-    if len(indentation) + len(line) <= limit or "\n" in line:
-        return [indentation + part for part in line.split("\n")]
-    opening = _bracket_to_break(line, limit - len(indentation))
+    if len(indentation) + len(line) <= limit or "\n" in line:  # a string over several lines
+        return [indentation + line]
+    start = _bare_tuple(line)
+    if start:
+        line = f"{line[:start]}({line[start:]})"
+    opening = start or _bracket_to_break(line, limit - len(indentation))
     if opening is None:
         return [indentation + line]
     closing = _matching(line, opening)
     body = line[opening + 1 : closing]
     head, tail = line[: opening + 1], line[closing:]
     inner = indentation + unit
-    if len(inner) + len(body) <= limit and not body.startswith("*"):
-        lines = [inner + body]
-    else:
-        parts = _split_commas(body)
-        lines = []
-        for part in parts:
-            comma = "," if len(parts) > 1 or line[opening] != "(" else ""
-            lines += fit(part + comma, inner, unit, limit)
+    if len(inner) + len(body) <= limit and not body.startswith("*") and not start:
+        return [indentation + head, inner + body, indentation + tail]
+    lines = []
+    for words in _CLAUSES:
+        clauses = _split_words(body, words)
+        if len(clauses) > 1:
+            for clause in clauses:
+                lines += fit(clause, inner, unit, limit)
+            return [indentation + head, *lines, indentation + tail]
+    parts = _split_commas(body)
+    for part in parts:
+        comma = "," if len(parts) > 1 or line[opening] != "(" else ""
+        lines += fit(part + comma, inner, unit, limit)
     return [indentation + head, *lines, indentation + tail]
+
+
+_CLAUSES = (("for", "if"), ("or",), ("and",))
+"""Words at which what has no commas of its own is broken, outermost first."""
+
+
+def _bare_tuple(line: str) -> int | None:
+    """Where the value begins in ``a, b = x, y``, which needs parentheses to be broken."""
+    equals = re.match(r"[\w., ]+ = |return ", line)
+    if equals is None or len(_split_commas(line[equals.end() :])) < 2:
+        return None
+    return equals.end()
 
 
 def _brackets(line: str) -> list[tuple[int, int]]:
@@ -153,11 +174,11 @@ def _brackets(line: str) -> list[tuple[int, int]]:
 
 
 def _bracket_to_break(line: str, limit: int) -> int | None:
-    """The last outermost bracket that holds something and whose line before it fits."""
-    filled = [start for start, end in _brackets(line) if end - start > 1]
-    fitting = [start for start in filled if start < limit]
-    candidates = fitting or filled
-    return candidates[-1] if candidates else None
+    """The outermost bracket that holds most, of those that leave both ends of the line fitting."""
+    filled = [(start, end) for start, end in _brackets(line) if end - start > 1]
+    fitting = [(a, b) for a, b in filled if a < limit and len(line) - b <= limit]
+    candidates = fitting or filled[-1:]
+    return max(candidates, key=lambda pair: pair[1] - pair[0])[0] if candidates else None
 
 
 def _matching(line: str, opening: int) -> int:
@@ -173,6 +194,23 @@ def _split_commas(body: str) -> list[str]:
     ]
     parts = [body[a + 1 : b].strip() for a, b in zip([-1, *cuts], [*cuts, len(body)])]
     return [part for part in parts if part]
+
+
+def _split_words(body: str, words: Sequence[str]) -> list[str]:
+    """Pieces that begin with one of the words, those in brackets and strings left alone."""
+    spans = _brackets(body)
+    if words[0] != "for" and len(_split_commas(body)) > 1:
+        return [body]
+    cuts = [
+        match.start()
+        for match in re.finditer(rf"(?<=\s)(?:{'|'.join(words)})(?=\s)", body)
+        if not any(a < match.start() < b for a, b in spans) and not _in_string(body, match.start())
+    ]
+    if words[0] == "for" and not any(body.startswith("for ", cut) for cut in cuts):
+        return [body]  # a conditional expression
+    first = next((cut for cut in cuts if body.startswith("for ", cut)), 0)
+    cuts = [cut for cut in cuts if cut >= first]
+    return [body[i:j].strip() for i, j in zip([0, *cuts], [*cuts, len(body)], strict=True)]
 
 
 def _in_string(text: str, position: int) -> bool:
@@ -239,7 +277,7 @@ def _identifiers(module: ModuleFacts) -> frozenset[str]:
 def import_edit(module: ModuleFacts, line: str) -> Edit:
     """Insert an import: after the last import of torch, else after the last import, else on top."""
     imports = _top_level_imports(module)
-    torch_imports = [
+    torch_imports: list[ast.stmt] = [
         node
         for node in imports
         if isinstance(node, ast.Import) and node.names[0].name.partition(".")[0] == "torch"
@@ -249,8 +287,7 @@ def import_edit(module: ModuleFacts, line: str) -> Edit:
         offset = line_end(module, after[0])
         return Edit(offset, offset, module.newline + line)
     first = module.tree.body[0]
-    docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    if docstring and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+    if ast.get_docstring(module.tree, clean=False) is not None:
         offset = line_end(module, first)
         return Edit(offset, offset, f"{module.newline}{module.newline}{line}")
     offset = line_start(module, first)
@@ -279,10 +316,6 @@ def helper_edit(module: ModuleFacts, text: str) -> Edit:
     return Edit(offset, offset, f"{newline}{newline}{newline}{body}{newline}")
 
 
-def names_at_top(module: ModuleFacts, names: Sequence[str]) -> dict[str, ast.stmt]:
+def functions_at_top(module: ModuleFacts) -> dict[str, ast.FunctionDef]:
     """Module-level functions by name, for finding a helper that is already there."""
-    return {
-        node.name: node
-        for node in module.tree.body
-        if isinstance(node, ast.FunctionDef) and node.name in names
-    }
+    return {node.name: node for node in module.tree.body if isinstance(node, ast.FunctionDef)}
