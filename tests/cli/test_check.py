@@ -42,7 +42,8 @@ a.py:4:9: TRN902 `risky` cuts
 4 |     return risky('日本') + shown(y)
   |            ^^^^^^^^^^^^^
   |
-  = unsafe fix: call safe (look at: the sign)
+  = unsafe fix: call safe
+  = look at: the sign
 4 -     return risky('日本') + shown(y)
 4 +     return safe('日本') + shown(y)
 

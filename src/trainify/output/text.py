@@ -44,7 +44,8 @@ def finding_block(finding: Finding, text: str, lines: Sequence[str], strategy: s
     if last < finding.end_line:
         block.append(f"{empty} ... and {_count(finding.end_line - last, 'more line')}")
     if fix:
-        block += [empty, f"{'':{gutter}} {click.style('=', fg='blue')} {_title(fix)}"]
+        sign = click.style("=", fg="blue")
+        block += [empty, *(f"{'':{gutter}} {sign} {line}" for line in _about(fix))]
         for number, sign, line in changes:
             changed = f"{sign} {visible(line[:_MOST_COLUMNS])}".rstrip()
             colour = "green" if sign == "+" else "red"
@@ -72,10 +73,11 @@ def _changes(text: str, lines: Sequence[str], fix: Fix) -> Iterator[tuple[int, s
                 yield from ((number + 1, "+", fixed[number]) for number in range(c, d))
 
 
-def _title(fix: Fix) -> str:
+def _about(fix: Fix) -> Iterator[str]:
     kind = {Safety.SAFE: "fix", Safety.UNSAFE: "unsafe fix", Safety.DISPLAY: "suggestion"}
-    title = f"{click.style(kind[fix.safety], fg='cyan')}: {fix.title}"
-    return f"{title} (look at: {fix.look_at})" if fix.look_at else title
+    yield f"{click.style(kind[fix.safety], fg='cyan')}: {fix.title}"
+    if fix.look_at:
+        yield f"{click.style('look at', fg='cyan')}: {fix.look_at}"
 
 
 def reason_not_fixed(finding: Finding, options: Options) -> str:
