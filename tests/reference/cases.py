@@ -334,9 +334,11 @@ def expect_swigluoai(x: Tensor, alpha: float, limit: float) -> Tensor:
 
 
 def expect_clamped_swiglu(x: Tensor, limit: float, alpha: float, beta: float) -> Tensor:
+    """vLLM's kernel: the activated half is rounded, the other is not."""
     gate, up = halves(wide(x))
     gate, up = gate.clip(max=limit), up.clip(-limit, limit)
-    return (gate / (1 + torch.exp(-alpha * gate)) * (up + beta)).to(x.dtype)
+    act = (gate / (1 + torch.exp(-alpha * gate))).to(x.dtype)
+    return (wide(act) * (up + beta)).to(x.dtype)
 
 
 def expect_situ(x: Tensor, beta: float, linear_beta: float) -> Tensor:

@@ -1,10 +1,10 @@
 """vLLM's CUDA ops: vllm-project/vllm, ``csrc/`` and ``vllm/_custom_ops.py``.
 
-The ops write into their first argument, or rotate and add in place.  Until 0.19 the norms rounded
-before the weight multiplied; vllm#40860 made it one rounding, and its revert (vllm#42379) did not
-last.  The rotary op, too, came to compute in float32 at some release between 0.8.5 and 0.33; the
-rows assume the same one.  The pybind module ``vllm._C.ops`` is gone since 0.5, so its names
-stand in the old rows only.
+The ops write into their first argument, or rotate and add in place.  Until 0.19 norms and the
+rotary op rounded step by step; since 0.20 both compute in float32 and round once, but for the norms
+of 0.23.0, where the change was taken back.  The sources of 0.16.0, 0.19.1, 0.20.0, 0.20.2, 0.21.0,
+0.22.0, 0.22.1, 0.23.0, 0.24.0, 0.25.1, 0.26.0, 0.28.0, 0.30.0 and 0.33.0 say so.  The pybind module
+``vllm._C.ops`` is gone since 0.5, so its names stand in the old rows only.
 """
 
 from . import FusedOp
@@ -23,7 +23,7 @@ OPS = (
         schema="rms_norm(Tensor(a!) out, Tensor input, Tensor? weight, float epsilon) -> ()",
         equivalent="out = rms_norm(input, weight, epsilon)",
         source=_NEW,
-        since="vllm>=0.20",
+        since="vllm>=0.20,!=0.23.0",
     ),
     FusedOp(
         names=(
@@ -38,12 +38,19 @@ OPS = (
         since="vllm<0.20",
     ),
     FusedOp(
+        names=("vllm._custom_ops.rms_norm", "torch.ops._C.rms_norm"),
+        schema="rms_norm(Tensor(a!) out, Tensor input, Tensor weight, float epsilon) -> ()",
+        equivalent="out = rms_norm_llama(input, weight, epsilon)",
+        source="csrc/libtorch_stable/layernorm_kernels.cu, vllm 0.23.0",
+        since="vllm==0.23.0",
+    ),
+    FusedOp(
         names=("vllm._custom_ops.fused_add_rms_norm", "torch.ops._C.fused_add_rms_norm"),
         schema="fused_add_rms_norm(Tensor(a!) input, Tensor(b!) residual, Tensor? weight, "
         "float epsilon) -> ()",
         equivalent="input, residual = fused_add_rms_norm(input, residual, weight, epsilon)",
         source=_NEW,
-        since="vllm>=0.20",
+        since="vllm>=0.20,!=0.23.0",
     ),
     FusedOp(
         names=(
@@ -56,6 +63,14 @@ OPS = (
         equivalent="input, residual = fused_add_rms_norm_llama(input, residual, weight, epsilon)",
         source=_OLD,
         since="vllm<0.20",
+    ),
+    FusedOp(
+        names=("vllm._custom_ops.fused_add_rms_norm", "torch.ops._C.fused_add_rms_norm"),
+        schema="fused_add_rms_norm(Tensor(a!) input, Tensor(b!) residual, Tensor weight, "
+        "float epsilon) -> ()",
+        equivalent="input, residual = fused_add_rms_norm_llama(input, residual, weight, epsilon)",
+        source="csrc/libtorch_stable/layernorm_kernels.cu, vllm 0.23.0",
+        since="vllm==0.23.0",
     ),
     FusedOp(
         names=("vllm.ir.ops.rms_norm", "torch.ops.vllm_ir.rms_norm"),

@@ -73,13 +73,15 @@ def swigluoai_and_mul(input: torch.Tensor, alpha: float, limit: float) -> torch.
 def clamped_swiglu(
     input: torch.Tensor, limit: float, alpha: float = 1.0, beta: float = 0.0
 ) -> torch.Tensor:
-    """Clamped SwiGLU of two halves, in float32, rounded once.
+    """Clamped SwiGLU of two halves.  The activation is rounded before the product.
 
-    gate at most limit, up within +-limit; gate * sigmoid(alpha * gate) * (up + beta).
+    gate at most limit, up within +-limit; gate * sigmoid(alpha * gate) * (up + beta), whose factors
+    are float32.
     """
-    gate, up = input.float().chunk(2, dim=-1)
-    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    return (gate * torch.sigmoid(alpha * gate) * (up + beta)).to(input.dtype)
+    gate, up = input.chunk(2, dim=-1)
+    gate, up = gate.clamp(max=limit).float(), up.float().clamp(-limit, limit)
+    gate = (gate * torch.sigmoid(alpha * gate)).to(input.dtype)
+    return (gate * (up + beta)).to(input.dtype)
 
 
 def swiglustep_and_mul(input: torch.Tensor, limit: float) -> torch.Tensor:

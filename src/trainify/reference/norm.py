@@ -25,7 +25,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.
 def rms_norm_llama(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """RMSNorm in float32, rounded before the weight multiplies.
 
-    The order of Hugging Face's ``LlamaRMSNorm`` and of vLLM up to 0.19.
+    The order of Hugging Face's ``LlamaRMSNorm`` and of vLLM up to 0.19 and in 0.23.0.
     """
     return F.rms_norm(x, x.shape[-1:], None, eps) * weight
 
@@ -69,7 +69,7 @@ def fused_add_rms_norm_llama(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Add the residual, rounded, and RMSNorm the sum, rounded before the weight multiplies.
 
-    Returns (normed, sum).  vLLM's order up to 0.19.
+    Returns (normed, sum).  vLLM's order up to 0.19 and in 0.23.0.
     """
     residual = x + residual
     return F.rms_norm(residual, residual.shape[-1:], None, eps) * weight, residual

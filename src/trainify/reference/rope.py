@@ -67,7 +67,7 @@ def rotary_embedding_rounded(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotate query and key by the angles of their positions, in their own dtype.
 
-    As :func:`rotary_embedding`, but each product and each sum is rounded: vLLM up to 0.8.
+    As :func:`rotary_embedding`, but each product and each sum is rounded: vLLM up to 0.19.
     """
     cos, sin = cos_sin_cache[positions].unsqueeze(-2).to(query.dtype).chunk(2, dim=-1)
     heads = (*positions.shape, -1, head_size)
