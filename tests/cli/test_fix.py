@@ -87,6 +87,18 @@ def test_the_written_patch_applies(files: Path, trainify) -> None:
     assert contents(files) == FIXED
 
 
+def test_worker_processes_give_the_same_patch(files: Path, trainify, monkeypatch) -> None:
+    from trainify import cli, engine
+
+    alone = trainify("fix")
+    monkeypatch.setattr(cli, "_cores", lambda: 2)
+    monkeypatch.setattr(engine, "_WORTH_WORKERS", 0)
+    monkeypatch.setattr(engine, "_look", None)  # must not be used
+    together = trainify("fix")
+    assert together.stdout_bytes == alone.stdout_bytes
+    assert together.stderr == alone.stderr
+
+
 def test_in_place(files: Path, trainify) -> None:
     result = trainify("fix", "--write")
     assert result.exit_code == 0

@@ -92,3 +92,15 @@ def test_misuse(process) -> None:
         assert done.returncode == 2
         assert b"Usage: trainify" in done.stderr
         assert b"Traceback" not in done.stderr
+
+
+def test_the_commit_hooks_are_commands(folder: Path, process) -> None:
+    hooks = Path(__file__).parents[2] / ".pre-commit-hooks.yaml"
+    entries = [line.split()[1:] for line in hooks.read_text().splitlines() if " entry: " in line]
+    assert len(entries) == 2
+    for program, *arguments in entries:
+        Path("a.py").write_text("fused(1)\n")
+        done = process(*arguments, "a.py")
+        assert program == "trainify"
+        assert (done.returncode, "fix" in arguments) in ((1, False), (0, True))
+        assert ("plain" in Path("a.py").read_text()) == ("fix" in arguments)
