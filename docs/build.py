@@ -1,0 +1,130 @@
+"""Write what the documents quote: ``python docs/build.py``.
+
+In README.md a fenced block whose first line starts with ``$ `` is a dialogue: each such line is run
+and what it prints put below it.  A block below a comment ``<!-- $ command -->`` holds what that
+command prints.  rules.md and ops.md come from the rules and the catalog.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainify.catalog import all_ops
+from trainify.passes import Rule, all_rules
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+
+_BLOCK = re.compile(
+    r"^(?:(?P<comment><!-- \$ (?P<command>[^\n]*) -->)\n)?```(?P<kind>\w*)\n(?P<body>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def documents() -> dict[Path, str]:
+    """Every document that quotes something, as it should be."""
+    return {
+        ROOT / "README.md": with_outputs((ROOT / "README.md").read_text(encoding="utf-8")),
+        DOCS / "rules.md": rules_page(),
+        DOCS / "ops.md": ops_page(),
+    }
+
+
+def with_outputs(text: str) -> str:
+    return _BLOCK.sub(_renewed, text)
+
+
+def _renewed(block: re.Match[str]) -> str:
+    body = block["body"]
+    if block["command"]:
+        body = output(block["command"])
+    elif body.startswith("$ "):
+        commands = [line for line in body.splitlines() if line.startswith("$ ")]
+        body = "".join(f"{line}\n{output(line[2:])}" for line in commands)
+    head = f"{block['comment']}\n" if block["comment"] else ""
+    return f"{head}```{block['kind']}\n{body}```"
+
+
+def output(command: str) -> str:
+    """What a command prints when it is run in the repository, by this Python."""
+    python = f'"{sys.executable}"'
+    functions = f'python() {{ {python} "$@"; }}; trainify() {{ {python} -m trainify "$@"; }}; '
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("FORCE_COLOR", "TRAINIFY_DEBUG")
+    }
+    path = [str(ROOT / "src"), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    environment["PYTHONIOENCODING"] = "utf-8"
+    done = subprocess.run(
+        ["sh", "-c", functions + command],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+    )
+    return done.stdout if done.stdout.endswith("\n") or not done.stdout else f"{done.stdout}\n"
+
+
+# -- pages ----------------------------------------------------------------------------------------
+
+_WRITTEN = "<!-- Written by docs/build.py. -->"
+
+
+def rules_page() -> str:
+    rules = all_rules().values()
+    index = [f"* [{rule.code}](#{_anchor(rule)}) {rule.name}" for rule in rules]
+    parts = [_WRITTEN, "# Rules", "\n".join(index)]
+    for rule in rules:
+        parts += _rule(rule)
+    return "\n\n".join(parts) + "\n"
+
+
+def _anchor(rule: Rule) -> str:
+    return f"{rule.code}-{rule.name}".lower()
+
+
+def _rule(rule: Rule) -> Iterator[str]:
+    yield f"## {rule.code} {rule.name}"
+    yield rule.summary
+    yield rule.why.strip()
+    if rule.before:
+        yield f"```python\n{rule.before.rstrip()}\n```"
+    if rule.after:
+        yield "becomes"
+        yield f"```python\n{rule.after.rstrip()}\n```"
+
+
+def ops_page() -> str:
+    ops = all_ops()
+    parts = [
+        _WRITTEN,
+        "# Fused ops",
+        f"The {len(ops)} rows of the catalog. Schema and meaning of each were read at its source,\n"
+        "and hold for the releases named. Where two rows hold for different releases, the newer\n"
+        "is taken, and the message says so. An op without equivalent is reported and left alone.",
+    ]
+    libraries: dict[str, list[str]] = {}
+    for op in ops:
+        name = next((n for n in op.names if not n.startswith("torch.ops.")), op.names[0])
+        equivalent = f"`{op.equivalent}`" if op.equivalent else "none"
+        row = f"| `{name}` | {op.since or 'all'} | {equivalent} | {op.source} |"
+        library = "torch.ops" if name.startswith("torch.ops.") else name.split(".")[0]
+        libraries.setdefault(library, []).append(row)
+    for library, rows in sorted(libraries.items()):
+        head = "| op | releases | equivalent | source |\n| --- | --- | --- | --- |"
+        parts += [f"## {library}", "\n".join([head, *rows])]
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    for path, text in documents().items():
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,87 @@
+"""What the documents quote is what the tree says now; `python docs/build.py` renews it."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from trainify.config import load_config
+from trainify.engine import check_text
+
+ROOT = Path(__file__).parents[1]
+
+_spec = importlib.util.spec_from_file_location("docs_build", ROOT / "docs" / "build.py")
+build = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(build)
+
+NUMBER = re.compile(r"\d+\.\d+|\de-\d\d")
+CURVE = re.compile("[▁▂▃▄▅▆▇█]+")
+
+
+def measured(text):
+    """The text without its measurements, and these."""
+    return CURVE.sub("~", NUMBER.sub("#", text)), [float(n) for n in NUMBER.findall(text)]
+
+
+def same(quoted, printed):
+    """Equal; what was measured with floats may differ a little, from one processor to another."""
+    (words, numbers), (words_now, numbers_now) = measured(quoted), measured(printed)
+    assert words == words_now
+    assert numbers == pytest.approx(numbers_now, rel=0.05, abs=1e-4)
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = list(build._BLOCK.finditer(README))
+QUOTING = [b for b in BLOCKS if b["command"] or b["body"].startswith("$ ")]
+
+
+def name(block):
+    return block["command"] or block["body"].splitlines()[0]
+
+
+def test_blocks_are_seen():
+    assert len(QUOTING) >= 5
+    assert len(BLOCKS) == README.count("\n```") // 2
+
+
+@pytest.mark.parametrize("block", QUOTING, ids=name)
+def test_readme(block):
+    same(block[0], build.with_outputs(block[0]))
+
+
+def block_of(kind):
+    (block,) = (b for b in BLOCKS if b["kind"] == kind and not b["command"])
+    return block["body"]
+
+
+def test_settings_are_accepted(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(block_of("toml"))
+    config = load_config([str(tmp_path)])
+    assert config.options.select == ("TRN1",)
+    assert config.per_file_ignores == (("eval/*.py", ("TRN2",)),)
+
+
+def test_comment_silences():
+    code = "from vllm import _custom_ops as ops\n\ndef f(out, x, weight, eps):\n    "
+    line = block_of("python")
+    assert check_text(code + line, "norm.py") == []
+    assert check_text(code + line.partition("#")[0], "norm.py") != []
+
+
+def test_hooks_exist():
+    hooks = (ROOT / ".pre-commit-hooks.yaml").read_text()
+    for hook in re.findall(r"- id: (\S+)", block_of("yaml")):
+        assert f"- id: {hook}\n" in hooks
+
+
+@pytest.mark.parametrize("page", ["rules", "ops"])
+def test_page(page):
+    written = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    assert written == getattr(build, f"{page}_page")()
+
+
+def test_links_lead_somewhere():
+    for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
