@@ -25,6 +25,7 @@ _FULL_VIEWS = frozenset(
     "swapaxes swapdims movedim contiguous to float half bfloat16 double type_as type cuda cpu "
     "detach requires_grad_ view_as_real view_as_complex".split()
 )
+_VIEW_ATTRIBUTES = frozenset({"data", "T", "mT", "real", "imag"})
 _PART_VIEWS = frozenset(
     "split chunk tensor_split unbind narrow select diagonal expand expand_as unfold "
     "split_with_sizes hsplit vsplit".split()
@@ -72,8 +73,8 @@ def view_of(node: ast.expr) -> View | None:
             return View(node.id, kind)
         if isinstance(node, ast.Subscript):
             node, kind = node.value, "part"
-        elif isinstance(node, ast.Attribute) and node.attr in ("data", "T", "mT", "real", "imag"):
-            kind = kind if kind == "part" else "full"
+        elif isinstance(node, ast.Attribute) and node.attr in _VIEW_ATTRIBUTES:
+            kind = "part" if kind == "part" else "full"
             node = node.value
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr in _FULL_VIEWS:
@@ -82,12 +83,13 @@ def view_of(node: ast.expr) -> View | None:
                 kind = "part"
             else:
                 return None
-            if isinstance(node.func.value, ast.Name) and node.func.value.id == "torch":
+            function = node.func
+            if isinstance(function.value, ast.Name) and function.value.id == "torch":
                 if not node.args:
                     return None
                 node = node.args[0]
             else:
-                node = node.func.value
+                node = function.value
         else:
             return None
 

@@ -203,9 +203,7 @@ class Names:
         """What a name stands for at some place of the file."""
         return tuple(dict.fromkeys(self._resolve_name(name, self.scope_of(at), 0)))
 
-    def _resolve(
-        self, node: ast.expr, depth: int, at: ast.stmt | None = None
-    ) -> Iterator[Target]:
+    def _resolve(self, node: ast.expr, depth: int, at: ast.stmt | None = None) -> Iterator[Target]:
         if depth > _MAX_DEPTH:
             return
         if isinstance(node, ast.Name):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
     from .module import ModuleFacts
+
+T = TypeVar("T")
 
 
 class Project:
@@ -24,6 +26,7 @@ class Project:
         self._exports: dict[str, str | None] = {}
         self._found: dict[tuple[Path, str], Path | None] = {}
         self._contents: dict[Path, bytes] = {}
+        self._summaries: dict[tuple[object, Path], object] = {}
         self._loaded: set[Path] = set()
         self._neighbours: dict[Path, tuple[Path, ...]] = {}
 
@@ -132,24 +135,26 @@ class Project:
     # -- callers --------------------------------------------------------------------------------
 
     def calls_of(
-        self, module: ModuleFacts, function: ast.FunctionDef | ast.AsyncFunctionDef
+        self,
+        module: ModuleFacts,
+        function: ast.FunctionDef | ast.AsyncFunctionDef,
+        containing: bytes = b"",
     ) -> Iterator[tuple[ModuleFacts, ast.Call]]:
         """The calls in the project that may run a function, with the files they stand in.
 
         ``forward`` of a class is called through attributes and names that hold an instance of it.
+        Only files with the bytes ``containing`` are looked at.
         """
         cls = module.method_class(function)
         through_instance = cls is not None and function.name.startswith(("forward", "__call__"))
         name = cls.name if cls is not None and through_instance else function.name
-        for other in self.mentioning(module, name):
+        for other in self.mentioning(module, name, containing=containing):
             for call in other.calls:
                 if through_instance:
                     assert cls is not None
                     if self._holds_instance(other, call.func, cls.name):
                         yield other, call
-                elif (
-                    isinstance(call.func, ast.Attribute) and call.func.attr == function.name
-                ) or (
+                elif (isinstance(call.func, ast.Attribute) and call.func.attr == function.name) or (
                     cls is None
                     and any(
                         target.name.rpartition(".")[2] == function.name
@@ -158,17 +163,43 @@ class Project:
                 ):
                     yield other, call
 
-    def mentioning(self, module: ModuleFacts, *words: str) -> Iterator[ModuleFacts]:
+    def mentioning(
+        self, module: ModuleFacts, *words: str, containing: bytes = b""
+    ) -> Iterator[ModuleFacts]:
         """``module``, then the other files of the project that contain one of the words."""
         yield module
         here = Path(module.path).absolute()
         needles = [word.encode() for word in words]
         for path in self.neighbours(module):
-            if path.absolute() == here or not any(n in self._bytes(path) for n in needles):
+            data = self._bytes(path)
+            if containing not in data or not any(n in data for n in needles):
+                continue
+            if path.absolute() == here:
                 continue
             other = self.load(path)
             if other is not None:
                 yield other
+
+    def summaries(
+        self, module: ModuleFacts, summarize: Callable[[ModuleFacts], T], *words: str
+    ) -> Iterator[T]:
+        """``summarize`` of the other files that contain one of the words; each file is asked once.
+
+        A summary holds no tree, so that a big project does not have to be parsed again and again.
+        """
+        here = Path(module.path).absolute()
+        needles = [word.encode() for word in words]
+        for path in self.neighbours(module):
+            if path.absolute() == here:
+                continue
+            key = summarize, path
+            if key not in self._summaries:
+                other = None
+                if any(needle in self._bytes(path) for needle in needles):
+                    other = self.load(path)
+                self._summaries[key] = None if other is None else summarize(other)
+            if self._summaries[key] is not None:
+                yield cast("T", self._summaries[key])
 
     def _bytes(self, path: Path) -> bytes:
         if path not in self._contents:

@@ -130,7 +130,7 @@ NEEDLES = (
     *_STEMS,
 )
 _IMPORTS = re.compile(
-    r"torch\.ops|import_module|get_kernel|^[ \t]*(?:from|import)[ \t]+(?:%s)\b" % "|".join(roots()),
+    rf"torch\.ops|import_module|get_kernel|^[ \t]*(?:from|import)[ \t]+(?:{'|'.join(roots())})\b",
     re.MULTILINE,
 )
 
@@ -469,7 +469,7 @@ class _StatementRewriter:
         """The text of a node with the fused calls in it exchanged, on one line where it was not."""
         start = self.module.start(node)
         text = self.module.source(node)
-        outer = [call for call in self._outermost(node)]
+        outer = list(self._outermost(node))
         for call in sorted(outer, key=self.module.start, reverse=True):
             a, b = self.module.start(call) - start, self.module.end(call) - start
             text = text[:a] + self._value(self.sites[call], node) + text[b:]
@@ -596,10 +596,10 @@ class _StatementRewriter:
                     Place(t)
                     if o not in writes or writes[o].place.kind == "assign"
                     else writes[o].place
-                    for t, o in zip(texts, outputs)
+                    for t, o in zip(texts, outputs, strict=True)
                 ]
                 self._take(template.render(places, self.taken))
-                for text, output in zip(texts, outputs):
+                for text, output in zip(texts, outputs, strict=True):
                     place = writes[output].place if output in writes else None
                     if place is not None and place.text != text and self._still_read(place.text):
                         self.after.append(f"{place.text} = {text}")
@@ -675,7 +675,7 @@ class _StatementRewriter:
     # -- condition ------------------------------------------------------------------------------
 
     def _wants(self) -> list[str] | None:
-        """Tensors of which one requires grad when a gradient is wanted; None if they have no name."""
+        """Tensors of which one requires grad when a gradient is wanted; None if nameless."""
         wants: dict[str, str] = {}
         optional = {
             (site.call, a.name)

@@ -130,14 +130,8 @@ _REFERENCE = re.compile(r"teacher|target|ema|frozen|ref(erence)?_|_ref\b|old_", 
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    for function in module.functions:
-        for decorator in function.decorator_list:
-            if is_forward(function) and no_grad_scope(module, decorator, function):
-                cls = module.method_class(function)
-                if cls is None or not holds_weights(module, cls) or _returns_numbers(function):
-                    continue
-                if not gradient_unwanted(module, cls):
-                    yield _forward(module, function, decorator)
+    for function, decorator in _scoped_forwards(module):
+        yield _forward(module, function, decorator)
     yield from _losses(module)
     yield from _entries(module)
 
@@ -184,22 +178,66 @@ def _is_discrete(value: ast.expr) -> bool:
 
 
 @dataclass(frozen=True)
-class _Entry:
-    module: ModuleFacts
-    function: FunctionNode
+class _Start:
+    """A function that starts inference; ``scoped`` where it has a scope of its own already."""
+
+    path: str
+    line: int
+    label: str
     scoped: bool
 
 
-def _project_entries(module: ModuleFacts) -> list[_Entry]:
-    """The functions of the project that start inference, with or without a scope of their own."""
+@dataclass(frozen=True)
+class _Scope:
+    """A forward that switches gradients off: ``mode(arguments)``."""
+
+    forward: str
+    mode: str
+    arguments: str
+
+
+def _starts(module: ModuleFacts) -> tuple[_Start, ...]:
+    return tuple(
+        _Start(module.path, f.lineno, _label(module, f), _is_scoped(module, f))
+        for f in inference_entries(module)
+    )
+
+
+def _scopes(module: ModuleFacts) -> tuple[_Scope, ...]:
     found = []
-    for other in module.project.mentioning(module, *_ENTRY_NEEDLES):
-        for function in inference_entries(other):
-            found.append(_Entry(other, function, _is_scoped(other, function)))
-    return found
+    for function, decorator in _scoped_forwards(module):
+        call = decorator.func if isinstance(decorator, ast.Call) else decorator
+        mode = next(t.name for t in module.resolve(call, function)).rpartition(".")[2]
+        arguments = module.source(decorator)[len(module.source(call)) :] or "()"
+        found.append(_Scope(_label(module, function), mode, arguments))
+    return tuple(found)
 
 
-_ENTRY_NEEDLES = ("generate", "sample", "predict", "evaluate", "infer", "complet", "chat", "decode")
+def _label(module: ModuleFacts, function: FunctionNode) -> str:
+    cls = module.method_class(function)
+    return f"{cls.name}.{function.name}" if cls is not None else function.name
+
+
+def _scoped_forwards(module: ModuleFacts) -> Iterator[tuple[FunctionNode, ast.expr]]:
+    """The forwards of trainable modules that a decorator switches gradients off for."""
+    for function in module.functions:
+        if not function.decorator_list or not is_forward(function):
+            continue
+        for decorator in function.decorator_list:
+            if not no_grad_scope(module, decorator, function):
+                continue
+            cls = module.method_class(function)
+            if cls is None or not holds_weights(module, cls) or _returns_numbers(function):
+                continue
+            if not gradient_unwanted(module, cls):
+                yield function, decorator
+
+
+_STARTS = "generate sample predict evaluate infer complet chat stream capture".split()
+_START_WORDS = (
+    *(f"def {word}" for word in _STARTS),
+    *("_completion", "_search", "greedy_decode", "profile", "warm", "dummy_run"),
+)
 
 
 def _is_scoped(module: ModuleFacts, function: FunctionNode) -> bool:
@@ -228,22 +266,25 @@ def _forward(module: ModuleFacts, function: FunctionNode, decorator: ast.expr) -
         f"`@{text}` on `{cls.name}.{function.name}`: nothing computed there has a gradient, so no "
         "parameter of the model learns."
     )
-    entries = _project_entries(module)
+    own = inference_entries(module)
+    others = [
+        s for found in module.project.summaries(module, _starts, *_START_WORDS) for s in found
+    ]
     look_at = ""
-    if entries:
+    if own or others:
         removal = _decorator_removal(module, decorator)
         if removal is None:
             return module.finding("TRN201", message, decorator)
-        edits = [removal]
-        bare = [e for e in entries if not e.scoped]
-        for entry in bare:
-            if entry.module is module:
-                edits.append(_decoration(module, entry.function, text))
-            elif not _in_roots(module, entry.module):
-                where = f"{entry.function.name} ({entry.module.path}:{entry.function.lineno})"
+        bare = [f for f in own if not _is_scoped(module, f)]
+        edits = [removal, *(_decoration(module, f, text) for f in bare)]
+        for start in others:
+            if not start.scoped and not _in_roots(module, start.path):
+                where = f"{start.label} ({start.path}:{start.line})"
                 look_at = f"put @{text} on {where}, which relies on the scope of this forward"
-        places = ", ".join(dict.fromkeys(f"`{_label(e)}`" for e in entries))
-        verb = "move it to" if bare else "it stays on"
+        labels = [*(_label(module, f) for f in own), *(s.label for s in others)]
+        places = ", ".join(dict.fromkeys(f"`{label}`" for label in labels))
+        moved = bare or any(not s.scoped for s in others)
+        verb = "move it to" if moved else "it stays on"
         message += f" Inference starts in {places}: {verb} there."
         title = f"Take @{text} off {cls.name}.{function.name}"
     else:
@@ -257,14 +298,9 @@ def _forward(module: ModuleFacts, function: FunctionNode, decorator: ast.expr) -
     return module.finding("TRN201", message, decorator, {"flag": fix, "replace": fix})
 
 
-def _label(entry: _Entry) -> str:
-    cls = entry.module.method_class(entry.function)
-    return f"{cls.name}.{entry.function.name}" if cls is not None else entry.function.name
-
-
-def _in_roots(module: ModuleFacts, other: ModuleFacts) -> bool:
-    """Whether the run that looks at ``module`` will look at ``other`` too."""
-    path = Path(other.path).absolute()
+def _in_roots(module: ModuleFacts, other: str) -> bool:
+    """Whether the run that looks at ``module`` will look at another path too."""
+    path = Path(other).absolute()
     for root in module.project.roots:
         base = root.absolute()
         if path == base or base in path.parents:
@@ -332,44 +368,25 @@ def _entries(module: ModuleFacts) -> Iterator[Finding]:
     bare = [f for f in inference_entries(module) if not _is_scoped(module, f)]
     if not bare:
         return
-    for other in module.project.mentioning(module, "no_grad", "inference_mode"):
-        if other is module:
-            continue
-        for function in other.functions:
-            cls = other.method_class(function)
-            if cls is None or not is_forward(function) or not holds_weights(other, cls):
-                continue
-            for decorator in function.decorator_list:
-                if no_grad_scope(other, decorator, function):
-                    yield from (
-                        _entry(module, f, other, f"{cls.name}.{function.name}", decorator)
-                        for f in bare
-                    )
-                    return
+    for scopes in module.project.summaries(module, _scopes, "no_grad", "inference_mode"):
+        if scopes:
+            yield from (_entry(module, function, scopes[0]) for function in bare)
+            return
 
 
-def _entry(
-    module: ModuleFacts,
-    function: FunctionNode,
-    other: ModuleFacts,
-    forward: str,
-    decorator: ast.expr,
-) -> Finding:
+def _entry(module: ModuleFacts, function: FunctionNode, scope: _Scope) -> Finding:
     from ..rewrite import layout
 
-    call = decorator.func if isinstance(decorator, ast.Call) else decorator
-    qualified = next(t.name for t in other.resolve(call))
-    arguments = other.source(decorator)[len(other.source(call)) :] or "()"
     edits: list[Edit] = []
     torch = layout.bound_at_top(module, "torch")
     if torch is None:
         torch = "torch"
         edits.append(layout.import_edit(module, "import torch"))
-    text = f"{torch}.{qualified.rpartition('.')[2]}{arguments}"
+    text = f"{torch}.{scope.mode}{scope.arguments}"
     edits.insert(0, _decoration(module, function, text))
     message = (
-        f"`{function.name}` runs the model with the gradients that `{forward}` switched off; that "
-        "scope belongs here."
+        f"`{function.name}` relies on `{scope.forward}` to switch gradients off; that scope "
+        "belongs here."
     )
     fix = Fix(f"Put @{text} on {function.name}", tuple(edits))
     return module.finding("TRN203", message, _name_node(function), {"flag": fix, "replace": fix})

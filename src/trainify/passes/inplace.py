@@ -94,6 +94,10 @@ _SAVES_RESULT = frozenset(
     "tanh sigmoid exp expm1 softmax log_softmax rsqrt sqrt reciprocal tan relu selu "
     "logsumexp cumprod prod norm".split()
 )
+_FACTORIES = frozenset(
+    "eye arange linspace logspace full zeros ones empty rand randn randint randperm normal "
+    "bernoulli multinomial argmax argmin argsort topk sort".split()
+)
 _OPERATORS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/"}
 
 
@@ -142,6 +146,8 @@ def _out(module: ModuleFacts, statement: ast.stmt) -> tuple[str, str, Change] | 
         return None
     names = [t.name for t in module.resolve(call.func)]
     if not any(n.startswith("torch.") and not n.startswith("torch.ops.") for n in names):
+        return None
+    if any(n.rpartition(".")[2] in _FACTORIES for n in names):
         return None
     from ..rewrite.branch import Change
     from ..rewrite.functionalize import CannotFunctionalize, functionalize
