@@ -15,6 +15,7 @@ import torch
 
 import trainify.reference
 from tests.reference.cases import CASES, Case, Draw
+from trainify.reference import attention
 from trainify.reference.double import exact_in_double
 
 MODULES = [
@@ -172,3 +173,15 @@ def test_norms_and_activations_are_written_in_place_of_the_call() -> None:
         "rms_norm_maybe_add",
         "situ_and_mul",
     }
+
+
+def test_merge_attn_states_leaves_out_an_empty_side() -> None:
+    prefix, suffix = torch.full((4, 1, 3), 2.0), torch.full((4, 1, 3), 5.0)
+    inf = float("inf")
+    prefix_lse = torch.tensor([[-inf, inf, 1.0, -inf]]).requires_grad_()  # flash-attention 2: inf
+    suffix_lse = torch.tensor([[1.0, 1.0, inf, -inf]])
+    merged = attention.merge_attn_states(prefix, prefix_lse, suffix, suffix_lse)
+    assert merged[:, 0, 0].tolist() == [5.0, 5.0, 2.0, 2.0]
+    merged.sum().backward()
+    assert prefix_lse.grad is not None
+    assert torch.isfinite(prefix_lse.grad).all()

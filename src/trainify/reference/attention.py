@@ -295,9 +295,13 @@ def merge_attn_states(
 ) -> torch.Tensor:
     """Join attention over two sets of keys: results [T, H, D], natural log-sum-exps [H, T].
 
-    vLLM's convention.
+    vLLM's convention: an infinite log-sum-exp of either sign marks an empty set.
     """
-    # The difference of the two decides: one weight is the sigmoid of it, the other the rest.
-    weight = torch.sigmoid(prefix_lse - suffix_lse).mT.unsqueeze(-1)
+    prefix_lse = prefix_lse.masked_fill(prefix_lse.isinf(), -torch.inf)
+    suffix_lse = suffix_lse.masked_fill(suffix_lse.isinf(), -torch.inf)
+    # The difference of the two decides: one weight is the sigmoid of it, the other the rest.  Two
+    # empty sets, whose difference is no number, give the prefix.
+    difference = (prefix_lse - suffix_lse).nan_to_num(nan=torch.inf)
+    weight = torch.sigmoid(difference).mT.unsqueeze(-1)
     output = weight * prefix_output.float() + (1.0 - weight) * suffix_output.float()
     return output.to(prefix_output.dtype)
