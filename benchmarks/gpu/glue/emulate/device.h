@@ -35,5 +35,7 @@ inline T __shfl_xor_sync(unsigned, T value, int) {
 inline float __fdividef(float a, float b) { return a / b; }
 inline float rsqrtf(float x) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x))); }
 
-extern unsigned char smem_raw[];  // of kernels that are compiled and never launched
+namespace vllm {  // of kernels that are compiled and never launched
+extern unsigned char smem_raw[];
 __attribute__((weak)) unsigned char smem_raw[1];
+}  // namespace vllm

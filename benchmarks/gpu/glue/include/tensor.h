@@ -8,6 +8,7 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Float8_e4m3fn.h>
 #include <c10/util/Half.h>
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -36,7 +37,7 @@ class Tensor {
   int64_t numel() const {
     return std::accumulate(arg_.sizes, arg_.sizes + arg_.dim, int64_t{1}, std::multiplies<>());
   }
-  int64_t element_size() const { return arg_.dtype == Float ? 4 : arg_.dtype == Long ? 8 : 2; }
+  int64_t element_size() const { return arg_.dtype == Float ? 4 : 2; }
   ScalarType scalar_type() const { return static_cast<ScalarType>(arg_.dtype); }
   bool is_cuda() const { return true; }
   int get_device_index() const { return 0; }
@@ -95,20 +96,6 @@ inline int device_of(const Tensor&) { return 0; }
 
 }  // namespace torch
 
-namespace at {
-using ScalarType = torch::ScalarType;
-namespace cuda {
-struct OptionalCUDAGuard {
-  explicit OptionalCUDAGuard(int) {}
-};
-inline cudaStream_t getCurrentCUDAStream() { return nullptr; }
-}  // namespace cuda
-}  // namespace at
-
-using torch::device_of;
-
-inline cudaStream_t get_current_cuda_stream(int = 0) { return nullptr; }
-
 struct DeviceProperties {
   int major;
 };
@@ -117,6 +104,22 @@ inline DeviceProperties* get_device_prop() {
   static DeviceProperties properties{9};
   return &properties;
 }
+
+namespace at {
+using ScalarType = torch::ScalarType;
+namespace cuda {
+struct OptionalCUDAGuard {
+  explicit OptionalCUDAGuard(int) {}
+};
+inline cudaStream_t getCurrentCUDAStream() { return nullptr; }
+inline DeviceProperties* getCurrentDeviceProperties() { return get_device_prop(); }
+}  // namespace cuda
+inline int64_t elementSize(ScalarType type) { return type == torch::Float ? 4 : 2; }
+}  // namespace at
+
+using torch::device_of;
+
+inline cudaStream_t get_current_cuda_stream(int = 0) { return nullptr; }
 
 #define TORCH_CHECK(condition, ...) \
   if (!(condition)) throw std::runtime_error(#condition)

@@ -1,0 +1,2 @@
+// Included by flashinfer, whose kernels here use nothing of it.
+#pragma once

@@ -1,0 +1,3 @@
+// Included by flashinfer, whose kernels here use nothing of it.
+#pragma once
+#include <cfloat>
