@@ -260,16 +260,34 @@ def f(x, w: torch.Tensor):
     )
 
 
-def test_a_parameter_that_only_the_caller_reads_is_copied_into() -> None:
-    before = (
+def test_a_buffer_of_the_caller_is_copied_into() -> None:
+    becomes(
         HEAD
         + """\
-def norm_(out, x, w: torch.Tensor):
+def norm(x, w: torch.Tensor, out):
     ops.rms_norm(out, x, w, 1e-6)
-"""
+    return out
+""",
+        HEAD
+        + """\
+def norm(x, w: torch.Tensor, out):
+    if torch.is_grad_enabled() and (x.requires_grad or w.requires_grad):
+        out.copy_(F.rms_norm(x, x.shape[-1:], w, 1e-6))
+    else:
+        ops.rms_norm(out, x, w, 1e-6)
+    return out
+""",
     )
-    assert fix(before) == before, "needs --unsafe: callers must not have saved the old value"
-    assert "        out.copy_(F.rms_norm(x, x.shape[-1:], w, 1e-6))\n" in fix(before, unsafe=True)
+
+
+@pytest.mark.parametrize(
+    "call", ["ops.rms_norm(x, x, w, 1e-6)", "ops.fused_add_rms_norm(x, r, w, 1e-6)"]
+)
+def test_what_only_the_caller_reads_is_copied_into_where_a_person_looks(call: str) -> None:
+    """Autograd may have saved the value that the copy overwrites."""
+    before = HEAD + f"def norm_(x, r, w: torch.Tensor):\n    {call}\n"
+    assert fix(before) == before
+    assert "        x.copy_(F.rms_norm(" in fix(before, unsafe=True)
 
 
 def test_a_caller_that_drops_the_result_expects_the_write() -> None:

@@ -281,3 +281,24 @@ def step(model, x, lock):
 """
     )
     assert finding.rule == "TRN202" and not finding.fixes
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("nn.Linear(8, 8)", ["TRN201"]),
+        ("nn.Parameter(torch.ones(8))", ["TRN201"]),
+        ("nn.ModuleList([nn.Linear(8, 8)])", ["TRN201"]),
+        ("Gemma2Model(config)", ["TRN201"]),
+        ("Transformer(args)", ["TRN201"]),
+        ("nn.Buffer(torch.ones(8))", []),
+        ("nn.Dropout(0.1)", []),
+        ("SimpleNamespace(a=1)", []),
+        ("LogitsProcessor(config)", []),
+        ("ModelArgs(8)", []),
+        ("torch.ones(8)", []),
+    ],
+)
+def test_what_makes_a_class_trainable(call: str, expected: list[str]) -> None:
+    text = MODEL.format(decorator="@torch.no_grad()").replace("nn.Linear(8, 8)", call)
+    assert rules(text) == expected

@@ -560,13 +560,25 @@ class _StatementRewriter:
             node = site.bound[argument.name]
             if node is None or _is_none(node):
                 continue
-            write = functionalize(self.module, self.statement, node)
-            if write.allocation is not None:
+            read = argument.name in site.reads or self._read_elsewhere(site, argument.name)
+            write = functionalize(self.module, self.statement, node, read=read)
+            if write.allocation is not None and write.allocation not in self.dropped:
                 self.dropped.append(write.allocation)
-            if write.look_at:
+            if write.look_at and write.look_at not in self.look_at:
                 self.look_at.append(write.look_at)
             writes[argument.name] = write
         return writes
+
+    def _read_elsewhere(self, site: Site, written: str) -> bool:
+        """Whether another argument looks at the tensor that is written: ``rms_norm(x, x, w)``."""
+        node = site.bound[written]
+        roots = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if node else set()
+        return any(
+            isinstance(n, ast.Name) and n.id in roots and n.id != "self"
+            for name, other in site.bound.items()
+            if other is not None and name != written
+            for n in ast.walk(other)
+        )
 
     def _effect(self, site: Site, target: ast.expr | None) -> bool:
         """Write out a call whose result goes to names: its statement, or an assignment of it."""

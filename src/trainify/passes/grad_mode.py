@@ -119,9 +119,10 @@ _WITH_WEIGHTS = re.compile(
     r"Linear|Embedding|Conv|Norm|Module(List|Dict)|Sequential|Attention|LSTM|GRU|RNN|Transformer|"
     r"Parameter"
 )
-_CLASS_NAME = re.compile(r"[A-Z][a-z]+(?:[A-Z]|\w*(?:Norm|Linear|Embedding))|Parameter$")
+_CLASS_NAME = re.compile(r"[A-Z]\w*[a-z]\w*$")
 _NO_MODULE = re.compile(
-    r"Config|Token|Process|Cache|Dict|Lock|Queue|Manager|Buffer|Dataset|Loader|Logger|Scheduler"
+    r"Config|Token|Process|Cache|Dict|Lock|Queue|Manager|Buffer|Dataset|Loader|Logger|Scheduler|"
+    r"Args|Params$|Settings|Type|Namespace|Event|Thread|Client|Timer|Counter|Path|Generator|Mode$"
 )
 _DISCRETE = frozenset(
     "indices argmax argmin argsort multinomial long int int32 int64 bool topk_indices".split()

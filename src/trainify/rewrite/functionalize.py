@@ -25,7 +25,7 @@ class Write:
 
     ``allocation`` is the statement that only made the buffer and is not needed any more;
     ``followers`` are lines that bring names up to date which looked at the old storage;
-    ``look_at`` says what a person should check, empty where the meaning is the same by construction.
+    ``look_at`` says what a person should check, empty where the meaning is the same for sure.
     """
 
     place: Place
@@ -34,8 +34,17 @@ class Write:
     look_at: str = ""
 
 
-def functionalize(module: ModuleFacts, statement: ast.stmt, argument: ast.expr) -> Write:
-    """Decide for one written argument of a call in ``statement``."""
+def functionalize(
+    module: ModuleFacts, statement: ast.stmt, argument: ast.expr, *, read: bool = True
+) -> Write:
+    """Decide for one written argument of a call in ``statement``.
+
+    ``read`` says that the call reads the argument's old value too.  Raises
+    :class:`CannotFunctionalize`.
+    """
+    owner = _out_parameter(module, statement, argument) if not read else None
+    if owner is not None:
+        return Write(Place(module.source(argument), "copy"))
     flow = module.flow(module.function(statement) or module.tree)
     if isinstance(argument, ast.Name):
         return _name(module, flow, statement, argument.id)
@@ -61,6 +70,15 @@ def functionalize(module: ModuleFacts, statement: ast.stmt, argument: ast.expr) 
     if place.kind == "copy":
         return replace(write, place=Place(module.source(argument), "copy"))
     return replace(write, place=Place(place.text, shape_of=shape_of), allocation=allocation)
+
+
+def _out_parameter(module: ModuleFacts, statement: ast.stmt, argument: ast.expr) -> str | None:
+    """The parameter that a result is written into: the caller's buffer, and his to read."""
+    view = view_of(argument)
+    function = module.function(statement)
+    if view is None or function is None:
+        return None
+    return _parameter_behind(module.flow(function), statement, view.base)
 
 
 def _name(module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt, name: str) -> Write:
