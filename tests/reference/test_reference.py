@@ -185,3 +185,18 @@ def test_merge_attn_states_leaves_out_an_empty_side() -> None:
     merged.sum().backward()
     assert prefix_lse.grad is not None
     assert torch.isfinite(prefix_lse.grad).all()
+
+
+def test_merge_state_leaves_out_an_empty_side() -> None:
+    v_a, v_b = torch.full((3, 1, 2), 2.0), torch.full((3, 1, 2), 5.0)
+    inf = float("inf")
+    s_a = torch.tensor([[-inf], [1.0], [-inf]]).requires_grad_()
+    s_b = torch.tensor([[1.0], [-inf], [-inf]])
+    for v, s in (
+        attention.merge_state(v_a, s_a, v_b, s_b),
+        attention.merge_states(torch.stack((v_a, v_b), 1), torch.stack((s_a, s_b), 1)),
+    ):
+        assert v[:, 0, 0].tolist() == [5.0, 2.0, 0.0]
+        assert s[:, 0].tolist() == [1.0, 1.0, -inf]
+        (grad,) = torch.autograd.grad(v.sum(), s_a)
+        assert torch.isfinite(grad).all()

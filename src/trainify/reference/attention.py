@@ -30,7 +30,13 @@ def attention_bhsd(
     """
     if softcap == 0.0:
         return F.scaled_dot_product_attention(
-            q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            is_causal=causal,
+            scale=scale,
+            enable_gqa=q.shape[1] != k.shape[1],
         )
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
@@ -174,11 +180,13 @@ def cached_attention(
     sequence.  Without ``cache_seqlens`` the caches are full.
     """
     if block_table is not None:
-        k_cache, v_cache = k_cache[block_table].flatten(1, 2), v_cache[block_table].flatten(1, 2)
+        k_cache = k_cache[block_table].flatten(1, 2)
+        v_cache = v_cache[block_table].flatten(1, 2)
+    if cache_seqlens is None:
+        cache_seqlens = k_cache.shape[1]
     left, right = window or (-1, -1)
     columns = torch.arange(k_cache.shape[1], device=q.device)
-    k_len = len(columns) if cache_seqlens is None else cache_seqlens
-    k_len = torch.as_tensor(k_len, device=q.device).view(-1, 1, 1, 1)
+    k_len = torch.as_tensor(cache_seqlens, device=q.device).view(-1, 1, 1, 1)
     rows = torch.arange(q.shape[1], device=q.device)[:, None] + k_len - q.shape[1]
     mask = columns <= rows if causal else columns < k_len
     if right >= 0 and not causal:
@@ -270,21 +278,26 @@ def merge_state(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Join attention over two sets of keys: results v [T, H, D], base-2 log-sum-exps s [T, H].
 
-    flashinfer's convention.  Returns (v, s) over both sets.
+    flashinfer's convention: an empty set has s = -inf, and two of them give zeros.  Returns (v, s)
+    over both sets.
     """
-    s = torch.logaddexp2(s_a, s_b)
-    weight_a, weight_b = torch.exp2(s_a - s).unsqueeze(-1), torch.exp2(s_b - s).unsqueeze(-1)
-    return (weight_a * v_a.float() + weight_b * v_b.float()).to(v_a.dtype), s
+    top = torch.maximum(s_a, s_b).clamp(min=torch.finfo(torch.float32).min)
+    weight_a, weight_b = torch.exp2(s_a - top), torch.exp2(s_b - top)
+    total = weight_a + weight_b  # at least 1, unless both are empty
+    v = weight_a.unsqueeze(-1) * v_a.float() + weight_b.unsqueeze(-1) * v_b.float()
+    return (v / total.clamp(min=1.0).unsqueeze(-1)).to(v_a.dtype), total.log2() + top
 
 
 def merge_states(v: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Join attention over N sets of keys: results v [T, N, H, D], base-2 log-sum-exps s [T, N, H].
 
-    flashinfer's convention.  Returns (v [T, H, D], s [T, H]).
+    flashinfer's convention, as in merge_state.  Returns (v [T, H, D], s [T, H]).
     """
-    total = torch.logsumexp(s * 0.6931471805599453, dim=1) / 0.6931471805599453
-    weight = torch.exp2(s - total.unsqueeze(1)).unsqueeze(-1)
-    return (weight * v.float()).sum(1).to(v.dtype), total
+    top = s.amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)
+    weight = torch.exp2(s - top)
+    total = weight.sum(1)
+    merged = (weight.unsqueeze(-1) * v.float()).sum(1) / total.clamp(min=1.0).unsqueeze(-1)
+    return merged.to(v.dtype), total.log2() + top.squeeze(1)
 
 
 def merge_attn_states(
