@@ -32,16 +32,16 @@ def test_equal_lengths_take_pytorchs_causal_path(monkeypatch) -> None:
     seen = {}
 
     def spy(*args, **kwargs):
-        seen.update(kwargs, mask=args[3])
+        seen.update(kwargs)
         return args[0]
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
     q = torch.zeros(2, 3, 4, 8)
     attention(q, q, q, causal=True)
-    assert seen["is_causal"] and seen["mask"] is None and not seen["enable_gqa"]
+    assert seen["is_causal"] and seen["attn_mask"] is None and not seen["enable_gqa"]
     lengths = torch.tensor([0, 3, 6])
     varlen_attention(*[q.flatten(0, 1)] * 3, lengths, lengths, causal=True)
-    assert seen["is_causal"] and seen["mask"] is None
+    assert seen["is_causal"] and seen["attn_mask"] is None
 
 
 def test_grouped_queries_share_consecutive_heads() -> None:

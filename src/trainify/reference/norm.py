@@ -217,9 +217,9 @@ def gemma_rms_norm_with_scale(
 def rms_norm_maybe_add(
     x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """RMSNorm of x, or of x + residual, rounded, in which case the sum is returned as well.
+    """RMSNorm in float32, the weight included, rounded once.
 
-    lmdeploy's ``rms_norm``.
+    A residual is added before, and the sum, rounded, returned as well.  lmdeploy's ``rms_norm``.
     """
     if residual is None:
         return F.rms_norm(x, x.shape[-1:], weight, eps)

@@ -13,9 +13,9 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 def softmax_temperature(
     logits: torch.Tensor, temperature: torch.Tensor | float | None = None
 ) -> torch.Tensor:
-    """Softmax of logits [B, V] / temperature, in float32 and left there.
+    """Softmax of logits [B, V], in float32 and left there.
 
-    ``temperature`` is one number, or a tensor [B] of one per row; None means 1.
+    They are divided by ``temperature``, which is one number, or a tensor [B] of one per row; None means 1.
     """
     if temperature is None:
         return torch.softmax(logits.float(), dim=-1)

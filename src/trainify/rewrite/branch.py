@@ -17,7 +17,7 @@ from ..facts.names import self_name
 from ..findings import Edit, Fix, Safety
 from . import layout
 from .layout import CannotPlace as CannotPlace
-from .specialize import Library, Use, helper_text
+from .specialize import Library, Use, helper_text, library
 
 _MAX_SPELLED_OUT = 3
 
@@ -83,16 +83,17 @@ class Vocabulary:
     @cached_property
     def library(self) -> Library:
         """The helpers that the uses need: those that the file has from before, where they serve."""
-        library = Library(self.uses)
+        uses = tuple(dict.fromkeys(self.uses))
+        fresh = library(uses)
         there = layout.functions_at_top(self.module)
-        keep = {
-            name: {a.arg for a in there[name].args.args}
-            for name in library.functions
+        keep = tuple(
+            (name, frozenset(a.arg for a in there[name].args.args))
+            for name in fresh.functions
             if name in there
-        }
+        )
         if not keep:
-            return library
-        candidates = [library, Library(self.uses, keep), Library(self.uses, keep, sure=False)]
+            return fresh
+        candidates = [fresh, library(uses, keep), library(uses, keep, sure=False)]
         return max(candidates, key=lambda c: sum(self._names(c)[n] == n for n in c.functions))
 
     @cached_property
@@ -100,27 +101,27 @@ class Vocabulary:
         """The name for each helper: its own, unless the file uses that for something else."""
         return self._names(self.library)
 
-    def _names(self, library: Library) -> dict[str, str]:
+    def _names(self, of: Library) -> dict[str, str]:
         names: dict[str, str] = {}
-        for helper in library.functions:
+        for helper in of.functions:
             name = helper
             while layout.is_taken(self.module, name):
-                if self._is_there(library, helper, {**names, helper: name}):
+                if self._is_there(of, helper, {**names, helper: name}):
                     break
                 name += "_native"
             names[helper] = name
         return names
 
-    def _is_there(self, library: Library, helper: str, names: dict[str, str]) -> bool:
+    def _is_there(self, of: Library, helper: str, names: dict[str, str]) -> bool:
         existing = layout.functions_at_top(self.module).get(names[helper])
         if existing is None:
             return False
-        wanted = ast.parse(self._helper_text(library, helper, names)).body[0]
+        wanted = ast.parse(self._helper_text(of, helper, names)).body[0]
         return ast.dump(existing) == ast.dump(wanted)
 
-    def _helper_text(self, library: Library, helper: str, names: dict[str, str]) -> str:
+    def _helper_text(self, of: Library, helper: str, names: dict[str, str]) -> str:
         return helper_text(
-            library.functions[helper],
+            of.functions[helper],
             torch=self.torch,
             functional=self.functional,
             helper_names=names,
@@ -130,11 +131,11 @@ class Vocabulary:
 
     def support(self, lines: Sequence[str], helpers: Sequence[str]) -> list[Edit]:
         """The imports and helper functions that new lines need and the file does not have."""
-        library, names = self.library, self.helper_names
+        names = self.helper_names
         texts = [
-            self._helper_text(library, helper, names)
+            self._helper_text(self.library, helper, names)
             for helper in helpers
-            if not self._is_there(library, helper, names)
+            if not self._is_there(self.library, helper, names)
         ]
         used = "\n".join([*lines, *texts])
         edits: list[Edit] = []

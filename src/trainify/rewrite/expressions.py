@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tokenize
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import pairwise
 
 import libcst as cst
@@ -24,7 +25,9 @@ _ATOMS = (
 )
 
 
+@lru_cache(4096)
 def code(node: cst.CSTNode) -> str:
+    """The text of a node; nodes never change, and are asked for theirs often."""
     return cst.Module([]).code_for_node(node)
 
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from typing import Any
 
 import libcst as cst
@@ -35,7 +37,7 @@ _PURE_METHODS = {
     *("reshape", "size", "squeeze", "to", "tolist", "transpose", "unbind", "unsqueeze", "view"),
 }
 _TORCH_DEFAULTS: dict[str, dict[str, Any]] = {
-    "F.scaled_dot_product_attention": {"is_causal": False, "scale": None, "enable_gqa": False},
+    "F.scaled_dot_product_attention": {"attn_mask": None, "is_causal": False, "scale": None},
 }
 """Arguments that nobody writes out."""
 
@@ -61,14 +63,15 @@ def _tree(node: cst.CSTNode) -> ast.AST:
     return ast.parse(f"({text}\n)" if isinstance(node, cst.BaseExpression) else text)
 
 
-def reads(node: cst.CSTNode) -> set[str]:
+@lru_cache(4096)
+def reads(node: cst.CSTNode) -> frozenset[str]:
     """The names that a piece of code may read, those of inner scopes included."""
     tree = _tree(node)
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and _is_read(n)}
     for n in ast.walk(tree):
         if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name):
             names.add(n.target.id)
-    return names
+    return frozenset(names)
 
 
 def _is_read(name: ast.Name) -> bool:
@@ -94,9 +97,10 @@ def _bindings(tree: ast.AST) -> Iterator[str]:
             yield n.rest
 
 
-def binds(node: cst.CSTNode) -> set[str]:
+@lru_cache(4096)
+def binds(node: cst.CSTNode) -> frozenset[str]:
     """The names that a piece of code may bind."""
-    return set(_bindings(_tree(node)))
+    return frozenset(_bindings(_tree(node)))
 
 
 def literal(node: cst.BaseExpression) -> Any:
@@ -124,6 +128,7 @@ def _written(value: Any) -> cst.BaseExpression:
     return cst.parse_expression(repr(value))
 
 
+@lru_cache(4096)
 def is_pure(node: cst.BaseExpression) -> bool:
     """Whether evaluating an expression leaves no trace but its value."""
     for n in ast.walk(_tree(node)):
@@ -294,6 +299,9 @@ class _Expressions(cst.CSTTransformer):
                 return parenthesized(_written(a - b))
             if isinstance(updated_node.operator, cst.Multiply):
                 return parenthesized(_written(a * b))
+        neutral = isinstance(updated_node.operator, (cst.Multiply, cst.Divide)) and b in (1, 1.0)
+        if neutral and code(updated_node.left).endswith(".float()"):
+            return _instead(updated_node, updated_node.left)
         return updated_node
 
     def leave_IfExp(self, original_node: cst.IfExp, updated_node: cst.IfExp) -> cst.BaseExpression:
@@ -358,6 +366,7 @@ class _Folder:
         counts = Counter(_bindings(tree))
         self.bound = set(counts)
         self.constant = {name for name, count in counts.items() if count == 1}
+        self.returns: list[tuple[cst.BaseExpression, Known]] = []
         self.untouchable = {
             name
             for n in ast.walk(tree)
@@ -466,6 +475,7 @@ class _Folder:
             return node, after
         if isinstance(node, cst.Return):
             if node.value is not None:
+                self.returns.append((node.value, known))
                 node = node.with_changes(
                     value=self.expression(node.value, known),
                     whitespace_after_return=cst.SimpleWhitespace(" "),
@@ -491,6 +501,8 @@ class _Folder:
                 isinstance(e, cst.StarredElement) for e in (*target.elements, *value.elements)
             ):
                 targets = {code(e.value) for e in target.elements}
+                if len(targets) < len(target.elements):
+                    return known  # a, a = 1, 2
                 for t, v in zip(target.elements, value.elements, strict=True):
                     if not targets & reads(v.value):  # else it names a value of before
                         known = self.learn(t.value, v.value, known)
@@ -509,8 +521,11 @@ class _Folder:
     # -- backward: what is read
 
     def alive(
-        self, statements: Sequence[cst.BaseStatement], live: set[str], loop: set[str]
-    ) -> tuple[list[cst.BaseStatement], set[str]]:
+        self,
+        statements: Sequence[cst.BaseStatement],
+        live: AbstractSet[str],
+        loop: AbstractSet[str],
+    ) -> tuple[list[cst.BaseStatement], AbstractSet[str]]:
         """Drop what nobody reads; ``live`` are the names read after the statements, then before.
 
         ``loop`` are the names read where the surrounding loop goes on.
@@ -522,8 +537,8 @@ class _Folder:
         return kept, live
 
     def keep(
-        self, statement: cst.BaseStatement, live: set[str], loop: set[str]
-    ) -> tuple[list[cst.BaseStatement], set[str]]:
+        self, statement: cst.BaseStatement, live: AbstractSet[str], loop: AbstractSet[str]
+    ) -> tuple[list[cst.BaseStatement], AbstractSet[str]]:
         if isinstance(statement, cst.If) and _is_plain(statement):
             body, live_body = self.alive(_inside(statement), live, loop)
             otherwise, live_else = statement.orelse, live
@@ -551,8 +566,8 @@ class _Folder:
         return [statement], live | reads(statement)
 
     def keep_assignment(
-        self, statement: cst.SimpleStatementLine, node: cst.Assign, live: set[str]
-    ) -> tuple[list[cst.BaseStatement], set[str]]:
+        self, statement: cst.SimpleStatementLine, node: cst.Assign, live: AbstractSet[str]
+    ) -> tuple[list[cst.BaseStatement], AbstractSet[str]]:
         target, value = node.targets[0].target, node.value
         targets = _names(target)
         if targets is None:
@@ -583,7 +598,7 @@ class _Folder:
         return [statement], (live - set(targets)) | reads(value)
 
 
-def _without(known: Known, names: set[str]) -> Known:
+def _without(known: Known, names: AbstractSet[str]) -> Known:
     """What is still known once names are bound anew."""
     return {
         name: value
@@ -681,7 +696,10 @@ def _pair(
     first: cst.BaseStatement, second: cst.BaseStatement, kept: set[str]
 ) -> cst.BaseStatement | None:
     assign, then = _only(first), _only(second)
-    if not isinstance(assign, cst.Assign) or leading(second) or len(assign.targets) != 1:
+    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+        return None
+    assert isinstance(first, cst.SimpleStatementLine)
+    if leading(second) or first.trailing_whitespace.comment:
         return None
     target = assign.targets[0].target
     if not isinstance(target, cst.Name) or target.value in kept:
@@ -757,7 +775,11 @@ def fold(function: cst.FunctionDef, known: Known) -> cst.FunctionDef:
     docstring = _inside(function)[: len(_inside(function)) - len(body_of(function))]
     params = function.params.with_changes(
         **{
-            kind: [p for p in getattr(function.params, kind) if p.name.value not in literals]
+            kind: [
+                p.with_changes(comma=_AUTO)
+                for p in getattr(function.params, kind)
+                if p.name.value not in literals
+            ]
             for kind in ("params", "kwonly_params", "posonly_params")
         }
     )
@@ -778,7 +800,51 @@ def fold(function: cst.FunctionDef, known: Known) -> cst.FunctionDef:
         statements = _joined(statements, folder.captured | folder.untouchable)
         new = _with_body(new, [*docstring, *statements])
         if code(new) == before:
-            return new  # type: ignore[no-any-return]
+            return _annotated(new, given, folder)
+
+
+def _annotated(function: cst.FunctionDef, given: Known, folder: _Folder) -> cst.FunctionDef:
+    """The function without ``| None`` in its annotations where that cannot be."""
+    params = [
+        p.with_changes(annotation=_not_none(p.annotation)) if p.name.value in given else p
+        for p in function.params.params
+    ]
+    function = function.with_changes(params=function.params.with_changes(params=params))
+    returns = function.returns
+    if returns is None or len(folder.returns) != 1:
+        return function
+    value, known = folder.returns[0]
+
+    def sure(node: cst.BaseExpression) -> bool:
+        name = node.value if isinstance(node, cst.Name) else ""
+        return is_given(node) or known.get(name) is GIVEN
+
+    kind = returns.annotation
+    if isinstance(kind, cst.Subscript) and isinstance(value, cst.Tuple):
+        if len(kind.slice) == len(value.elements):
+            slices = [
+                s.with_changes(slice=cst.Index(_not_none_type(s.slice.value)))
+                if isinstance(s.slice, cst.Index) and sure(e.value)
+                else s
+                for s, e in zip(kind.slice, value.elements, strict=True)
+            ]
+            kind = kind.with_changes(slice=slices)
+    elif sure(value):
+        kind = _not_none_type(kind)
+    return function.with_changes(returns=returns.with_changes(annotation=kind))
+
+
+def _not_none(annotation: cst.Annotation | None) -> cst.Annotation | None:
+    if annotation is None:
+        return None
+    return annotation.with_changes(annotation=_not_none_type(annotation.annotation))
+
+
+def _not_none_type(node: cst.BaseExpression) -> cst.BaseExpression:
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.BitOr):
+        if code(node.right) == "None":
+            return node.left
+    return node
 
 
 def used_parameters(function: cst.FunctionDef) -> cst.FunctionDef:

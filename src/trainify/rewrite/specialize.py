@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 import libcst as cst
@@ -151,27 +151,35 @@ def _with_callees(name: str) -> tuple[str, ...]:
 class Use:
     """An equivalent where it is used: an expression over reference functions, and what is known.
 
-    ``known`` are the names in it that stand for literals, or surely not for None (:data:`GIVEN`).
-    ``late`` says that no statement can stand before it.
+    ``literals`` are the names in it that stand for literals, ``sure`` those that surely do not
+    stand for None.  ``late`` says that no statement can stand before it.
     """
 
     value: str
-    known: Known
+    literals: tuple[tuple[str, str], ...] = ()
+    sure: frozenset[str] = frozenset()
     late: bool = False
 
     @classmethod
     def of(
-        cls, value: str, texts: Mapping[str, str], sure: AbstractSet[str], late: bool = False
+        cls,
+        value: str,
+        texts: Mapping[str, str],
+        sure: AbstractSet[str] = frozenset(),
+        late: bool = False,
     ) -> Use:
         """For arguments as they are written; ``sure`` are those that cannot be None."""
-        known: dict[str, cst.BaseExpression] = {}
-        for name, text in texts.items():
-            node = expression(text)
-            if is_literal(node):
-                known[name] = bare(node)
-            elif name in sure or is_given(node):
-                known[name] = GIVEN
-        return cls(value, known, late)
+        nodes = {name: expression(text) for name, text in texts.items()}
+        literals = [(name, code(bare(node))) for name, node in nodes.items() if is_literal(node)]
+        given = {name for name, node in nodes.items() if name in sure or is_given(node)}
+        return cls(value, tuple(literals), frozenset(given), late)
+
+    @cached_property
+    def known(self) -> Known:
+        return {
+            **dict.fromkeys(self.sure, GIVEN),
+            **{name: cst.parse_expression(text) for name, text in self.literals},
+        }
 
 
 def _bind(function: Reference, call: cst.Call) -> dict[str, cst.Arg] | None:
@@ -295,11 +303,23 @@ def is_simple(text: str) -> bool:
 # -- the library of a file ----------------------------------------------------------------------
 
 
+@lru_cache(1024)
+def _fold(name: str, known: tuple[tuple[str, str], ...]) -> Reference:
+    """A reference function for what is known of its parameters."""
+    original = reference(name)
+    assert original is not None
+    facts = {
+        name: GIVEN if text == code(GIVEN) else cst.parse_expression(text) for name, text in known
+    }
+    return original.with_node(fold(original.node, facts), facts)
+
+
 class Library:
     """The reference functions that some uses need, specialized to what all uses agree on.
 
     ``keep`` names parameters, by function, that are to stay although all uses agree on them;
-    without ``sure`` nothing is taken as not None.
+    without ``sure`` nothing is taken as not None.  Ask :func:`library` for one: editors ask again
+    and again.
     """
 
     def __init__(
@@ -311,6 +331,7 @@ class Library:
         self.functions: dict[str, Reference] = {}
         """By name, callees first."""
         self._sure = sure
+        self._resolved: dict[Use, tuple[cst.BaseExpression, Reference | None]] = {}
         demands: dict[str, list[Known]] = {}
 
         def demand(node: cst.CSTNode, known: Known) -> None:
@@ -352,7 +373,8 @@ class Library:
         return {k: v for k, v in known.items() if self._sure or v is not GIVEN}
 
     def _folded(self, function: Reference, known: Known) -> Reference:
-        return function.with_node(fold(function.node, self._believed(known)), known)
+        facts = self._believed(known)
+        return _fold(function.name, tuple((name, code(value)) for name, value in facts.items()))
 
     def _finished(self, function: Reference, known: Known) -> Reference:
         """A folded function with its calls written as those functions want them."""
@@ -367,6 +389,11 @@ class Library:
         That function is one that is to stand in the file, or, if it is ``inline``, one whose body
         can stand in place of the call.
         """
+        if use not in self._resolved:
+            self._resolved[use] = self._resolve(use)
+        return self._resolved[use]
+
+    def _resolve(self, use: Use) -> tuple[cst.BaseExpression, Reference | None]:
         known = self._believed(use.known)
         node = fold_expression(cst.parse_expression(use.value), known)
         top = _called(node)
@@ -388,6 +415,16 @@ class Library:
             if name in needed:
                 needed.update(self.functions[name].calls)
         return tuple(name for name in self.functions if name in needed)
+
+
+@lru_cache(256)
+def library(
+    uses: tuple[Use, ...] = (),
+    keep: tuple[tuple[str, frozenset[str]], ...] = (),
+    sure: bool = True,
+) -> Library:
+    """The library for these uses, which is made once."""
+    return Library(uses, dict(keep), sure)
 
 
 # -- text ---------------------------------------------------------------------------------------

@@ -115,14 +115,15 @@ class Template:
         self.helper_names = dict(helper_names or {})
         node, self.function = library.resolve(use)
         self.value = ast.parse(code(node), mode="eval").body
+        self.inline = self.function is not None and self.function.inline
         if use.late and self.function is not None and not self.is_expression:
-            self.function = library.functions[self.function.name]
+            self.function, self.inline = library.functions[self.function.name], False
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The reference functions that must stand in the file, in order."""
         names = {n.id for n in ast.walk(self.value) if isinstance(n, ast.Name)}
-        if self.function is not None and self.function.inline:
+        if self.function is not None and self.inline:
             names.discard(self.function.name)
             names.update(self.function.calls)
         return self.library.closure(names)
@@ -130,7 +131,7 @@ class Template:
     @property
     def is_expression(self) -> bool:
         """Whether the value can be written without a statement before it."""
-        if self.function is None or not self.function.inline:
+        if self.function is None or not self.inline:
             return True
         return len(self.function.body) == 1 and not self._temporaries()
 
@@ -141,7 +142,7 @@ class Template:
 
         ``taken`` are the names that new local variables must not have.
         """
-        if self.function is not None and self.function.inline:
+        if self.inline:
             rendered = self._inline(places, taken, value)
         elif value:
             rendered = Rendered([], self._call_text())
@@ -245,6 +246,8 @@ class Template:
         done = [self._substitute(_source(function, r), current) for r in results]
         if value:
             return Rendered(lines, done[0] if len(done) == 1 else f"({', '.join(done)})")
+        if len(places) > len(done):  # one call gives them all
+            return Rendered(lines + self._assign_all(done[0], places, taken))
         return Rendered(lines + _store_all(places, done))
 
     def _local_names(
@@ -314,7 +317,7 @@ def _store_all(places: Sequence[Place | None], values: Sequence[str]) -> list[st
     pairs = [
         (p, v)
         for p, v in zip(places, values, strict=False)
-        if p is not None and (p.text != v or p.shape_of)
+        if p is not None and p.text != "_" and (p.text != v or p.shape_of)
     ]
     for i, (place, _) in enumerate(pairs):
         root = place.text.partition(".")[0].partition("[")[0]
