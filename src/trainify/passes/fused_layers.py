@@ -1,0 +1,151 @@
+"""TRN109: library layers whose forward is fused, and which own a differentiable twin."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..catalog.layers import LAYERS, FusedLayer, lookup_layer
+from ..facts import ModuleFacts
+from ..facts.guards import gradient_unwanted
+from ..findings import Finding, Fix
+from . import Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+    from ..rewrite.branch import Change
+
+RULES = (
+    Rule(
+        code="TRN109",
+        name="fused-layer",
+        summary="A library's layer runs a kernel without a backward; its native twin has one.",
+        why=(
+            "The layer picks a fused kernel by platform, also in training. What comes before it "
+            "gets no gradient, or a wrong one where the kernel works in place. The same class "
+            "computes the same in plain PyTorch under another name."
+        ),
+        before="""\
+import torch
+from torch import nn
+from vllm.model_executor.layers.activation import SiluAndMul
+
+
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = SiluAndMul()
+
+    def forward(self, x):
+        return self.down(self.act(x))
+""",
+        after="""\
+import torch
+from torch import nn
+from vllm.model_executor.layers.activation import SiluAndMul
+
+
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = SiluAndMul()
+
+    def forward(self, x):
+        if torch.is_grad_enabled() and x.requires_grad:
+            return self.down(self.act.forward_native(x))
+        return self.down(self.act(x))
+""",
+    ),
+)
+
+NEEDLES = tuple(dict.fromkeys(layer.module.encode() for layer in LAYERS))
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    found: dict[ast.stmt, list[tuple[ast.Call, FusedLayer]]] = {}
+    for call in module.calls:
+        layer = _layer(module, call.func)
+        if layer is not None and not gradient_unwanted(module, call):
+            found.setdefault(module.statement(call), []).append((call, layer))
+    if not found:
+        return
+    from ..rewrite import branch
+
+    changes = [_change(module, statement, calls) for statement, calls in found.items()]
+    vocabulary = branch.Vocabulary(module)
+    for run in branch.group(module, changes):
+        fixes: dict[str, Fix] = {}
+        if all(change.lines or change.expressions for change in run):
+            try:
+                fixes = branch.fixes(module, vocabulary, run, options.flag)
+            except branch.CannotPlace:
+                fixes = {}
+        for change in run:
+            for call, layer in found[change.first]:
+                yield module.finding("TRN109", _message(module, call, layer), call, fixes)
+
+
+def _layer(module: ModuleFacts, node: ast.expr) -> FusedLayer | None:
+    """The fused layer that a callee is an instance of: ``self.norm`` made by ``RMSNorm(...)``."""
+    bindings = None
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        cls = module.names.self_class(node.value)
+        if cls is not None:
+            bindings = module.names.attributes(cls).get(node.attr)
+    elif isinstance(node, ast.Name):
+        bindings = module.names.bindings(module.names.scope_of(node)).get(node.id)
+    for binding in bindings or ():
+        if isinstance(binding.value, ast.Call):
+            for target in module.resolve(binding.value.func):
+                layer = lookup_layer(target.name)
+                if layer is not None:
+                    return layer
+    return None
+
+
+def _message(module: ModuleFacts, call: ast.Call, layer: FusedLayer) -> str:
+    name = module.source(call.func)
+    if layer.cut:
+        return f"`{name}` runs a kernel without a backward. Not rewritten: {layer.cut}."
+    return f"`{name}` runs a kernel without a backward; `{name}.{layer.twin}` is differentiable."
+
+
+def _change(
+    module: ModuleFacts, statement: ast.stmt, calls: list[tuple[ast.Call, FusedLayer]]
+) -> Change:
+    """The statement with the twins called instead; no lines where a twin has no gradient either."""
+    from ..rewrite.branch import Change
+
+    change = Change([statement], [], wants=_wants(calls), title=calls[0][1].twin)
+    if any(layer.cut for _, layer in calls):
+        return change
+    if not isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)):
+        change.expressions = [(call, _twin_call(module, call, layer)) for call, layer in calls]
+        return change
+    start = module.start(statement)
+    text = module.source(statement)
+    for call, layer in sorted(calls, key=lambda pair: module.end(pair[0].func), reverse=True):
+        place = module.end(call.func) - start
+        text = f"{text[:place]}.{layer.twin}{text[place:]}"
+    change.lines = [" ".join(line.strip() for line in text.splitlines())]
+    return change
+
+
+def _twin_call(module: ModuleFacts, call: ast.Call, layer: FusedLayer) -> str:
+    text = module.source(call)
+    place = module.end(call.func) - module.start(call)
+    return f"{text[:place]}.{layer.twin}{text[place:]}"
+
+
+def _wants(calls: list[tuple[ast.Call, FusedLayer]]) -> list[str] | None:
+    """The tensors handed to activations; layers with weights ask the grad mode only."""
+    names: list[str] = []
+    for call, layer in calls:
+        if not layer.module.endswith("activation"):
+            return None
+        for argument in call.args:
+            if not isinstance(argument, ast.Name):
+                return None
+            names.append(argument.id)
+    return list(dict.fromkeys(names))
