@@ -161,6 +161,29 @@ def test_statistics(folder: Path, trainify) -> None:
     assert trainify("check", "--statistics", "--format", "json").exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "arguments", "summary"),
+    [
+        ("risky(1)", [], "1 gradient cut in 1 file; 1 fixable with `--unsafe`."),
+        (
+            "risky(1)",
+            ["--unsafe"],
+            "1 gradient cut in 1 file; 1 fixable with `trainify fix --unsafe`.",
+        ),
+        (
+            "fused(1);risky(1)",
+            ["--unsafe"],
+            "cuts in 1 file; 2 fixable with `trainify fix --unsafe`.",
+        ),
+        ("hopeless(1);shown(1)", ["--unsafe"], "2 gradient cuts in 1 file."),
+        ("risky(1)", ["--strategy", "replace"], "1 gradient cut in 1 file."),
+    ],
+)
+def test_the_summary_tells_what_can_be_fixed(folder, trainify, text, arguments, summary) -> None:
+    Path("a.py").write_text(text)
+    assert trainify("check", *arguments).stdout.endswith(summary + "\n")
+
+
 def test_exit_zero_hides_findings_but_not_errors(folder: Path, trainify) -> None:
     Path("a.py").write_text("fused(1)\n")
     assert trainify("check", "--exit-zero").exit_code == 0

@@ -67,7 +67,7 @@ def test_the_nearest_table_counts(trainify, monkeypatch, folder: Path) -> None:
 
 def test_patterns_start_at_the_file_wherever_one_stands(trainify, monkeypatch) -> None:
     configure("[tool.trainify]\nexclude = ['pkg/gen', './pkg/one.py', '**/late.py']\n")
-    for path in ("pkg/gen/a.py", "pkg/one.py", "pkg/late.py", "pkg/two.py", "gen/a.py"):
+    for path in ("pkg/gen/a.py", "pkg/one.py", "pkg/late.py", "pkg/two.py", "gen/a.py", "late.py"):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text("fused(1)\n")
     monkeypatch.chdir("pkg")
@@ -128,9 +128,18 @@ def test_mistakes(trainify, command: str, text: str, message: str) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_a_broken_file_of_others_is_not_ours(trainify) -> None:
-    configure("[tool.black\n")
+@pytest.mark.parametrize("text", ["[tool.black\n", "[project]\nname = 'trainify-plugin'\n", ""])
+def test_a_file_of_others_is_not_ours(trainify, text: str) -> None:
+    configure(text)
     assert trainify("check").exit_code == 1
+
+
+def test_what_is_ignored_adds_up(trainify) -> None:
+    Path("pkg/deep").mkdir(parents=True)
+    Path("pkg/deep/b.py").write_text("fused(1)\nrisky(1)\nhopeless(1)\n")
+    configure("[tool.trainify.per-file-ignores]\n'pkg/deep' = ['TRN902']\n'b.py' = ['TRN911']\n")
+    assert trainify("check", "pkg", "--select", "TRN901").exit_code == 1
+    assert trainify("check", "pkg", "--ignore", "TRN901").exit_code == 0
 
 
 def test_fixing_obeys_per_file_ignores(trainify, file: Path) -> None:

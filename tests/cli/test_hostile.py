@@ -36,12 +36,13 @@ BAD = [
     (b"\xef\xbb\xbf# coding: latin-1\nfused(1)\n", "m.py: cannot parse: encoding problem: utf-8"),
     (b"fused(" + b"(" * 5000, "m.py:1:206: cannot parse: too many nested parentheses"),
     (b"fused(1)\n" + b"-" * 100_000 + b"1", "m.py: cannot parse: nested too deeply"),
-    (b"fused(1)\nx = " + b"1+" * 20_000 + b"1", "m.py: cannot parse: nested too deeply"),
     (b"fused(1)\n" + b"if 1:\n " * 200, "cannot parse"),
     (b"\tfused(1)\n        x\n", "cannot parse: unexpected indent"),
     (b"misbehave_raise()\n", "m.py: internal error in pass fake: KeyError: 'oops'"),
     (b"misbehave_recurse()\n", "m.py: cannot parse: nested too deeply"),
 ]
+if sys.version_info >= (3, 11):  # 3.10 reads sums of any length
+    BAD.append((b"fused(1 " + b"+ 1" * 100_000 + b")", "m.py: cannot parse: nested too deeply"))
 
 
 @pytest.mark.parametrize(("data", "message"), BAD)

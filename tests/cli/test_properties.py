@@ -104,14 +104,17 @@ def work_tree() -> object:
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(st.lists(contents, min_size=2, max_size=2, unique=True), names)
-def test_git_apply_gives_the_new_bytes(work_tree: Path, pair: list[bytes], name: str) -> None:
+@given(st.lists(contents, min_size=2, max_size=2, unique=True), names, st.integers(0, 3))
+def test_git_apply_gives_the_new_bytes(
+    work_tree: Path, pair: list[bytes], name: str, context: int
+) -> None:
     before, after = pair
     path = work_tree / name
     path.write_bytes(before)
     if before and after:  # git has another header for files that come or go
-        patch = unified_diff(Change(str(path), before, after), name)
-        git("-C", str(work_tree), "apply", "--whitespace=nowarn", stdin=patch)
+        patch = unified_diff(Change(str(path), before, after), name, context)
+        zero = [] if context else ["--unidiff-zero"]
+        git("-C", str(work_tree), "apply", "--whitespace=nowarn", *zero, stdin=patch)
         assert path.read_bytes() == after
     path.unlink()
 
