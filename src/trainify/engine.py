@@ -303,17 +303,25 @@ def passes_for(data: bytes) -> Iterator[passes.Pass]:
     return (
         each
         for each, needles in _needles(passes.all_passes())
-        if any(needle in data for needle in needles)
+        if any(needle(data) if callable(needle) else needle in data for needle in needles)
     )
 
 
 @cache
-def _needles(of: tuple[passes.Pass, ...]) -> tuple[tuple[passes.Pass, tuple[bytes, ...]], ...]:
+def _needles(
+    of: tuple[passes.Pass, ...],
+) -> tuple[tuple[passes.Pass, tuple[passes.Needle, ...]], ...]:
     """Each pass with those of its needles that hold no other one."""
-    return tuple(
-        (each, tuple(n for n in each.NEEDLES if not any(o in n and o != n for o in each.NEEDLES)))
-        for each in of
-    )
+
+    def needed(each: passes.Pass) -> tuple[passes.Needle, ...]:
+        words = [n for n in each.NEEDLES if isinstance(n, bytes)]
+        return tuple(
+            n
+            for n in each.NEEDLES
+            if not isinstance(n, bytes) or not any(o in n and o != n for o in words)
+        )
+
+    return tuple((each, needed(each)) for each in of)
 
 
 def check_paths(

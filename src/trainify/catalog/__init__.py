@@ -2,16 +2,22 @@
 
 One module per library; each defines ``OPS``, a tuple of :class:`FusedOp`.  A module is registered
 by being in this package.  To add an op, add a row.
+
+Two lists stand beside the rows: :mod:`.differentiable` names ops that bring their own backward and
+are never reported, ``unverified.txt`` names kernels of which only the source was seen.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+import re
+import textwrap
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 
+from .reasons import Reason
 from .schema import BindError, Schema, SchemaError, parse_schema
 
 __all__ = [
@@ -21,8 +27,13 @@ __all__ = [
     "Schema",
     "SchemaError",
     "all_ops",
+    "by_library",
+    "is_differentiable",
     "lookup",
+    "opaque",
     "parse_schema",
+    "roots",
+    "unverified",
 ]
 
 # Argument names under which tensors carry no gradient: integers, tables, scales of quantized data.
@@ -39,7 +50,7 @@ CONSTANTS: frozenset[str] = frozenset(
     k_scale v_scale q_scale q_descale k_descale v_descale output_scale
     alibi_slopes custom_mask packed_custom_mask attention_mask temperature
     exp_sums exp_sum max_logits tmp_out scheduler_metadata
-    """.split()  # noqa: SIM905
+    """.split()
 )
 
 
@@ -57,6 +68,14 @@ class FusedOp:
     ``since``       the release range the row holds for, as ``"vllm>=0.9"``; empty for all.
     ``unsupported`` arguments for which the equivalent does not hold, unless they are left out or
                     given a literal that equals their default, or None where they are optional.
+
+    A row without an equivalent, made by :func:`opaque`, may give the signature as the library
+    writes it, and also has
+
+    ``family``      what kind of op it is; with an equivalent, the reference module says that.
+    ``note``        why nothing stands for it, as a clause.
+    ``cuts``        whether a gradient is lost in it.  False where there is none to lose: token ids,
+                    integer codes, cache bookkeeping, classes (a call of one builds a layer).
     """
 
     names: tuple[str, ...]
@@ -65,6 +84,9 @@ class FusedOp:
     source: str
     since: str = ""
     unsupported: tuple[str, ...] = ()
+    family: str = ""
+    note: str = ""
+    cuts: bool = True
 
     @cached_property
     def signature(self) -> Schema:
@@ -72,18 +94,50 @@ class FusedOp:
 
     @property
     def name(self) -> str:
-        """The short name, as in the schema."""
-        return self.signature.name
+        """The short name."""
+        return self.names[0].rpartition(".")[2]
+
+
+def opaque(family: str, reason: Reason, source: str, table: str) -> tuple[FusedOp, ...]:
+    """Rows of one kind without an equivalent, one a line: names, then the signature.
+
+    ``a.sort, torch.ops.a.sort(Tensor ids) -> Tensor``; deeper lines continue the one above.
+    """
+    rows = []
+    for text in re.split(r"\n(?! )", textwrap.dedent(table).strip()):
+        start = _SIGNATURE.search(text)
+        end = start.start() if start else len(text)
+        names, signature = tuple(text[:end].replace(",", " ").split()), text[end:]
+        rows.append(
+            FusedOp(
+                names=names,
+                schema=names[0].rpartition(".")[2] + " ".join(signature.split()),
+                equivalent=None,
+                source=source,
+                family=family,
+                note=reason.text,
+                cuts=reason.cuts,
+            )
+        )
+    return tuple(rows)
+
+
+# What ``get_kernel('owner/name')`` and ``Builder().load()`` give is called by a name.
+_SIGNATURE = re.compile(r"\((?![')])")
+
+
+@cache
+def by_library() -> dict[str, tuple[FusedOp, ...]]:
+    """The rows of each module in this package."""
+    names = sorted(info.name for info in pkgutil.iter_modules(__path__))
+    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in names}
+    return {name: module.OPS for name, module in modules.items() if hasattr(module, "OPS")}
 
 
 @cache
 def all_ops() -> tuple[FusedOp, ...]:
     """Every row of every module in this package."""
-    rows: list[FusedOp] = []
-    for info in sorted(pkgutil.iter_modules(__path__), key=lambda info: info.name):
-        module = importlib.import_module(f"{__name__}.{info.name}")
-        rows.extend(getattr(module, "OPS", ()))
-    return tuple(rows)
+    return tuple(op for rows in by_library().values() for op in rows)
 
 
 @cache
@@ -109,10 +163,39 @@ def lookup(qualified_name: str) -> FusedOp | None:
     return op
 
 
-def roots() -> Iterator[str]:
-    """The top-level packages that own a fused op (``vllm``, ``flashinfer``, ``torch.ops``)."""
+def is_differentiable(qualified_name: str) -> bool:
+    """Whether the name is known to bring its own backward."""
+    from .differentiable import NAMES
+
+    return qualified_name in NAMES
+
+
+@cache
+def unverified() -> dict[str, str]:
+    """Kernels of which nothing but the source was seen, and the family of each."""
+    text = (Path(__file__).parent / "unverified.txt").read_text(encoding="utf-8")
+    names: dict[str, str] = {}
+    family = ""
+    for line in text.splitlines():
+        if line.startswith("#"):
+            family = line.strip("# ")
+        elif line:
+            names[line] = family
+    return names
+
+
+@cache
+def roots() -> tuple[str, ...]:
+    """Where the names of ops that cut a gradient begin: ``vllm``, ``flashinfer``, ``torch.ops``.
+
+    PyTorch's own functions stand there in full: ``torch._scaled_mm``.
+    """
     seen: dict[str, None] = {}
-    for name in _by_name():
-        first, _, rest = name.partition(".")
-        seen["torch.ops" if first == "torch" and rest.startswith("ops.") else first] = None
-    return iter(seen)
+    for name, op in _by_name().items():
+        if not op.cuts:
+            continue
+        first = name.partition(".")[0]
+        if first == "torch":
+            first = "torch.ops" if name.startswith("torch.ops.") else name
+        seen[first] = None
+    return tuple(seen)

@@ -1,10 +1,12 @@
 """aiter, AMD's kernels.  Norms and activations compute in float32 and round once."""
 
-from . import FusedOp
+from . import FusedOp, opaque
+from .reasons import CACHE, CODES, OPEN, TOKENS
 
+_READ = "aiter e4048607a535"
 _AITER = "aiter/ops at e4048607a535"
 
-OPS = (
+OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=("aiter.ops.rmsnorm.rms_norm", "aiter.rms_norm"),
         schema="rms_norm(Tensor input, Tensor weight, float epsilon, "
@@ -107,4 +109,214 @@ OPS = (
         source=_AITER,
         unsupported=("x_bias",),
     ),
+)
+
+# Without an equivalent.
+OPS += opaque(
+    "activation",
+    OPEN,
+    _READ,
+    """
+    aiter.gelu_fast, aiter.ops.activation.gelu_fast(out, input) -> None
+    aiter.swiglu_and_mul, aiter.ops.activation.swiglu_and_mul(out, input) -> None
+    """,
+)
+OPS += opaque(
+    "attention",
+    OPEN,
+    _READ,
+    """
+    aiter.paged_attention_v1, aiter.ops.attention.paged_attention_v1(out, workspace_buffer,
+        query, key_cache, value_cache, scale, block_tables, cu_query_lens, context_lens,
+        max_context_len, alibi_slopes, kv_cache_dtype, kv_cache_layout, logits_soft_cap,
+        k_scale, v_scale, fp8_out_scale=None, partition_size=256, mtp=1,
+        sliding_window=0) -> torch.Tensor
+    aiter.paged_attention_rocm, aiter.ops.attention.paged_attention_rocm(out, exp_sums,
+        max_logits, tmp_out, query, key_cache, value_cache, num_kv_heads, scale, block_tables,
+        context_lens, block_size, max_context_len, alibi_slopes, kv_cache_dtype, k_scale,
+        v_scale, fp8_out_scale=None, partition_size=256, mtp=1, q_scale=None) -> torch.Tensor
+    aiter.paged_attention_ragged, aiter.ops.attention.paged_attention_ragged(out,
+        workspace_buffer, query, key_cache, value_cache, scale, kv_indptr, kv_page_indices,
+        kv_last_page_lens, block_size, max_num_partitions, alibi_slopes, kv_cache_dtype,
+        kv_cache_layout, logits_soft_cap, k_scale, v_scale, fp8_out_scale=None,
+        partition_size=256, mtp=1) -> torch.Tensor
+    aiter.pa_fwd_asm, aiter.ops.attention.pa_fwd_asm(Q, K, V, block_tables, context_lens,
+        block_tables_stride0, max_qlen=1, K_QScale=None, V_QScale=None, out_=None,
+        qo_indptr=None, high_precision=1, kernelName=None) -> torch.Tensor
+    aiter.flash_attn_fp8_pertensor_func(q, k, v, q_descale, k_descale, v_descale, causal=False,
+        window_size=(-1, -1, 0), softmax_scale=None, sink_ptr=None)
+    aiter.mha_batch_prefill_func(q, k, v, cu_seqlens_q, kv_indptr, kv_page_indices,
+        max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None, logits_soft_cap=0.0,
+        causal=False, window_size=(-1, -1), alibi_slopes=None, deterministic=False,
+        return_lse=False, return_attn_probs=False, out=None, kv_last_page_lens=None,
+        block_table=None, seqlen_k=None, q_descale=None, k_descale=None, v_descale=None,
+        kv_block_descale=None, sink_ptr=None, sink_size=0)
+    """,
+)
+OPS += opaque(
+    "cache",
+    CACHE,
+    _READ,
+    """
+    aiter.reshape_and_cache, aiter.ops.cache.reshape_and_cache(key, value, key_cache,
+        value_cache, slot_mapping, kv_cache_dtype, k_scale=None, v_scale=None,
+        asm_layout=False) -> None
+    aiter.reshape_and_cache_flash, aiter.ops.cache.reshape_and_cache_flash(key, value,
+        key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale) -> None
+    aiter.concat_and_cache_mla, aiter.ops.cache.concat_and_cache_mla(kv_c, k_pe, kv_cache,
+        slot_mapping, kv_cache_dtype, scale) -> None
+    """,
+)
+OPS += opaque(
+    "matmul",
+    OPEN,
+    _READ,
+    """
+    aiter.gemm_a8w8, aiter.ops.gemm_op_a8w8.gemm_a8w8(XQ, WQ, x_scale, w_scale, bias=None,
+        dtype=dtypes.bf16, splitK=None) -> Tensor
+    aiter.gemm_a8w8_blockscale, aiter.ops.gemm_op_a8w8.gemm_a8w8_blockscale(XQ, WQ, x_scale,
+        w_scale, dtype=dtypes.bf16, isBpreshuffled=False) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "moe",
+    OPEN,
+    _READ,
+    """
+    aiter.grouped_topk, aiter.ops.topk.grouped_topk(gating_output, topk_weights, topk_ids,
+        num_expert_group, topk_group, need_renorm, is_softmax=True,
+        routed_scaling_factor=1.0) -> None
+    aiter.biased_grouped_topk, aiter.ops.topk.biased_grouped_topk(gating_output,
+        correction_bias, topk_weights, topk_ids, num_expert_group, topk_group, need_renorm,
+        routed_scaling_factor=1.0)
+    aiter.topk_gating, aiter.ops.topk.topk_gating(topk_weights, topk_indices, gating_output,
+        correction_bias=None, need_renorm=True, routed_scaling_factor=1.0,
+        score_func='sqrtsoftplus') -> None
+    """,
+)
+OPS += opaque(
+    "norm",
+    OPEN,
+    _READ,
+    """
+    aiter.rmsnorm2d_fwd_with_smoothquant, aiter.ops.rmsnorm.rmsnorm2d_fwd_with_smoothquant(out,
+        input, xscale, yscale, weight, epsilon, use_model_sensitive_rmsnorm=0) -> None
+    aiter.rmsnorm2d_fwd_with_dynamicquant,
+        aiter.ops.rmsnorm.rmsnorm2d_fwd_with_dynamicquant(out, input, yscale, weight, epsilon,
+        use_model_sensitive_rmsnorm=0, group_size=0, shuffle_scale=False) -> None
+    aiter.rmsnorm2d_fwd_with_add_dynamicquant,
+        aiter.ops.rmsnorm.rmsnorm2d_fwd_with_add_dynamicquant(out, input, residual_in,
+        residual_out, yscale, weight, epsilon, use_model_sensitive_rmsnorm=0, group_size=0,
+        shuffle_scale=False) -> None
+    aiter.rmsnorm_quant, aiter.ops.rmsnorm.rmsnorm_quant(out, input, scale, weight, epsilon,
+        group_size=0, shuffle_scale=False, gemma_norm=False) -> None
+    aiter.add_rmsnorm_quant, aiter.ops.rmsnorm.add_rmsnorm_quant(out, input, residual_in,
+        residual_out, scale, weight, epsilon, group_size=0, shuffle_scale=False,
+        gemma_norm=False) -> None
+    aiter.groupnorm_run, aiter.ops.groupnorm.groupnorm_run(input, num_groups, weight, bias,
+        eps) -> Tensor
+    """,
+)
+OPS += opaque(
+    "quantize",
+    CODES,
+    _READ,
+    """
+    aiter.scaled_silu_and_mul, aiter.ops.activation.scaled_silu_and_mul(out, input,
+        scale) -> None
+    aiter.silu_and_mul_quant, aiter.ops.activation.silu_and_mul_quant(out, input, scale,
+        group_size, limit=0.0, shuffle_scale=False) -> None
+    """,
+)
+OPS += opaque(
+    "rope",
+    OPEN,
+    _READ,
+    """
+    aiter.rotary_embedding_fwd, aiter.ops.pos_encoding.rotary_embedding_fwd(positions, query,
+        key, head_size, cos_cache, sin_cache, is_neox, is_nope_first) -> None
+    aiter.batched_rotary_embedding, aiter.ops.pos_encoding.batched_rotary_embedding(positions,
+        query, key, head_size, cos_cache, sin_cache, is_neox, is_nope_first, rot_dim,
+        cos_sin_cache_offsets) -> None
+    aiter.rope_fwd_impl(output, input, freqs, rotate_style, reuse_freqs_front_part,
+        nope_first) -> None
+    aiter.rope_2c_fwd_impl(output_x, output_y, input_x, input_y, freqs, rotate_style,
+        reuse_freqs_front_part, nope_first) -> None
+    aiter.rope_cached_fwd_impl(output, input, cos, sin, rotate_style, reuse_freqs_front_part,
+        nope_first) -> None
+    aiter.rope_cached_2c_fwd_impl(output_x, output_y, input_x, input_y, cos, sin, rotate_style,
+        reuse_freqs_front_part, nope_first) -> None
+    aiter.rope_cached_positions_fwd_impl(output, input, cos, sin, positions, rotate_style,
+        reuse_freqs_front_part, nope_first) -> None
+    aiter.rope_cached_positions_2c_fwd_impl(output_x, output_y, input_x, input_y, cos, sin,
+        positions, rotate_style, reuse_freqs_front_part, nope_first) -> None
+    aiter.rope_cached_positions_offsets_fwd_impl(output, input, cos, sin, positions, offsets,
+        rotate_style, reuse_freqs_front_part, nope_first) -> None
+    aiter.rope_cached_positions_offsets_2c_fwd_impl(output_x, output_y, input_x, input_y, cos,
+        sin, positions, offsets, rotate_style, reuse_freqs_front_part, nope_first) -> None
+    aiter.rope_thd_fwd_impl(output, input, cu_seqlens, freqs, rotate_style,
+        reuse_freqs_front_part, nope_first) -> None
+    aiter.rope_2d_fwd_impl(output, input, cos_h, sin_h, cos_w, sin_w, img_height, img_width,
+        rotate_style, reuse_freqs_front_part, nope_first) -> None
+    aiter.rope_fwd(input, freqs, rotate_style, reuse_freqs_front_part, nope_first,
+        transpose_output=False) -> Tensor
+    aiter.rope_fwd_inplace(input, freqs, rotate_style, reuse_freqs_front_part,
+        nope_first) -> Tensor
+    aiter.rope_2c_fwd(input_x, input_y, freqs, rotate_style, reuse_freqs_front_part, nope_first,
+        transpose_output=False) -> Tensor
+    aiter.rope_2c_fwd_inplace(input_x, input_y, freqs, rotate_style, reuse_freqs_front_part,
+        nope_first) -> Tensor
+    aiter.rope_cached_fwd(input, cos, sin, rotate_style, reuse_freqs_front_part, nope_first,
+        transpose_output=False) -> Tensor
+    aiter.rope_cached_fwd_inplace(input, cos, sin, rotate_style, reuse_freqs_front_part,
+        nope_first) -> Tensor
+    aiter.rope_cached_2c_fwd(input_x, input_y, cos, sin, rotate_style, reuse_freqs_front_part,
+        nope_first, transpose_output=False) -> Tensor
+    aiter.rope_cached_2c_fwd_inplace(input_x, input_y, cos, sin, rotate_style,
+        reuse_freqs_front_part, nope_first) -> Tensor
+    aiter.rope_cached_positions_fwd(input, cos, sin, positions, rotate_style,
+        reuse_freqs_front_part, nope_first, transpose_output=False) -> Tensor
+    aiter.rope_cached_positions_2c_fwd(input_x, input_y, cos, sin, positions, rotate_style,
+        reuse_freqs_front_part, nope_first, transpose_output=False) -> Tensor
+    aiter.rope_cached_positions_fwd_inplace(input, cos, sin, positions, rotate_style,
+        reuse_freqs_front_part, nope_first) -> Tensor
+    aiter.rope_cached_positions_2c_fwd_inplace(input_x, input_y, cos, sin, positions,
+        rotate_style, reuse_freqs_front_part, nope_first) -> Tensor
+    aiter.rope_cached_positions_offsets_fwd(input, cos, sin, positions, offsets, rotate_style,
+        reuse_freqs_front_part, nope_first, transpose_output=False) -> Tensor
+    aiter.rope_cached_positions_offsets_2c_fwd(input_x, input_y, cos, sin, positions, offsets,
+        rotate_style, reuse_freqs_front_part, nope_first, transpose_output=False) -> Tensor
+    aiter.rope_cached_positions_offsets_fwd_inplace(input, cos, sin, positions, offsets,
+        rotate_style, reuse_freqs_front_part, nope_first) -> Tensor
+    aiter.rope_cached_positions_offsets_2c_fwd_inplace(input_x, input_y, cos, sin, positions,
+        offsets, rotate_style, reuse_freqs_front_part, nope_first) -> Tensor
+    aiter.rope_thd_fwd(input, cu_seqlens, freqs, rotate_style, reuse_freqs_front_part,
+        nope_first) -> Tensor
+    aiter.rope_thd_fwd_inplace(input, cu_seqlens, freqs, rotate_style, reuse_freqs_front_part,
+        nope_first) -> Tensor
+    aiter.rope_2d_fwd(input, cos_h, sin_h, cos_w, sin_w, img_height, img_width, rotate_style,
+        reuse_freqs_front_part, nope_first) -> Tensor
+    aiter.rope_2d_fwd_inplace(input, cos_h, sin_h, cos_w, sin_w, img_height, img_width,
+        rotate_style, reuse_freqs_front_part, nope_first) -> Tensor
+    """,
+)
+OPS += opaque(
+    "sampling",
+    TOKENS,
+    _READ,
+    """
+    aiter.greedy_sample, aiter.ops.sample.greedy_sample(out, input) -> None
+    aiter.random_sample, aiter.ops.sample.random_sample(out, input, temperatures, lambd=1.0,
+        generator=None, eps=1e-10) -> None
+    """,
+)
+OPS += opaque(
+    "state_space",
+    OPEN,
+    _READ,
+    """
+    aiter.causal_conv1d_update, aiter.ops.causal_conv1d_update.causal_conv1d_update(x,
+        conv_state, weight, bias, out, use_silu, cache_seqlens, conv_state_indices,
+        pad_slot_id) -> None
+    """,
 )

@@ -3,9 +3,12 @@
 Its kernels are copies of vLLM's early ones and of FasterTransformer's.
 """
 
-from . import FusedOp
+from . import FusedOp, opaque
+from .reasons import HANDLE, LAYER, OPEN, ORDER, UNPACK
 
-OPS = (
+_READ = "autoawq 88e4c76b2075, autoawq_kernels c7b0e88c3276"
+
+OPS: tuple[FusedOp, ...] = (
     FusedOp(
         # An RMSNorm, whatever its name says.
         names=("awq_ext.layernorm_forward_cuda",),
@@ -28,4 +31,101 @@ OPS = (
         equivalent="out = silu_and_mul(input)",
         source="awq_ext/pybind_awq.cpp",
     ),
+)
+
+# Without an equivalent.
+OPS += opaque(
+    "attention",
+    LAYER,
+    _READ,
+    """
+    awq.modules.fused.attn.QuantAttentionFused(hidden_states, *args, **kwargs)
+    """,
+)
+OPS += opaque(
+    "matmul",
+    HANDLE,
+    _READ,
+    """
+    exlv2_ext.gemm_half_q_half(a, b_handle, c, force_cuda)
+    """,
+)
+OPS += opaque(
+    "matmul",
+    LAYER,
+    _READ,
+    """
+    awq.modules.linear.gemv.WQLinear_GEMV(x)
+    awq.modules.linear.gemv_fast.WQLinear_GEMVFast(x)
+    awq.modules.linear.marlin.WQLinear_Marlin(x)
+    awq.modules.linear.exllama.WQLinear_Exllama(x)
+    awq.modules.linear.exllamav2.WQLinear_ExllamaV2(x)
+    awq.modules.fused.mlp.QuantFusedMLP(x, routing_weights=None)
+    """,
+)
+OPS += opaque(
+    "matmul",
+    OPEN,
+    _READ,
+    """
+    awq_ext.gemm_forward_cuda(in_feats, kernel, scaling_factors, zeros, split_k_iters) -> Tensor
+    awq_ext.gemv_forward_cuda(in_feats, kernel, scaling_factors, zeros, group_size) -> Tensor
+    awq_ext.gemmv2_forward_cuda(in_feats, kernel, scaling_factors, zeros, group_size,
+        split_k_iters) -> Tensor
+    awq_v2_ext.gemm_forward_cuda_prefill(in_feats, kernel, scales, zeros) -> Tensor
+    awq_v2_ext.gemv_forward_cuda_decode(in_feats, kernel, scales, zeros, m, n, k,
+        group_size) -> Tensor
+    awq.modules.triton.gemm.awq_gemm_triton(input, qweight, scales, qzeros, split_k_iters,
+        block_size_m=32, block_size_n=32, block_size_k=32) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "moe",
+    LAYER,
+    _READ,
+    """
+    awq.modules.fused.moe.FusedSparseMoeBlock(hidden_states)
+    """,
+)
+OPS += opaque(
+    "moe",
+    OPEN,
+    _READ,
+    """
+    awq_ext.grouped_gemm_forward(in_feats, kernel, scaling_factors, zeros, topk_weights,
+        sorted_token_ids, expert_ids, num_tokens_post_pad, mul_weights, split_k_iters) -> Tensor
+    awq_ext.topk_softmax(topk_weights, topk_indices, token_expert_indices, gating_output)
+    awq.modules.fused.moe.apply_moe_weights(w1, w2, x, gating_output, topk,
+        renormalize) -> torch.Tensor
+    awq.modules.fused.moe.fused_topk(gating_output, topk, renormalize)
+    """,
+)
+OPS += opaque(
+    "moe",
+    ORDER,
+    _READ,
+    """
+    awq_ext.moe_alig_block_size(topk_ids, num_experts, block_size, sorted_token_ids,
+        experts_ids, num_tokens_post_pad)
+    awq.modules.fused.moe.moe_align_block_size(topk_ids, block_size, num_experts)
+    """,
+)
+OPS += opaque(
+    "norm",
+    LAYER,
+    _READ,
+    """
+    awq.modules.fused.norm.FasterTransformerRMSNorm(x)
+    """,
+)
+OPS += opaque(
+    "quantize",
+    UNPACK,
+    _READ,
+    """
+    awq_ext.dequantize_weights_cuda(kernel, scaling_factors, zeros, split_k_iters, thx, thy,
+        dbg) -> Tensor
+    awq.modules.triton.gemm.awq_dequantize_triton(qweight, scales, zeros, block_size_x=32,
+        block_size_y=32) -> torch.Tensor
+    """,
 )

@@ -4,11 +4,13 @@
 them, and attention over a key-value cache, have no backward.
 """
 
-from . import FusedOp
+from . import FusedOp, opaque
+from .reasons import OPEN
 
+_READ = "flash-attn 0251105a2fb1"
 _RAW = "csrc/flash_attn/flash_api.cpp"
 
-OPS = (
+OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=(
             "flash_attn.flash_attn_with_kvcache",
@@ -135,4 +137,17 @@ OPS = (
             "z_numrows",
         ),
     ),
+)
+
+# Without an equivalent.
+OPS += opaque(
+    "attention",
+    OPEN,
+    _READ,
+    """
+    flash_attn_interface.flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None)
+    flash_attn.cute.flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None,
+        cu_seqlens=None, seqused=None, virtual_batch_idx=None,
+        return_lse=True) -> Tuple[torch.Tensor, Optional[torch.Tensor]]
+    """,
 )

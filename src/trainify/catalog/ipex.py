@@ -1,10 +1,12 @@
 """Intel Extension for PyTorch."""
 
-from . import FusedOp
+from . import FusedOp, opaque
+from .reasons import CACHE, LAYER, OPEN
 
+_READ = "intel_extension_for_pytorch 6d3ba89cf9c4"
 _IPEX = "intel_extension_for_pytorch/llm/functional/fusions.py"
 
-OPS = (
+OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=("intel_extension_for_pytorch.llm.functional.rms_norm",),
         schema="rms_norm(Tensor hidden_states, Tensor weight, float eps) -> Tensor",
@@ -47,4 +49,147 @@ OPS = (
         equivalent="F.gelu(x, approximate=approximate) * y",
         source=_IPEX,
     ),
+)
+
+# Without an equivalent.
+OPS += opaque(
+    "attention",
+    LAYER,
+    _READ,
+    """
+    intel_extension_for_pytorch.llm.modules.VarlenAttention(query, key, value, out, seqlen_q,
+        seqlen_k, alibi_slopes, max_seqlen_q, max_seqlen_k, pdropout, softmax_scale,
+        zero_tensors, is_causal, return_softmax, gen_, window_size_left, window_size_right,
+        softcap)
+    intel_extension_for_pytorch.llm.modules.IndirectAccessKVCacheAttention(query, key, value,
+        scale_attn, layer_past=None, head_mask=None, attention_mask=None, alibi=None,
+        add_casual_mask=True, seq_info=None)
+    """,
+)
+OPS += opaque(
+    "attention",
+    OPEN,
+    _READ,
+    """
+    intel_extension_for_pytorch.llm.functional.varlen_attention(query, key, value, out,
+        seqlen_q, seqlen_k, alibi_slopes, max_seqlen_q, max_seqlen_k, pdropout, softmax_scale,
+        zero_tensors, is_causal, return_softmax, gen_, window_size_left=-1,
+        window_size_right=-1, softcap=-1.0)
+    intel_extension_for_pytorch.llm.functional.indirect_access_kv_cache_attention(query, key,
+        value, scale_attn, layer_past=None, head_mask=None, attention_mask=None, alibi=None,
+        add_casual_mask=True, seq_info=None, text_max_length=0)
+    intel_extension_for_pytorch.llm.modules.PagedAttention.single_query_cached_kv_attention(
+        output, query, key_cache, value_cache, head_mapping, scale, block_tables, context_lens,
+        block_size, max_context_len, alibi_slopes, window_size=-1, k_scale=1.0, v_scale=1.0,
+        softcap=-1.0)
+    intel_extension_for_pytorch.llm.modules.PagedAttention.flash_attn_varlen_func(output, query,
+        key_cache, value_cache, cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, scale,
+        is_cusal, block_tables, alibi_slopes, window_size_left=-1, window_size_right=-1,
+        kv_cache_dtype='auto', k_scale=1.0, v_scale=1.0, softcap=-1.0)
+    """,
+)
+OPS += opaque(
+    "cache",
+    CACHE,
+    _READ,
+    """
+    intel_extension_for_pytorch.llm.modules.PagedAttention.reshape_and_cache(key, value,
+        key_cache, value_cache, slot_mapping, kv_cache_dtype='auto', k_scale=1.0, v_scale=1.0)
+    """,
+)
+OPS += opaque(
+    "lora",
+    OPEN,
+    _READ,
+    """
+    intel_extension_for_pytorch.llm.functional.bgmv_shrink(input, lora_weights, output,
+        token_lora_mapping, scaling)
+    intel_extension_for_pytorch.llm.functional.bgmv_expand(input, lora_weights, output,
+        token_lora_mapping, add_inputs)
+    intel_extension_for_pytorch.llm.functional.bgmv_expand_slice(input, lora_weights, output,
+        token_lora_mapping, slice_offset, slice_size, add_inputs)
+    intel_extension_for_pytorch.llm.functional.sgmv_shrink(inputs, lora_a_weights,
+        output_tensor, b_seq_start_loc, seq_len_tensor, lora_indices_tensor, batches,
+        max_seq_length, scaling)
+    intel_extension_for_pytorch.llm.functional.sgmv_expand(inputs, lora_b_weights,
+        output_tensor, b_seq_start_loc, seq_len_tensor, lora_indices_tensor, batches,
+        max_seq_length, add_inputs=False)
+    intel_extension_for_pytorch.llm.functional.sgmv_expand_slice(inputs, lora_b_weights,
+        output_tensor, b_seq_start_loc, seq_len_tensor, lora_indices_tensor, batches,
+        max_seq_length, slice_offset, slice_size, add_inputs=False)
+    """,
+)
+OPS += opaque(
+    "matmul",
+    LAYER,
+    _READ,
+    """
+    intel_extension_for_pytorch.llm.modules.LinearSilu(x)
+    intel_extension_for_pytorch.llm.modules.LinearSiluMul(x, y)
+    intel_extension_for_pytorch.llm.modules.Linear2SiluMul(x)
+    intel_extension_for_pytorch.llm.modules.LinearRelu(x)
+    intel_extension_for_pytorch.llm.modules.LinearGelu(x)
+    intel_extension_for_pytorch.llm.modules.LinearNewGelu(x)
+    intel_extension_for_pytorch.llm.modules.LinearMul(x, y)
+    intel_extension_for_pytorch.llm.modules.LinearAdd(x, y)
+    intel_extension_for_pytorch.llm.modules.LinearAddAdd(x, y, z)
+    """,
+)
+OPS += opaque(
+    "moe",
+    LAYER,
+    _READ,
+    """
+    intel_extension_for_pytorch.llm.modules.GatedMLPMOE(hidden_states, use_grouped_topk, top_k,
+        router_logits, renormalize, topk_group=None, num_expert_group=None,
+        custom_routing_function=None, scoring_func='softmax', e_score_correction_bias=None)
+    """,
+)
+OPS += opaque(
+    "norm",
+    LAYER,
+    _READ,
+    """
+    intel_extension_for_pytorch.llm.modules.RMSNorm(x)
+    intel_extension_for_pytorch.llm.modules.FastLayerNorm(hidden_states)
+    """,
+)
+OPS += opaque(
+    "norm",
+    OPEN,
+    _READ,
+    """
+    intel_extension_for_pytorch.llm.functional.fast_layer_norm(hidden_states, normalized_shape,
+        weight, bias, eps)
+    torch.ops.torch_ipex.add_rmsnorm(Tensor input, Tensor input1, Tensor weight, float eps,
+        bool add_back) -> Tensor
+    """,
+)
+OPS += opaque(
+    "rope",
+    LAYER,
+    _READ,
+    """
+    intel_extension_for_pytorch.llm.modules.RotaryEmbedding(x, position_ids, num_head, head_dim,
+        offset, rotary_ndims, seq_len=None, num_concats=None)
+    """,
+)
+OPS += opaque(
+    "rope",
+    OPEN,
+    _READ,
+    """
+    intel_extension_for_pytorch.llm.functional.rotary_embedding(query, key, sin, cos,
+        rotary_dim, rotary_half, position_ids=None)
+    torch.ops.torch_ipex.rotary_position_embedding(Tensor t_in, Tensor t_emb_pos, Tensor t_pos,
+        int N, int H, int offset, int rotary_ndims) -> (Tensor, Tensor, Tensor)
+    """,
+)
+OPS += opaque(
+    "softmax",
+    OPEN,
+    _READ,
+    """
+    torch.ops.torch_ipex.add_softmax_(Tensor(a!) self, Tensor other) -> Tensor(a!)
+    """,
 )

@@ -4,7 +4,10 @@
 ``kernels.get_kernel('kernels-community/activation').silu_and_mul``.
 """
 
-from . import FusedOp
+from . import FusedOp, opaque
+from .reasons import CACHE, LAYER, OPEN
+
+_READ = "kernels-community 40d4194f48b6"
 
 
 def _activation(name: str, parameters: str, equivalent: str) -> FusedOp:
@@ -24,7 +27,7 @@ _PAGED = (
     "int blocksparse_block_size=64, int blocksparse_head_sliding_step=0"
 )
 
-OPS = (
+OPS: tuple[FusedOp, ...] = (
     _activation("silu_and_mul", "", "silu_and_mul(input)"),
     _activation("mul_and_silu", "", "mul_and_silu(input)"),
     _activation("gelu_and_mul", "", "gelu_and_mul(input)"),
@@ -82,4 +85,197 @@ OPS = (
         source="paged-attention/torch-ext/torch_binding.cpp",
         unsupported=("alibi_slopes", "blocksparse_vert_stride"),
     ),
+)
+
+# Without an equivalent.
+OPS += opaque(
+    "activation",
+    LAYER,
+    _READ,
+    """
+    kernels.get_kernel('kernels-community/activation').layers.SiluAndMul(x)
+    kernels.get_kernel('kernels-community/activation').layers.GeluAndMul(x)
+    kernels.get_kernel('kernels-community/activation').layers.GeluTanhAndMul(x)
+    kernels.get_kernel('kernels-community/activation').layers.FatreluAndMul(x)
+    kernels.get_kernel('kernels-community/activation').layers.FastGELU(x)
+    kernels.get_kernel('kernels-community/activation').layers.NewGELU(x)
+    kernels.get_kernel('kernels-community/activation').layers.QuickGELU(x)
+    kernels.get_kernel('kernels-community/activation').layers.MulAndSilu(x)
+    """,
+)
+OPS += opaque(
+    "activation",
+    OPEN,
+    _READ,
+    """
+    kernels.get_kernel('kernels-community/megablocks').silu_and_mul(Tensor! out,
+        Tensor! input) -> ()
+    kernels.get_kernel('kernels-community/megablocks').mul_and_silu(Tensor! out,
+        Tensor! input) -> ()
+    kernels.get_kernel('kernels-community/megablocks').gelu_and_mul(Tensor! out,
+        Tensor! input) -> ()
+    kernels.get_kernel('kernels-community/megablocks').gelu_tanh_and_mul(Tensor! out,
+        Tensor! input) -> ()
+    kernels.get_kernel('kernels-community/megablocks').gelu_fast(Tensor! out,
+        Tensor! input) -> ()
+    kernels.get_kernel('kernels-community/megablocks').gelu_new(Tensor! out,
+        Tensor! input) -> ()
+    kernels.get_kernel('kernels-community/megablocks').gelu_quick(Tensor! out,
+        Tensor! input) -> ()
+    kernels.get_kernel('kernels-community/megablocks').swigluoai_and_mul(Tensor! out,
+        Tensor input, float alpha=1.702, float limit=7.0) -> ()
+    """,
+)
+OPS += opaque(
+    "attention",
+    OPEN,
+    _READ,
+    """
+    kernels.get_kernel('kernels-community/aiter-flash-attn-ck').mha_fwd(Tensor! q, Tensor k,
+        Tensor v, float dropout_p, float softmax_scale, bool is_causal, int window_size_left,
+        int window_size_right, int sink_size, bool return_softmax_lse,
+        bool return_dropout_randval, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv,
+        Tensor(out!)? out, Tensor? bias, Tensor? alibi_slopes, Tensor? q_descale,
+        Tensor? k_descale, Tensor? v_descale, Tensor? s_aux, Generator? gen) -> Tensor[]
+    kernels.get_kernel('kernels-community/aiter-flash-attn-ck').mha_varlen_fwd(Tensor! q,
+        Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor? cu_seqlens_k, int max_seqlen_q,
+        int max_seqlen_k, int min_seqlen_q, float dropout_p, float softmax_scale,
+        float logits_soft_cap, bool zero_tensors, bool is_causal, int window_size_left,
+        int window_size_right, int sink_size, bool return_softmax_lse,
+        bool return_dropout_randval, Tensor(out!)? out, Tensor? block_table, Tensor? bias,
+        Tensor? alibi_slopes, Tensor? q_descale, Tensor? k_descale, Tensor? v_descale,
+        Generator? gen, Tensor? cu_seqlens_q_padded, Tensor? cu_seqlens_k_padded,
+        Tensor? s_aux) -> Tensor[]
+    kernels.get_kernel('kernels-community/vllm-flash-attn3').fwd(Tensor q, Tensor k, Tensor v,
+        Tensor? k_new = None, Tensor? v_new = None, Tensor? q_v = None,
+        Tensor(out!)? out = None, Tensor? cu_seqlens_q = None, Tensor? cu_seqlens_k = None,
+        Tensor? cu_seqlens_k_new = None, Tensor? seqused_q = None, Tensor? seqused_k = None,
+        int? max_seqlen_q = None, int? max_seqlen_k = None, Tensor? page_table = None,
+        Tensor? kv_batch_idx = None, Tensor? leftpad_k = None, Tensor? rotary_cos = None,
+        Tensor? rotary_sin = None, Tensor? seqlens_rotary = None, Tensor? q_descale = None,
+        Tensor? k_descale = None, Tensor? v_descale = None, float softmax_scale = 0.0,
+        bool is_causal = False, int window_size_left = -1, int window_size_right = -1,
+        float softcap = 0.0, bool is_rotary_interleaved = False,
+        Tensor? scheduler_metadata = None, int num_splits = 0, bool? pack_gqa = None,
+        int sm_margin = 0, Tensor? s_aux = None) -> (Tensor(out!), Tensor, Tensor, Tensor)
+    kernels.get_kernel('kernels-community/sage-attention').mha_fwd(Tensor q, Tensor k, Tensor v,
+        Tensor sfq, Tensor sfk, Tensor sfv, Tensor delta_s, int unpadded_k, Tensor? out,
+        float softmax_scale, bool is_causal, bool per_block_mean, bool is_bf16) -> Tensor[]
+    kernels.get_kernel('kernels-community/flash-attn2').fwd(Tensor! q, Tensor k, Tensor v,
+        Tensor(out_!)? out_, Tensor? alibi_slopes_, float p_dropout, float softmax_scale,
+        bool is_causal, int window_size_left, int window_size_right, float softcap,
+        bool return_softmax, Generator? gen_) -> Tensor[]
+    kernels.get_kernel('kernels-community/flash-attn2').varlen_fwd(Tensor! q, Tensor k,
+        Tensor v, Tensor? out_, Tensor cu_seqlens_q, Tensor cu_seqlens_k, Tensor? seqused_k_,
+        Tensor? leftpad_k_, Tensor? block_table_, Tensor? alibi_slopes_, int max_seqlen_q,
+        int max_seqlen_k, float p_dropout, float softmax_scale, bool zero_tensors,
+        bool is_causal, int window_size_left, int window_size_right, float softcap,
+        bool return_softmax, Generator? gen_) -> Tensor[]
+    kernels.get_kernel('kernels-community/metal-flash-sdpa').flash_attention_varlen(Tensor! out,
+        Tensor query, Tensor key, Tensor value, Tensor cu_seqlens_q, Tensor cu_seqlens_k,
+        int max_seqlen_q, int max_seqlen_k, bool do_causal, float scale,
+        float softcapping) -> ()
+    kernels.get_kernel('kernels-community/flash-attn3').fwd(Tensor q, Tensor k, Tensor v,
+        Tensor(k_new!)? k_new = None, Tensor(v_new!)? v_new = None, Tensor? q_v = None,
+        Tensor(out!)? out = None, Tensor? cu_seqlens_q = None, Tensor? cu_seqlens_k = None,
+        Tensor? cu_seqlens_k_new = None, Tensor? seqused_q = None, Tensor? seqused_k = None,
+        int? max_seqlen_q = None, int? max_seqlen_k = None, Tensor? page_table = None,
+        Tensor? kv_batch_idx = None, Tensor? leftpad_k = None, Tensor? rotary_cos = None,
+        Tensor? rotary_sin = None, Tensor? seqlens_rotary = None, Tensor? q_descale = None,
+        Tensor? k_descale = None, Tensor? v_descale = None, float? softmax_scale = None,
+        bool is_causal = False, int window_size_left = -1, int window_size_right = -1,
+        int attention_chunk = 0, float softcap = 0.0, bool is_rotary_interleaved = False,
+        Tensor? scheduler_metadata = None, int num_splits = 0, bool? pack_gqa = None,
+        int sm_margin = 0) -> (Tensor(out!), Tensor, Tensor, Tensor)
+    kernels.get_kernel('kernels-community/sgl-flash-attn3').fwd(Tensor q, Tensor k, Tensor v,
+        Tensor? k_new, Tensor? v_new, Tensor? q_v, Tensor? out, Tensor? cu_seqlens_q,
+        Tensor? cu_seqlens_k, Tensor? cu_seqlens_k_new, Tensor? seqused_q, Tensor? seqused_k,
+        int? max_seqlen_q, int? max_seqlen_k, Tensor? page_table, Tensor? kv_batch_idx,
+        Tensor? leftpad_k, Tensor? rotary_cos, Tensor? rotary_sin, Tensor? seqlens_rotary,
+        Tensor? q_descale, Tensor? k_descale, Tensor? v_descale, float? softmax_scale,
+        bool is_causal, int window_size_left, int window_size_right, int attention_chunk,
+        float softcap, bool is_rotary_interleaved, Tensor? scheduler_metadata, int num_splits,
+        bool? pack_gqa, int sm_margin, Tensor? sinks) -> (Tensor, Tensor, Tensor, Tensor)
+    """,
+)
+OPS += opaque(
+    "cache",
+    CACHE,
+    _READ,
+    """
+    kernels.get_kernel('kernels-community/paged-attention').reshape_and_cache(Tensor key,
+        Tensor value, Tensor! key_cache, Tensor! value_cache, Tensor slot_mapping,
+        str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()
+    kernels.get_kernel('kernels-community/paged-attention').reshape_and_cache_flash(Tensor key,
+        Tensor value, Tensor! key_cache, Tensor! value_cache, Tensor slot_mapping,
+        str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()
+    kernels.get_kernel('kernels-community/flash-attn2').fwd_kvcache(Tensor! q, Tensor! kcache,
+        Tensor! vcache, Tensor? k_, Tensor? v_, Tensor? seqlens_k_, Tensor? rotary_cos_,
+        Tensor? rotary_sin_, Tensor? cache_batch_idx_, Tensor? leftpad_k_, Tensor? block_table_,
+        Tensor? alibi_slopes_, Tensor? out_, float softmax_scale, bool is_causal,
+        int window_size_left, int window_size_right, float softcap, bool is_rotary_interleaved,
+        int num_splits) -> Tensor[]
+    """,
+)
+OPS += opaque(
+    "matmul",
+    OPEN,
+    _READ,
+    """
+    kernels.get_kernel('kernels-community/quantization-bitsandbytes').gemm_4bit_forward(
+        Tensor input, Tensor weight, Tensor absmax, int blocksize, int quant_type) -> Tensor
+    kernels.get_kernel('kernels-community/quantization-eetq').w8_a16_gemm(Tensor input,
+        Tensor weight, Tensor scale) -> Tensor
+    kernels.get_kernel('kernels-community/quantization-eetq').w8_a16_gemm_(Tensor input,
+        Tensor weight, Tensor scale, Tensor! output, int m, int n, int k) -> Tensor
+    kernels.get_kernel('kernels-community/quantization-gptq').gemm_int4_forward(Tensor input,
+        Tensor weight, Tensor zeros, Tensor absmax, int blocksize) -> Tensor
+    """,
+)
+OPS += opaque(
+    "moe",
+    OPEN,
+    _READ,
+    """
+    kernels.get_kernel('kernels-community/megablocks').moe_sum(Tensor input,
+        Tensor! output) -> ()
+    kernels.get_kernel('kernels-community/megablocks').topk_softmax(Tensor! topk_weights,
+        Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output,
+        bool renormalize) -> ()
+    kernels.get_kernel('kernels-community/vllm-moe').topk_softmax(Tensor! topk_weights,
+        Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output) -> ()
+    kernels.get_kernel('kernels-community/vllm-moe').moe_sum(Tensor! input, Tensor output) -> ()
+    """,
+)
+OPS += opaque(
+    "norm",
+    OPEN,
+    _READ,
+    """
+    kernels.get_kernel('kernels-community/rmsnorm').apply_rms_norm(Tensor hidden_states,
+        Tensor weight, float variance_epsilon) -> Tensor[]
+    kernels.get_kernel('kernels-community/layer-norm').dropout_add_ln_fwd(Tensor input,
+        Tensor gamma, Tensor? beta, Tensor? rowscale, Tensor? colscale, Tensor? x0_subset,
+        Tensor? z_subset, float dropout_p, float epsilon, float rowscale_const, int z_numrows,
+        Generator? gen, bool residual_in_fp32, bool is_rms_norm) -> Tensor[]
+    """,
+)
+OPS += opaque(
+    "state_space",
+    OPEN,
+    _READ,
+    """
+    kernels.get_kernel('kernels-community/causal-conv1d').causal_conv1d_fwd(Tensor x,
+        Tensor weight, Tensor? bias, Tensor? seq_idx, Tensor? initial_states, Tensor! out,
+        Tensor!? final_states_out, bool silu_activation) -> ()
+    kernels.get_kernel('kernels-community/causal-conv1d').causal_conv1d_update(Tensor x,
+        Tensor conv_state, Tensor weight, Tensor? bias, Tensor! out, bool silu_activation,
+        Tensor? cache_seqlens, Tensor? conv_state_indices) -> ()
+    kernels.get_kernel('kernels-community/mamba-ssm').causal_conv1d_fwd(Tensor x, Tensor weight,
+        Tensor? bias, Tensor? seq_idx, Tensor? initial_states, Tensor! out,
+        Tensor!? final_states_out, bool silu_activation) -> ()
+    kernels.get_kernel('kernels-community/mamba-ssm').causal_conv1d_update(Tensor x,
+        Tensor conv_state, Tensor weight, Tensor? bias, Tensor! out, bool silu_activation,
+        Tensor? cache_seqlens, Tensor? conv_state_indices) -> ()
+    """,
 )

@@ -1,11 +1,13 @@
 """lightllm's Triton kernels, at fc72ffab9a34."""
 
-from . import FusedOp
+from . import FusedOp, opaque
+from .reasons import CACHE, CONTEXT, FILTER, OPEN
 
+_READ = "lightllm fc72ffab9a34"
 _LLAMA = "lightllm.models.llama.triton_kernel"
 _COS_SIN = "Tensor(a!) q, Tensor(b!) k, Tensor cos, Tensor sin"
 
-OPS = (
+OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=(f"{_LLAMA}.rmsnorm.rmsnorm_forward",),
         schema="rmsnorm_forward(Tensor x, Tensor weight, float eps, Tensor(a!)? out=None)"
@@ -91,4 +93,134 @@ OPS = (
         equivalent="o = pooled_attention(q, k, v, req_to_tokens, b_req_idx, b_seq_len)",
         source="lightllm/models/llama/triton_kernel/gqa_decode_flashattention_nopad.py",
     ),
+)
+
+# Without an equivalent.
+OPS += opaque(
+    "activation",
+    OPEN,
+    _READ,
+    """
+    lightllm.models.vit.triton_kernel.gelu_vit.gelu_fwd(input, use_custom_tensor_mananger=False)
+    """,
+)
+OPS += opaque(
+    "attention",
+    CONTEXT,
+    _READ,
+    """
+    lightllm.models.llama.triton_kernel.flash_decoding.token_decode_attention_flash_decoding(q,
+        infer_state, q_head_num, head_dim, cache_k, cache_v, out=None,
+        alloc_tensor_func=torch.empty)
+    lightllm.models.llama.triton_kernel.gqa_flash_decoding.gqa_token_decode_attention_flash_decoding(
+        q, infer_state, q_head_num, head_dim, cache_k, cache_v, out=None,
+        alloc_tensor_func=torch.empty)
+    lightllm.models.llama.triton_kernel.gqa_flash_decoding_vsm.gqa_token_decode_attention_flash_decoding_vsm(
+        q, k, v, infer_state, out=None, alloc_tensor_func=torch.empty, **run_config)
+    """,
+)
+OPS += opaque(
+    "attention",
+    OPEN,
+    _READ,
+    """
+    lightllm.models.llama.triton_kernel.context_flashattention_nopad.context_attention_fwd(q, k,
+        v, o, b_req_idx, b_start_loc, b_seq_len, b_prompt_cache_len, max_input_len,
+        req_to_token_indexs)
+    lightllm.models.llama.triton_kernel.context_flashattention_nopad.context_attention_fwd_ppl_int8kv(
+        q, k, v, o, b_start_loc, b_seq_len, max_input_len, b_prompt_cache_len)
+    lightllm.models.llama.triton_kernel.flash_decoding_stage1.flash_decode_stage1(q, k, v,
+        Req_to_tokens, B_req_idx, B_Seqlen, max_len_in_batch, mid_out, mid_out_logsumexp,
+        block_seq)
+    lightllm.models.llama.triton_kernel.flash_decoding_stage2.flash_decode_stage2(mid_out,
+        mid_out_logexpsum, B_Seqlen, O, block_seq)
+    lightllm.models.llama.triton_kernel.token_attention_nopad_att1.token_att_fwd(q, k, att_out,
+        Req_to_tokens, B_req_idx, B_Start_Loc, B_Seqlen, max_len_in_batch)
+    lightllm.models.llama.triton_kernel.token_attention_nopad_reduceV.token_att_fwd2(prob, v,
+        out, Req_to_tokens, B_req_idx, B_Start_Loc, B_Seqlen)
+    lightllm.models.llama.triton_kernel.token_attention_softmax_and_reducev.token_softmax_reducev_fwd(
+        logics, v, o, req_to_tokens, b_req_idx, b_start_loc, b_seq_len)
+    """,
+)
+OPS += opaque(
+    "cache",
+    CACHE,
+    _READ,
+    """
+    lightllm.common.basemodel.triton_kernel.destindex_copy_kv.destindex_copy_kv(K, DestLoc, Out)
+    lightllm.common.basemodel.triton_kernel.destindex_copy_kv.destindex_copy_quantize_kv(K,
+        DestLoc, Out, Out_scale)
+    """,
+)
+OPS += opaque(
+    "embedding",
+    OPEN,
+    _READ,
+    """
+    lightllm.models.llama.triton_kernel.embedding.embedding(input_ids, weight, vob_start_id,
+        vob_end_id, out)
+    lightllm.common.basemodel.triton_kernel.multimodal_emb.multimodal_emb(out, prompt_ids,
+        text_weight_embs, img_embs, img_token_lens, img_start_token_ids, img_start_locs,
+        tp_text_start_token_id, tp_text_end_token_id)
+    """,
+)
+OPS += opaque(
+    "matmul",
+    OPEN,
+    _READ,
+    """
+    lightllm.common.basemodel.triton_kernel.dequantize_gemm_int4.matmul_dequantize_int4_gptq(x,
+        qweight, scales, qzeros, group_size, output=None) -> torch.FloatTensor
+    lightllm.common.basemodel.triton_kernel.dequantize_gemm_int4.matmul_dequantize_int4_s1(a, b,
+        b_scale, b_zero_point, group_size=128, out=None)
+    lightllm.common.basemodel.triton_kernel.dequantize_gemm_int8.matmul_dequantize_int8(a, b,
+        b_scale, out=None)
+    lightllm.common.basemodel.triton_kernel.quantize_gemm_int8.matmul_quantize_int8(fpa, b,
+        b_scale, out=None)
+    lightllm.common.basemodel.triton_kernel.bmm_scaled_fp8.bmm_scaled_fp8(a, a_scale, b,
+        b_scale, c, **run_config)
+    """,
+)
+OPS += opaque(
+    "misc",
+    OPEN,
+    _READ,
+    """
+    lightllm.common.basemodel.triton_kernel.add_in_place.add_in_place(input, other, *, alpha=1)
+    """,
+)
+OPS += opaque(
+    "moe",
+    OPEN,
+    _READ,
+    """
+    lightllm.common.fused_moe.grouped_fused_moe.fused_experts_impl(hidden_states, w1, w2,
+        topk_weights, topk_ids, inplace=False, use_fp8_w8a8=False, use_int8_w8a16=False,
+        w1_scale=None, w2_scale=None, a1_scale=None, a2_scale=None,
+        alloc_tensor_func=torch.empty, **run_config)
+    lightllm.common.fused_moe.softmax_topk.softmax_topk(gating_output, topk, renorm=False)
+    lightllm.common.fused_moe.moe_sum_reduce.moe_sum_reduce(input, output, **run_config)
+    lightllm.common.fused_moe.grouped_topk.triton_grouped_topk(hidden_states, gating_output,
+        correction_bias, topk, renormalize, num_expert_group=0, topk_group=0,
+        scoring_func='softmax', group_score_used_topk_num=2)
+    """,
+)
+OPS += opaque(
+    "sampling",
+    FILTER,
+    _READ,
+    """
+    lightllm.common.basemodel.triton_kernel.apply_penalty.apply_penalty(Logits, b_req_idx,
+        b_length_penalty_param, b_mask_eos_reqs, p_token_ids, p_token_counts, p_cumsum_seq_len,
+        eos_ids, sampling_params_manager)
+    """,
+)
+OPS += opaque(
+    "softmax",
+    OPEN,
+    _READ,
+    """
+    lightllm.models.llama.triton_kernel.token_attention_nopad_softmax.token_softmax_fwd(Logics,
+        B_Start_Loc, B_Seqlen, Prob_Out, max_input_len)
+    """,
 )

@@ -1,8 +1,11 @@
 """lmdeploy's Triton kernels."""
 
-from . import FusedOp
+from . import FusedOp, opaque
+from .reasons import CACHE, CODES, OPEN, TOKENS
 
-OPS = (
+_READ = "lmdeploy 1263d5cd889b"
+
+OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=(
             "lmdeploy.pytorch.kernels.cuda.rms_norm.rms_norm",
@@ -33,4 +36,151 @@ OPS = (
         source="lmdeploy/pytorch/kernels/cuda/apply_rotary_pos_emb.py",
         unsupported=("q_embed", "k_embed", "complex_mode"),
     ),
+)
+
+# Without an equivalent.
+OPS += opaque(
+    "activation",
+    OPEN,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.activation.silu_and_mul_moe_ep(gate_up, mask_m, out=None)
+    """,
+)
+OPS += opaque(
+    "attention",
+    OPEN,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.flashattention.flash_attn_varlen_func(q, k, v,
+        cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None,
+        softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, q_start_loc=None,
+        q_seqlens=None, kv_start_loc=None, kv_seqlens=None, alibi_slopes=None, sinks=None,
+        block_sparse_size=1, kv_layout='hsd')
+    lmdeploy.pytorch.kernels.cuda.pagedattention.flash_attn_with_kvcache(q, k_cache, v_cache,
+        cache_seqlens, page_table, cu_seqlens_q=None, max_seqlen_q=None, softmax_scale=None,
+        causal=False, window_size=None, softcap=None, scheduler_metadata=None,
+        alibi_slopes=None, k_scales_zeros=None, v_scales_zeros=None,
+        quant_policy=QuantPolicy.NONE, sinks=None, kv_layout='bshd')
+    """,
+)
+OPS += opaque(
+    "cache",
+    CACHE,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.fill_kv_cache.fill_kv_cache(k_states, v_states, k_caches,
+        v_caches, q_start_loc, q_seq_length, kv_seq_length, max_q_seq_length, block_offsets,
+        k_scales_zeros=None, v_scales_zeros=None, quant_policy=QuantPolicy.NONE,
+        kv_layout='bshd')
+    lmdeploy.pytorch.kernels.cuda.fill_kv_cache.fill_kv_cache_blocked_fp8(k_states, v_states,
+        k_caches, v_caches, ks_caches, vs_caches, cu_seqlen_q, kv_seqlens, max_q_seqlen,
+        block_offsets, group_size=128, kv_layout='bshd', scale_fmt=None)
+    lmdeploy.pytorch.kernels.cuda.flatten_kv_cache.flatten_kv_cache(k_caches, v_caches, seqlens,
+        block_offsets, start_loc=None, out_size=None, out_dtype=None, k_scales_zeros=None,
+        v_scales_zeros=None, quant_policy=QuantPolicy.NONE, kv_layout='bshd',
+        flatten_kv_layout='hsd')
+    """,
+)
+OPS += opaque(
+    "lora",
+    OPEN,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.fused_lora.fused_lora(input, lora_a, lora_b, scaling,
+        rank_start, ranks, seq_start, seq_lens, adapter_ids, max_rank, max_seqlen, output=None,
+        cum=False)
+    """,
+)
+OPS += opaque(
+    "matmul",
+    OPEN,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.awq_kernels.awq_linear(x, qweight, scales, qzeros)
+    lmdeploy.pytorch.kernels.cuda.blocked_gemm_fp8.blocked_gemm_fp8(A, A_scale, B, B_scale,
+        out_dtype=torch.float16)
+    lmdeploy.pytorch.kernels.cuda.blocked_gemm_fp8.deep_gemm_fp8(A, A_scale, B, B_scale,
+        out_dtype=torch.bfloat16)
+    lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.matmul_kernel_dynamic_quant(a, b,
+        rms_scale, linear_scale, residual=None, bias=None, output_dtype=torch.float16)
+    lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.matmul_kernel_static_quant(a, b,
+        input_scale, weight_scale, residual=None, bias=None, output_dtype=torch.float16)
+    """,
+)
+OPS += opaque(
+    "moe",
+    OPEN,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.fused_moe.fused_moe(hidden_states, w1, w2, topk_weights,
+        topk_ids, topk, w1_bias=None, w2_bias=None, expert_offset=0, num_experts=None,
+        renormalize=False, act_func=None) -> torch.Tensor
+    lmdeploy.pytorch.kernels.cuda.fused_moe.moe_reduce(hidden_states, topk_weights,
+        fp32_acc=False) -> torch.Tensor
+    lmdeploy.pytorch.kernels.cuda.blocked_fp8_fused_moe.fused_moe_blocked_fp8(input,
+        input_scale, w1, w1_scale, w2, w2_scale, topk_weights, topk_ids, topk, w1_bias=None,
+        w2_bias=None, out_dtype=torch.float16, expert_offset=0, num_experts=None,
+        renormalize=False, act_func=None) -> torch.Tensor
+    lmdeploy.pytorch.kernels.cuda.w8a8_fused_moe.fused_moe_w8a8(input, input_scale, w1,
+        w1_scale, w2, w2_scale, topk_weights, topk_ids, topk, out_dtype=torch.float16,
+        quant_dtype=torch.int8, expert_offset=0, num_experts=None,
+        renormalize=False) -> torch.Tensor
+    lmdeploy.pytorch.kernels.cuda.fused_noaux_tc.fused_noaux_tc_routing(logits, bias,
+        num_experts=256, n_group=8, topk_group=4, top_k=8, renormalize=True,
+        routed_scaling_factor=2.5) -> tuple[torch.Tensor, torch.Tensor]
+    """,
+)
+OPS += opaque(
+    "norm",
+    OPEN,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.rms_norm_dynamic_quant(x, w, eps,
+        residual=None, quant_dtype=torch.int8)
+    """,
+)
+OPS += opaque(
+    "quantize",
+    CODES,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.activation.silu_and_mul_masked_post_quant_fwd(input, output,
+        output_scale, quant_group_size, masked_m)
+    lmdeploy.pytorch.kernels.cuda.blocked_gemm_fp8.quant_fp8(A, group_size,
+        dtype=torch.float8_e4m3fn, trans_scale=False, scale_fmt=None)
+    lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.per_token_quant_int8(x, eps,
+        quant_dtype=torch.int8)
+    """,
+)
+OPS += opaque(
+    "sampling",
+    TOKENS,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.multinomial_sampling.multinomial_sampling(scores, seeds,
+        offsets, indices=None)
+    lmdeploy.pytorch.kernels.cuda.bitonic_topk.bitonic_topk(scores, q_seqlens, kv_seqlens, k,
+        fill=-1, descending=True, sorted=True, threshold=-1000000.0)
+    lmdeploy.pytorch.kernels.cuda.ds_index.fp8_index(q, q_s, k_cache, k_s_cache, cu_seqlen_q,
+        k_seqlens, block_offset, max_q_seqlen=None, max_k_seqlen=None, causal=False,
+        raw_k_seqlens=None, compress_ratio=1, return_row_k_seqlens=False,
+        trim_causal_tail=False)
+    """,
+)
+OPS += opaque(
+    "state_space",
+    OPEN,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.causal_conv1d.causal_conv1d_fn(x, weight, bias=None,
+        seq_idx=None, initial_states=None, return_final_states=False, final_states_out=None,
+        activation=None)
+    lmdeploy.pytorch.kernels.cuda.causal_conv1d.causal_conv1d_update(x, conv_state, weight,
+        bias=None, activation=None, cache_seqlens=None, conv_state_indices=None)
+    lmdeploy.pytorch.kernels.cuda.gated_delta_rule.fused_recurrent_gated_delta_rule(q, k, v,
+        g=None, beta=None, scale=None, initial_state=None, output_final_state=False,
+        use_qk_l2norm_in_kernel=False, state_indices=None, cache_seqlens=None,
+        transpose_state_layout=False) -> tuple[torch.Tensor, torch.Tensor | None]
+    """,
 )

@@ -1,8 +1,11 @@
 """The single steps of mamba_ssm and causal_conv1d; their scans over sequences have a backward."""
 
-from . import FusedOp
+from . import FusedOp, opaque
+from .reasons import OPEN
 
-OPS = (
+_READ = "mamba e9594ce1c732, causal-conv1d 0d2252d161f2"
+
+OPS: tuple[FusedOp, ...] = (
     # Both move their state on in place and return the result.
     FusedOp(
         names=("causal_conv1d.causal_conv1d_update",),
@@ -10,6 +13,8 @@ OPS = (
         "Tensor? bias=None, str? activation=None, Tensor? cache_seqlens=None, "
         "Tensor? conv_state_indices=None) -> Tensor",
         equivalent=None,
+        family="state_space",
+        note=OPEN.text,
         source="causal_conv1d/causal_conv1d_interface.py",
     ),
     FusedOp(
@@ -18,6 +23,20 @@ OPS = (
         "Tensor C, Tensor? D=None, Tensor? z=None, Tensor? dt_bias=None, "
         "bool dt_softplus=False, Tensor? state_batch_indices=None) -> Tensor",
         equivalent=None,
+        family="state_space",
+        note=OPEN.text,
         source="mamba_ssm/ops/triton/selective_state_update.py",
     ),
+)
+
+# Without an equivalent.
+OPS += opaque(
+    "state_space",
+    OPEN,
+    _READ,
+    """
+    mamba_ssm.ops.triton.ssd_chunk_state.chunk_state_varlen(B, x, dt, dA_cumsum, cu_seqlens,
+        chunk_states)
+    causal_conv1d.causal_conv1d_varlen_states(x, cu_seqlens, state_len) -> Tensor
+    """,
 )

@@ -5,14 +5,16 @@ return the result; the registered ops below them take the output first.  As in f
 which most of them stem, norms and activations compute in float32 and round once.
 """
 
-from . import FusedOp
+from . import FusedOp, opaque
+from .reasons import CACHE, CODES, FILTER, FP4, GGML, OPEN, ORDER, TILED, TOKENS, UNPACK
 
+_READ = "sglang-kernel 0.4.10 and sgl-kernel 0.3.21"
 _NEW = "sgl_kernel/elementwise.py, sglang-kernel 0.4.10"
 _OPS = "TORCH_LIBRARY(sgl_kernel), sglang-kernel 0.4.10"
 _OLD = "sgl_kernel/elementwise.py, sgl-kernel 0.3.21"
 _FLASH = "sgl_kernel/flash_attn.py, sglang-kernel 0.4.10"
 
-OPS = (
+OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=("sgl_kernel.rmsnorm", "sgl_kernel.elementwise.rmsnorm"),
         schema="rmsnorm(Tensor input, Tensor weight, float eps=1e-6, Tensor(a!)? out=None, "
@@ -217,4 +219,346 @@ OPS = (
             "score_mod",
         ),
     ),
+)
+
+# Without an equivalent.
+OPS += opaque(
+    "attention",
+    OPEN,
+    _READ,
+    """
+    sgl_kernel.merge_state_v2(v_a, s_a, v_b, s_b, v_merged=None,
+        s_merged=None) -> Tuple[torch.Tensor, torch.Tensor]
+    torch.ops.sgl_kernel.merge_state_v2(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b,
+        Tensor! v_merged, Tensor! s_merged) -> ()
+    sgl_kernel.flash_mla.flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens,
+        head_dim_v, tile_scheduler_metadata, num_splits=None, softmax_scale=None, causal=False,
+        descale_q=None, descale_k=None, is_fp8_kvcache=False, indices=None, attn_sink=None,
+        extra_k_cache=None, extra_indices_in_kvcache=None, topk_length=None,
+        extra_topk_length=None, kv_format=None) -> Tuple[torch.Tensor, torch.Tensor]
+    sgl_kernel.flash_mla.flash_mla_sparse_fwd(q, kv, indices, sm_scale, d_v=512, attn_sink=None,
+        topk_length=None) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    sgl_kernel.merge_state(v_a, s_a, v_b, s_b, v_merged=None,
+        s_merged=None) -> Tuple[torch.Tensor, torch.Tensor]
+    torch.ops.sgl_kernel.merge_state(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b,
+        Tensor! v_merged, Tensor! s_merged) -> ()
+    sgl_kernel.cutlass_mla_decode(q_nope, q_pe, kv_c_and_k_pe_cache, seq_lens, page_table,
+        workspace, sm_scale, num_kv_splits=1) -> torch.Tensor
+    torch.ops.sgl_kernel.cutlass_mla_decode(Tensor! out, Tensor q_nope, Tensor q_pe,
+        Tensor kv_c_and_k_pe_cache, Tensor seq_lens, Tensor page_table, Tensor! workspace,
+        float sm_scale, int num_kv_splits) -> ()
+    sgl_kernel.sparse_attn_func(q, k, v, block_count, block_offset, column_count, column_index,
+        dropout_p=0.0, softmax_scale=None, causal=False, softcap=0.0, alibi_slopes=None,
+        deterministic=False, return_attn_probs=False, *, return_softmax_lse=False, out=None)
+    sgl_kernel.sparse_attn_varlen_func(q, k, v, block_count, block_offset, column_count,
+        column_index, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
+        softmax_scale=None, causal=False, softcap=0.0, alibi_slopes=None, deterministic=False,
+        return_attn_probs=False, *, return_softmax_lse=False, out=None)
+    """,
+)
+OPS += opaque(
+    "cache",
+    CACHE,
+    _READ,
+    """
+    sgl_kernel.concat_mla_k(k, k_nope, k_rope)
+    torch.ops.sgl_kernel.concat_mla_k(Tensor! k, Tensor k_nope, Tensor k_rope) -> ()
+    sgl_kernel.concat_mla_absorb_q(a, b)
+    torch.ops.sgl_kernel.concat_mla_absorb_q(Tensor a, Tensor b, Tensor! out) -> ()
+    sgl_kernel.downcast_fp8(k, v, k_out, v_out, k_scale, v_scale, loc, mult=1, offset=0) -> None
+    torch.ops.sgl_kernel.downcast_fp8(Tensor k, Tensor v, Tensor k_out, Tensor v_out,
+        Tensor k_scale, Tensor v_scale, Tensor loc, int mult, int offset) -> ()
+    torch.ops.sgl_kernel.store_kv_cache(Tensor k_cache, Tensor v_cache, Tensor out_loc,
+        Tensor k, Tensor v) -> ()
+    """,
+)
+OPS += opaque(
+    "embedding",
+    OPEN,
+    _READ,
+    """
+    sgl_kernel.timestep_embedding(t, dim, flip_sin_to_cos=False, downscale_freq_shift=0.0,
+        scale=1, max_period=10000, dtype=torch.float32)
+    torch.ops.sgl_kernel.timestep_embedding(Tensor input, Tensor output, int dim,
+        bool flip_sin_to_cos, float downscale_freq_shift, float scale, int max_period) -> Tensor
+    """,
+)
+OPS += opaque(
+    "matmul",
+    FP4,
+    _READ,
+    """
+    sgl_kernel.cutlass_scaled_fp4_mm(a, b, block_scale_a, block_scale_b, alpha,
+        out_dtype) -> torch.Tensor
+    torch.ops.sgl_kernel.cutlass_scaled_fp4_mm(Tensor! out, Tensor a, Tensor b,
+        Tensor block_scale_a, Tensor block_scale_b, Tensor alpha) -> ()
+    """,
+)
+OPS += opaque(
+    "matmul",
+    GGML,
+    _READ,
+    """
+    sgl_kernel.ggml_mul_mat_vec_a8(weight, x, quant_type, row) -> torch.Tensor
+    sgl_kernel.ggml_mul_mat_a8(weight, x, quant_type, row) -> torch.Tensor
+    sgl_kernel.ggml_moe_a8(input, weight, sorted_token_ids, expert_ids, num_token_post_padded,
+        type, row, topk, tokens) -> torch.Tensor
+    sgl_kernel.ggml_moe_a8_vec(input, weight, topk_ids, top_k, type, row,
+        tokens) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "matmul",
+    OPEN,
+    _READ,
+    """
+    sgl_kernel.int8_scaled_mm(mat_a, mat_b, scales_a, scales_b, out_dtype, bias=None)
+    torch.ops.sgl_kernel.int8_scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scales_a,
+        Tensor scales_b, ScalarType out_dtype, Tensor? bias) -> Tensor
+    sgl_kernel.fp8_scaled_mm(mat_a, mat_b, scales_a, scales_b, out_dtype, bias=None)
+    torch.ops.sgl_kernel.fp8_scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scales_a,
+        Tensor scales_b, ScalarType out_dtype, Tensor? bias) -> Tensor
+    sgl_kernel.fp8_blockwise_scaled_mm(mat_a, mat_b, scales_a, scales_b, out_dtype)
+    torch.ops.sgl_kernel.fp8_blockwise_scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scales_a,
+        Tensor scales_b, ScalarType out_dtype) -> Tensor
+    sgl_kernel.bmm_fp8(A, B, A_scale, B_scale, dtype, out=None) -> torch.Tensor
+    torch.ops.sgl_kernel.bmm_fp8(Tensor A, Tensor B, Tensor! D, Tensor A_scale, Tensor B_scale,
+        Tensor workspace_buffer, int cublas_handle) -> ()
+    sgl_kernel.dsv3_fused_a_gemm(mat_a, mat_b, output=None) -> torch.Tensor
+    torch.ops.sgl_kernel.dsv3_fused_a_gemm(Tensor! output, Tensor mat_a, Tensor mat_b) -> ()
+    sgl_kernel.dsv3_router_gemm(hidden_states, router_weights,
+        out_dtype=torch.bfloat16) -> torch.Tensor
+    torch.ops.sgl_kernel.dsv3_router_gemm(Tensor! output, Tensor mat_a, Tensor mat_b) -> ()
+    sgl_kernel.qserve_w4a8_per_chn_gemm(in_feats, kernel, wscales, ascales, w_szs, a_ssums,
+        out_feats=None) -> torch.Tensor
+    torch.ops.sgl_kernel.qserve_w4a8_per_chn_gemm(Tensor _in_feats, Tensor _kernel,
+        Tensor _wscales, Tensor _ascales, Tensor _w_szs, Tensor _a_ssums,
+        Tensor! _out_feats) -> ()
+    sgl_kernel.qserve_w4a8_per_group_gemm(in_feats, kernel, zeros, scales_i8, wscales, ascales,
+        out_feats=None) -> torch.Tensor
+    torch.ops.sgl_kernel.qserve_w4a8_per_group_gemm(Tensor _in_feats, Tensor _kernel,
+        Tensor _zeros, Tensor _scales_i8, Tensor _wscales, Tensor _ascales,
+        Tensor! _out_feats) -> ()
+    sgl_kernel.gptq_gemm(a, b_q_weight, b_gptq_qzeros, b_gptq_scales, b_g_idx, use_shuffle,
+        bit) -> torch.Tensor
+    torch.ops.sgl_kernel.gptq_gemm(Tensor a, Tensor b_q_weight, Tensor b_gptq_qzeros,
+        Tensor b_gptq_scales, Tensor b_g_idx, bool use_shuffle, int bit) -> Tensor
+    """,
+)
+OPS += opaque(
+    "matmul",
+    TILED,
+    _READ,
+    """
+    sgl_kernel.gptq_marlin_gemm(a, c, b_q_weight, b_scales, global_scale, b_zeros, g_idx, perm,
+        workspace, b_q_type, size_m, size_n, size_k, is_k_full=True, use_atomic_add=False,
+        use_fp32_reduce=False, is_zp_float=False) -> torch.Tensor
+    torch.ops.sgl_kernel.gptq_marlin_gemm(Tensor! a, Tensor? c_or_none, Tensor! b_q_weight,
+        Tensor! b_scales, Tensor? global_scale_or_none, Tensor? b_zeros_or_none,
+        Tensor? g_idx_or_none, Tensor? perm_or_none, Tensor! workspace, int b_q_type_id,
+        int size_m, int size_n, int size_k, bool is_k_full, bool use_atomic_add,
+        bool use_fp32_reduce, bool is_zp_float) -> Tensor
+    """,
+)
+OPS += opaque(
+    "moe",
+    OPEN,
+    _READ,
+    """
+    sgl_kernel.topk_softmax(topk_weights, topk_ids, gating_output, renormalize=False,
+        moe_softcapping=0.0, correction_bias=None) -> None
+    torch.ops.sgl_kernel.topk_softmax(Tensor! topk_weights, Tensor! topk_indices,
+        Tensor gating_output, bool renormalize, float moe_softcapping,
+        Tensor? correction_bias) -> ()
+    sgl_kernel.topk_sigmoid(topk_weights, topk_ids, gating_output, renormalize=False,
+        correction_bias=None) -> None
+    torch.ops.sgl_kernel.topk_sigmoid(Tensor! topk_weights, Tensor! topk_indices,
+        Tensor gating_output, bool renormalize, Tensor? correction_bias) -> ()
+    sgl_kernel.moe_sum(input_tensor, output_tensor)
+    torch.ops.sgl_kernel.moe_sum(Tensor input, Tensor! output) -> ()
+    sgl_kernel.moe_sum_reduce(input_tensor, output_tensor, routed_scaling_factor=0)
+    torch.ops.sgl_kernel.moe_sum_reduce(Tensor input, Tensor output,
+        float routed_scaling_factor) -> ()
+    sgl_kernel.apply_shuffle_mul_sum(input, output, permutation, factors)
+    torch.ops.sgl_kernel.apply_shuffle_mul_sum(Tensor input, Tensor output, Tensor permutation,
+        Tensor? factors) -> ()
+    sgl_kernel.fp8_blockwise_scaled_grouped_mm(output, a_ptrs, b_ptrs, out_ptrs, a_scales_ptrs,
+        b_scales_ptrs, a, b, scales_a, scales_b, stride_a, stride_b, stride_c, layout_sfa,
+        layout_sfb, problem_sizes, expert_offsets, workspace)
+    torch.ops.sgl_kernel.fp8_blockwise_scaled_grouped_mm(Tensor output, Tensor a_ptrs,
+        Tensor b_ptrs, Tensor out_ptrs, Tensor a_scales_ptrs, Tensor b_scales_ptrs, Tensor a,
+        Tensor b, Tensor scales_a, Tensor scales_b, Tensor stride_a, Tensor stride_b,
+        Tensor stride_c, Tensor layout_sfa, Tensor layout_sfb, Tensor problem_sizes,
+        Tensor expert_offsets, Tensor workspace) -> ()
+    sgl_kernel.moe_wna16_marlin_gemm(a, c_or_none, b_q_weight, b_bias_or_none, b_scales,
+        global_scale_or_none, b_zeros_or_none, g_idx_or_none, perm_or_none, workspace,
+        sorted_token_ids, expert_ids, num_tokens_post_padded, topk_weights, moe_block_size,
+        top_k, mul_topk_weights, is_ep, b_q_type_id, size_m, size_n, size_k, is_k_full,
+        use_atomic_add, use_fp32_reduce, is_zp_float)
+    torch.ops.sgl_kernel.moe_wna16_marlin_gemm(Tensor! a, Tensor? c_or_none, Tensor! b_q_weight,
+        Tensor? b_bias_or_none, Tensor! b_scales, Tensor? global_scale_or_none,
+        Tensor? b_zeros_or_none, Tensor? g_idx_or_none, Tensor? perm_or_none, Tensor! workspace,
+        Tensor sorted_token_ids, Tensor! expert_ids, Tensor! num_tokens_past_padded,
+        Tensor! topk_weights, int moe_block_size, int top_k, bool mul_topk_weights, bool is_ep,
+        int b_q_type_id, int size_m, int size_n, int size_k, bool is_k_full,
+        bool use_atomic_add, bool use_fp32_reduce, bool is_zp_float) -> Tensor
+    torch.ops.sgl_kernel.moe_fused_gate(Tensor input, Tensor bias, int num_expert_group,
+        int topk_group, int topk, int num_fused_shared_experts, float routed_scaling_factor,
+        bool apply_routed_scaling_factor_on_output) -> (Tensor[])
+    torch.ops.sgl_kernel.kimi_k2_moe_fused_gate(Tensor input, Tensor bias, int topk,
+        bool renormalize, float routed_scaling_factor,
+        bool apply_routed_scaling_factor_on_output) -> (Tensor[])
+    """,
+)
+OPS += opaque(
+    "moe",
+    ORDER,
+    _READ,
+    """
+    sgl_kernel.moe_align_block_size(topk_ids, num_experts, block_size, sorted_token_ids,
+        experts_ids, num_tokens_post_pad, cumsum_buffer, pad_sorted_token_ids=False,
+        ignore_invalid_expert=False)
+    torch.ops.sgl_kernel.moe_align_block_size(Tensor topk_ids, int num_experts, int block_size,
+        Tensor! sorted_token_ids, Tensor! experts_ids, Tensor! num_tokens_post_pad,
+        Tensor! cumsum_buffer, bool pad_sorted_token_ids, bool ignore_invalid_expert) -> ()
+    sgl_kernel.prepare_moe_input(topk_ids, expert_offsets, problem_sizes1, problem_sizes2,
+        input_permutation, output_permutation, num_experts, n, k, blockscale_offsets=None)
+    torch.ops.sgl_kernel.prepare_moe_input(Tensor topk_ids, Tensor expert_offsets,
+        Tensor? blockscale_offsets, Tensor problem_sizes1, Tensor problem_sizes2,
+        Tensor input_permutation, Tensor output_permutation, int num_experts, int n,
+        int k) -> ()
+    """,
+)
+OPS += opaque(
+    "quantize",
+    CODES,
+    _READ,
+    """
+    sgl_kernel.sgl_per_token_group_quant_8bit(input, output_q, output_s, group_size, eps,
+        fp8_min, fp8_max, scale_ue8m0=False, fuse_silu_and_mul=False, masked_m=None,
+        enable_v2=None) -> None
+    torch.ops.sgl_kernel.sgl_per_token_group_quant_8bit(Tensor input, Tensor! output_q,
+        Tensor! output_s, int group_size, float eps, float fp8_min, float fp8_max,
+        bool scale_ue8m0) -> ()
+    sgl_kernel.sgl_per_token_quant_fp8(input, output_q, output_s) -> None
+    torch.ops.sgl_kernel.sgl_per_token_quant_fp8(Tensor input, Tensor! output_q,
+        Tensor! output_s) -> ()
+    sgl_kernel.sgl_per_tensor_quant_fp8(input, output_q, output_s, is_static) -> None
+    torch.ops.sgl_kernel.sgl_per_tensor_quant_fp8(Tensor input, Tensor! output_q,
+        Tensor! output_s, bool is_static) -> ()
+    """,
+)
+OPS += opaque(
+    "quantize",
+    OPEN,
+    _READ,
+    """
+    sgl_kernel.hadamard_transform(x, scale=1.0) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "quantize",
+    UNPACK,
+    _READ,
+    """
+    sgl_kernel.ggml_dequantize(weight, quant_type, M, N, dtype)
+    sgl_kernel.awq_dequantize(qweight, scales, qzeros) -> torch.ByteTensor
+    torch.ops.sgl_kernel.awq_dequantize(Tensor qweight, Tensor scales, Tensor qzeros) -> Tensor
+    """,
+)
+OPS += opaque(
+    "rope",
+    OPEN,
+    _READ,
+    """
+    sgl_kernel.dsv4_fused_q_norm_rope(q_input, freqs_cis, positions, eps=1e-06,
+        q_output=None) -> torch.Tensor
+    torch.ops.sgl_kernel.dsv4_fused_q_norm_rope(Tensor q_input, Tensor! q_output,
+        Tensor freqs_cis, Tensor positions, float eps) -> ()
+    sgl_kernel.dsv4_fused_k_norm_rope_flashmla(kv, kv_weight, freqs_cis, positions, out_loc,
+        kvcache, eps=1e-06, page_size=1) -> None
+    torch.ops.sgl_kernel.dsv4_fused_k_norm_rope_flashmla(Tensor kv, Tensor kv_weight,
+        Tensor freqs_cis, Tensor positions, Tensor out_loc, Tensor! kvcache, float eps,
+        int page_size) -> ()
+    sgl_kernel.dsv4_fused_q_indexer_rope_hadamard_quant(q_input, q_fp8, weight, weights_out,
+        weight_scale, freqs_cis, positions) -> None
+    torch.ops.sgl_kernel.dsv4_fused_q_indexer_rope_hadamard_quant(Tensor q_input, Tensor! q_fp8,
+        Tensor weight, Tensor! weights_out, float weight_scale, Tensor freqs_cis,
+        Tensor positions) -> ()
+    sgl_kernel.fused_qk_norm_rope(qkv, num_heads_q, num_heads_k, num_heads_v, head_dim, eps,
+        q_weight, k_weight, base, is_neox, position_ids, factor, low, high, attention_factor,
+        rotary_dim=None) -> None
+    torch.ops.sgl_kernel.fused_qk_norm_rope(Tensor! qkv, int num_heads_q, int num_heads_k,
+        int num_heads_v, int head_dim, float eps, Tensor q_weight, Tensor k_weight, float base,
+        bool is_neox, Tensor position_ids, float factor, float low, float high,
+        float attention_factor, int rotary_dim) -> ()
+    torch.ops.sgl_kernel.apply_rope_pos_ids_cos_sin_cache(Tensor q, Tensor k, Tensor! q_rope,
+        Tensor! k_rope, Tensor cos_sin_cache, Tensor pos_ids, bool interleave, bool enable_pdl,
+        Tensor? v, Tensor!? k_buffer, Tensor!? v_buffer, Tensor? kv_cache_loc) -> ()
+    """,
+)
+OPS += opaque(
+    "sampling",
+    FILTER,
+    _READ,
+    """
+    sgl_kernel.top_k_renorm_probs(probs, top_k) -> torch.Tensor
+    torch.ops.sgl_kernel.top_k_renorm_probs(Tensor probs, Tensor! renorm_probs,
+        Tensor? maybe_top_k_arr, int top_k_val) -> ()
+    sgl_kernel.top_p_renorm_probs(probs, top_p) -> torch.Tensor
+    torch.ops.sgl_kernel.top_p_renorm_probs(Tensor probs, Tensor! renorm_probs,
+        Tensor? maybe_top_p_arr, float top_p_val) -> ()
+    sgl_kernel.apply_token_bitmask_inplace_cuda(logits, bitmask, indices=None) -> None
+    torch.ops.sgl_kernel.apply_token_bitmask_inplace_cuda(Tensor logits, Tensor bitmask,
+        Tensor? indices=None) -> ()
+    sgl_kernel.top_k_mask_logits(logits, top_k) -> torch.Tensor
+    torch.ops.sgl_kernel.top_k_mask_logits(Tensor logits, Tensor mask_logits,
+        Tensor? maybe_top_k_arr, int top_k_val) -> ()
+    """,
+)
+OPS += opaque(
+    "sampling",
+    TOKENS,
+    _READ,
+    """
+    sgl_kernel.fast_topk(values, topk, dim)
+    sgl_kernel.fast_topk_v2(score, lengths, topk, row_starts=None) -> torch.Tensor
+    sgl_kernel.fast_topk_transform_fused(score, lengths, page_table_size_1, cu_seqlens_q, topk,
+        row_starts=None) -> torch.Tensor
+    sgl_kernel.fast_topk_transform_ragged_fused(score, lengths, topk_indices_offset, topk,
+        row_starts=None) -> torch.Tensor
+    sgl_kernel.top_p_sampling_from_probs(probs, top_p, indices=None, deterministic=True,
+        generator=None, check_nan=False) -> torch.Tensor
+    torch.ops.sgl_kernel.top_p_sampling_from_probs(Tensor probs, Tensor output,
+        Tensor? maybe_indices, Tensor? maybe_top_p_arr, float top_p_val, bool deterministic,
+        Generator? gen) -> ()
+    sgl_kernel.top_k_top_p_sampling_from_probs(probs, top_k, top_p, indices=None,
+        filter_apply_order='top_k_first', deterministic=True, generator=None,
+        check_nan=False) -> torch.Tensor
+    torch.ops.sgl_kernel.top_k_top_p_sampling_from_probs(Tensor probs, Tensor output,
+        Tensor? maybe_indices, Tensor? maybe_top_k_arr, float top_k_val,
+        Tensor? maybe_top_p_arr, float top_p_val, bool deterministic, Generator? gen) -> ()
+    sgl_kernel.min_p_sampling_from_probs(probs, min_p, indices=None, deterministic=True,
+        generator=None, check_nan=False) -> torch.Tensor
+    torch.ops.sgl_kernel.min_p_sampling_from_probs(Tensor probs, Tensor output,
+        Tensor? maybe_indices, Tensor? maybe_min_p_arr, float min_p_val, bool deterministic,
+        Generator? gen) -> ()
+    """,
+)
+OPS += opaque(
+    "state_space",
+    OPEN,
+    _READ,
+    """
+    sgl_kernel.causal_conv1d_fwd(x, weight, bias_, conv_states, query_start_loc, cache_indices,
+        has_initial_state, silu_activation, pad_slot_id)
+    torch.ops.sgl_kernel.causal_conv1d_fwd(Tensor! x, Tensor! weight, Tensor? bias_,
+        Tensor!? conv_states, Tensor? query_start_loc, Tensor? cache_indices,
+        Tensor? has_initial_state, bool silu_activation, int pad_slot_id) -> ()
+    sgl_kernel.causal_conv1d_update(x, conv_state, weight, bias_, silu_activation,
+        cache_seqlens, conv_state_indices, pad_slot_id)
+    torch.ops.sgl_kernel.causal_conv1d_update(Tensor! x, Tensor! conv_state, Tensor! weight,
+        Tensor? bias_, bool silu_activation, Tensor? cache_seqlens_, Tensor? conv_state_indices,
+        int pad_slot_id) -> ()
+    """,
 )

@@ -1,7 +1,9 @@
 """SGLang's own kernels: ``sglang/kernels`` of sglang 0.5.23; see also :mod:`.sgl_kernel`."""
 
-from . import FusedOp
+from . import FusedOp, opaque
+from .reasons import LAYER, OPEN, RAISES
 
+_READ = "sglang 0.5.23"
 _ACTIVATION = "sglang/kernels/ops/activation/activation.py"
 _ROPE = "sglang/kernels/ops/attention/rope.py"
 _MOE = (
@@ -20,7 +22,7 @@ def _gated(name: str, equivalent: str) -> FusedOp:
     )
 
 
-OPS = (
+OPS: tuple[FusedOp, ...] = (
     _gated("silu_and_mul", "silu_and_mul_fp32(input)"),
     _gated("gelu_and_mul", "gelu_and_mul_fp32(input)"),
     _gated("gelu_tanh_and_mul", "gelu_tanh_and_mul_fp32(input)"),
@@ -108,4 +110,144 @@ OPS = (
         equivalent="o = prefill_attention(q, k, v, b_seq_len, sm_scale, is_causal)",
         source="sglang/kernels/ops/attention/prefill_attention.py",
     ),
+)
+
+# Without an equivalent.
+OPS += opaque(
+    "activation",
+    OPEN,
+    _READ,
+    """
+    sglang.kernels.ops.activation.bias_gelu.bias_gelu_tanh(input, bias) -> torch.Tensor
+    sglang.kernels.ops.activation.silu_and_mul_clamp.silu_and_mul_clamp(input, output,
+        swiglu_limit) -> None
+    """,
+)
+OPS += opaque(
+    "attention",
+    LAYER,
+    _READ,
+    """
+    sglang.srt.layers.radix_attention.RadixAttention(q, k, v, forward_batch, save_kv_cache=True,
+        key_value_num_tokens=None, **kwargs)
+    """,
+)
+OPS += opaque(
+    "attention",
+    OPEN,
+    _READ,
+    """
+    sglang.kernels.ops.attention.decode_attention.decode_attention_fwd(q, k_buffer, v_buffer, o,
+        kv_indptr, kv_indices, attn_logits, attn_lse, num_kv_splits, max_kv_splits, sm_scale,
+        k_scale, v_scale, logit_cap=0.0, sinks=None, xai_temperature_len=-1, has_mla=False,
+        use_pdl=False, page_size=1, score_mod=None, aux_tensors=None, enable_lean=None,
+        lean_Mp=None, lean_Lp=None, lean_Op=None, lean_locks=None, uneven_batch=None)
+    sglang.kernels.ops.attention.extend_attention.extend_attention_fwd(q_extend, k_extend,
+        v_extend, o_extend, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, custom_mask,
+        is_causal, mask_indptr, max_len_extend, k_scale, v_scale, sm_scale=None, logit_cap=0.0,
+        skip_prefix_custom_mask=True, sliding_window_size=-1, sinks=None,
+        window_kv_offsets=None, xai_temperature_len=-1, lse_extend=None, skip_prefix=False,
+        skip_extend=False, page_size=1, score_mod=None, aux_tensors=None,
+        extend_seq_lens_cpu=None, identity_kv_indices=False)
+    sglang.kernels.ops.attention.merge_state.merge_state_triton(prefix_output, prefix_lse,
+        suffix_output, suffix_lse, output=None, output_lse=None) -> Tuple[torch.Tensor,
+        Optional[torch.Tensor]]
+    """,
+)
+OPS += opaque(
+    "attention",
+    RAISES,
+    _READ,
+    """
+    sglang.kernels.ops.attention.flash_attn.cute.interface.flash_attn_func(q, k, v, qv=None,
+        gather_kv_indices=None, softmax_scale=None, causal=False, window_size=(None, None),
+        learnable_sink=None, softcap=0.0, num_splits=1, pack_gqa=None, deterministic=False,
+        score_mod=None, score_mod_bwd=None, mask_mod=None, aux_tensors=None, aux_scalars=None,
+        block_sparse_tensors=None, block_sparse_tensors_bwd=None, return_lse=False)
+    sglang.kernels.ops.attention.flash_attn.cute.interface.flash_attn_varlen_func(q, k, v,
+        qv=None, cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None,
+        min_seqlen_k=None, seqused_q=None, seqused_k=None, gather_kv_indices=None,
+        page_table=None, softmax_scale=None, causal=False, window_size=(None, None),
+        learnable_sink=None, softcap=0.0, num_splits=1, pack_gqa=None, deterministic=False,
+        score_mod=None, score_mod_bwd=None, mask_mod=None, block_sparse_tensors=None,
+        aux_tensors=None, aux_scalars=None, q_descale=None, k_descale=None, v_descale=None,
+        rel_bias=None, sfq=None, sfk=None, sfv=None, qk_sf_vec_size=None, v_sf_vec_size=None,
+        rel_bias_prep_cache=None, return_lse=False, out=None)
+    """,
+)
+OPS += opaque(
+    "embedding",
+    OPEN,
+    _READ,
+    """
+    sglang.kernels.ops.embeddings.vocab_parallel_embedding.vocab_parallel_embedding(input_,
+        weight, org_vocab_start_index, org_vocab_end_index, num_org_vocab_padding,
+        added_vocab_start_index, added_vocab_end_index) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "norm",
+    LAYER,
+    _READ,
+    """
+    sglang.srt.layers.layernorm.RMSNorm(x, residual=None, post_residual_addition=None,
+        quant_linear=None) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
+    sglang.srt.layers.layernorm.GemmaRMSNorm(x, residual=None,
+        post_residual_addition=None) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
+    """,
+)
+OPS += opaque(
+    "norm",
+    OPEN,
+    _READ,
+    """
+    sglang.kernels.ops.layernorm.fused_rmsnorm.fused_dual_residual_rmsnorm(x, residual, weight1,
+        weight2, eps)
+    sglang.kernels.ops.attention.fla.layernorm_gated.rms_norm_gated(*, x, weight, bias, z=None,
+        eps=1e-06, group_size=None, norm_before_gate=True, is_rms_norm=False,
+        activation='swish')
+    """,
+)
+OPS += opaque(
+    "norm",
+    RAISES,
+    _READ,
+    """
+    sglang.kernels.ops.attention.fla.layernorm_gated.layernorm_fn(x, weight, bias, z=None,
+        eps=1e-06, group_size=None, norm_before_gate=True, is_rms_norm=False,
+        activation='swish')
+    """,
+)
+OPS += opaque(
+    "rope",
+    OPEN,
+    _READ,
+    """
+    sglang.kernels.ops.attention.rope.apply_rope_inplace_with_kvcache(q, k, v, k_cache, v_cache,
+        cos_sin_cache, positions, out_loc, *, is_neox, rope_dim=0) -> None
+    sglang.kernels.ops.attention.fused_qknorm_rope.fused_qk_norm_rope(qkv, num_heads_q,
+        num_heads_k, num_heads_v, head_dim, eps, q_weight, k_weight, base, is_neox,
+        position_ids, factor, low, high, attention_factor, rotary_dim=None) -> None
+    """,
+)
+OPS += opaque(
+    "state_space",
+    RAISES,
+    _READ,
+    """
+    sglang.kernels.ops.attention.fla.chunk.chunk_gated_delta_rule(q, k, v, g, beta, scale=None,
+        initial_state=None, initial_state_indices=None, cu_seqlens=None, head_first=False,
+        use_qk_l2norm_in_kernel=False, inplace_update=True)
+    sglang.kernels.ops.attention.fla.fused_recurrent.fused_recurrent_gated_delta_rule(q, k, v,
+        g, beta=None, scale=None, initial_state=None, output_final_state=False, cu_seqlens=None,
+        use_qk_l2norm_in_kernel=False) -> Tuple[torch.Tensor, torch.Tensor]
+    sglang.kernels.ops.attention.fla.fused_recurrent.fused_recurrent_gated_delta_rule_update(q,
+        k, v, g, beta=None, scale=None, initial_state_source=None, initial_state_indices=None,
+        cu_seqlens=None, use_qk_l2norm_in_kernel=False, disable_state_update=False,
+        disable_output_calculation=False, intermediate_states_buffer=None,
+        intermediate_state_indices=None, cache_steps=None,
+        retrieve_parent_token=None) -> torch.Tensor
+    sglang.kernels.ops.attention.linear.lightning_attn.lightning_attention(q, k, v, ed,
+        block_size=256, kv_history=None)
+    """,
 )

@@ -1,10 +1,12 @@
 """TensorRT-LLM's custom ops around flashinfer."""
 
-from . import FusedOp
+from . import FusedOp, opaque
+from .reasons import CODES, COLLECTIVE, FP4, OPEN, ORDER, TOKENS
 
+_READ = "tensorrt-llm 53b897ce07ec"
 _TRTLLM = "tensorrt_llm/_torch/custom_ops/flashinfer_custom_ops.py"
 
-OPS = (
+OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=("torch.ops.trtllm.flashinfer_rmsnorm",),
         schema="flashinfer_rmsnorm(Tensor input, Tensor weight, float eps) -> Tensor",
@@ -52,4 +54,146 @@ OPS = (
         "rotary_embedding(positions, query, key, head_size, cos_sin_cache, is_neox)",
         source=_TRTLLM,
     ),
+)
+
+# Without an equivalent.
+OPS += opaque(
+    "activation",
+    OPEN,
+    _READ,
+    """
+    torch.ops.trtllm.moe_swiglu(input, tile_idx_to_mn_limit, num_non_exiting_tiles,
+        tile_tokens_dim) -> Tensor
+    torch.ops.trtllm.moe_gelu(input, tile_idx_to_mn_limit, num_non_exiting_tiles,
+        tile_tokens_dim) -> Tensor
+    """,
+)
+OPS += opaque(
+    "collective",
+    COLLECTIVE,
+    _READ,
+    """
+    torch.ops.trtllm.allreduce(input, residual, norm_weight, scale, bias, workspace, group,
+        strategy, op, eps, trigger_completion_at_end) -> Tensor[]
+    torch.ops.trtllm.allreduce_pg(input, residual, norm_weight, scale, bias, workspace, group,
+        rank, pg, strategy, op, eps, trigger_completion_at_end)
+    torch.ops.trtllm.mnnvl_fusion_allreduce(input, gamma, residual, epsilon, buffer,
+        buffer_flags, rmsnorm_fusion, scale=None, fusion_op=0)
+    torch.ops.trtllm.moe_allreduce(residual, norm_weight, device_num_experts, scale_input,
+        active_experts_token_input, token_input, workspace, rank, nranks, eps)
+    """,
+)
+OPS += opaque(
+    "matmul",
+    FP4,
+    _READ,
+    """
+    torch.ops.trtllm.fp4_gemm(mat1, mat2, mat1_scale, mat2_scale, global_scale, sf_use_ue8m0,
+        out_dtype=None) -> Tensor
+    """,
+)
+OPS += opaque(
+    "matmul",
+    OPEN,
+    _READ,
+    """
+    torch.ops.trtllm.cublas_scaled_mm(mat_a, mat_b, scale_a, scale_b, bias, out_dtype,
+        output_buffer_kind=0, group=None) -> Tensor
+    torch.ops.trtllm.cuda_scaled_mm(mat_a, mat_b, scale_a, scale_b, bias=None, out_dtype=None,
+        output_buffer_kind=0, group=None) -> Tensor
+    torch.ops.trtllm.cublas_mm(mat_a, mat_b, bias, out_dtype, output_buffer_kind=0,
+        group=None) -> Tensor
+    torch.ops.trtllm.dsv3_router_gemm_op(mat_a, mat_b, bias, out_dtype) -> Tensor
+    torch.ops.trtllm.dsv3_fused_a_gemm_op(mat_a, mat_b, bias, out_dtype) -> Tensor
+    """,
+)
+OPS += opaque(
+    "misc",
+    OPEN,
+    _READ,
+    """
+    torch.ops.trtllm.attn_res_fwd(layer_residual, block_residual, res_weight, rms_weight,
+        rms_eps) -> (out, rsigma, probs, logits)
+    """,
+)
+OPS += opaque(
+    "moe",
+    OPEN,
+    _READ,
+    """
+    torch.ops.trtllm.noaux_tc_op(scores, scores_with_bias, n_group, topk_group, topk,
+        routed_scaling_factor) -> (values, indices)
+    torch.ops.trtllm.moe_permute(input, input_sf, tile_idx_to_mn_limit,
+        permuted_idx_to_expanded_idx, num_non_exiting_tiles, tile_tokens_dim, top_k) -> (out,
+        sf)
+    torch.ops.trtllm.moe_unpermute(permuted_input, expanded_idx_to_permuted_idx,
+        topk_scales) -> Tensor
+    torch.ops.trtllm.moe_finalize_scale_op(gemm2_output, fc2_expert_biases,
+        unpermuted_final_scales, unpermuted_row_to_permuted_row, expert_for_source_row,
+        expert_first_token_offset_tensor, num_rows, hidden_size, unpadded_hidden_size,
+        experts_per_token, num_experts_per_node, tp_size, tp_rank, ep_size, ep_rank) -> Tensor
+    """,
+)
+OPS += opaque(
+    "moe",
+    ORDER,
+    _READ,
+    """
+    torch.ops.trtllm.moe_topk_sort(routing_logits, routing_bias, num_experts, top_k, n_group,
+        topk_group, local_expert_offset, local_num_experts, routed_scaling_factor,
+        tile_tokens_dim, routing_method_type) -> Tensor[]
+    """,
+)
+OPS += opaque(
+    "norm",
+    OPEN,
+    _READ,
+    """
+    torch.ops.trtllm.flashinfer_fused_add_add_rmsnorm(Tensor(a!) input, Tensor additional,
+        Tensor(b!) residual, Tensor weight, float eps) -> ()
+    torch.ops.trtllm.flashinfer_fused_add_rmsnorm_quant(Tensor(a!) out, Tensor input,
+        Tensor(b!) residual, Tensor weight, Tensor scale, float eps) -> ()
+    torch.ops.trtllm.minimax_allreduce_rms(input, norm_weight, workspace, rank, nranks, eps,
+        trigger_completion_at_end)
+    torch.ops.trtllm.deepseek_v4_q_norm(q, num_heads, head_dim, eps) -> Tensor
+    """,
+)
+OPS += opaque(
+    "quantize",
+    CODES,
+    _READ,
+    """
+    torch.ops.trtllm.fp8_quantize_1x128_packed_ue8m0(input, use_r128c4_layout=False) -> (fp8,
+        scale)
+    """,
+)
+OPS += opaque(
+    "rope",
+    OPEN,
+    _READ,
+    """
+    torch.ops.trtllm.fused_inv_rope_fp8_quant_vllm_port(o, positions, cos_sin_cache, n_groups,
+        heads_per_group, nope_dim, rope_dim, quant_group_size, is_neox) -> (fp8, scale)
+    """,
+)
+OPS += opaque(
+    "sampling",
+    TOKENS,
+    _READ,
+    """
+    torch.ops.trtllm.indexer_topk_prefill(logits, row_starts, row_ends, indices, index_topk)
+    torch.ops.trtllm.indexer_topk_decode(logits, seq_lens, indices, next_n, index_topk,
+        pre_idx=None, heuristic_scratch=None, compress_ratio=1, ...)
+    """,
+)
+OPS += opaque(
+    "state_space",
+    OPEN,
+    _READ,
+    """
+    torch.ops.trtllm.causal_conv1d_fwd(x, weight, bias_, conv_states, query_start_loc,
+        cache_indices, has_initial_state, silu_activation, pad_slot_id, out=None) -> ()
+    torch.ops.trtllm.causal_conv1d_update(x, conv_state, weight, bias_, silu_activation,
+        cache_seqlens_, conv_state_indices_, pad_slot_id) -> ()
+    """,
 )

@@ -7,8 +7,24 @@ of 0.23.0, where the change was taken back.  The sources of 0.16.0, 0.19.1, 0.20
 ``vllm._C.ops`` is gone since 0.5, so its names stand in the old rows only.
 """
 
-from . import FusedOp
+from . import FusedOp, opaque
+from .reasons import (
+    CACHE,
+    CODES,
+    CONTEXT,
+    FILTER,
+    FP4,
+    GGML,
+    LAYER,
+    OPEN,
+    ORDER,
+    RAISES,
+    TILED,
+    TOKENS,
+    UNPACK,
+)
 
+_READ = "vllm 0.33.0, 0.8.5.post1 and 0.2.7"
 _NEW = "csrc/torch_bindings.cpp, vllm 0.33.0"
 _OLD = "schema strings of _C.abi3.so, vllm 0.8.5.post1"
 _PYBIND = "csrc/pybind.cpp, vllm 0.2.7"
@@ -16,7 +32,7 @@ _PYBIND = "csrc/pybind.cpp, vllm 0.2.7"
 # What the attention kernels take and the reference does not compute.
 _NO_PAGED = ("alibi_slopes", "blocksparse_vert_stride")
 
-OPS = (
+OPS: tuple[FusedOp, ...] = (
     # Norms.
     FusedOp(
         names=("vllm._custom_ops.rms_norm", "torch.ops._C.rms_norm"),
@@ -425,4 +441,500 @@ OPS = (
         source="vllm/model_executor/layers/mamba/ops/layernorm_gated.py, vllm 0.33.0",
         unsupported=("bias", "group_size", "norm_before_gate"),
     ),
+)
+
+# Without an equivalent.
+OPS += opaque(
+    "activation",
+    LAYER,
+    _READ,
+    """
+    vllm.model_executor.layers.activation.SiluAndMul(x) -> torch.Tensor
+    vllm.model_executor.layers.activation.MulAndSilu(x) -> torch.Tensor
+    vllm.model_executor.layers.activation.GeluAndMul(x) -> torch.Tensor
+    vllm.model_executor.layers.activation.FatreluAndMul(x) -> torch.Tensor
+    vllm.model_executor.layers.activation.SwigluOAIAndMul(x) -> torch.Tensor
+    vllm.model_executor.layers.activation.SiluAndMulWithClamp(x) -> torch.Tensor
+    vllm.model_executor.layers.activation.NewGELU(x) -> torch.Tensor
+    vllm.model_executor.layers.activation.FastGELU(x) -> torch.Tensor
+    vllm.model_executor.layers.activation.QuickGELU(x) -> torch.Tensor
+    vllm.model_executor.layers.activation.ReLUSquaredActivation(x) -> torch.Tensor
+    vllm.model_executor.layers.activation.SituAndMul(x) -> torch.Tensor
+    vllm.model_executor.layers.activation.SwigluStepAndMul(x) -> torch.Tensor
+    vllm.model_executor.layers.activation.XIELU(input) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "attention",
+    CONTEXT,
+    _READ,
+    """
+    torch.ops.vllm.unified_attention_with_output,
+        vllm.model_executor.layers.attention.attention.unified_attention_with_output(query, key,
+        value, output, layer_name, output_scale=None, output_block_scale=None,
+        kv_cache_dummy_dep=None) -> None
+    """,
+)
+OPS += opaque(
+    "attention",
+    LAYER,
+    _READ,
+    """
+    vllm.model_executor.layers.attention.Attention, vllm.attention.Attention,
+        vllm.attention.layer.Attention,
+        vllm.model_executor.layers.attention.PagedAttention(query, key, value,
+        output_shape=None, output_dtype=None) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "attention",
+    OPEN,
+    _READ,
+    """
+    torch.ops._C.merge_attn_states(Tensor! output, Tensor!? output_lse, Tensor prefix_output,
+        Tensor prefix_lse, Tensor suffix_output, Tensor suffix_lse,
+        int!? prefill_tokens_with_context, Tensor? output_scale=None) -> ()
+    torch.ops._C.sm100_cutlass_mla_decode(Tensor! out, Tensor! lse, Tensor q_nope, Tensor q_pe,
+        Tensor kv_c_and_k_pe_cache, Tensor seq_lens, Tensor page_table, Tensor workspace,
+        float scale, int num_kv_splits) -> ()
+    torch.ops._rocm_C.paged_attention, vllm._custom_ops.paged_attention_rocm(Tensor! out,
+        Tensor exp_sums, Tensor max_logits, Tensor tmp_out, Tensor query, Tensor key_cache,
+        Tensor value_cache, int num_kv_heads, float scale, Tensor block_tables, Tensor seq_lens,
+        Tensor? query_start_loc, int block_size, int max_seq_len, Tensor? alibi_slopes,
+        str kv_cache_dtype, Tensor k_scale, Tensor v_scale, Tensor? fp8_out_scale,
+        str mfma_type, bool use_interleaved_v_cache=False) -> ()
+    vllm.v1.attention.ops.prefix_prefill.context_attention_fwd(q, k, v, o, kv_cache_dtype,
+        k_cache, v_cache, b_loc, b_start_loc, b_seq_len, max_seq_len, max_input_len, k_scale,
+        v_scale, alibi_slopes=None, sliding_window=None, sm_scale=None, skip_decode=False,
+        fp8_out_scale=None, sinks=None, is_block_table_ptr=False, interleaved_v_pack_factor=0,
+        causal=True)
+    vllm.v1.attention.ops.chunked_prefill_paged_decode.chunked_prefill_paged_decode(query, key,
+        value, output, kv_cache_dtype, key_cache, value_cache, block_table, query_start_loc,
+        seq_lens, max_seq_len, max_query_len, k_scale, v_scale, alibi_slopes=None,
+        sliding_window=None, sm_scale=None, output_scale=None, sinks=None,
+        is_block_table_ptr=False, use_interleaved_v_cache=False, causal=True)
+    vllm.v1.attention.ops.triton_unified_attention.unified_attention(q, k, v, out, cu_seqlens_q,
+        max_seqlen_q, seqused_k, max_seqlen_k, softmax_scale, causal, window_size, block_table,
+        softcap, q_descale, k_descale, v_descale, seq_threshold_3D=None,
+        num_par_softmax_segments=None, softmax_segm_output=None, softmax_segm_max=None,
+        softmax_segm_expsum=None, alibi_slopes=None, output_scale=None, qq_bias=None,
+        sinks=None, mm_prefix_range=None, rswa_prefix_lens=None, rswa_window=None,
+        use_alibi_sqrt=False, kv_quant_mode=KVQuantMode.NONE, k_scale_cache=None,
+        v_scale_cache=None, chunk_lookback=-1, use_td=False,
+        mm_prefix_clamp_sliding_window=False)
+    vllm.v1.attention.ops.triton_decode_attention.decode_attention_fwd(q, k_buffer, v_buffer, o,
+        lse, req_to_token, b_seq_len, attn_logits, num_kv_splits, sm_scale, page_size=1,
+        logit_cap=0.0, k_scale=None, v_scale=None, is_mla=False)
+    torch.ops._vllm_fa3_C.fwd(Tensor! q, Tensor k, Tensor v, Tensor? k_new, Tensor? v_new,
+        Tensor? q_v, Tensor!? out, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k,
+        Tensor? cu_seqlens_k_new, Tensor? seqused_q, Tensor? seqused_k, int? max_seqlen_q,
+        int? max_seqlen_k, Tensor? page_table, Tensor? kv_batch_idx, Tensor? leftpad_k,
+        Tensor? rotary_cos, Tensor? rotary_sin, Tensor? seqlens_rotary, Tensor? q_descale,
+        Tensor? k_descale, Tensor? v_descale, float softmax_scale, bool is_causal,
+        int window_size_left, int window_size_right, float softcap, bool is_rotary_interleaved,
+        Tensor? scheduler_metadata, int num_splits, bool? pack_gqa, int sm_margin,
+        Tensor? s_aux, int cp_world_size, int cp_rank, Tensor? cp_tot_seqused_k) -> Tensor[]
+    torch.ops._vllm_fa2_C.fwd_kvcache(Tensor! q, Tensor kcache, Tensor vcache, Tensor? k,
+        Tensor? v, Tensor? seqlens_k, Tensor? rotary_cos, Tensor? rotary_sin,
+        Tensor? cache_batch_idx, Tensor? leftpad_k, Tensor? block_table, Tensor? alibi_slopes,
+        Tensor!? out, float softmax_scale, bool is_causal, int window_size_left,
+        int window_size_right, float softcap, bool is_rotary_interleaved,
+        int num_splits) -> Tensor[]
+    """,
+)
+OPS += opaque(
+    "cache",
+    CACHE,
+    _READ,
+    """
+    torch.ops.vllm.unified_kv_cache_update,
+        vllm.model_executor.layers.attention.attention.unified_kv_cache_update(key, value,
+        layer_name) -> torch.Tensor
+    torch.ops._C_cache_ops.reshape_and_cache, vllm._custom_ops.reshape_and_cache,
+        vllm._C.cache_ops.reshape_and_cache(Tensor key, Tensor value, Tensor! key_cache,
+        Tensor! value_cache, Tensor slot_mapping, str kv_cache_dtype, Tensor k_scale,
+        Tensor v_scale, bool interleaved_v=False) -> ()
+    torch.ops._C_cache_ops.reshape_and_cache_flash,
+        vllm._custom_ops.reshape_and_cache_flash(Tensor key, Tensor value, Tensor! key_cache,
+        Tensor! value_cache, Tensor slot_mapping, str kv_cache_dtype, Tensor k_scale,
+        Tensor v_scale) -> ()
+    torch.ops._C_cache_ops.concat_and_cache_mla,
+        vllm._custom_ops.concat_and_cache_mla(Tensor kv_c, Tensor k_pe, Tensor! kv_cache,
+        Tensor slot_mapping, str kv_cache_dtype, Tensor scale, bool skip_scale=False) -> ()
+    torch.ops._C_cache_ops.swap_blocks, vllm._custom_ops.swap_blocks,
+        vllm._C.cache_ops.swap_blocks(Tensor src, Tensor! dst, int block_size_in_bytes,
+        Tensor block_mapping) -> ()
+    torch.ops._C_cache_ops.gather_and_maybe_dequant_cache,
+        vllm._custom_ops.gather_and_maybe_dequant_cache(Tensor src_cache, Tensor! dst,
+        Tensor block_table, Tensor cu_seq_lens, Tensor token_to_seq, int num_tokens,
+        str kv_cache_dtype, Tensor scale, Tensor? seq_starts) -> ()
+    torch.ops._C_cache_ops.concat_mla_q, vllm._custom_ops.concat_mla_q(Tensor ql_nope,
+        Tensor q_pe, Tensor! q_out) -> ()
+    torch.ops._C_cache_ops.convert_fp8, vllm._custom_ops.convert_fp8(Tensor! dst_cache,
+        Tensor src_cache, float scale, str kv_cache_dtype) -> ()
+    torch.ops._C_cache_ops.copy_blocks, vllm._custom_ops.copy_blocks(Tensor(a!)[] key_caches,
+        Tensor[](b!) value_caches, Tensor block_mapping) -> ()
+    torch.ops._C_cache_ops.copy_blocks_mla,
+        vllm._custom_ops.copy_blocks_mla(Tensor(a!)[] kv_caches, Tensor block_mapping) -> ()
+    torch.ops._C_cache_ops.gather_cache, vllm._custom_ops.gather_cache(Tensor src_cache,
+        Tensor! dst, Tensor block_table, Tensor cu_seq_lens, int batch_size,
+        Tensor? seq_starts) -> ()
+    vllm._C.cache_ops.gather_cached_kv(key, value, key_cache, value_cache, slot_mapping)
+    vllm._C.cache_ops.copy_blocks(key_caches, value_caches, block_mapping)
+    """,
+)
+OPS += opaque(
+    "embedding",
+    OPEN,
+    _READ,
+    """
+    torch.ops._C.vocab_parallel_embedding,
+        vllm._custom_ops.vocab_parallel_embedding(Tensor! out, Tensor input_ids, Tensor weight,
+        int org_vocab_start_index, int org_vocab_end_index, int num_org_vocab_padding,
+        int added_vocab_start_index, int added_vocab_end_index) -> ()
+    """,
+)
+OPS += opaque(
+    "matmul",
+    FP4,
+    _READ,
+    """
+    torch.ops._C.cutlass_scaled_fp4_mm, vllm._custom_ops.cutlass_scaled_fp4_mm(Tensor! out,
+        Tensor a, Tensor b, Tensor block_scale_a, Tensor block_scale_b, Tensor alpha) -> ()
+    """,
+)
+OPS += opaque(
+    "matmul",
+    GGML,
+    _READ,
+    """
+    torch.ops._C.ggml_mul_mat_vec_a8, vllm._custom_ops.ggml_mul_mat_vec_a8(Tensor W, Tensor X,
+        int type, SymInt row) -> Tensor
+    torch.ops._C.ggml_mul_mat_a8, vllm._custom_ops.ggml_mul_mat_a8(Tensor W, Tensor X, int type,
+        SymInt row) -> Tensor
+    """,
+)
+OPS += opaque(
+    "matmul",
+    OPEN,
+    _READ,
+    """
+    torch.ops._C.awq_gemm, vllm._custom_ops.awq_gemm(Tensor _in_feats, Tensor _kernel,
+        Tensor _scaling_factors, Tensor _zeros, SymInt split_k_iters) -> Tensor
+    torch.ops._C.gptq_gemm, vllm._custom_ops.gptq_gemm(Tensor a, Tensor b_q_weight,
+        Tensor b_gptq_qzeros, Tensor b_gptq_scales, bool use_exllama, bool use_v2_format,
+        int bit) -> Tensor
+    torch.ops._C.cutlass_scaled_mm, vllm._custom_ops.cutlass_scaled_mm(Tensor! out, Tensor a,
+        Tensor b, Tensor a_scales, Tensor b_scales, Tensor? bias) -> ()
+    torch.ops._C.cutlass_scaled_mm_azp, vllm._custom_ops.cutlass_scaled_mm_azp(Tensor! out,
+        Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, Tensor azp_adj, Tensor? azp,
+        Tensor? bias) -> ()
+    torch.ops._C.cutlass_w4a8_mm, vllm._custom_ops.cutlass_w4a8_mm(Tensor A, Tensor B,
+        Tensor group_scales, int group_size, Tensor channel_scales, Tensor token_scales,
+        ScalarType? out_type, str? maybe_schedule) -> Tensor
+    torch.ops._C.dsv3_fused_a_gemm, vllm._custom_ops.dsv3_fused_a_gemm(Tensor! output,
+        Tensor mat_a, Tensor mat_b, bool enable_pdl=False) -> ()
+    torch.ops._C.fp32_router_gemm, vllm._custom_ops.fp32_router_gemm(Tensor! output,
+        Tensor mat_a, Tensor mat_b) -> ()
+    vllm.model_executor.layers.quantization.utils.fp8_utils.w8a8_triton_block_scaled_mm(A, B,
+        As, Bs, block_size, output_dtype=torch.float16) -> torch.Tensor
+    vllm.model_executor.layers.quantization.awq_triton.awq_gemm_triton(input, qweight, scales,
+        qzeros, split_k_iters, block_size_m=32, block_size_n=32,
+        block_size_k=32) -> torch.Tensor
+    torch.ops._C.aqlm_gemm, vllm._custom_ops.aqlm_gemm(Tensor input, Tensor codes,
+        Tensor codebooks, Tensor scales, int[] codebook_partition_sizes, Tensor? bias) -> Tensor
+    torch.ops._C.allspark_w8a16_gemm, vllm._custom_ops.allspark_w8a16_gemm(Tensor a,
+        Tensor b_qweight, Tensor b_scales, Tensor? b_qzeros, SymInt n, SymInt group_size,
+        SymInt sm_count, SymInt sm_version, SymInt CUBLAS_M_THRESHOLD, bool has_zp,
+        bool n32k16_reorder) -> Tensor
+    torch.ops._C.cutlass_scaled_sparse_mm,
+        vllm._custom_ops.cutlass_scaled_sparse_mm(Tensor! out, Tensor a, Tensor bt_nzs,
+        Tensor bt_meta, Tensor a_scales, Tensor b_scales, Tensor? bias) -> ()
+    vllm._C.ops.awq_gemm(in_feats, kernel, scaling_factors, zeros, split_k_iters)
+    vllm._C.ops.gptq_gemm(a, b_q_weight, b_gptq_qzeros, b_gptq_scales, b_g_idx, use_exllama)
+    vllm._C.ops.squeezellm_gemm(vec, mat, mul, lookup_table)
+    """,
+)
+OPS += opaque(
+    "matmul",
+    TILED,
+    _READ,
+    """
+    torch.ops._C.marlin_gemm, vllm._custom_ops.marlin_gemm(Tensor a, Tensor? c_or_none,
+        Tensor b_q_weight, Tensor? b_bias_or_none, Tensor b_scales, Tensor? a_scales,
+        Tensor? global_scale, Tensor? b_zeros_or_none, Tensor workspace, int b_type_id,
+        SymInt size_m, SymInt size_n, SymInt size_k, bool use_atomic_add, bool use_fp32_reduce,
+        bool is_zp_float) -> Tensor
+    torch.ops._C.machete_mm, vllm._custom_ops.machete_mm(Tensor A, Tensor B, int b_type,
+        ScalarType? out_type, Tensor? group_scales, Tensor? group_zeros, int? group_size,
+        Tensor? channel_scales, Tensor? token_scales, str? schedule) -> Tensor
+    torch.ops._C.gptq_marlin_gemm, vllm._custom_ops.gptq_marlin_gemm(Tensor a,
+        Tensor b_q_weight, Tensor b_scales, Tensor b_zeros, Tensor g_idx, Tensor perm,
+        Tensor workspace, int b_q_type, SymInt size_m, SymInt size_n, SymInt size_k,
+        bool is_k_full, bool has_zp, bool use_atomic_add, bool use_fp32_reduce,
+        bool is_zp_float) -> Tensor
+    torch.ops._C.fp8_marlin_gemm, vllm._custom_ops.fp8_marlin_gemm(Tensor a, Tensor b_q_weight,
+        Tensor b_scales, Tensor! workspace, int num_bits, SymInt size_m, SymInt size_n,
+        SymInt size_k) -> Tensor
+    torch.ops._C.marlin_qqq_gemm, vllm._custom_ops.marlin_qqq_gemm(Tensor a, Tensor b_q_weight,
+        Tensor s_tok, Tensor s_ch, Tensor s_group, Tensor! workspace, SymInt size_m,
+        SymInt size_n, SymInt size_k) -> Tensor
+    torch.ops._C.gptq_marlin_24_gemm, vllm._custom_ops.gptq_marlin_24_gemm(Tensor a,
+        Tensor b_q_weight, Tensor b_meta, Tensor b_scales, Tensor workspace, int b_q_type,
+        SymInt size_m, SymInt size_n, SymInt size_k) -> Tensor
+    """,
+)
+OPS += opaque(
+    "moe",
+    OPEN,
+    _READ,
+    """
+    torch.ops._moe_C.topk_softmax, vllm._custom_ops.topk_softmax(Tensor! topk_weights,
+        Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output,
+        bool renormalize, Tensor? bias, Tensor? is_padding) -> ()
+    torch.ops._moe_C.topk_sigmoid, vllm._custom_ops.topk_sigmoid(Tensor! topk_weights,
+        Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output,
+        bool renormalize, Tensor? bias, float routed_scaling_factor, Tensor? is_padding) -> ()
+    torch.ops._moe_C.grouped_topk, vllm._custom_ops.grouped_topk(Tensor scores, int n_group,
+        int topk_group, int topk, bool renormalize, float routed_scaling_factor, Tensor bias,
+        int scoring_func) -> (Tensor, Tensor)
+    torch.ops._moe_C.moe_sum, vllm._custom_ops.moe_sum(Tensor input, Tensor! output,
+        Tensor? topk_ids=None, Tensor? expert_map=None) -> ()
+    torch.ops._moe_C.moe_wna16_gemm, vllm._custom_ops.moe_wna16_gemm(Tensor input,
+        Tensor! output, Tensor b_qweight, Tensor b_scales, Tensor? b_qzeros,
+        Tensor? topk_weights, Tensor sorted_token_ids, Tensor expert_ids,
+        Tensor num_tokens_post_pad, int top_k, int BLOCK_SIZE_M, int BLOCK_SIZE_N,
+        int BLOCK_SIZE_K, int bit) -> Tensor
+    torch.ops._moe_C.moe_wna16_marlin_gemm, vllm._custom_ops.moe_wna16_marlin_gemm(Tensor! a,
+        Tensor? c_or_none, Tensor! b_q_weight, Tensor? b_bias_or_none, Tensor! b_scales,
+        Tensor? a_scales, Tensor? global_scale, Tensor? b_zeros_or_none, Tensor! workspace,
+        Tensor sorted_token_ids, Tensor! expert_ids, Tensor! num_tokens_past_padded,
+        Tensor! topk_weights, int moe_block_size, int top_k, bool mul_topk_weights,
+        int b_type_id, int size_m, int size_n, int size_k, bool use_atomic_add,
+        bool use_fp32_reduce, bool is_zp_float, int thread_k, int thread_n,
+        int blocks_per_sm) -> Tensor
+    torch.ops._moe_C.moe_permute(Tensor input, Tensor topk_ids, Tensor token_expert_indices,
+        Tensor? expert_map, int n_expert, int n_local_expert, int topk, Tensor! permuted_input,
+        Tensor! expert_first_token_offset, Tensor! inv_permuted_idx, Tensor! permuted_idx) -> ()
+    torch.ops._moe_C.moe_unpermute(Tensor permuted_hidden_states, Tensor topk_weights,
+        Tensor inv_permuted_idx, Tensor? expert_first_token_offset, int topk,
+        Tensor! hidden_states) -> ()
+    torch.ops._moe_C.shuffle_rows, vllm._custom_ops.shuffle_rows(Tensor input_tensor,
+        Tensor dst2src_map, Tensor! output_tensor) -> ()
+    vllm.model_executor.layers.fused_moe.fused_experts,
+        torch.ops.vllm.fused_experts(hidden_states, w1, w2, topk_weights, topk_ids,
+        activation=MoEActivation.SILU, apply_router_weight_on_input=False,
+        global_num_experts=-1, expert_map=None, quant_config=None) -> torch.Tensor
+    vllm.model_executor.layers.fused_moe.fused_topk(hidden_states, gating_output, topk,
+        renormalize, indices_type=None, scoring_func='softmax') -> tuple[torch.Tensor,
+        torch.Tensor, torch.Tensor]
+    vllm.model_executor.layers.fused_moe.grouped_topk(hidden_states, gating_output, topk,
+        renormalize, num_expert_group=0, topk_group=0, scoring_func='softmax',
+        routed_scaling_factor=1.0, e_score_correction_bias=None) -> tuple[torch.Tensor,
+        torch.Tensor]
+    vllm.model_executor.layers.fused_moe.fused_moe(hidden_states, w1, w2, gating_output, topk,
+        renormalize, inplace=False, use_grouped_topk=False, num_expert_group=None,
+        topk_group=None, custom_routing_function=None, ...) -> Tensor
+    """,
+)
+OPS += opaque(
+    "moe",
+    ORDER,
+    _READ,
+    """
+    torch.ops._moe_C.moe_align_block_size,
+        vllm._custom_ops.moe_align_block_size(Tensor topk_ids, int num_experts, int block_size,
+        Tensor! sorted_token_ids, Tensor! experts_ids, Tensor! num_tokens_post_pad,
+        Tensor? maybe_expert_map, Tensor(a!)? scatter_idx=None) -> ()
+    """,
+)
+OPS += opaque(
+    "norm",
+    LAYER,
+    _READ,
+    """
+    vllm.model_executor.layers.layernorm.RMSNorm
+    vllm.model_executor.layers.layernorm.GemmaRMSNorm
+    vllm.model_executor.layers.layernorm.LayerNorm
+    vllm.model_executor.layers.layernorm.RMSNormGated
+    """,
+)
+OPS += opaque(
+    "norm",
+    OPEN,
+    _READ,
+    """
+    torch.ops._C.rms_norm_static_fp8_quant(Tensor! result, Tensor input, Tensor weight,
+        Tensor scale, float epsilon) -> ()
+    torch.ops._C.fused_add_rms_norm_static_fp8_quant(Tensor! result, Tensor input,
+        Tensor! residual, Tensor weight, Tensor scale, float epsilon) -> ()
+    torch.ops._C.rms_norm_dynamic_per_token_quant,
+        vllm._custom_ops.rms_norm_dynamic_per_token_quant(Tensor! result, Tensor input,
+        Tensor weight, Tensor! scale, float epsilon, Tensor? scale_ub, Tensor!? residual) -> ()
+    torch.ops._C.rms_norm_per_block_quant,
+        vllm._custom_ops.rms_norm_per_block_quant(Tensor! result, Tensor input, Tensor weight,
+        Tensor! scale, float epsilon, Tensor? scale_ub, Tensor!? residual, int group_size,
+        bool is_scale_transposed) -> ()
+    """,
+)
+OPS += opaque(
+    "quantize",
+    CODES,
+    _READ,
+    """
+    torch.ops._C.silu_and_mul_quant(Tensor! result, Tensor input, Tensor scale) -> ()
+    torch.ops._C.silu_and_mul_per_block_quant(Tensor! out, Tensor input, Tensor! scales,
+        int group_size, Tensor? scale_ub=None, bool is_scale_transposed=False) -> ()
+    torch.ops._C.situ_and_mul_quant(Tensor! out, Tensor! scale, Tensor input, float beta=1.0,
+        float linear_beta=-1.0, int group_size=0, Tensor? num_valid_tokens=None,
+        int topk=1) -> ()
+    torch.ops._C.persistent_masked_m_silu_mul_quant(Tensor input, Tensor counts, Tensor! y_q,
+        Tensor! y_s, bool use_ue8m0) -> ()
+    torch.ops._C.masked_moe_activation(Tensor! out, Tensor input, Tensor valid_token_counts,
+        str activation, float clamp_limit=0.0, float alpha=1.0, float beta=0.0,
+        float situ_beta=1.0, float situ_linear_beta=-1.0) -> ()
+    torch.ops._C.silu_and_mul_nvfp4_quant(Tensor! result, Tensor! result_block_scale,
+        Tensor input, Tensor input_global_scale) -> ()
+    torch.ops._C.static_scaled_fp8_quant, vllm._custom_ops.scaled_fp8_quant(Tensor! result,
+        Tensor input, Tensor scale, int[]? group_shape=None) -> ()
+    torch.ops._C.dynamic_scaled_fp8_quant(Tensor! result, Tensor input, Tensor! scale) -> ()
+    torch.ops._C.dynamic_per_token_scaled_fp8_quant(Tensor! result, Tensor input, Tensor! scale,
+        Tensor? scale_ub) -> ()
+    torch.ops._C.static_scaled_int8_quant, vllm._custom_ops.scaled_int8_quant(Tensor! result,
+        Tensor input, Tensor scale, Tensor? azp) -> ()
+    torch.ops._C.dynamic_scaled_int8_quant(Tensor! result, Tensor input, Tensor! scale,
+        Tensor!? azp) -> ()
+    torch.ops._C.per_token_group_fp8_quant(Tensor input, Tensor! output_q, Tensor! output_s,
+        int group_size, float eps, float fp8_min, float fp8_max, bool scale_ue8m0,
+        bool dummy_is_scale_transposed, bool dummy_is_tma_aligned) -> ()
+    torch.ops._C.per_token_group_quant_int8(Tensor input, Tensor! output_q, Tensor! output_s,
+        int group_size, float eps, float int8_min, float int8_max) -> ()
+    torch.ops._C.scaled_fp4_quant(Tensor input, Tensor input_scale,
+        bool is_sf_swizzled_layout) -> (Tensor, Tensor)
+    vllm.model_executor.layers.quantization.utils.fp8_utils.per_token_group_quant_fp8(x,
+        group_size, eps=1e-10, dtype=None, column_major_scales=False, tma_aligned_scales=False,
+        out_q=None, use_ue8m0=None) -> tuple[torch.Tensor, torch.Tensor]
+    vllm._custom_ops.scaled_fp4_quant(Tensor! output, Tensor input, Tensor! output_scale,
+        Tensor input_scale) -> ()
+    """,
+)
+OPS += opaque(
+    "quantize",
+    UNPACK,
+    _READ,
+    """
+    torch.ops._C.awq_dequantize, vllm._custom_ops.awq_dequantize(Tensor _kernel,
+        Tensor _scaling_factors, Tensor _zeros, SymInt split_k_iters, int thx,
+        int thy) -> Tensor
+    vllm.model_executor.layers.quantization.awq_triton.awq_dequantize_triton(qweight, scales,
+        zeros, block_size_x=32, block_size_y=32) -> torch.Tensor
+    torch.ops._C.ggml_dequantize, vllm._custom_ops.ggml_dequantize(Tensor W, int type, SymInt m,
+        SymInt n, ScalarType? dtype) -> Tensor
+    torch.ops._C.aqlm_dequant, vllm._custom_ops.aqlm_dequant(Tensor codes, Tensor codebooks,
+        int[] codebook_partition_sizes) -> Tensor
+    """,
+)
+OPS += opaque(
+    "rope",
+    LAYER,
+    _READ,
+    """
+    vllm.model_executor.layers.rotary_embedding.RotaryEmbedding(positions, query,
+        key=None) -> tuple[torch.Tensor, torch.Tensor | None]
+    vllm.model_executor.layers.rotary_embedding.common.ApplyRotaryEmb(x, cos,
+        sin) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "rope",
+    OPEN,
+    _READ,
+    """
+    torch.ops._C_cache_ops.concat_and_cache_mla_rope_fused(Tensor positions, Tensor! q_pe,
+        Tensor! k_pe, Tensor kv_c, Tensor cos_sin_cache, bool is_neox, Tensor slot_mapping,
+        Tensor! kv_cache, str kv_cache_dtype, Tensor kv_cache_scale) -> ()
+    """,
+)
+OPS += opaque(
+    "sampling",
+    FILTER,
+    _READ,
+    """
+    torch.ops._C.apply_repetition_penalties_(Tensor! logits, Tensor prompt_mask,
+        Tensor output_mask, Tensor repetition_penalties) -> ()
+    """,
+)
+OPS += opaque(
+    "sampling",
+    TOKENS,
+    _READ,
+    """
+    torch.ops._C.top_k_per_row_prefill(Tensor logits, Tensor rowStarts, Tensor rowEnds,
+        Tensor! indices, int numRows, int stride0, int stride1, int topK) -> ()
+    torch.ops._C.top_k_per_row_decode(Tensor logits, int next_n, Tensor seq_lens,
+        Tensor! indices, int numRows, int stride0, int stride1, int topK) -> ()
+    torch.ops._C.persistent_topk(Tensor logits, Tensor lengths, Tensor! output,
+        Tensor workspace, int k, int max_seq_len) -> ()
+    """,
+)
+OPS += opaque(
+    "state_space",
+    OPEN,
+    _READ,
+    """
+    torch.ops._C.selective_scan_fwd, vllm._custom_ops.selective_scan_fwd(Tensor! u,
+        Tensor! delta, Tensor! A, Tensor! B, Tensor! C, Tensor? D_, Tensor!? z_,
+        Tensor? delta_bias_, bool delta_softplus, Tensor? query_start_loc,
+        Tensor? cache_indices, Tensor? has_initial_state, Tensor! ssm_states, int null_block_id,
+        int block_size, Tensor? block_idx_first_scheduled_token,
+        Tensor? block_idx_last_scheduled_token, Tensor? initial_state_idx,
+        Tensor? cu_chunk_seqlen, Tensor? last_chunk_indices) -> ()
+    vllm.model_executor.layers.mamba.ops.causal_conv1d.causal_conv1d_fn(x, weight, bias,
+        conv_states, query_start_loc, cache_indices=None, has_initial_state=None,
+        activation='silu', pad_slot_id=PAD_SLOT_ID, null_block_id=NULL_BLOCK_ID, metadata=None,
+        validate_data=False)
+    vllm.model_executor.layers.mamba.ops.causal_conv1d.causal_conv1d_update(x, conv_state,
+        weight, bias=None, activation=None, conv_state_indices=None, num_accepted_tokens=None,
+        query_start_loc=None, max_query_len=-1, null_block_id=NULL_BLOCK_ID,
+        validate_data=False, out=None)
+    vllm.model_executor.layers.mamba.ops.mamba_ssm.selective_state_update(state, x, dt, A, B, C,
+        D, dt_bias, z=None, dt_softplus=False, state_batch_indices=None,
+        dst_state_batch_indices=None, null_block_id=NULL_BLOCK_ID, out=None,
+        num_accepted_tokens=None, cu_seqlens=None, is_blackwell=False,
+        enable_stochastic_rounding=False, cache_philox_rounds=0)
+    vllm.model_executor.layers.mamba.ops.mamba_ssm.selective_scan_fn(u, ssm_states, delta, A, B,
+        C, D=None, z=None, delta_bias=None, delta_softplus=False, query_start_loc=None,
+        cache_indices=None, has_initial_state=None, null_block_id=NULL_BLOCK_ID,
+        block_size=1024, block_idx_first_scheduled_token=None,
+        block_idx_last_scheduled_token=None, initial_state_idx=None, cu_chunk_seqlen=None,
+        last_chunk_indices=None) -> torch.Tensor
+    vllm.model_executor.layers.mamba.ops.ssd_combined.mamba_chunk_scan_combined_varlen(x, dt, A,
+        B, C, chunk_size, cu_seqlens, cu_chunk_seqlens, last_chunk_indices, seq_idx, out,
+        D=None, z=None, dt_bias=None, initial_states=None, dt_softplus=False, dt_limit=(0.0,
+        float('inf')), return_intermediate_states=False, state_dtype=None,
+        final_states_out=None, final_state_indices=None)
+    torch.ops._C.causal_conv1d_fwd(Tensor! x, Tensor! weight, Tensor? bias_,
+        Tensor!? conv_states, Tensor? query_start_loc, Tensor? cache_indices,
+        Tensor? has_initial_state, bool silu_activation, int pad_slot_id) -> ()
+    torch.ops._C.causal_conv1d_update(Tensor! x, Tensor! conv_state, Tensor! weight,
+        Tensor? bias_, bool silu_activation, Tensor? cache_seqlens_, Tensor? conv_state_indices,
+        int pad_slot_id) -> ()
+    """,
+)
+OPS += opaque(
+    "state_space",
+    RAISES,
+    _READ,
+    """
+    vllm.third_party.flash_linear_attention.ops.chunk.chunk_gated_delta_rule(q, k, v, g, beta,
+        scale=None, initial_state=None, output_final_state=False, cu_seqlens=None,
+        chunk_indices=None, chunk_offsets=None, use_qk_l2norm_in_kernel=False,
+        core_attn_out=None)
+    vllm.third_party.flash_linear_attention.ops.fused_recurrent.fused_recurrent_gated_delta_rule(
+        q, k, v, g, beta=None, scale=None, initial_state=None, inplace_final_state=True,
+        cu_seqlens=None, ssm_state_indices=None, num_accepted_tokens=None,
+        use_qk_l2norm_in_kernel=False) -> tuple[torch.Tensor, torch.Tensor]
+    vllm.model_executor.layers.lightning_attn.lightning_attention(q, k, v, ed, block_size=256,
+        kv_history=None) -> tuple[torch.Tensor, torch.Tensor]
+    """,
 )

@@ -1,8 +1,11 @@
 """xformers' forward-only ops, which raise where a gradient is asked for."""
 
-from . import FusedOp
+from . import FusedOp, opaque
+from .reasons import OPEN
 
-OPS = (
+_READ = "xformers ca6d2aa0d432"
+
+OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=("xformers.ops.rms_norm", "xformers.ops.rmsnorm.rms_norm"),
         schema="rms_norm(Tensor x, Tensor? weight, float eps=1e-6) -> Tensor",
@@ -14,6 +17,8 @@ OPS = (
         names=("xformers.ops.rms_norm_add", "xformers.ops.rmsnorm.rms_norm_add"),
         schema="rms_norm_add(Tensor(a!) x, Tensor y, Tensor? weight, float eps=1e-6) -> Tensor",
         equivalent=None,
+        family="norm",
+        note=OPEN.text,
         source="xformers/ops/rmsnorm.py",
     ),
     FusedOp(
@@ -29,4 +34,28 @@ OPS = (
         source="xformers/ops/fmha/__init__.py",
         unsupported=("attn_bias", "p", "output_dtype"),
     ),
+)
+
+# Without an equivalent.
+OPS += opaque(
+    "attention",
+    OPEN,
+    _READ,
+    """
+    xformers.ops.memory_efficient_attention_forward_requires_grad,
+        mslk.attention.fmha.memory_efficient_attention_forward_requires_grad,
+        xformers.ops.fmha.memory_efficient_attention_forward_requires_grad(query, key, value,
+        attn_bias=None, p=0.0, scale=None, *, op=None, output_dtype=None) -> (out, lse)
+    """,
+)
+OPS += opaque(
+    "rope",
+    OPEN,
+    _READ,
+    """
+    xformers.ops.rope_padded(xq, xk, xv, cache_k, cache_v, attn_bias, *, theta=10000.0,
+        linear_scale=1.0, use_dynamic_scaling=False, dynamic_old_context_len=8192.0,
+        dynamic_scale_factor=16.0, dynamic_low_freq_factor=1.0, dynamic_high_freq_factor=32.0,
+        out_q=None, first_seqpos=None, seqpos=None, adjacents=True, internal_dtype='')
+    """,
 )

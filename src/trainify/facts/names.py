@@ -228,7 +228,10 @@ class Names:
             yield from self._resolve_call(node, depth)
 
     def _resolve_call(self, node: ast.Call, depth: int) -> Iterator[Target]:
-        """``functools.partial(f, ...)``, ``getattr(m, "f")`` and wrappers that keep the meaning."""
+        """``functools.partial(f, ...)``, ``getattr(m, "f")``, wrappers that keep the meaning.
+
+        ``kernels.get_kernel('owner/name')`` is its own name.
+        """
         function = {target.name for target in self._resolve(node.func, depth + 1)}
         if isinstance(node.func, ast.Name) and node.func.id == "getattr":
             name = node.args[1] if len(node.args) >= 2 else None
@@ -245,6 +248,9 @@ class Names:
         elif "importlib.import_module" in function:
             if isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
                 yield Target(node.args[0].value)
+        elif "kernels.get_kernel" in function:
+            if isinstance(node.args[0], ast.Constant):
+                yield Target(f"kernels.get_kernel({node.args[0].value!r})")
         elif not function.isdisjoint(_TRANSPARENT_CALLS):
             yield from self._resolve(node.args[0], depth + 1)
 

@@ -3,7 +3,8 @@
 A pass is registered by being here.  It defines
 
 * ``RULES``: the :class:`Rule` objects it can report,
-* ``NEEDLES``: byte strings; a file that contains none of any pass's needles is never parsed,
+* ``NEEDLES``: byte strings, or functions that look for one; a file that contains none of any
+  pass's needles is never parsed,
 * ``find(module, options)``: yields :class:`~trainify.findings.Finding` for one parsed file.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, cast
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from ..engine import Options
     from ..facts import ModuleFacts
     from ..findings import Finding
+
+
+Needle = bytes | Callable[[bytes], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class Rule:
 
 class Pass(Protocol):
     RULES: tuple[Rule, ...]
-    NEEDLES: tuple[bytes, ...]
+    NEEDLES: tuple[Needle, ...]
 
     def find(self, module: ModuleFacts, options: Options) -> Iterator[Finding]: ...
 

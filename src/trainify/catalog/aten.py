@@ -1,0 +1,161 @@
+"""PyTorch's own forward-only ops: ``aten``, ``quantized``, ``mkldnn`` and their like.
+
+Most of them raise in backward or give a result that requires no gradient.
+"""
+
+from . import FusedOp, opaque
+from .reasons import CODES, OPEN, UNPACK
+
+_READ = "torch 2.13.0"
+
+OPS: tuple[FusedOp, ...] = ()
+
+# Without an equivalent.
+OPS += opaque(
+    "activation",
+    OPEN,
+    _READ,
+    """
+    torch.ops.aten._add_relu.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
+    """,
+)
+OPS += opaque(
+    "attention",
+    OPEN,
+    _READ,
+    """
+    torch.ops.aten._native_multi_head_attention(Tensor query, Tensor key, Tensor value,
+        int embed_dim, int num_head, Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight,
+        Tensor proj_bias, Tensor? mask=None, bool need_weights=True,
+        bool average_attn_weights=True, int? mask_type=None) -> (Tensor, Tensor)
+    torch.ops.aten._transform_bias_rescale_qkv(Tensor qkv, Tensor qkv_bias,
+        int num_heads) -> (Tensor, Tensor, Tensor)
+    torch.ops.aten._triton_multi_head_attention(Tensor query, Tensor key, Tensor value,
+        int embed_dim, int num_head, Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight,
+        Tensor proj_bias, Tensor? mask=None) -> Tensor
+    torch.ops.aten._triton_scaled_dot_attention(Tensor q, Tensor k, Tensor v,
+        float dropout_p=0.) -> Tensor
+    torch.ops.aten._scaled_dot_product_flash_attention.quantized(Tensor query, Tensor key,
+        Tensor value, Tensor? q_descale, Tensor? k_descale, Tensor? v_descale,
+        float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *,
+        float? scale=None) -> (Tensor output, Tensor logsumexp, Tensor cum_seq_q,
+        Tensor cum_seq_k, SymInt max_q, SymInt max_k, Tensor rng_state, Tensor unused,
+        Tensor debug_attn_mask)
+    torch.ops.aten._flash_attention_forward.quantized(Tensor query, Tensor key, Tensor value,
+        Tensor? cum_seq_q, Tensor? cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p,
+        bool is_causal, bool return_debug_mask, Tensor? q_descale, Tensor? k_descale,
+        Tensor? v_descale, *, float? scale=None, SymInt? window_size_left=None,
+        SymInt? window_size_right=None, Tensor? seqused_k=None,
+        Tensor? alibi_slopes=None) -> (Tensor output, Tensor softmax_logsumexp,
+        Tensor rng_state, Tensor unused, Tensor debug_attn_mask)
+    """,
+)
+OPS += opaque(
+    "embedding",
+    OPEN,
+    _READ,
+    """
+    torch.ops.aten._embedding_bag_forward_only(Tensor weight, Tensor indices, Tensor offsets,
+        bool scale_grad_by_freq=False, int mode=0, bool sparse=False,
+        Tensor? per_sample_weights=None, bool include_last_offset=False,
+        int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
+    """,
+)
+OPS += opaque(
+    "matmul",
+    OPEN,
+    _READ,
+    """
+    torch.ops.aten._int_mm(Tensor self, Tensor mat2) -> Tensor
+    torch.ops.aten._weight_int8pack_mm(Tensor self, Tensor mat2, Tensor scales) -> Tensor
+    torch.ops.aten._weight_int4pack_mm(Tensor self, Tensor mat2, int qGroupSize,
+        Tensor qScaleAndZeros) -> Tensor
+    torch.ops.aten._weight_int4pack_mm_for_cpu(Tensor self, Tensor mat2, int qGroupSize,
+        Tensor qScaleAndZeros) -> Tensor
+    torch.ops.aten._weight_int4pack_mm_with_scales_and_zeros(Tensor self, Tensor mat2,
+        int qGroupSize, Tensor qScale, Tensor qZeros) -> Tensor
+    torch.ops.aten._dyn_quant_matmul_4bit(Tensor inp, Tensor packed_weights, int block_size,
+        int in_features, int out_features) -> Tensor
+    torch.ops.aten._scaled_mm(Tensor self, Tensor mat2, Tensor scale_a, Tensor scale_b,
+        Tensor? bias=None, Tensor? scale_result=None, ScalarType? out_dtype=None,
+        bool use_fast_accum=False) -> Tensor
+    torch.ops.aten._scaled_mm_v2(Tensor self, Tensor mat2, Tensor[] scale_a, int[] recipe_a,
+        int[] swizzle_a, Tensor[] scale_b, int[] recipe_b, int[] swizzle_b, Tensor? bias,
+        ScalarType? out_dtype, int[] contraction_dim=[], bool use_fast_accum=False) -> Tensor
+    torch.ops.aten._mixed_dtypes_linear(Tensor input, Tensor weight, Tensor scale, *,
+        Tensor? bias=None, str? activation=None) -> Tensor
+    torch.ops.aten._addmm_activation(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1,
+        Scalar alpha=1, bool use_gelu=False) -> Tensor
+    torch.ops.aten._transformer_encoder_layer_fwd(Tensor src, int embed_dim, int num_heads,
+        Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, bool use_gelu,
+        bool norm_first, float eps, Tensor norm_weight_1, Tensor norm_bias_1,
+        Tensor norm_weight_2, Tensor norm_bias_2, Tensor ffn_weight_1, Tensor ffn_bias_1,
+        Tensor ffn_weight_2, Tensor ffn_bias_2, Tensor? mask=None,
+        int? mask_type=None) -> Tensor
+    torch.ops.aten.mm.dtype(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor
+    torch.ops.aten.bmm.dtype(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor
+    torch.ops.aten.addmm.dtype(Tensor self, Tensor mat1, Tensor mat2, ScalarType out_dtype, *,
+        Scalar beta=1, Scalar alpha=1) -> Tensor
+    torch.ops.aten.baddbmm.dtype(Tensor self, Tensor batch1, Tensor batch2,
+        ScalarType out_dtype, *, Scalar beta=1, Scalar alpha=1) -> Tensor
+    torch.ops.quantized.linear_dynamic(Tensor X,
+        __torch__.torch.classes.quantized.LinearPackedParamsBase W_prepack,
+        bool reduce_range=False) -> Tensor Y
+    torch.ops.quantized.linear_relu_dynamic(Tensor X,
+        __torch__.torch.classes.quantized.LinearPackedParamsBase W_prepack,
+        bool reduce_range=False) -> Tensor Y
+    torch.ops.quantized.linear_dynamic_fp16(Tensor X,
+        __torch__.torch.classes.quantized.LinearPackedParamsBase W_prepack) -> Tensor Y
+    torch.ops.quantized.linear(Tensor X,
+        __torch__.torch.classes.quantized.LinearPackedParamsBase W_prepack, float Y_scale_i,
+        int Y_zero_point_i) -> Tensor Y
+    torch.ops.mkldnn._linear_pointwise(Tensor X, Tensor W, Tensor? B, str attr,
+        Scalar?[] scalars, str? algorithm) -> Tensor Y
+    torch.ops.onednn.qlinear_pointwise(Tensor qx, float x_scale, int x_zero_point, Tensor qw,
+        Tensor w_scale, Tensor w_zero_point, Tensor? bias, float output_scale,
+        int output_zero_point, ScalarType? output_dtype, str post_op_name,
+        Scalar?[] post_op_args, str post_op_algorithm) -> Tensor
+    torch.ops.onednn.linear_dynamic_fp16(Tensor x, Tensor w, Tensor? bias) -> Tensor
+    torch.ops.mkl._mkl_linear(Tensor X, Tensor MKL_W, Tensor ORI_W, Tensor? B,
+        int batch_size) -> Tensor
+    """,
+)
+OPS += opaque(
+    "misc",
+    CODES,
+    _READ,
+    """
+    torch.ops.aten.floor_divide(Tensor self, Tensor other) -> Tensor
+    """,
+)
+OPS += opaque(
+    "misc",
+    OPEN,
+    _READ,
+    """
+    torch.ops.aten.scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *,
+        str reduce) -> Tensor
+    torch.ops.aten._stack(Tensor[] tensors, int dim=0) -> Tensor
+    torch.ops.aten.copy(Tensor self, Tensor src, bool non_blocking=False) -> Tensor
+    torch.ops.aten._logcumsumexp(Tensor self, int dim) -> Tensor
+    torch.ops.prims.add(Tensor self, Tensor other) -> Tensor
+    """,
+)
+OPS += opaque(
+    "misc",
+    UNPACK,
+    _READ,
+    """
+    torch.ops.aten.detach_copy(Tensor self) -> Tensor
+    """,
+)
+OPS += opaque(
+    "moe",
+    OPEN,
+    _READ,
+    """
+    torch.ops.aten._scaled_grouped_mm(Tensor self, Tensor mat2, Tensor scale_a, Tensor scale_b,
+        Tensor? offs=None, Tensor? bias=None, Tensor? scale_result=None,
+        ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor
+    """,
+)

@@ -1,0 +1,70 @@
+"""Single repositories: gpt-fast, gpt-oss, Meta's llama, nano-vllm and marlin.
+
+Their modules have plain names (``model``, ``quantize``), as they stand in those repositories.
+"""
+
+from . import FusedOp, opaque
+from .reasons import CACHE, LAYER, OPEN, RAISES, TILED
+
+_READ = "the heads of 2026"
+
+OPS: tuple[FusedOp, ...] = ()
+
+# Without an equivalent.
+OPS += opaque(
+    "attention",
+    LAYER,
+    _READ,
+    """
+    llama.model.Attention(x, start_pos, freqs_cis, mask)
+    """,
+)
+OPS += opaque(
+    "attention",
+    RAISES,
+    _READ,
+    """
+    gpt_oss.triton.attention.attention(q, k, v, sinks, sm_scale, bandwidth, start_q)
+    """,
+)
+OPS += opaque(
+    "cache",
+    CACHE,
+    _READ,
+    """
+    nanovllm.layers.attention.store_kvcache(key, value, k_cache, v_cache, slot_mapping)
+    """,
+)
+OPS += opaque(
+    "matmul",
+    LAYER,
+    _READ,
+    """
+    quantize.WeightOnlyInt4Linear(input) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "matmul",
+    OPEN,
+    _READ,
+    """
+    quantize.linear_forward_int4(x, weight_int4pack, scales_and_zeros, out_features, groupsize)
+    """,
+)
+OPS += opaque(
+    "matmul",
+    TILED,
+    _READ,
+    """
+    marlin.mul, marlin_cuda.mul(A, B, C, s, workspace, thread_k=-1, thread_n=-1, sms=-1,
+        max_par=16)
+    """,
+)
+OPS += opaque(
+    "misc",
+    LAYER,
+    _READ,
+    """
+    llama.model.Transformer(tokens, start_pos)
+    """,
+)
