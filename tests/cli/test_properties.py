@@ -40,6 +40,14 @@ def test_edits_replace_what_they_name_and_nothing_else(given_, random) -> None:
         assert apply_edits(text, shuffled) == expected
 
 
+@pytest.mark.parametrize(
+    "other", [Edit(1, 4, "x"), Edit(2, 3, "x"), Edit(3, 9, "x"), Edit(2, 2, "x")]
+)
+def test_edits_that_overlap_are_refused(other: Edit) -> None:
+    with pytest.raises(OverlapError, match="character"):
+        apply_edits("0123456789", [Edit(1, 4, ""), other])
+
+
 @given(texts, st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), texts), max_size=6))
 def test_what_is_selected_can_be_applied(text: str, raw: list[tuple[int, int, str]]) -> None:
     findings = []
@@ -117,6 +125,12 @@ def test_git_apply_gives_the_new_bytes(
         git("-C", str(work_tree), "apply", "--whitespace=nowarn", *zero, stdin=patch)
         assert path.read_bytes() == after
     path.unlink()
+
+
+def test_a_hunk_of_no_lines_starts_after_the_line_before() -> None:
+    before, after = b"a\nb\n", b"a\nnew\nb\n"
+    assert b"@@ -1,0 +2 @@\n" in unified_diff(Change("x", before, after), "x", 0)
+    assert b"@@ -2 +1,0 @@\n" in unified_diff(Change("x", after, before), "x", 0)
 
 
 @given(st.sampled_from(["utf-8", "utf-8-sig", "latin-1", "cp1252", "utf-7", "shift_jis"]), texts)
