@@ -131,11 +131,11 @@ def _observed(
     """Other names look at the same storage and are read later: bring them along, or refuse."""
     view = view_of(definition.value) if definition is not None and definition.value else None
     if view is not None and live == [view.base] and definition is not None:
-        assert definition.value is not None and definition.index is None or view.kind == "part"
+        assert definition.value is not None
         if view.kind != "part":
             again = (
                 (f"{name} = {module.source(definition.value)}",)
-                if definition.value is not None and flow.read_after(name, statement)
+                if flow.read_after(name, statement)
                 else ()
             )
             return Write(Place(view.base, shape_of=view.base), followers=again)
@@ -187,7 +187,7 @@ def _attribute(module: ModuleFacts, statement: ast.stmt, argument: ast.Attribute
                 return Write(Place(text), allocation=None if used else made)
     return Write(
         Place(module.source(argument)),
-        look_at=f"`{module.source(argument)}` becomes a new tensor instead of the buffer kept there",
+        look_at=f"`{module.source(argument)}` becomes a new tensor, not the buffer kept there",
     )
 
 

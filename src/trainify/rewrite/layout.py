@@ -192,7 +192,7 @@ def _split_commas(body: str) -> list[str]:
         for i, char in enumerate(body)
         if char == "," and not any(a < i < b for a, b in spans) and not _in_string(body, i)
     ]
-    parts = [body[a + 1 : b].strip() for a, b in zip([-1, *cuts], [*cuts, len(body)])]
+    parts = [body[a + 1 : b].strip() for a, b in zip([-1, *cuts], [*cuts, len(body)], strict=True)]
     return [part for part in parts if part]
 
 
@@ -299,7 +299,7 @@ def _is_future(node: ast.stmt) -> bool:
 
 
 def helper_edit(module: ModuleFacts, text: str) -> Edit:
-    """Insert a helper function before the file's first class or function, comments above it kept."""
+    """Insert a helper function before the first class or function and the comments above it."""
     newline = module.newline
     body = text.strip("\n").replace("\n", newline)
     for node in module.tree.body:
