@@ -156,7 +156,22 @@ def merged() -> dict[str, Any]:
     )  # fmt: skip
 
 
+def conv_step() -> dict[str, Any]:
+    return _family(
+        x=_x(2, D), conv_state=_x(2, D, 3), weight=_x(D, 3), bias=_x(D), activation="silu",
+    )  # fmt: skip
+
+
+def state_step() -> dict[str, Any]:
+    return _family(
+        state=_x(2, D, 3), x=_x(2, D), dt=_x(2, D), A=-_x(D, 3).abs(), B=_x(2, 3), C=_x(2, 3),
+        D=_x(D), z=_x(2, D), dt_bias=_x(D), dt_softplus=True,
+    )  # fmt: skip
+
+
 FAMILIES = {
+    "causal_conv1d_update": conv_step,
+    "selective_state_update": state_step,
     "rms_norm_maybe_add": lambda: {"residual": None},
     "apply_rotary": lambda: {"x": _x(2, 3, HEADS, D), "cos": _x(8, D // 2), "sin": _x(8, D // 2)},
     "apply_rotary_pos_emb": full_tables,

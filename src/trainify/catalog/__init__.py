@@ -22,6 +22,7 @@ from .schema import BindError, Schema, SchemaError, parse_schema
 
 __all__ = [
     "CONSTANTS",
+    "RETURNED",
     "BindError",
     "FusedOp",
     "Schema",
@@ -53,6 +54,9 @@ CONSTANTS: frozenset[str] = frozenset(
     """.split()
 )
 
+# What an equivalent calls the value that an op returns beside what it writes.
+RETURNED = "_"
+
 
 @dataclass(frozen=True)
 class FusedOp:
@@ -62,7 +66,8 @@ class FusedOp:
     ``schema``      a FunctionSchema; ``Tensor(a!)`` marks what is written.
     ``equivalent``  Python over the schema's argument names and the functions of
                     :mod:`trainify.reference`: ``"out = rms_norm(input, weight, epsilon)"`` assigns
-                    what the op writes, ``"rms_norm(input, weight, eps)"`` gives what it returns.
+                    what the op writes, ``"rms_norm(input, weight, eps)"`` gives what it returns,
+                    ``"_, state = step(state, x)"`` does both: ``_`` is what the op returns.
                     None where nothing differentiable stands for it.
     ``source``      where schema and semantics were read.
     ``since``       the release range the row holds for, as ``"vllm>=0.9"``; empty for all.

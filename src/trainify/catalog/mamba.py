@@ -6,26 +6,24 @@ from .reasons import OPEN
 _READ = "mamba e9594ce1c732, causal-conv1d 0d2252d161f2"
 
 OPS: tuple[FusedOp, ...] = (
-    # Both move their state on in place and return the result.
     FusedOp(
         names=("causal_conv1d.causal_conv1d_update",),
         schema="causal_conv1d_update(Tensor x, Tensor(a!) conv_state, Tensor weight, "
         "Tensor? bias=None, str? activation=None, Tensor? cache_seqlens=None, "
         "Tensor? conv_state_indices=None) -> Tensor",
-        equivalent=None,
-        family="state_space",
-        note=OPEN.text,
+        equivalent="_, conv_state = causal_conv1d_update(x, conv_state, weight, bias, activation)",
         source="causal_conv1d/causal_conv1d_interface.py",
+        unsupported=("cache_seqlens", "conv_state_indices"),
     ),
     FusedOp(
         names=("mamba_ssm.ops.triton.selective_state_update.selective_state_update",),
         schema="selective_state_update(Tensor(a!) state, Tensor x, Tensor dt, Tensor A, Tensor B, "
         "Tensor C, Tensor? D=None, Tensor? z=None, Tensor? dt_bias=None, "
         "bool dt_softplus=False, Tensor? state_batch_indices=None) -> Tensor",
-        equivalent=None,
-        family="state_space",
-        note=OPEN.text,
+        equivalent="_, state = "
+        "selective_state_update(state, x, dt, A, B, C, D, z, dt_bias, dt_softplus)",
         source="mamba_ssm/ops/triton/selective_state_update.py",
+        unsupported=("state_batch_indices",),
     ),
 )
 

@@ -16,9 +16,7 @@ OPS: tuple[FusedOp, ...] = (
         # Adds y to x in place and returns the norm of the sum.
         names=("xformers.ops.rms_norm_add", "xformers.ops.rmsnorm.rms_norm_add"),
         schema="rms_norm_add(Tensor(a!) x, Tensor y, Tensor? weight, float eps=1e-6) -> Tensor",
-        equivalent=None,
-        family="norm",
-        note=OPEN.text,
+        equivalent="_, x = fused_add_rms_norm_xformers(x, y, weight, eps)",
         source="xformers/ops/rmsnorm.py",
     ),
     FusedOp(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeGuard
 
-from ..catalog import CONSTANTS, BindError, FusedOp, lookup, roots, unverified
+from ..catalog import CONSTANTS, RETURNED, BindError, FusedOp, lookup, roots, unverified
 from ..facts import ModuleFacts, Target
 from ..facts.flow import view_of
 from ..facts.guards import gradient_unwanted
@@ -19,8 +19,9 @@ from . import Needle, Rule
 if TYPE_CHECKING:
     from ..engine import Options
     from ..rewrite.branch import Change, Vocabulary
+    from ..rewrite.functionalize import Write
     from ..rewrite.specialize import Use
-    from ..rewrite.template import Rendered, Template
+    from ..rewrite.template import Place, Rendered, Template
 
 RULES = (
     Rule(
@@ -437,6 +438,25 @@ class _NoRewrite(Exception):
     pass
 
 
+def _places(
+    outputs: Sequence[str], writes: Mapping[str, Write], returned: str
+) -> list[Place | None]:
+    """Where the outputs go of an op that both writes and returns."""
+    from ..rewrite.template import Place
+
+    places: list[Place | None] = []
+    for output in outputs:
+        place = writes[output].place if output in writes else None
+        if output == RETURNED:
+            place = Place(returned)
+        elif place is not None and place.text == returned:  # x = f(x): the name is taken
+            if writes[output].followers:
+                raise _NoRewrite(f"another name holds the `{returned}` that it overwrites")
+            place = None
+        places.append(place)
+    return places
+
+
 class _StatementRewriter:
     """The differentiable form of one statement with the fused calls in it."""
 
@@ -525,7 +545,9 @@ class _StatementRewriter:
         if not isinstance(statement, _SIMPLE):
             self._expressions()
             return []
-        text = self._splice(statement)
+        from ..rewrite.expressions import one_line
+
+        text = one_line(self._splice(statement))
         return [*self.before, text, *self.after]
 
     def _expressions(self) -> None:
@@ -672,7 +694,11 @@ class _StatementRewriter:
             if not all(isinstance(n, (ast.Name, ast.Attribute)) for n in names):
                 return False
             texts = [self.module.source(n) for n in names]
-            if outputs:
+            if RETURNED in outputs:
+                if len(texts) != 1:
+                    return False
+                self._take(template.render(_places(outputs, writes, texts[0]), self.taken))
+            elif outputs:
                 if len(names) != len(outputs):
                     return False
                 places = [
@@ -705,6 +731,7 @@ class _StatementRewriter:
     def _value(self, site: Site, root: ast.AST) -> str:
         """The expression that takes the place of a call whose value is used on the spot."""
         from ..rewrite.functionalize import Write
+        from ..rewrite.template import fresh
 
         template = self._template(site)
         writes = [w for w in self._writes(site).values() if isinstance(w, Write)]
@@ -712,6 +739,12 @@ class _StatementRewriter:
         if site.outputs:
             if late:
                 raise _NoRewrite("it writes in place inside an expression")
+            if RETURNED in site.outputs:
+                result = fresh("result", self.taken)
+                self.taken |= {result}
+                named = dict(zip((a.name for a in site.op.signature.written), writes, strict=True))
+                self._take(template.render(_places(site.outputs, named, result), self.taken))
+                return result
             places = [w.place for w in writes]
             self._take(template.render(places, self.taken))
             texts = [w.place.text for w in writes]

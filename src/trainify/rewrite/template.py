@@ -200,7 +200,7 @@ class Template:
         names = [
             "_"
             if p is None
-            else _fresh(p.text if p.text.isidentifier() else "result", taken, "_new")
+            else fresh(p.text if p.text.isidentifier() else "result", taken, "_new")
             for p in places
         ]
         stores = [_store(p, n) for p, n in zip(places, names, strict=True) if p is not None]
@@ -230,7 +230,7 @@ class Template:
         taken = taken | {n for text in texts.values() for n in _identifiers(text)}
         lines: list[str] = []
         for parameter in self._temporaries():
-            name = _fresh(parameter, taken)
+            name = fresh(parameter, taken)
             lines.append(f"{name} = {texts[parameter]}")
             texts[parameter] = name
             taken = taken | {name}
@@ -270,7 +270,7 @@ class Template:
                     n.id for r in rest[i + 1 :] for n in ast.walk(r) if isinstance(n, ast.Name)
                 }
                 names[node.id] = self._destination(node.id, results, places, texts, later) or (
-                    _fresh(node.id, taken | set(names.values()))
+                    fresh(node.id, taken | set(names.values()))
                 )
         return names
 
@@ -290,7 +290,7 @@ class Template:
                 for name, text in texts.items()
                 if name in later
             )
-            if place.is_name and not clash:
+            if place.is_name and place.text != "_" and not clash:
                 return place.text
         return None
 
@@ -329,7 +329,8 @@ def _store_all(places: Sequence[Place | None], values: Sequence[str]) -> list[st
     return [_store(p, v) for p, v in pairs]
 
 
-def _fresh(name: str, taken: frozenset[str] | set[str], suffix: str = "") -> str:
+def fresh(name: str, taken: frozenset[str] | set[str], suffix: str = "") -> str:
+    """A name that is not taken."""
     candidate = name + suffix
     while candidate in taken or hasattr(builtins, candidate):
         candidate += "_"
