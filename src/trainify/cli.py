@@ -25,7 +25,23 @@ _STDIN = "-"
 
 
 class _Group(click.Group):
-    """Ends every interrupt and every broken stream in at most one line."""
+    """Ends every interrupt and every broken stream in at most one line.
+
+    A command of ``LAZY`` is ``command`` in the module of its name, imported when it is asked for.
+    """
+
+    LAZY = ("ops",)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *self.LAZY])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.LAZY:
+            from importlib import import_module
+
+            found: click.Command = import_module(f".{cmd_name}", __package__).command
+            return found
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         if "NO_COLOR" in os.environ:

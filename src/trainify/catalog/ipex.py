@@ -40,6 +40,7 @@ OPS: tuple[FusedOp, ...] = (
         names=("intel_extension_for_pytorch.llm.functional.silu_mul",),
         schema="silu_mul(Tensor x, Tensor y, Tensor(a!)? out=None) -> Tensor(a!)",
         equivalent="F.silu(x) * y",
+        family="activation",
         source=_IPEX,
     ),
     FusedOp(
@@ -47,6 +48,7 @@ OPS: tuple[FusedOp, ...] = (
         schema="gelu_mul(Tensor x, Tensor y, Tensor(a!)? out=None, str approximate='none')"
         " -> Tensor(a!)",
         equivalent="F.gelu(x, approximate=approximate) * y",
+        family="activation",
         source=_IPEX,
     ),
 )

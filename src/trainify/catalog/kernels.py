@@ -16,6 +16,7 @@ def _activation(name: str, parameters: str, equivalent: str) -> FusedOp:
         schema=f"{name}(Tensor(a!) out, Tensor input{parameters}) -> ()",
         equivalent=f"out = {equivalent}",
         source="activation/torch-ext/torch_binding.cpp",
+        family="activation" if equivalent.startswith("F.") else "",
     )
 
 
@@ -43,6 +44,7 @@ OPS: tuple[FusedOp, ...] = (
         names=("kernels.get_kernel('kernels-community/relu').relu",),
         schema="relu(Tensor(a!) out, Tensor input) -> ()",
         equivalent="out = F.relu(input)",
+        family="activation",
         source="relu/torch-ext/torch_binding.cpp",
     ),
     FusedOp(
