@@ -50,16 +50,23 @@ def test_readme(block):
     same(block[0], build.with_outputs(block[0]))
 
 
-def block_of(kind):
-    (block,) = (b for b in BLOCKS if b["kind"] == kind and not b["command"])
+def block_of(kind, word=""):
+    (block,) = (b for b in BLOCKS if b["kind"] == kind and not b["command"] and word in b["body"])
     return block["body"]
 
 
 def test_settings_are_accepted(tmp_path):
-    (tmp_path / "pyproject.toml").write_text(block_of("toml"))
+    (tmp_path / "pyproject.toml").write_text(block_of("toml", "select"))
     config = load_config([str(tmp_path)])
     assert config.options.select == ("TRN1",)
     assert config.per_file_ignores == (("eval/*.py", ("TRN2",)),)
+
+
+def test_own_op_is_accepted(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(block_of("toml", "ops"))
+    code = "import my_kernels\n\ndef f(out, x, w):\n    my_kernels.scaled_norm(out, x, w)\n"
+    (finding,) = check_text(code, "norm.py", load_config([str(tmp_path)]).options)
+    assert finding.fixes
 
 
 def test_comment_silences():

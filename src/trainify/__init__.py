@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .catalog.own import register
     from .engine import FixResult, Options, check_text, fix_text
     from .findings import Edit, Finding, Fix, Safety, apply_edits
 
@@ -22,6 +23,7 @@ __all__ = [
     "apply_edits",
     "check_text",
     "fix_text",
+    "register",
 ]
 
 __version__ = "0.1.0"
@@ -36,6 +38,7 @@ _HOME = {
     "apply_edits": "findings",
     "check_text": "engine",
     "fix_text": "engine",
+    "register": "catalog.own",
 }
 
 

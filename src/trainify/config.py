@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from .catalog import FusedOp
+from .catalog.own import OpError, own_op, registered
 from .engine import FLAGS, Options
 from .findings import STRATEGIES
 
@@ -136,11 +138,15 @@ def _table(data: bytes, path: str) -> Any:
 
 
 class _Mistake(Exception):
-    """What is wrong with a value, and the key below the setting's own where that is."""
+    """What is wrong with a value, and the key below the setting's own where that is.
 
-    def __init__(self, message: str, *, below: str = "") -> None:
+    In an array of tables ``index`` is the table's.
+    """
+
+    def __init__(self, message: str, *, below: str = "", index: int | None = None) -> None:
         super().__init__(message)
         self.below = below
+        self.index = index
 
 
 def _choice(*choices: str) -> Callable[[object], str]:
@@ -184,6 +190,25 @@ def _codes_by_pattern(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple(found)
 
 
+def _ops(value: object) -> tuple[FusedOp, ...]:
+    """The user's ops: those of the file, then those that were registered."""
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise _Mistake("must be an array of tables: [[tool.trainify.ops]]")
+    found: list[FusedOp] = []
+    names: dict[str, int] = {}
+    for index, fields in enumerate(value):
+        try:
+            op = own_op(fields)
+        except OpError as error:
+            raise _Mistake(error.message, below=error.field, index=index) from None
+        for name in op.names:
+            if names.setdefault(name, index) != index:
+                message = f"{name!r} is the name of ops[{names[name]}] too"
+                raise _Mistake(message, below="names", index=index)
+        found.append(replace(op, source=op.source or "pyproject.toml"))
+    return (*found, *registered())
+
+
 def is_code(prefix: str) -> bool:
     """Whether any rule's code starts so."""
     from . import passes
@@ -197,6 +222,7 @@ _OPTIONS: Mapping[str, Callable[[object], Any]] = {
     "unsafe": _boolean,
     "select": _codes,
     "ignore": _codes,
+    "ops": _ops,
 }
 _SETTINGS: Mapping[str, Callable[[object], Any]] = {
     **_OPTIONS,
@@ -219,10 +245,14 @@ def _parse(table: object, path: str, root: str, text: str) -> Config:
         try:
             values[key.replace("-", "_")] = _SETTINGS[key](value)
         except _Mistake as mistake:
-            name = ".".join(
-                filter(None, (f"tool.trainify.{key}", repr(mistake.below) if mistake.below else ""))
-            )
-            raise ConfigError(path, f"{name}: {mistake}", _line(text, key, mistake.below)) from None
+            name, below = f"tool.trainify.{key}", mistake.below
+            if mistake.index is not None:
+                name = ".".join(filter(None, (f"{name}[{mistake.index}]", below)))
+                line = _line_in_table(text, key, mistake.index, below)
+            else:
+                name = ".".join(filter(None, (name, below and repr(below))))
+                line = _line(text, key, below)
+            raise ConfigError(path, f"{name}: {mistake}", line) from None
     options = Options(**{key: values.pop(key) for key in _OPTIONS if key in values})
     return Config(options, root=root, **values)
 
@@ -239,3 +269,19 @@ def _line(text: str, *keys: str) -> int:
         here = re.compile(rf"(?<![\w-])[\"']?{re.escape(key)}[\"']?\s*[=\]]")
         line = next((i for i in range(line, len(lines)) if here.search(lines[i])), line)
     return line + 1
+
+
+def _line_in_table(text: str, array: str, index: int, key: str) -> int:
+    """The line of ``key`` in one of an array of tables, else that of the table itself."""
+    lines = text.splitlines()
+    header = re.compile(rf"\s*\[\[\s*tool\s*\.\s*[\"']?trainify[\"']?\s*\.\s*{array}\s*\]\]")
+    tables = [number for number, content in enumerate(lines) if header.match(content)]
+    if index >= len(tables):  # written as one value: ops = [{ ... }]
+        return _line(text, array)
+    entry = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=") if key else header
+    for number in range(tables[index], len(lines)):
+        if number > tables[index] and re.match(r"\s*\[", lines[number]):
+            break
+        if entry.match(lines[number]):
+            return number + 1
+    return tables[index] + 1

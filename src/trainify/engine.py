@@ -14,6 +14,8 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from . import passes
+from .catalog import FusedOp
+from .catalog.own import registered
 from .findings import STRATEGIES, Finding, Fix, Safety, apply_edits, select_fixes
 from .source import Change, SourceError, decode, encode
 from .suppressions import comments, suppressions
@@ -32,13 +34,17 @@ MAX_ROUNDS = 10
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to look for and how to fix it; ``select`` and ``ignore`` hold prefixes of codes."""
+    """What to look for and how to fix it; ``select`` and ``ignore`` hold prefixes of codes.
+
+    ``ops`` are looked at before the catalog's: those registered so far, unless given.
+    """
 
     strategy: str = "flag"
     flag: str = "grad"
     unsafe: bool = False
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    ops: tuple[FusedOp, ...] = field(default_factory=registered)
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -94,7 +100,7 @@ def check_text(
     options = options or Options()
     module = _parse(text, path, project)
     found: dict[tuple[int, int, str], Finding] = {}
-    for each in passes_for(text.encode(errors="replace")):
+    for each in passes_for(text.encode(errors="replace"), options):
         if not any(options.selects(rule.code) for rule in each.RULES):
             continue
         try:
@@ -262,7 +268,7 @@ class Session:
 
     def data(self, data: bytes, path: str) -> FileReport | None:
         """Check or fix the bytes of a file, without touching the file itself."""
-        if next(passes_for(data), None) is None:
+        if next(passes_for(data, self.options), None) is None:
             return None
         try:
             return self._report(data, path)
@@ -298,26 +304,27 @@ def _traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def passes_for(data: bytes) -> Iterator[passes.Pass]:
+def passes_for(data: bytes, options: Options) -> Iterator[passes.Pass]:
     """The passes that could have something to say about a file of these bytes."""
     return (
         each
-        for each, needles in _needles(passes.all_passes())
+        for each, needles in _needles(passes.all_passes(), options.ops)
         if any(needle(data) if callable(needle) else needle in data for needle in needles)
     )
 
 
 @cache
 def _needles(
-    of: tuple[passes.Pass, ...],
+    of: tuple[passes.Pass, ...], ops: tuple[FusedOp, ...]
 ) -> tuple[tuple[passes.Pass, tuple[passes.Needle, ...]], ...]:
     """Each pass with those of its needles that hold no other one."""
 
     def needed(each: passes.Pass) -> tuple[passes.Needle, ...]:
-        words = [n for n in each.NEEDLES if isinstance(n, bytes)]
+        found = passes.needles(each, Options(ops=ops))
+        words = [n for n in found if isinstance(n, bytes)]
         return tuple(
             n
-            for n in each.NEEDLES
+            for n in found
             if not isinstance(n, bytes) or not any(o in n and o != n for o in words)
         )
 

@@ -191,10 +191,10 @@ def test_a_pass_is_asked_only_where_a_needle_stands(monkeypatch: pytest.MonkeyPa
 
     both = (fake, Other)
     monkeypatch.setattr(engine.passes, "all_passes", lambda: both)
-    assert list(engine.passes_for(b"no grad, no ops, not fused (")) == []
-    assert list(engine.passes_for(b"x.set_no_grad()")) == [Other]
-    assert list(engine.passes_for(b"fused(ops.x)")) == [fake, Other]
-    assert dict(engine._needles(both))[Other] == (b"no_grad", b"ops.")  # type: ignore[arg-type]
+    assert list(engine.passes_for(b"no grad, no ops, not fused (", Options())) == []
+    assert list(engine.passes_for(b"x.set_no_grad()", Options())) == [Other]
+    assert list(engine.passes_for(b"fused(ops.x)", Options())) == [fake, Other]
+    assert dict(engine._needles(both, ()))[Other] == (b"no_grad", b"ops.")  # type: ignore[arg-type]
     assert rules("fused(1)\n") == ["TRN901"]
     with pytest.raises(engine.PassError):
         rules("fused(ops.x)\n")

@@ -73,6 +73,7 @@ class FusedOp:
     ``since``       the release range the row holds for, as ``"vllm>=0.9"``; empty for all.
     ``unsupported`` arguments for which the equivalent does not hold, unless they are left out or
                     given a literal that equals their default, or None where they are optional.
+    ``imports``     modules of the user's own that the equivalent names in full; :mod:`.own` only.
 
     A row without an equivalent, made by :func:`opaque`, may give the signature as the library
     writes it, and also has
@@ -89,6 +90,7 @@ class FusedOp:
     source: str
     since: str = ""
     unsupported: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
     family: str = ""
     note: str = ""
     cuts: bool = True
@@ -146,20 +148,20 @@ def all_ops() -> tuple[FusedOp, ...]:
 
 
 @cache
-def _by_name() -> dict[str, FusedOp]:
+def _by_name(own: tuple[FusedOp, ...]) -> dict[str, FusedOp]:
     table: dict[str, FusedOp] = {}
-    for op in all_ops():
+    for op in (*own, *all_ops()):
         for name in op.names:
             table.setdefault(name, op)  # the newest release stands first in its module
     return table
 
 
-def lookup(qualified_name: str) -> FusedOp | None:
-    """The op called by this qualified name, or None.
+def lookup(qualified_name: str, own: tuple[FusedOp, ...] = ()) -> FusedOp | None:
+    """The op called by this qualified name, or None; ``own`` are looked at first.
 
     ``torch.ops.ns.op.default`` is ``torch.ops.ns.op``.
     """
-    table = _by_name()
+    table = _by_name(own)
     op = table.get(qualified_name)
     if op is None and qualified_name.startswith("torch.ops."):
         op = (
@@ -190,13 +192,13 @@ def unverified() -> dict[str, str]:
 
 
 @cache
-def roots() -> tuple[str, ...]:
+def roots(own: tuple[FusedOp, ...] = ()) -> tuple[str, ...]:
     """Where the names of ops that cut a gradient begin: ``vllm``, ``flashinfer``, ``torch.ops``.
 
     PyTorch's own functions stand there in full: ``torch._scaled_mm``.
     """
     seen: dict[str, None] = {}
-    for name, op in _by_name().items():
+    for name, op in _by_name(own).items():
         if not op.cuts:
             continue
         first = name.partition(".")[0]

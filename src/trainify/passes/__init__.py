@@ -4,7 +4,7 @@ A pass is registered by being here.  It defines
 
 * ``RULES``: the :class:`Rule` objects it can report,
 * ``NEEDLES``: byte strings, or functions that look for one; a file that contains none of any
-  pass's needles is never parsed,
+  pass's needles is never parsed; ``needles(options)`` takes their place where a run adds some,
 * ``find(module, options)``: yields :class:`~trainify.findings.Finding` for one parsed file.
 """
 
@@ -43,6 +43,12 @@ class Pass(Protocol):
     NEEDLES: tuple[Needle, ...]
 
     def find(self, module: ModuleFacts, options: Options) -> Iterator[Finding]: ...
+
+
+def needles(of: Pass, options: Options) -> tuple[Needle, ...]:
+    """What to look for in a file before a pass is asked about it."""
+    of_run: Callable[[Options], tuple[Needle, ...]] | None = getattr(of, "needles", None)
+    return of_run(options) if of_run else of.NEEDLES
 
 
 @cache

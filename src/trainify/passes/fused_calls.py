@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, TypeGuard
 
 from ..catalog import CONSTANTS, RETURNED, BindError, FusedOp, lookup, roots, unverified
@@ -140,23 +140,50 @@ _SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
 
 # The stems find calls through a project's own module that re-exports an op.
 _STEMS = (b"rms_norm(", b"rmsnorm(", b"_and_mul(", b"rotary_embedding(")
-_LIBRARIES = tuple(root.encode() for root in roots())
-_PACKAGES = "|".join(root for root in roots() if "." not in root)
-_WHOLE = tuple(root for root in roots() if "." in root)
-_IMPORT = rf"[ \t]*(?:from|import)[ \t]+(?:{_PACKAGES})\b"
-# Many packages have common words for names, so they are looked for in import statements only.  A
-# pattern that begins with a character is found three times as fast as one that begins with ^.
-NEEDLES: tuple[Needle, ...] = (
-    re.compile(rb"(?:\xef\xbb\xbf)?" + _IMPORT.encode()).match,
-    re.compile(rb"\n" + _IMPORT.encode()).search,
-    b"import_module",
-    b"get_kernel",
-    *(root.encode() for root in _WHOLE),
-    *_STEMS,
-)
-_IMPORTS = re.compile(
-    rf"import_module|get_kernel|{'|'.join(map(re.escape, _WHOLE))}|^{_IMPORT}", re.MULTILINE
-)
+
+
+class _Words:
+    """What calls of some ops are found by; ``own`` are the ops that the user added."""
+
+    def __init__(self, own: tuple[FusedOp, ...] = ()) -> None:
+        self.roots = roots(own)
+        # A package of the user's own calls its kernels through relative imports.
+        names = dict.fromkeys(name.rpartition(".")[2].encode() for op in own for name in op.names)
+        self.stems = (*_STEMS, *names)
+        self.libraries = (*(root.encode() for root in self.roots), *names)
+        packages = "|".join(root for root in self.roots if "." not in root)
+        self._import = rf"[ \t]*(?:from|import)[ \t]+(?:{packages})\b"
+        self._whole = tuple(root for root in self.roots if "." in root)
+
+    @cached_property
+    def needles(self) -> tuple[Needle, ...]:
+        # Many packages have common words for names, so they are looked for in import statements
+        # only.  A pattern that begins with a character is found three times as fast as with ^.
+        statement = self._import.encode()
+        return (
+            re.compile(rb"(?:\xef\xbb\xbf)?" + statement).match,
+            re.compile(rb"\n" + statement).search,
+            b"import_module",
+            b"get_kernel",
+            *(root.encode() for root in self._whole),
+            *self.stems,
+        )
+
+    @cached_property
+    def imports(self) -> re.Pattern[str]:
+        whole = "|".join(map(re.escape, self._whole))
+        return re.compile(rf"import_module|get_kernel|{whole}|^{self._import}", re.MULTILINE)
+
+
+_words = cache(_Words)
+
+NEEDLES: tuple[Needle, ...] = _words().needles
+
+
+def needles(options: Options) -> tuple[Needle, ...]:
+    """The same, with those for the user's own ops."""
+    return _words(options.ops).needles
+
 
 # Families of which an unverified kernel gives nothing that a gradient should flow through.
 _HARMLESS = ("backward", "cache", "collective", "layer", "misc", "quantize", "sampling")
@@ -165,11 +192,12 @@ _HARMLESS = ("backward", "cache", "collective", "layer", "misc", "quantize", "sa
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     """Findings for every call of a fused op in a place where a gradient may be wanted."""
     sites: list[Site] = []
-    direct = _IMPORTS.search(module.text) is not None
-    if not direct and not any(stem.decode() in module.text for stem in _STEMS):
+    words = _words(options.ops)
+    direct = words.imports.search(module.text) is not None
+    if not direct and not any(stem.decode() in module.text for stem in words.stems):
         return
     for call in module.calls:
-        match = _match(module, call)
+        match = _match(module, call, options.ops)
         if match is None:
             if direct and _is_unverified(module, call) and not gradient_unwanted(module, call):
                 message = f"`{module.source(call.func)}` is a kernel without a known backward."
@@ -232,11 +260,13 @@ def _is_value(node: ast.AST) -> TypeGuard[ast.expr]:
     return isinstance(node, ast.expr) and not isinstance(node, ast.Slice)
 
 
-def _match(module: ModuleFacts, call: ast.Call) -> tuple[FusedOp, Target] | None:
+def _match(
+    module: ModuleFacts, call: ast.Call, own: tuple[FusedOp, ...]
+) -> tuple[FusedOp, Target] | None:
     for target in module.resolve(call.func):
-        op = lookup(target.name)
+        op = lookup(target.name, own)
         if op is None and not target.name.startswith("torch."):
-            op = lookup(module.project.follow(module, target.name, _LIBRARIES))
+            op = lookup(module.project.follow(module, target.name, _words(own).libraries), own)
         if op is not None:
             return op, target
     return None
@@ -377,7 +407,8 @@ class _Rewriter:
             for statement, sites in by_statement.items()
         }
         uses = [use for rewriter in rewriters.values() for use in rewriter.uses.values()]
-        vocabulary = Vocabulary(self.module, uses)
+        modules = [name for plan in self.plans.values() for name in plan.site.op.imports]
+        vocabulary = Vocabulary(self.module, uses, modules)
         for statement, rewriter in rewriters.items():
             change = rewriter.change(vocabulary)
             if change is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -62,12 +62,15 @@ class Vocabulary:
     """What a file calls torch, its functional module, and helper functions; adds what is missing.
 
     ``uses`` are all the places of the file in which an equivalent is to be written: they share
-    their helpers.
+    their helpers.  ``modules`` are those that the equivalents name in full, of the user's own.
     """
 
-    def __init__(self, module: ModuleFacts, uses: Sequence[Use] = ()) -> None:
+    def __init__(
+        self, module: ModuleFacts, uses: Sequence[Use] = (), modules: Iterable[str] = ()
+    ) -> None:
         self.module = module
         self.uses = uses
+        self.modules = tuple(dict.fromkeys(modules))
 
     @cached_property
     def torch(self) -> str:
@@ -144,6 +147,11 @@ class Vocabulary:
         known = layout.bound_at_top(self.module, "torch.nn.functional")
         if self.functional == "F" and self._uses(used, "F") and not known:
             edits.append(layout.import_edit(self.module, "import torch.nn.functional as F"))
+        edits += [
+            layout.import_edit(self.module, f"import {name}")
+            for name in self.modules
+            if self._uses(used, name) and not layout.imports(self.module, name)
+        ]
         edits += [layout.helper_edit(self.module, text) for text in texts]
         return edits
 

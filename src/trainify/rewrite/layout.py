@@ -294,6 +294,22 @@ def import_edit(module: ModuleFacts, line: str) -> Edit:
     return Edit(offset, offset, line + module.newline)
 
 
+def imports(module: ModuleFacts, name: str) -> bool:
+    """Whether the file imports a module so that it can be named in full: ``import a.b``.
+
+    Raises :class:`CannotPlace` where it has the first name for something else.
+    """
+    root = name.partition(".")[0]
+    if is_taken(module, root) and bound_at_top(module, root) != root:
+        raise CannotPlace(f"the file has the name `{root}` for something else")
+    return any(
+        alias.name == name and alias.asname is None
+        for node in _top_level_imports(module)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    )
+
+
 def _is_future(node: ast.stmt) -> bool:
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
