@@ -181,22 +181,22 @@ class Project:
                 yield other
 
     def summaries(
-        self, module: ModuleFacts, summarize: Callable[[ModuleFacts], T], *words: str
+        self,
+        module: ModuleFacts,
+        summarize: Callable[[ModuleFacts], T],
+        relevant: Callable[[bytes], object],
     ) -> Iterator[T]:
-        """``summarize`` of the other files that contain one of the words; each file is asked once.
+        """``summarize`` of the other files that are relevant by their bytes, each asked once.
 
         A summary holds no tree, so that a big project does not have to be parsed again and again.
         """
         here = Path(module.path).absolute()
-        needles = [word.encode() for word in words]
         for path in self.neighbours(module):
             if path.absolute() == here:
                 continue
             key = summarize, path
             if key not in self._summaries:
-                other = None
-                if any(needle in self._bytes(path) for needle in needles):
-                    other = self.load(path)
+                other = self.load(path) if relevant(self._bytes(path)) else None
                 self._summaries[key] = None if other is None else summarize(other)
             if self._summaries[key] is not None:
                 yield cast("T", self._summaries[key])

@@ -19,7 +19,7 @@ from ..facts.guards import (
     runs_model,
 )
 from ..findings import Edit, Finding, Fix, Safety
-from . import Rule
+from . import Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -109,7 +109,26 @@ loss.backward()
     ),
 )
 
-NEEDLES = (b"no_grad", b"inference_mode", b"set_grad_enabled", b"def generate")
+_MODES = rb"(?:no_grad|inference_mode|set_grad_enabled)"
+_ON_FORWARD = re.compile(
+    rb"@[^\n]*" + _MODES + rb"[^\n]*\n(?:[ \t]*[@#][^\n]*\n)*[^\n]*\bdef forward"
+)
+_START = re.compile(
+    rb"\bdef _?(?:generate|sample|predict|evaluate|infer|complet|chat|stream|text_completion|"
+    rb"beam_search|greedy_|profile|warm|dummy_run|capture)"
+)
+_ALIASED = re.compile(_MODES + rb" as |=[ \t]*[\w.]*" + _MODES + rb"[ \t]*\n")
+
+
+def _may_concern(data: bytes) -> bool:
+    """Whether a file has a mode on a forward, a loss near a mode, or a start of inference."""
+    if b"no_grad" in data or b"inference_mode" in data or b"set_grad_enabled" in data:
+        if b".backward(" in data or _ON_FORWARD.search(data) or _ALIASED.search(data):
+            return True
+    return _START.search(data) is not None
+
+
+NEEDLES: tuple[Needle, ...] = (_may_concern,)
 
 _NOT_TRAINED = re.compile(
     r"teacher|ema|target|momentum|metric|score|inception|lpips|reward|safety|frozen|rotary|rope",
@@ -234,13 +253,6 @@ def _scoped_forwards(module: ModuleFacts) -> Iterator[tuple[FunctionNode, ast.ex
                 yield function, decorator
 
 
-_STARTS = "generate sample predict evaluate infer complet chat stream capture".split()
-_START_WORDS = (
-    *(f"def {word}" for word in _STARTS),
-    *("_completion", "_search", "greedy_decode", "profile", "warm", "dummy_run"),
-)
-
-
 def _is_scoped(module: ModuleFacts, function: FunctionNode) -> bool:
     """Whether every run of the model in a function stands under a scope that is there already."""
     if any(no_grad_scope(module, d, function) for d in function.decorator_list):
@@ -269,7 +281,7 @@ def _forward(module: ModuleFacts, function: FunctionNode, decorator: ast.expr) -
     )
     own = inference_entries(module)
     others = [
-        s for found in module.project.summaries(module, _starts, *_START_WORDS) for s in found
+        s for found in module.project.summaries(module, _starts, _START.search) for s in found
     ]
     look_at = ""
     if own or others:
@@ -369,7 +381,7 @@ def _entries(module: ModuleFacts) -> Iterator[Finding]:
     bare = [f for f in inference_entries(module) if not _is_scoped(module, f)]
     if not bare:
         return
-    for scopes in module.project.summaries(module, _scopes, "no_grad", "inference_mode"):
+    for scopes in module.project.summaries(module, _scopes, _ON_FORWARD.search):
         if scopes:
             yield from (_entry(module, function, scopes[0]) for function in bare)
             return

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.guards import gradient_unwanted
 from ..findings import Finding, Fix
-from . import Rule
+from . import Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -85,15 +86,29 @@ class Head(nn.Module):
     ),
 )
 
-NEEDLES = (
-    *(b", out=", b" *= ", b" /= ", b".mul_(", b".div_(", b".add_(", b".sub_("),
-    *(b".clamp_(", b".pow_(", b".masked_fill_("),
-)
 
 _SAVES_RESULT = frozenset(
     "tanh sigmoid exp expm1 softmax log_softmax rsqrt sqrt reciprocal tan relu selu "
     "logsumexp cumprod prod norm".split()
 )
+# A result that is saved, and the same name changed in place within the next lines.
+_CHANGED = re.compile(
+    rb"\b(\w+)[ \t]*=[^\n=][^\n]*\b(?:%s)\((?:[^\n]*\n){1,8}?[ \t]*\1(?:[ \t]*[-+*/]=|\.\w+_\()"
+    % "|".join(sorted(_SAVES_RESULT)).encode()
+)
+_IN_PLACE = (
+    *(b" *= ", b" /= ", b".mul_(", b".div_(", b".add_(", b".sub_("),
+    *(b".clamp_(", b".pow_(", b".masked_fill_("),
+)
+
+
+def _may_concern(data: bytes) -> bool:
+    if b", out=" in data:
+        return True
+    return any(word in data for word in _IN_PLACE) and _CHANGED.search(data) is not None
+
+
+NEEDLES: tuple[Needle, ...] = (_may_concern,)
 _FACTORIES = frozenset(
     "eye arange linspace logspace full zeros ones empty rand randn randint randperm normal "
     "bernoulli multinomial argmax argmin argsort topk sort".split()
