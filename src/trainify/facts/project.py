@@ -327,6 +327,6 @@ def _python_files(folder: Path) -> tuple[Path, ...] | None:
     return tuple(sorted(found))
 
 
-_MAX_MODULES = 60
+_MAX_MODULES = 8
 _MAX_NEIGHBOURS = 300
 _HIDDEN = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
