@@ -59,31 +59,33 @@ class Project:
 
     # -- other modules --------------------------------------------------------------------------
 
-    def follow(self, module: ModuleFacts, qualified: str, words: tuple[bytes, ...]) -> str:
+    def follow(
+        self, module: ModuleFacts, qualified: str, relevant: Callable[[bytes], object]
+    ) -> str:
         """The name a project's own module re-exports under ``qualified``; itself when it does not.
 
         ``pkg.ops.norm`` is ``vllm._custom_ops.rms_norm`` when ``pkg/ops.py`` imports it so.  Only
-        modules that contain one of the ``words`` are read.
+        modules that are relevant by their bytes are read.
         """
         seen: set[str] = set()
         while qualified not in seen:
             seen.add(qualified)
             if qualified not in self._exports:
-                self._exports[qualified] = self._exported(module, qualified, words)
+                self._exports[qualified] = self._exported(module, qualified, relevant)
             qualified = self._exports[qualified] or qualified
         return qualified
 
     def _exported(
-        self, module: ModuleFacts, qualified: str, words: tuple[bytes, ...]
+        self, module: ModuleFacts, qualified: str, relevant: Callable[[bytes], object]
     ) -> str | None:
         owner, _, name = qualified.rpartition(".")
         if not owner or owner == module.module_name:
             return None
         path = self.find_module(module, owner)
         if path is None:
-            moved = self._exported(module, owner, words)
+            moved = self._exported(module, owner, relevant)
             return f"{moved}.{name}" if moved else None
-        if not any(word in self._bytes(path) for word in words):
+        if not relevant(self._bytes(path)):
             return None
         other = self.load(path)
         for binding in reversed(other.names.bindings(other.tree).get(name, [])) if other else ():

@@ -150,7 +150,6 @@ class _Words:
         # A package of the user's own calls its kernels through relative imports.
         names = dict.fromkeys(name.rpartition(".")[2].encode() for op in own for name in op.names)
         self.stems = (*_STEMS, *names)
-        self.libraries = (*(root.encode() for root in self.roots), *names)
         packages = "|".join(root for root in self.roots if "." not in root)
         self._import = rf"[ \t]*(?:from|import)[ \t]+(?:{packages})\b"
         self._whole = tuple(root for root in self.roots if "." in root)
@@ -168,6 +167,10 @@ class _Words:
             *(root.encode() for root in self._whole),
             *self.stems,
         )
+
+    def exports(self, data: bytes) -> bool:
+        """Whether a file may hand on an op under a name of its own."""
+        return any(n(data) if callable(n) else n in data for n in self.needles)
 
     @cached_property
     def imports(self) -> re.Pattern[str]:
@@ -266,7 +269,7 @@ def _match(
     for target in module.resolve(call.func):
         op = lookup(target.name, own)
         if op is None and not target.name.startswith("torch."):
-            op = lookup(module.project.follow(module, target.name, _words(own).libraries), own)
+            op = lookup(module.project.follow(module, target.name, _words(own).exports), own)
         if op is not None:
             return op, target
     return None
