@@ -69,6 +69,25 @@ def common() -> dict[str, Any]:
         "scale": 3.0,
         "add_back": False,
         "x0": _x(T, H),
+        "mat_a": _x(T, H),
+        "mat_b": _x(H, 3),
+        "hidden_states": _x(T, H),
+        "router_weights": _x(3, H),
+        "out_dtype": torch.float32,
+        "output_dtype": torch.float32,
+        "quant_dtype": torch.float8_e4m3fn,
+        "mat2": torch.randint(-9, 9, (3, H), dtype=torch.int8),
+        "scales": _x(3),
+        "mat1": _x(T, 3),
+        "other": _x(T, H),
+        "ORI_W": _x(3, H),
+        "MKL_W": _x(3, H),
+        "B": _x(3),
+        "batch_size": 1,
+        "normalized_shape": (H,),
+        "num_groups": 2,
+        "input_x": _x(T, H),
+        "swiglu_limit": 2.0,
     }
 
 
@@ -169,7 +188,169 @@ def state_step() -> dict[str, Any]:
     )  # fmt: skip
 
 
+def awq() -> dict[str, Any]:
+    qweight = torch.randint(-(2**31), 2**31, (H, 1), dtype=torch.int64).int()
+    qzeros = torch.randint(-(2**31), 2**31, (2, 1), dtype=torch.int64).int()
+    scales = _x(2, 8)
+    x = _x(T, H)
+    return {
+        **dict.fromkeys(("input", "x", "in_feats", "_in_feats"), x),
+        **dict.fromkeys(("qweight", "kernel", "_kernel"), qweight),
+        **dict.fromkeys(("scales", "scaling_factors", "_scaling_factors"), scales),
+        **dict.fromkeys(("qzeros", "zeros", "_zeros"), qzeros),
+        "split_k_iters": 8,
+    }
+
+
+def bnb() -> dict[str, Any]:
+    return _family(
+        A=_x(T, 8), B=torch.randint(256, (12, 1)).to(torch.uint8), shapeB=(3, 8), absmax=_x(6),
+        code=_x(16), blocksize=4,
+    )  # fmt: skip
+
+
+def scaled() -> dict[str, Any]:
+    a, b, rows, columns = _x(T, H), _x(H, 3), _x(T, 1), _x(1, 3)
+    return _family(
+        a=a, b=b, mat_a=a, mat_b=b, scale_a=rows, scale_b=columns, scales_a=rows,
+        scales_b=columns, bias=_x(3),
+    )  # fmt: skip
+
+
+def blocks() -> dict[str, Any]:
+    values = _family(A=_x(T, 4), B=_x(6, 4), As=_x(T, 2), Bs=_x(3, 2), block_size=(2, 2))
+    return {
+        **values,
+        "XQ": _x(T, 4),
+        "WQ": _x(6, 4),
+        "x_scale": _x(T, 1),
+        "w_scale": _x(1, 1),
+        "dtype": torch.float32,
+    }
+
+
+def experts() -> dict[str, Any]:
+    return _family(
+        hidden_states=_x(T, 4), w1=_x(5, 6, 4), w2=_x(5, 4, 3), topk_weights=_x(T, 2),
+        topk_ids=torch.stack([torch.randperm(5)[:2] for _ in range(T)]), gating_output=_x(T, 5),
+        topk=2, renormalize=True,
+    )  # fmt: skip
+
+
+def gating() -> dict[str, Any]:
+    ids = torch.zeros(T, 2, dtype=torch.int32)
+    return _family(
+        gating_output=_x(T, 6), topk_weights=_x(T, 2), topk_ids=ids, topk_indices=ids,
+        token_expert_indices=ids, topk=2, renormalize=False, renorm=False, num_expert_group=3,
+        topk_group=2, scoring_func="softmax", correction_bias=None, e_score_correction_bias=None,
+    )  # fmt: skip
+
+
+def shard() -> dict[str, Any]:
+    ids = torch.tensor([0, 2, 5, 7, 11])
+    return _family(
+        input_ids=ids, input_=ids, weight=_x(9, 4), org_vocab_start_index=2,
+        org_vocab_end_index=6, num_org_vocab_padding=1, added_vocab_start_index=10,
+        added_vocab_end_index=13, vob_start_id=2, vob_end_id=8,
+    )  # fmt: skip
+
+
+def natural() -> dict[str, Any]:
+    v, s = _x(T, HEADS, D), _x(T, HEADS)
+    return _family(
+        v_a=v, s_a=s, v_b=-v, s_b=-s, v_merged=v, s_merged=s,
+        prefix_output=v, prefix_lse=s, suffix_output=-v, suffix_lse=-s,
+    )  # fmt: skip
+
+
+def paged_varlen() -> dict[str, Any]:
+    cache = _x(5, PAGE, KV_HEADS, D)
+    return _family(
+        q=_x(3, HEADS, D), k=cache, v=cache + 1, cu_seqlens_q=torch.tensor([0, 1, 3]),
+        seqused_k=torch.tensor([3, 4]), block_table=torch.tensor([[0, 2], [1, 3]]),
+        softmax_scale=0.5, causal=True, window_size=(2, -1), softcap=5.0,
+    )  # fmt: skip
+
+
+def latent() -> dict[str, Any]:
+    return _family(
+        q_nope=_x(2, HEADS, 3), q_pe=_x(2, HEADS, 2), kv_c_and_k_pe_cache=_x(5, PAGE, 5),
+        seq_lens=torch.tensor([3, 4]), page_table=torch.tensor([[0, 2], [1, 3]]), sm_scale=0.5,
+    )  # fmt: skip
+
+
+def sinks() -> dict[str, Any]:
+    return _family(
+        q=_x(2, 2, 2, 2, 3), k=_x(2, 3, 2, 3), v=_x(2, 3, 2, 3), sinks=_x(4), sm_scale=0.5,
+        bandwidth=2, start_q=torch.tensor([1]),
+    )  # fmt: skip
+
+
+def styled() -> dict[str, Any]:
+    x, angles = _x(3, 2, HEADS, 6), _x(5, 1, 1, 2)
+    values = dict.fromkeys(("input", "input_x", "input_y", "output", "output_x", "output_y"), x)
+    return {
+        **values, "freqs": angles[:3], "rotate_style": 1, "reuse_freqs_front_part": True,
+        "nope_first": True,
+    }  # fmt: skip
+
+
+def styled_tables() -> dict[str, Any]:
+    return {**styled(), "cos": styled()["freqs"].cos(), "sin": styled()["freqs"].sin()}
+
+
+def styled_positions() -> dict[str, Any]:
+    at = torch.tensor([[0, 1], [1, 0], [0, 0]])
+    return {**styled_tables(), "positions": at, "offsets": at}
+
+
+def conv() -> dict[str, Any]:
+    return _family(
+        x=_x(2, D, 5), weight=_x(D, 3), bias=_x(D), activation="silu", silu_activation=True
+    )
+
+
+def delta() -> dict[str, Any]:
+    return _family(
+        q=_x(1, 3, 1, D), k=_x(1, 3, 1, D), v=_x(1, 3, 2, 3), g=-_x(1, 3, 2).abs(),
+        beta=_x(1, 3, 2).sigmoid(), initial_state=_x(1, 2, D, 3), output_final_state=True,
+    )  # fmt: skip
+
+
+def flat_layer() -> dict[str, Any]:
+    return _family(input=_x(2, 4, 3), weight=_x(4), bias=_x(4))
+
+
 FAMILIES = {
+    "awq_matmul": awq,
+    "bnb_4bit_matmul": bnb,
+    "scaled_mm": scaled,
+    "block_scaled_mm": blocks,
+    "moe_experts": experts,
+    "fused_moe": experts,
+    "softmax_topk": gating,
+    "softmax_topk_rows": gating,
+    "sigmoid_topk": gating,
+    "grouped_topk": gating,
+    "embedding_shard": shard,
+    "vocab_parallel_embedding": shard,
+    "merge_natural": natural,
+    "combine": lambda: {"out_partial": _x(2, T, HEADS, D), "lse_partial": _x(2, T, HEADS)},
+    "attention_in_layout": lambda: {name: _x(2, HEADS, 3, D) for name in "qkv"},
+    "paged_varlen_attention": paged_varlen,
+    "mla_decode": latent,
+    "attention_with_sinks": sinks,
+    "rotate_by_style": styled_tables,
+    "rotate_both_by_style": styled_tables,
+    "rotate_by_angles": styled,
+    "rotate_both_by_angles": styled,
+    "rotate_at_positions": styled_positions,
+    "rotate_both_at_positions": styled_positions,
+    "causal_conv1d": conv,
+    "gated_delta_rule": delta,
+    "group_norm": flat_layer,
+    "rms_norm_fp8": lambda: {"scale": torch.ones(1)},
+    "fused_add_rms_norm_fp8": lambda: {"scale": torch.ones(1)},
     "causal_conv1d_update": conv_step,
     "selective_state_update": state_step,
     "rms_norm_maybe_add": lambda: {"residual": None},
@@ -201,4 +382,39 @@ FAMILIES = {
     "paged_attention": paged,
     "single_prefill": single,
     "single_decode": lambda: {**single(), "q": _x(HEADS, D)},
+}
+
+
+def _one(**values: Any) -> Any:
+    return lambda: values
+
+
+# By the first name of an op whose equivalent calls no reference function, or has unusual arguments.
+ROWS = {
+    "torch.ops.aten.mm.dtype": _one(mat2=_x(H, 3)),
+    "torch.ops.aten.bmm.dtype": _one(self=_x(2, 3, 4), mat2=_x(2, 4, 5)),
+    "torch.ops.aten._addmm_activation": _one(self=_x(3), mat1=_x(T, H), mat2=_x(H, 3), beta=2.0),
+    "torch.ops.trtllm.cublas_mm": _one(bias=_x(3)),
+    "flashinfer.mm_bf16": _one(a=_x(T, H), b=_x(H, 3)),
+    "flashinfer.bmm_bf16": _one(A=_x(2, 3, 4), B=_x(2, 4, 5)),
+    "flashinfer.tgv_gemm_sm100": _one(a=_x(T, H), b=_x(H, 3), bias=_x(3)),
+    "torch.ops.torch_ipex.add_rmsnorm": _one(input1=_x(T, H)),
+    "torch.ops.sgl_kernel.apply_rope_pos_ids_cos_sin_cache": _one(interleave=True),
+    "sgl_kernel.concat_mla_absorb_q": _one(a=_x(T, HEADS, 3), b=_x(T, HEADS, 2)),
+    "torch.ops.sgl_kernel.concat_mla_absorb_q": _one(a=_x(T, HEADS, 3), b=_x(T, HEADS, 2)),
+    "sgl_kernel.concat_mla_k": _one(k_nope=_x(T, HEADS, 3), k_rope=_x(T, 1, 2)),
+    "torch.ops._C_cache_ops.concat_mla_q": _one(ql_nope=_x(T, HEADS, 3), q_pe=_x(T, HEADS, 2)),
+    "sgl_kernel.moe_sum": _one(input_tensor=_x(T, 2, 3)),
+    "vllm._custom_ops.shuffle_rows": _one(
+        input_tensor=_x(T, 3), dst2src_map=torch.tensor([2, 0, 2])
+    ),
+    "torch.ops._moe_C.shuffle_rows": _one(
+        input_tensor=_x(T, 3), dst2src_map=torch.tensor([2, 0, 2])
+    ),
+    "lmdeploy.pytorch.kernels.cuda.fused_moe.moe_reduce": _one(
+        hidden_states=_x(T, 2, 3), topk_weights=_x(T, 2)
+    ),
+    "intel_extension_for_pytorch.llm.functional.varlen_attention": _one(
+        seqlen_q=torch.tensor([0, 2, T]), seqlen_k=torch.tensor([0, 2, T]), softmax_scale=0.5
+    ),
 }

@@ -21,6 +21,7 @@ from packaging.version import Version
 
 import trainify.reference
 from tests.catalog.examples import FAMILIES, common
+from tests.catalog.examples import ROWS as EXAMPLES
 from trainify.catalog import CONSTANTS, RETURNED, FusedOp, all_ops, lookup, parse_schema, roots
 
 ROWS = all_ops()
@@ -134,6 +135,7 @@ def example(op: FusedOp) -> dict[str, Any]:
         assert isinstance(call.func, ast.Name)
         if call.func.id in FAMILIES:
             values |= FAMILIES[call.func.id]()
+    values |= EXAMPLES.get(op.names[0], dict)()
     arguments: dict[str, Any] = {}
     for a in op.signature.arguments:
         if a.default is not None and (a.name in op.unsupported or a.name not in values):

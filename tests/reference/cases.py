@@ -14,7 +14,17 @@ from typing import Any
 
 import torch
 
-from trainify.reference import activation, attention, norm, rope, softmax, state_space
+from trainify.reference import (
+    activation,
+    attention,
+    embedding,
+    matmul,
+    moe,
+    norm,
+    rope,
+    softmax,
+    state_space,
+)
 
 Tensor = torch.Tensor
 EPS = 1e-5
@@ -1190,4 +1200,628 @@ SOFTMAXES = [
     ),
 ]
 
-CASES = [*NORMS, *ACTIVATIONS, *ROPES, *ATTENTIONS, *STATE_SPACES, *SOFTMAXES]
+
+# Quantizing norms.  Codes lie well within the range, so that the straight-through gradient is exact.
+
+
+def to_codes(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rounded to 8 bits; as it is in float64, where gradients are checked."""
+    if x.dtype == torch.float64:
+        return x
+    return (x if dtype.is_floating_point else torch.round(x)).to(dtype).to(torch.float32)
+
+
+def expect_rms_norm_fp8(x: Tensor, weight: Tensor, scale: Tensor, eps: float) -> Tensor:
+    codes = normed(x, eps) * wide(weight) / wide(scale)
+    return to_codes(codes.clamp(-448, 448), torch.float8_e4m3fn).to(x.dtype)
+
+
+def expect_dynamic_quant(
+    x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    y = normed(x, eps) * wide(weight)
+    limit = 448 if dtype.is_floating_point else 127
+    scale = y.abs().max(-1, keepdim=True).values / limit
+    return to_codes(y / scale, dtype).to(x.dtype), scale
+
+
+def draw_fp8_norm(draw: Draw) -> tuple[Any, ...]:
+    x, weight, eps = draw_norm(draw)
+    return (
+        x,
+        weight,
+        draw.tensor(1).abs().to(torch.promote_types(draw.dtype, torch.float32)) + 0.5,
+        eps,
+    )
+
+
+NORMS += [
+    Case(
+        norm.quantize_through,
+        lambda draw: (
+            draw.tensor(4, 3, scale=9).to(torch.promote_types(draw.dtype, torch.float32)),
+            draw.random.choice((torch.int8, torch.float8_e4m3fn)),
+        ),
+        to_codes,
+    ),
+    Case(norm.rms_norm_fp8, draw_fp8_norm, expect_rms_norm_fp8),
+    Case(
+        norm.fused_add_rms_norm_fp8,
+        lambda draw: (lambda x, w, s, eps: (x, draw.tensor(*x.shape), w, s, eps))(
+            *draw_fp8_norm(draw)
+        ),
+        lambda x, r, w, s, eps: (expect_rms_norm_fp8(x + r, w, s, eps), x + r),
+    ),
+    Case(
+        norm.rms_norm_dynamic_quant,
+        lambda draw: (*draw_norm(draw), draw.random.choice((torch.int8, torch.float8_e4m3fn))),
+        expect_dynamic_quant,
+    ),
+    Case(
+        norm.group_norm,
+        lambda draw: (draw.tensor(2, 4, 3), 2, draw.tensor(4), draw.tensor(4), EPS),
+        lambda x, groups, w, b, eps: (
+            standardized(x.reshape(2, groups, -1), eps).view(x.shape) * wide(w)[:, None]
+            + wide(b)[:, None]
+        ).to(x.dtype),
+    ),
+]
+
+
+# Products with quantized weights.
+
+
+def draw_scaled(draw: Draw) -> tuple[Any, ...]:
+    m, k, n = draw.size(), draw.size(), draw.size()
+    rows, columns = draw.random.choice(((m, n), (1, 1)))
+    return (
+        draw.tensor(m, k),
+        draw.tensor(k, n),
+        draw.tensor(rows, 1),
+        draw.tensor(columns, 1) if draw.flag() else draw.tensor(columns),
+        draw.dtype,
+        draw.tensor(n) if draw.flag() else None,
+    )
+
+
+def expect_scaled(
+    a: Tensor, b: Tensor, sa: Tensor, sb: Tensor, dtype: torch.dtype, bias: Tensor | None
+) -> Tensor:
+    left = wide(a) * wide(sa).flatten()[:, None]
+    out = left @ (wide(b) * wide(sb).flatten()[None])
+    return (out if bias is None else out + wide(bias)).to(dtype)
+
+
+def expect_blocks(
+    a: Tensor, b: Tensor, sa: Tensor, sb: Tensor, n: int, k: int, dtype: torch.dtype
+) -> Tensor:
+    out = torch.zeros(len(a), len(b), dtype=wide(a).dtype)
+    for i in range(len(a)):
+        for j in range(len(b)):
+            for c in range(a.shape[1]):
+                left = wide(a)[i, c] * wide(sa)[i, c // k]
+                out[i, j] += left * wide(b)[j, c] * wide(sb)[j // n, c // k]
+    return out.to(dtype)
+
+
+def pack_awq(codes: Tensor) -> Tensor:
+    """Columns 8 i + (0, 2, 4, 6, 1, 3, 5, 7) into nibbles 0 to 7 of int32 i."""
+    packed = torch.zeros(codes.shape[0], codes.shape[1] // 8, dtype=torch.int64)
+    for nibble, column in enumerate((0, 2, 4, 6, 1, 3, 5, 7)):
+        packed |= codes[:, column::8].long() << 4 * nibble
+    return torch.where(packed >= 2**31, packed - 2**32, packed).int()
+
+
+def draw_awq(draw: Draw) -> tuple[Any, ...]:
+    groups, group = draw.size(1, 2), draw.size(1, 3)
+    codes, zeros = draw.integers(16, groups * group, 16), draw.integers(16, groups, 16)
+    return pack_awq(codes), draw.tensor(groups, 16), pack_awq(zeros)
+
+
+def expect_awq(qweight: Tensor, scales: Tensor, qzeros: Tensor) -> Tensor:
+    k, n = len(qweight), scales.shape[1]
+    order = (0, 2, 4, 6, 1, 3, 5, 7)
+    out = torch.zeros(k, n, dtype=scales.dtype)
+    for row in range(k):
+        group = row // (k // len(scales))
+        for column in range(n):
+            shift = 4 * order.index(column % 8)
+            code = int(qweight[row, column // 8]) >> shift & 15
+            zero = int(qzeros[group, column // 8]) >> shift & 15
+            out[row, column] = (code - zero) * scales[group, column]
+    return out
+
+
+def draw_bnb(draw: Draw) -> tuple[Any, ...]:
+    n, blocks = draw.size(1, 3), draw.size(1, 2)
+    dtype = torch.promote_types(draw.dtype, torch.float32)
+    packed = draw.integers(256, n * blocks * 2, 1).to(torch.uint8)
+    return packed, (n, 4 * blocks), draw.tensor(n * blocks).to(dtype), draw.tensor(16).to(dtype), 4
+
+
+def expect_bnb(
+    packed: Tensor, shape: tuple[int, int], absmax: Tensor, code: Tensor, block: int
+) -> Tensor:
+    values = []
+    for byte in packed.flatten().tolist():
+        values += [code[byte // 16], code[byte % 16]]
+    scaled = [v * absmax[i // block] for i, v in enumerate(values)]
+    return torch.stack(scaled).view(shape)
+
+
+MATMULS = [
+    Case(matmul.scaled_mm, draw_scaled, expect_scaled),
+    Case(
+        matmul.block_scaled_mm,
+        lambda draw: (
+            draw.tensor(2, 5),
+            draw.tensor(3, 5),
+            draw.tensor(2, 3),
+            draw.tensor(2, 3),
+            2,
+            2,
+            draw.dtype,
+        ),
+        expect_blocks,
+    ),
+    Case(matmul.awq_weight, draw_awq, expect_awq),
+    Case(
+        matmul.awq_matmul,
+        lambda draw: (lambda w: (draw.tensor(2, len(w[0]), scale=0.1), *w))(draw_awq(draw)),
+        lambda x, *w: (wide(x) @ wide(expect_awq(*w))).to(x.dtype),
+    ),
+    Case(matmul.bnb_4bit_weight, draw_bnb, expect_bnb),
+    Case(
+        matmul.bnb_4bit_matmul,
+        lambda draw: (lambda w: (draw.tensor(2, w[1][1]), *w))(draw_bnb(draw)),
+        lambda x, *w: (wide(x) @ wide(expect_bnb(*w).to(x.dtype)).t()).to(x.dtype),
+    ),
+]
+
+
+# Mixtures of experts.
+
+
+def expect_topk(scores: Tensor, choice: Tensor, k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
+    ids = choice.argsort(dim=-1, descending=True)[:, :k]
+    weights = torch.stack([row[chosen] for row, chosen in zip(scores, ids, strict=True)])
+    return weights / weights.sum(-1, keepdim=True) if renormalize else weights, ids.int()
+
+
+def expect_softmax_topk(gating: Tensor, k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
+    scores = expect_softmax(wide(gating))
+    return expect_topk(scores, scores, k, renormalize)
+
+
+def expect_sigmoid_topk(
+    gating: Tensor, k: int, renormalize: bool, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    scores = 1 / (1 + torch.exp(-wide(gating)))
+    return expect_topk(scores, scores if bias is None else scores + wide(bias), k, renormalize)
+
+
+def expect_grouped_topk(
+    gating: Tensor,
+    k: int,
+    renormalize: bool,
+    groups: int,
+    kept: int,
+    scoring: str,
+    scale: float,
+    bias: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    scores = (
+        1 / (1 + torch.exp(-wide(gating))) if scoring == "sigmoid" else expect_softmax(wide(gating))
+    )
+    choice = (scores if bias is None else scores + wide(bias)).detach().clone()
+    size = choice.shape[1] // groups
+    for row in choice:
+        parts = [row[i * size : (i + 1) * size] for i in range(groups)]
+        worth = [
+            float(p.max()) if bias is None else float(p.sort(descending=True).values[:2].sum())
+            for p in parts
+        ]
+        for i in sorted(range(groups), key=lambda i: worth[i])[: groups - kept]:
+            parts[i][:] = -torch.inf
+    weights, ids = expect_topk(scores, choice, k, renormalize)
+    return weights * scale, ids
+
+
+def draw_gating(draw: Draw, experts: int = 4) -> Tensor:
+    """Scores that lie apart, so that small steps change no choice."""
+    order = torch.stack([torch.randperm(experts, generator=draw.generator) for _ in range(3)])
+    return (order * 0.5 + draw.tensor(3, experts, scale=0.02)).to(draw.dtype)
+
+
+def draw_experts(draw: Draw) -> tuple[Any, ...]:
+    ids = torch.stack([torch.randperm(4, generator=draw.generator)[:2] for _ in range(3)])
+    return (
+        draw.tensor(3, 2),
+        draw.tensor(4, 6, 2),
+        draw.tensor(4, 2, 3),
+        draw.tensor(3, 2).to(torch.promote_types(draw.dtype, torch.float32)),
+        ids,
+    )
+
+
+def expect_experts(x: Tensor, w1: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+    out = []
+    for token, chosen, shares in zip(x, ids, weights, strict=True):
+        total = torch.zeros(len(token), dtype=wide(x).dtype)
+        for expert, share in zip(chosen.tolist(), shares, strict=True):
+            hidden = (wide(w1[expert]) @ wide(token)).to(x.dtype)
+            inner = silu(hidden[:3]) * hidden[3:]
+            total = total + wide(share) * wide((wide(w2[expert]) @ wide(inner)).to(x.dtype))
+        out.append(total)
+    return torch.stack(out).to(x.dtype)
+
+
+def expect_rows(weights_and_ids: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    weights, ids = weights_and_ids
+    rows = [[j * len(ids) + t for j in range(ids.shape[1])] for t in range(len(ids))]
+    return weights, ids, torch.tensor(rows).int()
+
+
+EXPERTS = [
+    Case(
+        moe.softmax_topk,
+        lambda draw: (draw_gating(draw), 2, draw.flag()),
+        expect_softmax_topk,
+    ),
+    Case(
+        moe.softmax_topk_rows,
+        lambda draw: (draw_gating(draw), 2, draw.flag()),
+        lambda *args: expect_rows(expect_softmax_topk(*args)),
+    ),
+    Case(
+        moe.sigmoid_topk,
+        lambda draw: (
+            draw_gating(draw),
+            2,
+            draw.flag(),
+            draw.tensor(4, scale=0.01) if draw.flag() else None,
+        ),
+        expect_sigmoid_topk,
+    ),
+    Case(
+        moe.grouped_topk,
+        lambda draw: (
+            draw_gating(draw, 6),
+            2,
+            draw.flag(),
+            3,
+            2,
+            draw.random.choice(("softmax", "sigmoid")),
+            2.5,
+            draw.tensor(6, scale=0.001) if draw.flag() else None,
+        ),
+        expect_grouped_topk,
+    ),
+    Case(moe.moe_experts, draw_experts, expect_experts),
+    Case(
+        moe.fused_moe,
+        lambda draw: (*draw_experts(draw)[:3], draw_gating(draw), 2, draw.flag()),
+        lambda x, w1, w2, gating, k, renormalize: expect_experts(
+            x, w1, w2, *expect_softmax_topk(gating, k, renormalize)
+        ),
+    ),
+]
+
+
+# Embeddings.
+
+
+def expect_shard(ids: Tensor, weight: Tensor, *ranges: tuple[int, int, int]) -> Tensor:
+    """Each range is (first id, last id + 1, row of the first)."""
+    out = torch.zeros(*ids.shape, weight.shape[1], dtype=weight.dtype)
+    for place, number in enumerate(ids.tolist()):
+        for start, end, row in ranges:
+            if start <= number < end:
+                out[place] = weight[row + number - start]
+    return out
+
+
+EMBEDDINGS = [
+    Case(
+        embedding.embedding_shard,
+        lambda draw: (draw.integers(9, 6), draw.tensor(4, 3), 2, 6),
+        lambda ids, w, start, end: expect_shard(ids, w, (start, end, 0)),
+    ),
+    Case(
+        embedding.vocab_parallel_embedding,
+        lambda draw: (draw.integers(14, 9), draw.tensor(8, 3), 2, 6, 1, 10, 13),
+        lambda ids, w, start, end, padding, a, b: expect_shard(
+            ids, w, (start, end, 0), (a, b, end - start + padding)
+        ),
+    ),
+]
+
+
+# More attention.
+
+
+def expect_natural(v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor) -> tuple[Tensor, Tensor]:
+    v, s = expect_merge(v_a, s_a / math.log(2), v_b, s_b / math.log(2))
+    return v, s * math.log(2)
+
+
+def draw_paged_varlen(draw: Draw) -> tuple[Any, ...]:
+    q_lens, k_lens = [draw.size(1, 2), draw.size(1, 3)], torch.tensor([3, 4])
+    return (
+        draw.tensor(sum(q_lens), 2, 4),
+        draw.tensor(5, 2, 1, 4),
+        draw.tensor(5, 2, 1, 4),
+        packed(q_lens),
+        k_lens,
+        torch.randperm(5, generator=draw.generator)[:4].view(2, 2),
+        *draw_options(draw),
+    )
+
+
+def expect_paged_varlen(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cu_q: Tensor,
+    k_lens: Tensor,
+    table: Tensor,
+    *options: Any,
+) -> Tensor:
+    out = []
+    for i, pages in enumerate(table.tolist()):
+        k, v = (torch.cat([c[p] for p in pages])[: k_lens[i]] for c in (k_cache, v_cache))
+        rows = q[cu_q[i] : cu_q[i + 1]]
+        out.append(expect_attention(rows[None], k[None], v[None], *options)[0])
+    return torch.cat(out)
+
+
+def expect_mla(
+    q_nope: Tensor, q_pe: Tensor, cache: Tensor, lengths: Tensor, table: Tensor, scale: float
+) -> Tensor:
+    out = []
+    for b in range(len(q_nope)):
+        rows = torch.cat([cache[p] for p in table[b].tolist()])[: lengths[b]]
+        heads = []
+        for h in range(q_nope.shape[1]):
+            query = wide(torch.cat((q_nope[b, h], q_pe[b, h])))
+            weights = torch.softmax(wide(rows) @ query * scale, 0)
+            heads.append(weights @ wide(rows[:, : q_nope.shape[2]]))
+        out.append(torch.stack(heads))
+    return torch.stack(out).to(q_nope.dtype)
+
+
+def expect_sinks(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor,
+    scale: float,
+    bandwidth: int | None,
+    start: Tensor,
+) -> Tensor:
+    out = torch.zeros(q.shape, dtype=wide(q).dtype)
+    for b in range(q.shape[0]):
+        for i in range(q.shape[1]):
+            at = i + int(start)
+            first = max(0, at - bandwidth + 1) if bandwidth else 0
+            seen = slice(first, at + 1)
+            for h in range(q.shape[2]):
+                for m in range(q.shape[3]):
+                    scores = wide(k[b, seen, h]) @ wide(q[b, i, h, m]) * scale
+                    power = torch.exp(scores)
+                    total = power.sum() + torch.exp(wide(sinks)[h * q.shape[3] + m])
+                    out[b, i, h, m] = power / total @ wide(v[b, seen, h])
+    return out.flatten(2).to(q.dtype)
+
+
+def draw_layout(draw: Draw) -> tuple[Any, ...]:
+    layout = draw.random.choice(("HND", "NHD"))
+    shape = (2, 2, 3, 4) if layout == "HND" else (2, 3, 2, 4)
+    return *(draw.tensor(*shape) for _ in range(3)), layout, draw.flag(), 0.6
+
+
+def expect_layout(
+    q: Tensor, k: Tensor, v: Tensor, layout: str, causal: bool, scale: float
+) -> Tensor:
+    if layout == "HND":
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    out = expect_attention(q, k, v, scale, causal)
+    return out.transpose(1, 2) if layout == "HND" else out
+
+
+ATTENTIONS += [
+    Case(attention.merge_natural, draw_merge, expect_natural),
+    Case(
+        attention.combine,
+        lambda draw: (
+            torch.stack((m := draw_merge(draw))[0::2]),
+            torch.stack(m[1::2]),
+        ),
+        lambda v, s: expect_natural(v[0], s[0], v[1], s[1]),
+    ),
+    Case(attention.attention_in_layout, draw_layout, expect_layout),
+    Case(attention.paged_varlen_attention, draw_paged_varlen, expect_paged_varlen),
+    Case(
+        attention.mla_decode,
+        lambda draw: (
+            draw.tensor(2, 2, 3),
+            draw.tensor(2, 2, 2),
+            draw.tensor(5, 2, 5),
+            torch.tensor([3, 4]),
+            torch.randperm(5, generator=draw.generator)[:4].view(2, 2),
+            0.4,
+        ),
+        expect_mla,
+    ),
+    Case(
+        attention.attention_with_sinks,
+        lambda draw: (
+            draw.tensor(2, 2, 2, 2, 3),
+            draw.tensor(2, 3, 2, 3),
+            draw.tensor(2, 3, 2, 3),
+            draw.tensor(4),
+            0.5,
+            draw.random.choice((None, 0, 2)),
+            torch.tensor([1]),
+        ),
+        expect_sinks,
+    ),
+]
+
+
+# aiter's rotations.
+
+
+def draw_style(draw: Draw) -> tuple[Any, ...]:
+    style, reuse, nope_first = draw.random.choice((0, 1)), draw.flag(), draw.flag()
+    features = draw.random.choice((4, 6))
+    angles = torch.randn(3, 1, 1, 2 if reuse else 4, generator=draw.generator)
+    return draw.tensor(3, 2, 2, features), angles.to(draw.dtype), style, reuse, nope_first
+
+
+def expect_style(
+    x: Tensor, cos: Tensor, sin: Tensor, style: int, reuse: bool, nope_first: bool
+) -> Tensor:
+    pairs = cos.shape[-1] if reuse else cos.shape[-1] // 2
+    offset = x.shape[-1] - 2 * pairs if nope_first else 0
+    out = wide(x).clone()
+    for p in range(pairs):
+        i, j = (p, p + pairs) if style == 0 else (2 * p, 2 * p + 1)
+        ci, cj = (p, p) if reuse else (i, j)
+        a, b = wide(x)[..., offset + i], wide(x)[..., offset + j]
+        out[..., offset + i] = a * wide(cos)[..., ci] - b * wide(sin)[..., ci]
+        out[..., offset + j] = b * wide(cos)[..., cj] + a * wide(sin)[..., cj]
+    return out.to(x.dtype)
+
+
+def draw_tables_by_style(draw: Draw, *, both: bool = False, positions: bool = False) -> Any:
+    x, angles, *rest = draw_style(draw)
+    xs = (x, draw.tensor(*x.shape)) if both else (x,)
+    at = (draw.integers(3, 3, 2),) if positions else ()
+    return *xs, angles.cos(), angles.sin(), *at, *rest
+
+
+def at_positions(cos: Tensor, positions: Tensor) -> Tensor:
+    rows = [[cos[int(p), 0, 0] for p in row] for row in positions]
+    return torch.stack([torch.stack(row) for row in rows])[:, :, None]
+
+
+ROPES += [
+    Case(rope.rotate_by_style, draw_tables_by_style, expect_style),
+    Case(
+        rope.rotate_by_angles,
+        draw_style,
+        lambda x, angles, *rest: expect_style(x, wide(angles).cos(), wide(angles).sin(), *rest),
+    ),
+    Case(
+        rope.rotate_both_by_angles,
+        lambda draw: (lambda x, *rest: (x, draw.tensor(*x.shape), *rest))(*draw_style(draw)),
+        lambda x, y, angles, *rest: tuple(
+            expect_style(t, wide(angles).cos(), wide(angles).sin(), *rest) for t in (x, y)
+        ),
+    ),
+    Case(
+        rope.rotate_both_by_style,
+        lambda draw: draw_tables_by_style(draw, both=True),
+        lambda x, y, *rest: (expect_style(x, *rest), expect_style(y, *rest)),
+    ),
+    Case(
+        rope.rotate_at_positions,
+        lambda draw: draw_tables_by_style(draw, positions=True),
+        lambda x, cos, sin, at, *rest: expect_style(
+            x, at_positions(cos, at), at_positions(sin, at), *rest
+        ),
+    ),
+    Case(
+        rope.rotate_both_at_positions,
+        lambda draw: draw_tables_by_style(draw, both=True, positions=True),
+        lambda x, y, cos, sin, at, *rest: tuple(
+            expect_style(t, at_positions(cos, at), at_positions(sin, at), *rest) for t in (x, y)
+        ),
+    ),
+]
+
+
+# Sequences through state space models.
+
+
+def expect_conv(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
+    out = torch.zeros(x.shape, dtype=wide(x).dtype)
+    width = weight.shape[1]
+    for t in range(x.shape[2]):
+        for j in range(width):
+            if t - (width - 1) + j >= 0:
+                out[:, :, t] += wide(weight)[:, j] * wide(x)[:, :, t - (width - 1) + j]
+    out = out if bias is None else out + wide(bias)[:, None]
+    return (out / (1 + torch.exp(-out)) if activation else out).to(x.dtype)
+
+
+def draw_delta(draw: Draw) -> tuple[Any, ...]:
+    steps = draw.size(1, 3)
+    return (
+        draw.tensor(1, steps, 1, 3),
+        draw.tensor(1, steps, 1, 3),
+        draw.tensor(1, steps, 2, 2),
+        -draw.tensor(1, steps, 2).abs(),
+        torch.sigmoid(draw.tensor(1, steps, 2)),
+        draw.random.choice((None, 0.7)),
+        draw.tensor(1, 2, 3, 2) if draw.flag() else None,
+        True,
+        draw.flag(),
+    )
+
+
+def expect_delta(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None,
+    state: Tensor | None,
+    _final: bool,
+    normalize: bool,
+) -> tuple[Tensor, Tensor]:
+    heads, size = v.shape[2], k.shape[3]
+    q, k = wide(q), wide(k)
+    if normalize:
+        q, k = (t / torch.sqrt((t * t).sum(-1, keepdim=True) + 1e-6) for t in (q, k))
+    out, last = torch.zeros(v.shape, dtype=q.dtype), []
+    for h in range(heads):
+        memory = torch.zeros(size, v.shape[3], dtype=q.dtype)
+        memory = memory if state is None else wide(state)[0, h]
+        for t in range(v.shape[1]):
+            key, query = k[0, t, h * k.shape[2] // heads], q[0, t, h * k.shape[2] // heads]
+            memory = memory * torch.exp(wide(g)[0, t, h])
+            wrong = wide(v)[0, t, h] - key @ memory
+            memory = memory + torch.outer(key, wide(beta)[0, t, h] * wrong)
+            out[0, t, h] = query @ memory * (size**-0.5 if scale is None else scale)
+        last.append(memory)
+    return out.to(v.dtype), torch.stack(last)[None]
+
+
+STATE_SPACES += [
+    Case(
+        state_space.causal_conv1d,
+        lambda draw: (
+            draw.tensor(2, 3, draw.size(1, 4)),
+            draw.tensor(3, draw.size(2, 3)),
+            draw.tensor(3) if draw.flag() else None,
+            "silu" if draw.flag() else None,
+        ),
+        expect_conv,
+    ),
+    Case(state_space.gated_delta_rule, draw_delta, expect_delta),
+]
+
+CASES = [
+    *NORMS,
+    *ACTIVATIONS,
+    *ROPES,
+    *ATTENTIONS,
+    *STATE_SPACES,
+    *SOFTMAXES,
+    *MATMULS,
+    *EXPERTS,
+    *EMBEDDINGS,
+]

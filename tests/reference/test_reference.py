@@ -169,7 +169,11 @@ def test_norms_and_activations_are_written_in_place_of_the_call() -> None:
     helpers = {f.__name__ for f in FUNCTIONS if f.__module__ in modules and not is_inlined(f)}
     assert helpers == {
         "dropout_add_norm",
+        "fused_add_rms_norm_fp8",
         "gated_rms_norm",
+        "quantize_through",
+        "rms_norm_dynamic_quant",
+        "rms_norm_fp8",
         "rms_norm_maybe_add",
         "situ_and_mul",
     }

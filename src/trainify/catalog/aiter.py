@@ -109,6 +109,330 @@ OPS: tuple[FusedOp, ...] = (
         source=_AITER,
         unsupported=("x_bias",),
     ),
+    FusedOp(
+        names=(
+            "aiter.ops.activation.gelu_fast",
+            "aiter.gelu_fast",
+        ),
+        schema="gelu_fast(Tensor(a!) out, Tensor input) -> ()",
+        equivalent="out = gelu_fast(input)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.ops.groupnorm.groupnorm_run",
+            "aiter.groupnorm_run",
+        ),
+        schema="groupnorm_run(Tensor input, int num_groups, Tensor weight, Tensor bias, "
+        "float eps) -> Tensor",
+        equivalent="group_norm(input, num_groups, weight, bias, eps)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.ops.gemm_op_a8w8.gemm_a8w8_blockscale",
+            "aiter.gemm_a8w8_blockscale",
+        ),
+        schema="gemm_a8w8_blockscale(Tensor XQ, Tensor WQ, Tensor x_scale, "
+        "Tensor w_scale, ScalarType dtype=torch.bfloat16, "
+        "bool isBpreshuffled=False) -> Tensor",
+        equivalent="block_scaled_mm(XQ, WQ, x_scale, w_scale, 128, 128, dtype)",
+        source="aiter/ops at e4048607a535",
+        unsupported=("isBpreshuffled",),
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_fwd",
+            "aiter.ops.rope.rope_fwd",
+        ),
+        schema="rope_fwd(Tensor input, Tensor freqs, int rotate_style, "
+        "bool reuse_freqs_front_part, bool nope_first, bool transpose_output=False)"
+        " -> Tensor",
+        equivalent="rotate_by_angles(input, freqs, rotate_style, reuse_freqs_front_part, "
+        "nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_fwd_inplace",
+            "aiter.ops.rope.rope_fwd_inplace",
+        ),
+        schema="rope_fwd_inplace(Tensor(a!) input, Tensor freqs, int rotate_style, "
+        "bool reuse_freqs_front_part, bool nope_first) -> Tensor(a!)",
+        equivalent="input = rotate_by_angles(input, freqs, rotate_style, "
+        "reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_fwd_impl",
+            "aiter.ops.rope.rope_fwd_impl",
+        ),
+        schema="rope_fwd_impl(Tensor(a!) output, Tensor input, Tensor freqs, "
+        "int rotate_style, bool reuse_freqs_front_part, bool nope_first) -> ()",
+        equivalent="output = rotate_by_angles(input, freqs, rotate_style, "
+        "reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_2c_fwd",
+            "aiter.ops.rope.rope_2c_fwd",
+        ),
+        schema="rope_2c_fwd(Tensor input_x, Tensor input_y, Tensor freqs, "
+        "int rotate_style, bool reuse_freqs_front_part, bool nope_first, "
+        "bool transpose_output=False) -> (Tensor, Tensor)",
+        equivalent="rotate_both_by_angles(input_x, input_y, freqs, rotate_style, "
+        "reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_2c_fwd_inplace",
+            "aiter.ops.rope.rope_2c_fwd_inplace",
+        ),
+        schema="rope_2c_fwd_inplace(Tensor(a!) input_x, Tensor(b!) input_y, Tensor freqs, "
+        "int rotate_style, bool reuse_freqs_front_part, bool nope_first)"
+        " -> (Tensor(a!), Tensor(b!))",
+        equivalent="input_x, input_y = rotate_both_by_angles(input_x, input_y, freqs, "
+        "rotate_style, reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_2c_fwd_impl",
+            "aiter.ops.rope.rope_2c_fwd_impl",
+        ),
+        schema="rope_2c_fwd_impl(Tensor(a!) output_x, Tensor(b!) output_y, "
+        "Tensor input_x, Tensor input_y, Tensor freqs, int rotate_style, "
+        "bool reuse_freqs_front_part, bool nope_first) -> ()",
+        equivalent="output_x, output_y = rotate_both_by_angles(input_x, input_y, freqs, "
+        "rotate_style, reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_fwd",
+            "aiter.ops.rope.rope_cached_fwd",
+        ),
+        schema="rope_cached_fwd(Tensor input, Tensor cos, Tensor sin, int rotate_style, "
+        "bool reuse_freqs_front_part, bool nope_first, bool transpose_output=False)"
+        " -> Tensor",
+        equivalent="rotate_by_style(input, cos, sin, rotate_style, reuse_freqs_front_part, "
+        "nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_fwd_inplace",
+            "aiter.ops.rope.rope_cached_fwd_inplace",
+        ),
+        schema="rope_cached_fwd_inplace(Tensor(a!) input, Tensor cos, Tensor sin, "
+        "int rotate_style, bool reuse_freqs_front_part, bool nope_first)"
+        " -> Tensor(a!)",
+        equivalent="input = rotate_by_style(input, cos, sin, rotate_style, "
+        "reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_fwd_impl",
+            "aiter.ops.rope.rope_cached_fwd_impl",
+        ),
+        schema="rope_cached_fwd_impl(Tensor(a!) output, Tensor input, Tensor cos, "
+        "Tensor sin, int rotate_style, bool reuse_freqs_front_part, "
+        "bool nope_first) -> ()",
+        equivalent="output = rotate_by_style(input, cos, sin, rotate_style, "
+        "reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_2c_fwd",
+            "aiter.ops.rope.rope_cached_2c_fwd",
+        ),
+        schema="rope_cached_2c_fwd(Tensor input_x, Tensor input_y, Tensor cos, "
+        "Tensor sin, int rotate_style, bool reuse_freqs_front_part, "
+        "bool nope_first, bool transpose_output=False) -> (Tensor, Tensor)",
+        equivalent="rotate_both_by_style(input_x, input_y, cos, sin, rotate_style, "
+        "reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_2c_fwd_inplace",
+            "aiter.ops.rope.rope_cached_2c_fwd_inplace",
+        ),
+        schema="rope_cached_2c_fwd_inplace(Tensor(a!) input_x, Tensor(b!) input_y, "
+        "Tensor cos, Tensor sin, int rotate_style, bool reuse_freqs_front_part, "
+        "bool nope_first) -> (Tensor(a!), Tensor(b!))",
+        equivalent="input_x, input_y = rotate_both_by_style(input_x, input_y, cos, sin, "
+        "rotate_style, reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_2c_fwd_impl",
+            "aiter.ops.rope.rope_cached_2c_fwd_impl",
+        ),
+        schema="rope_cached_2c_fwd_impl(Tensor(a!) output_x, Tensor(b!) output_y, "
+        "Tensor input_x, Tensor input_y, Tensor cos, Tensor sin, int rotate_style, "
+        "bool reuse_freqs_front_part, bool nope_first) -> ()",
+        equivalent="output_x, output_y = rotate_both_by_style(input_x, input_y, cos, sin, "
+        "rotate_style, reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_positions_fwd",
+            "aiter.ops.rope.rope_cached_positions_fwd",
+        ),
+        schema="rope_cached_positions_fwd(Tensor input, Tensor cos, Tensor sin, "
+        "Tensor positions, int rotate_style, bool reuse_freqs_front_part, "
+        "bool nope_first, bool transpose_output=False) -> Tensor",
+        equivalent="rotate_at_positions(input, cos, sin, positions, rotate_style, "
+        "reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_positions_fwd_inplace",
+            "aiter.ops.rope.rope_cached_positions_fwd_inplace",
+        ),
+        schema="rope_cached_positions_fwd_inplace(Tensor(a!) input, Tensor cos, "
+        "Tensor sin, Tensor positions, int rotate_style, "
+        "bool reuse_freqs_front_part, bool nope_first) -> Tensor(a!)",
+        equivalent="input = rotate_at_positions(input, cos, sin, positions, rotate_style, "
+        "reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_positions_fwd_impl",
+            "aiter.ops.rope.rope_cached_positions_fwd_impl",
+        ),
+        schema="rope_cached_positions_fwd_impl(Tensor(a!) output, Tensor input, "
+        "Tensor cos, Tensor sin, Tensor positions, int rotate_style, "
+        "bool reuse_freqs_front_part, bool nope_first) -> ()",
+        equivalent="output = rotate_at_positions(input, cos, sin, positions, rotate_style, "
+        "reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_positions_2c_fwd",
+            "aiter.ops.rope.rope_cached_positions_2c_fwd",
+        ),
+        schema="rope_cached_positions_2c_fwd(Tensor input_x, Tensor input_y, Tensor cos, "
+        "Tensor sin, Tensor positions, int rotate_style, "
+        "bool reuse_freqs_front_part, bool nope_first, bool transpose_output=False)"
+        " -> (Tensor, Tensor)",
+        equivalent="rotate_both_at_positions(input_x, input_y, cos, sin, positions, "
+        "rotate_style, reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_positions_2c_fwd_inplace",
+            "aiter.ops.rope.rope_cached_positions_2c_fwd_inplace",
+        ),
+        schema="rope_cached_positions_2c_fwd_inplace(Tensor(a!) input_x, "
+        "Tensor(b!) input_y, Tensor cos, Tensor sin, Tensor positions, "
+        "int rotate_style, bool reuse_freqs_front_part, bool nope_first)"
+        " -> (Tensor(a!), Tensor(b!))",
+        equivalent="input_x, input_y = rotate_both_at_positions(input_x, input_y, cos, sin, "
+        "positions, rotate_style, reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_positions_2c_fwd_impl",
+            "aiter.ops.rope.rope_cached_positions_2c_fwd_impl",
+        ),
+        schema="rope_cached_positions_2c_fwd_impl(Tensor(a!) output_x, "
+        "Tensor(b!) output_y, Tensor input_x, Tensor input_y, Tensor cos, "
+        "Tensor sin, Tensor positions, int rotate_style, "
+        "bool reuse_freqs_front_part, bool nope_first) -> ()",
+        equivalent="output_x, output_y = rotate_both_at_positions(input_x, input_y, cos, sin, "
+        "positions, rotate_style, reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_positions_offsets_fwd",
+            "aiter.ops.rope.rope_cached_positions_offsets_fwd",
+        ),
+        schema="rope_cached_positions_offsets_fwd(Tensor input, Tensor cos, Tensor sin, "
+        "Tensor positions, Tensor offsets, int rotate_style, "
+        "bool reuse_freqs_front_part, bool nope_first, bool transpose_output=False)"
+        " -> Tensor",
+        equivalent="rotate_at_positions(input, cos, sin, positions + offsets, rotate_style, "
+        "reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_positions_offsets_fwd_inplace",
+            "aiter.ops.rope.rope_cached_positions_offsets_fwd_inplace",
+        ),
+        schema="rope_cached_positions_offsets_fwd_inplace(Tensor(a!) input, Tensor cos, "
+        "Tensor sin, Tensor positions, Tensor offsets, int rotate_style, "
+        "bool reuse_freqs_front_part, bool nope_first) -> Tensor(a!)",
+        equivalent="input = rotate_at_positions(input, cos, sin, positions + offsets, "
+        "rotate_style, reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_positions_offsets_fwd_impl",
+            "aiter.ops.rope.rope_cached_positions_offsets_fwd_impl",
+        ),
+        schema="rope_cached_positions_offsets_fwd_impl(Tensor(a!) output, Tensor input, "
+        "Tensor cos, Tensor sin, Tensor positions, Tensor offsets, "
+        "int rotate_style, bool reuse_freqs_front_part, bool nope_first) -> ()",
+        equivalent="output = rotate_at_positions(input, cos, sin, positions + offsets, "
+        "rotate_style, reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_positions_offsets_2c_fwd",
+            "aiter.ops.rope.rope_cached_positions_offsets_2c_fwd",
+        ),
+        schema="rope_cached_positions_offsets_2c_fwd(Tensor input_x, Tensor input_y, "
+        "Tensor cos, Tensor sin, Tensor positions, Tensor offsets, "
+        "int rotate_style, bool reuse_freqs_front_part, bool nope_first, "
+        "bool transpose_output=False) -> (Tensor, Tensor)",
+        equivalent="rotate_both_at_positions(input_x, input_y, cos, sin, positions + offsets, "
+        "rotate_style, reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_positions_offsets_2c_fwd_inplace",
+            "aiter.ops.rope.rope_cached_positions_offsets_2c_fwd_inplace",
+        ),
+        schema="rope_cached_positions_offsets_2c_fwd_inplace(Tensor(a!) input_x, "
+        "Tensor(b!) input_y, Tensor cos, Tensor sin, Tensor positions, "
+        "Tensor offsets, int rotate_style, bool reuse_freqs_front_part, "
+        "bool nope_first) -> (Tensor(a!), Tensor(b!))",
+        equivalent="input_x, input_y = rotate_both_at_positions(input_x, input_y, cos, sin, "
+        "positions + offsets, rotate_style, reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
+    FusedOp(
+        names=(
+            "aiter.rope_cached_positions_offsets_2c_fwd_impl",
+            "aiter.ops.rope.rope_cached_positions_offsets_2c_fwd_impl",
+        ),
+        schema="rope_cached_positions_offsets_2c_fwd_impl(Tensor(a!) output_x, "
+        "Tensor(b!) output_y, Tensor input_x, Tensor input_y, Tensor cos, "
+        "Tensor sin, Tensor positions, Tensor offsets, int rotate_style, "
+        "bool reuse_freqs_front_part, bool nope_first) -> ()",
+        equivalent="output_x, output_y = rotate_both_at_positions(input_x, input_y, cos, sin, "
+        "positions + offsets, rotate_style, reuse_freqs_front_part, nope_first)",
+        source="aiter/ops at e4048607a535",
+    ),
 )
 
 # Without an equivalent.
@@ -117,7 +441,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    aiter.gelu_fast, aiter.ops.activation.gelu_fast(out, input) -> None
     aiter.swiglu_and_mul, aiter.ops.activation.swiglu_and_mul(out, input) -> None
     """,
 )
@@ -174,8 +497,6 @@ OPS += opaque(
     """
     aiter.gemm_a8w8, aiter.ops.gemm_op_a8w8.gemm_a8w8(XQ, WQ, x_scale, w_scale, bias=None,
         dtype=dtypes.bf16, splitK=None) -> Tensor
-    aiter.gemm_a8w8_blockscale, aiter.ops.gemm_op_a8w8.gemm_a8w8_blockscale(XQ, WQ, x_scale,
-        w_scale, dtype=dtypes.bf16, isBpreshuffled=False) -> torch.Tensor
     """,
 )
 OPS += opaque(
@@ -213,8 +534,6 @@ OPS += opaque(
     aiter.add_rmsnorm_quant, aiter.ops.rmsnorm.add_rmsnorm_quant(out, input, residual_in,
         residual_out, scale, weight, epsilon, group_size=0, shuffle_scale=False,
         gemma_norm=False) -> None
-    aiter.groupnorm_run, aiter.ops.groupnorm.groupnorm_run(input, num_groups, weight, bias,
-        eps) -> Tensor
     """,
 )
 OPS += opaque(
@@ -238,58 +557,10 @@ OPS += opaque(
     aiter.batched_rotary_embedding, aiter.ops.pos_encoding.batched_rotary_embedding(positions,
         query, key, head_size, cos_cache, sin_cache, is_neox, is_nope_first, rot_dim,
         cos_sin_cache_offsets) -> None
-    aiter.rope_fwd_impl(output, input, freqs, rotate_style, reuse_freqs_front_part,
-        nope_first) -> None
-    aiter.rope_2c_fwd_impl(output_x, output_y, input_x, input_y, freqs, rotate_style,
-        reuse_freqs_front_part, nope_first) -> None
-    aiter.rope_cached_fwd_impl(output, input, cos, sin, rotate_style, reuse_freqs_front_part,
-        nope_first) -> None
-    aiter.rope_cached_2c_fwd_impl(output_x, output_y, input_x, input_y, cos, sin, rotate_style,
-        reuse_freqs_front_part, nope_first) -> None
-    aiter.rope_cached_positions_fwd_impl(output, input, cos, sin, positions, rotate_style,
-        reuse_freqs_front_part, nope_first) -> None
-    aiter.rope_cached_positions_2c_fwd_impl(output_x, output_y, input_x, input_y, cos, sin,
-        positions, rotate_style, reuse_freqs_front_part, nope_first) -> None
-    aiter.rope_cached_positions_offsets_fwd_impl(output, input, cos, sin, positions, offsets,
-        rotate_style, reuse_freqs_front_part, nope_first) -> None
-    aiter.rope_cached_positions_offsets_2c_fwd_impl(output_x, output_y, input_x, input_y, cos,
-        sin, positions, offsets, rotate_style, reuse_freqs_front_part, nope_first) -> None
     aiter.rope_thd_fwd_impl(output, input, cu_seqlens, freqs, rotate_style,
         reuse_freqs_front_part, nope_first) -> None
     aiter.rope_2d_fwd_impl(output, input, cos_h, sin_h, cos_w, sin_w, img_height, img_width,
         rotate_style, reuse_freqs_front_part, nope_first) -> None
-    aiter.rope_fwd(input, freqs, rotate_style, reuse_freqs_front_part, nope_first,
-        transpose_output=False) -> Tensor
-    aiter.rope_fwd_inplace(input, freqs, rotate_style, reuse_freqs_front_part,
-        nope_first) -> Tensor
-    aiter.rope_2c_fwd(input_x, input_y, freqs, rotate_style, reuse_freqs_front_part, nope_first,
-        transpose_output=False) -> Tensor
-    aiter.rope_2c_fwd_inplace(input_x, input_y, freqs, rotate_style, reuse_freqs_front_part,
-        nope_first) -> Tensor
-    aiter.rope_cached_fwd(input, cos, sin, rotate_style, reuse_freqs_front_part, nope_first,
-        transpose_output=False) -> Tensor
-    aiter.rope_cached_fwd_inplace(input, cos, sin, rotate_style, reuse_freqs_front_part,
-        nope_first) -> Tensor
-    aiter.rope_cached_2c_fwd(input_x, input_y, cos, sin, rotate_style, reuse_freqs_front_part,
-        nope_first, transpose_output=False) -> Tensor
-    aiter.rope_cached_2c_fwd_inplace(input_x, input_y, cos, sin, rotate_style,
-        reuse_freqs_front_part, nope_first) -> Tensor
-    aiter.rope_cached_positions_fwd(input, cos, sin, positions, rotate_style,
-        reuse_freqs_front_part, nope_first, transpose_output=False) -> Tensor
-    aiter.rope_cached_positions_2c_fwd(input_x, input_y, cos, sin, positions, rotate_style,
-        reuse_freqs_front_part, nope_first, transpose_output=False) -> Tensor
-    aiter.rope_cached_positions_fwd_inplace(input, cos, sin, positions, rotate_style,
-        reuse_freqs_front_part, nope_first) -> Tensor
-    aiter.rope_cached_positions_2c_fwd_inplace(input_x, input_y, cos, sin, positions,
-        rotate_style, reuse_freqs_front_part, nope_first) -> Tensor
-    aiter.rope_cached_positions_offsets_fwd(input, cos, sin, positions, offsets, rotate_style,
-        reuse_freqs_front_part, nope_first, transpose_output=False) -> Tensor
-    aiter.rope_cached_positions_offsets_2c_fwd(input_x, input_y, cos, sin, positions, offsets,
-        rotate_style, reuse_freqs_front_part, nope_first, transpose_output=False) -> Tensor
-    aiter.rope_cached_positions_offsets_fwd_inplace(input, cos, sin, positions, offsets,
-        rotate_style, reuse_freqs_front_part, nope_first) -> Tensor
-    aiter.rope_cached_positions_offsets_2c_fwd_inplace(input_x, input_y, cos, sin, positions,
-        offsets, rotate_style, reuse_freqs_front_part, nope_first) -> Tensor
     aiter.rope_thd_fwd(input, cu_seqlens, freqs, rotate_style, reuse_freqs_front_part,
         nope_first) -> Tensor
     aiter.rope_thd_fwd_inplace(input, cu_seqlens, freqs, rotate_style, reuse_freqs_front_part,

@@ -8,17 +8,64 @@ from .reasons import CODES, OPEN, UNPACK
 
 _READ = "torch 2.13.0"
 
-OPS: tuple[FusedOp, ...] = ()
+OPS: tuple[FusedOp, ...] = (
+    FusedOp(
+        names=(
+            "torch.ops.aten._weight_int8pack_mm",
+            "torch._weight_int8pack_mm",
+        ),
+        schema="_weight_int8pack_mm(Tensor self, Tensor mat2, Tensor scales) -> Tensor",
+        equivalent="(self @ mat2.t().to(self.dtype)) * scales",
+        source="native_functions.yaml, torch 2.13.0",
+        family="matmul",
+    ),
+    FusedOp(
+        names=(
+            "torch.ops.aten._add_relu.Tensor",
+            "torch._add_relu",
+        ),
+        schema="_add_relu(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
+        equivalent="F.relu(self + alpha * other)",
+        source="native_functions.yaml, torch 2.13.0",
+        family="activation",
+    ),
+    FusedOp(
+        names=(
+            "torch.ops.aten._addmm_activation",
+            "torch._addmm_activation",
+        ),
+        schema="_addmm_activation(Tensor self, Tensor mat1, Tensor mat2, *, "
+        "Scalar beta=1, Scalar alpha=1, bool use_gelu=False) -> Tensor",
+        equivalent="F.relu(torch.addmm(self, mat1, mat2, beta=beta, alpha=alpha))",
+        source="native_functions.yaml, torch 2.13.0",
+        unsupported=("use_gelu",),
+        family="matmul",
+    ),
+    FusedOp(
+        names=("torch.ops.mkl._mkl_linear",),
+        schema="_mkl_linear(Tensor X, Tensor MKL_W, Tensor ORI_W, Tensor? B, "
+        "int batch_size) -> Tensor",
+        equivalent="F.linear(X, ORI_W, B)",
+        source="aten/src/ATen/native/mkl, torch 2.13.0",
+        family="matmul",
+    ),
+    FusedOp(
+        names=("torch.ops.aten.mm.dtype",),
+        schema="mm(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor",
+        equivalent="torch.mm(self.to(out_dtype), mat2.to(out_dtype))",
+        source="native_functions.yaml, torch 2.13.0",
+        family="matmul",
+    ),
+    FusedOp(
+        names=("torch.ops.aten.bmm.dtype",),
+        schema="bmm(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor",
+        equivalent="torch.bmm(self.to(out_dtype), mat2.to(out_dtype))",
+        source="native_functions.yaml, torch 2.13.0",
+        family="matmul",
+    ),
+)
 
 # Without an equivalent.
-OPS += opaque(
-    "activation",
-    OPEN,
-    _READ,
-    """
-    torch.ops.aten._add_relu.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
-    """,
-)
 OPS += opaque(
     "attention",
     OPEN,
@@ -67,7 +114,6 @@ OPS += opaque(
     _READ,
     """
     torch.ops.aten._int_mm(Tensor self, Tensor mat2) -> Tensor
-    torch.ops.aten._weight_int8pack_mm(Tensor self, Tensor mat2, Tensor scales) -> Tensor
     torch.ops.aten._weight_int4pack_mm(Tensor self, Tensor mat2, int qGroupSize,
         Tensor qScaleAndZeros) -> Tensor
     torch.ops.aten._weight_int4pack_mm_for_cpu(Tensor self, Tensor mat2, int qGroupSize,
@@ -84,16 +130,12 @@ OPS += opaque(
         ScalarType? out_dtype, int[] contraction_dim=[], bool use_fast_accum=False) -> Tensor
     torch.ops.aten._mixed_dtypes_linear(Tensor input, Tensor weight, Tensor scale, *,
         Tensor? bias=None, str? activation=None) -> Tensor
-    torch.ops.aten._addmm_activation(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1,
-        Scalar alpha=1, bool use_gelu=False) -> Tensor
     torch.ops.aten._transformer_encoder_layer_fwd(Tensor src, int embed_dim, int num_heads,
         Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, bool use_gelu,
         bool norm_first, float eps, Tensor norm_weight_1, Tensor norm_bias_1,
         Tensor norm_weight_2, Tensor norm_bias_2, Tensor ffn_weight_1, Tensor ffn_bias_1,
         Tensor ffn_weight_2, Tensor ffn_bias_2, Tensor? mask=None,
         int? mask_type=None) -> Tensor
-    torch.ops.aten.mm.dtype(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor
-    torch.ops.aten.bmm.dtype(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor
     torch.ops.aten.addmm.dtype(Tensor self, Tensor mat1, Tensor mat2, ScalarType out_dtype, *,
         Scalar beta=1, Scalar alpha=1) -> Tensor
     torch.ops.aten.baddbmm.dtype(Tensor self, Tensor batch1, Tensor batch2,
@@ -116,8 +158,6 @@ OPS += opaque(
         int output_zero_point, ScalarType? output_dtype, str post_op_name,
         Scalar?[] post_op_args, str post_op_algorithm) -> Tensor
     torch.ops.onednn.linear_dynamic_fp16(Tensor x, Tensor w, Tensor? bias) -> Tensor
-    torch.ops.mkl._mkl_linear(Tensor X, Tensor MKL_W, Tensor ORI_W, Tensor? B,
-        int batch_size) -> Tensor
     """,
 )
 OPS += opaque(

@@ -31,6 +31,27 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="out = silu_and_mul(input)",
         source="awq_ext/pybind_awq.cpp",
     ),
+    FusedOp(
+        names=("awq_ext.gemm_forward_cuda",),
+        schema="gemm_forward_cuda(Tensor in_feats, Tensor kernel, Tensor scaling_factors, "
+        "Tensor zeros, int split_k_iters) -> Tensor",
+        equivalent="awq_matmul(in_feats, kernel, scaling_factors, zeros)",
+        source="awq_ext/pybind_awq.cpp",
+    ),
+    FusedOp(
+        names=("awq.modules.triton.gemm.awq_gemm_triton",),
+        schema="awq_gemm_triton(Tensor input, Tensor qweight, Tensor scales, "
+        "Tensor qzeros, int split_k_iters, int block_size_m=32, "
+        "int block_size_n=32, int block_size_k=32) -> Tensor",
+        equivalent="awq_matmul(input, qweight, scales, qzeros)",
+        source="awq/modules/triton/gemm.py",
+    ),
+    FusedOp(
+        names=("awq.modules.fused.moe.fused_topk",),
+        schema="fused_topk(Tensor gating_output, int topk, bool renormalize) -> (Tensor, Tensor)",
+        equivalent="softmax_topk(gating_output, topk, renormalize)",
+        source="awq/modules/fused/moe.py",
+    ),
 )
 
 # Without an equivalent.
@@ -68,15 +89,12 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    awq_ext.gemm_forward_cuda(in_feats, kernel, scaling_factors, zeros, split_k_iters) -> Tensor
     awq_ext.gemv_forward_cuda(in_feats, kernel, scaling_factors, zeros, group_size) -> Tensor
     awq_ext.gemmv2_forward_cuda(in_feats, kernel, scaling_factors, zeros, group_size,
         split_k_iters) -> Tensor
     awq_v2_ext.gemm_forward_cuda_prefill(in_feats, kernel, scales, zeros) -> Tensor
     awq_v2_ext.gemv_forward_cuda_decode(in_feats, kernel, scales, zeros, m, n, k,
         group_size) -> Tensor
-    awq.modules.triton.gemm.awq_gemm_triton(input, qweight, scales, qzeros, split_k_iters,
-        block_size_m=32, block_size_n=32, block_size_k=32) -> torch.Tensor
     """,
 )
 OPS += opaque(
@@ -97,7 +115,6 @@ OPS += opaque(
     awq_ext.topk_softmax(topk_weights, topk_indices, token_expert_indices, gating_output)
     awq.modules.fused.moe.apply_moe_weights(w1, w2, x, gating_output, topk,
         renormalize) -> torch.Tensor
-    awq.modules.fused.moe.fused_topk(gating_output, topk, renormalize)
     """,
 )
 OPS += opaque(

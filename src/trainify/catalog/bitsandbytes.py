@@ -5,7 +5,22 @@ from .reasons import CODES, OPEN, UNPACK
 
 _READ = "bitsandbytes 95f9af309d4d"
 
-OPS: tuple[FusedOp, ...] = ()
+OPS: tuple[FusedOp, ...] = (
+    FusedOp(
+        names=("torch.ops.bitsandbytes.gemv_4bit",),
+        schema="gemv_4bit(Tensor A, Tensor B, int[] shapeB, Tensor absmax, Tensor code, "
+        "int blocksize) -> Tensor",
+        equivalent="bnb_4bit_matmul(A, B, shapeB, absmax, code, blocksize)",
+        source="bitsandbytes/backends/default/ops.py",
+    ),
+    FusedOp(
+        names=("torch.ops.bitsandbytes.gemv_4bit.out",),
+        schema="gemv_4bit(Tensor A, Tensor B, int[] shapeB, Tensor absmax, Tensor code, "
+        "int blocksize, Tensor(a!) out) -> ()",
+        equivalent="out = bnb_4bit_matmul(A, B, shapeB, absmax, code, blocksize)",
+        source="bitsandbytes/backends/default/ops.py",
+    ),
+)
 
 # Without an equivalent.
 OPS += opaque(
@@ -22,10 +37,6 @@ OPS += opaque(
     torch.ops.bitsandbytes.gemm_4bit(Tensor A, Tensor B, int[] shapeB, Tensor absmax,
         int blocksize, str quant_type, Tensor? bias=None, Tensor? absmax_8bit=None,
         Tensor? absmax_code=None, Tensor? absmax_offset=None) -> Tensor
-    torch.ops.bitsandbytes.gemv_4bit(Tensor A, Tensor B, int[] shapeB, Tensor absmax,
-        Tensor code, int blocksize) -> Tensor
-    torch.ops.bitsandbytes.gemv_4bit.out(Tensor A, Tensor B, int[] shapeB, Tensor absmax,
-        Tensor code, int blocksize, Tensor! out) -> ()
     """,
 )
 OPS += opaque(

@@ -4,10 +4,8 @@
 them, and attention over a key-value cache, have no backward.
 """
 
-from . import FusedOp, opaque
-from .reasons import OPEN
+from . import FusedOp
 
-_READ = "flash-attn 0251105a2fb1"
 _RAW = "csrc/flash_attn/flash_api.cpp"
 
 OPS: tuple[FusedOp, ...] = (
@@ -137,17 +135,32 @@ OPS: tuple[FusedOp, ...] = (
             "z_numrows",
         ),
     ),
-)
-
-# Without an equivalent.
-OPS += opaque(
-    "attention",
-    OPEN,
-    _READ,
-    """
-    flash_attn_interface.flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None)
-    flash_attn.cute.flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None,
-        cu_seqlens=None, seqused=None, virtual_batch_idx=None,
-        return_lse=True) -> Tuple[torch.Tensor, Optional[torch.Tensor]]
-    """,
+    FusedOp(
+        names=("flash_attn_interface.flash_attn_combine",),
+        schema="flash_attn_combine(Tensor out_partial, Tensor lse_partial, "
+        "Tensor? out=None, ScalarType? out_dtype=None) -> (Tensor, Tensor)",
+        equivalent="combine(out_partial, lse_partial)",
+        source="hopper/flash_attn_interface.py",
+        unsupported=(
+            "out",
+            "out_dtype",
+        ),
+    ),
+    FusedOp(
+        names=("flash_attn.cute.flash_attn_combine",),
+        schema="flash_attn_combine(Tensor out_partial, Tensor lse_partial, "
+        "Tensor? out=None, ScalarType? out_dtype=None, Tensor? cu_seqlens=None, "
+        "Tensor? seqused=None, Tensor? virtual_batch_idx=None, "
+        "bool return_lse=True) -> (Tensor, Tensor)",
+        equivalent="combine(out_partial, lse_partial)",
+        source="flash_attn/cute/interface.py",
+        unsupported=(
+            "out",
+            "out_dtype",
+            "cu_seqlens",
+            "seqused",
+            "virtual_batch_idx",
+            "return_lse",
+        ),
+    ),
 )

@@ -259,6 +259,51 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="merge_states(v, s)",
         source="flashinfer/cascade.py",
     ),
+    FusedOp(
+        names=(
+            "flashinfer.mm_bf16",
+            "flashinfer.gemm.mm_bf16",
+        ),
+        schema="mm_bf16(Tensor a, Tensor b, Tensor? bias=None, bool pdl=False, "
+        "Tensor(a!)? out=None, ScalarType out_dtype=torch.bfloat16, "
+        "str backend='cudnn') -> Tensor(a!)",
+        equivalent="(a.float() @ b.float()).to(out_dtype)",
+        source="flashinfer/gemm",
+        unsupported=("bias",),
+        family="matmul",
+    ),
+    FusedOp(
+        names=(
+            "flashinfer.bmm_bf16",
+            "flashinfer.gemm.bmm_bf16",
+        ),
+        schema="bmm_bf16(Tensor A, Tensor B, Tensor(a!)? out=None, "
+        "ScalarType out_dtype=torch.bfloat16, str backend='cudnn') -> Tensor(a!)",
+        equivalent="(A.float() @ B.float()).to(out_dtype)",
+        source="flashinfer/gemm",
+        family="matmul",
+    ),
+    FusedOp(
+        names=(
+            "flashinfer.tgv_gemm_sm100",
+            "flashinfer.gemm.tgv_gemm_sm100",
+        ),
+        schema="tgv_gemm_sm100(Tensor a, Tensor b, Tensor bias, bool pdl=False, "
+        "Tensor(a!)? out=None) -> Tensor(a!)",
+        equivalent="torch.addmm(bias, a, b)",
+        source="flashinfer/gemm",
+        family="matmul",
+    ),
+    FusedOp(
+        names=(
+            "flashinfer.rmsnorm_quant",
+            "flashinfer.norm.rmsnorm_quant",
+        ),
+        schema="rmsnorm_quant(Tensor(a!) out, Tensor input, Tensor weight, Tensor scale, "
+        "float eps=1e-6, bool? enable_pdl=None) -> ()",
+        equivalent="out = rms_norm_fp8(input, weight, scale, eps)",
+        source="flashinfer/norm/__init__.py",
+    ),
 )
 
 # Without an equivalent.
@@ -444,12 +489,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    flashinfer.gemm.mm_bf16, flashinfer.mm_bf16(a, b, bias=None, pdl=False, out=None,
-        out_dtype=torch.bfloat16, backend='cudnn') -> torch.Tensor
-    flashinfer.gemm.bmm_bf16, flashinfer.bmm_bf16(A, B, out=None, out_dtype=torch.bfloat16,
-        backend='cudnn') -> torch.Tensor
-    flashinfer.gemm.tgv_gemm_sm100, flashinfer.tgv_gemm_sm100(a, b, bias, pdl=False,
-        out=None) -> torch.Tensor
     flashinfer.gemm.mm_fp8, flashinfer.mm_fp8(a, b, alpha=None, out_dtype=torch.bfloat16,
         out=None, backend='trtllm_low_latency')
     flashinfer.gemm.bmm_fp8, flashinfer.bmm_fp8(A, B, A_scale, B_scale, dtype, out=None,
@@ -563,8 +602,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    flashinfer.norm.rmsnorm_quant, flashinfer.rmsnorm_quant(out, input, weight, scale,
-        eps=1e-06, enable_pdl=None) -> None
     flashinfer.norm.fused_add_rmsnorm_quant, flashinfer.fused_add_rmsnorm_quant(out, input,
         residual, weight, scale, eps=1e-06, enable_pdl=None) -> None
     flashinfer.norm.layernorm_quant, flashinfer.layernorm_quant(out, input, gemma, beta, scale,

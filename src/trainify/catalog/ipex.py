@@ -51,6 +51,42 @@ OPS: tuple[FusedOp, ...] = (
         family="activation",
         source=_IPEX,
     ),
+    FusedOp(
+        names=("intel_extension_for_pytorch.llm.functional.fast_layer_norm",),
+        schema="fast_layer_norm(Tensor hidden_states, int[] normalized_shape, "
+        "Tensor weight, Tensor bias, float eps) -> Tensor",
+        equivalent="F.layer_norm(hidden_states, normalized_shape, weight, bias, eps)",
+        source="intel_extension_for_pytorch/llm/functional/fusions.py",
+        family="norm",
+    ),
+    FusedOp(
+        names=("torch.ops.torch_ipex.add_rmsnorm",),
+        schema="add_rmsnorm(Tensor input, Tensor input1, Tensor weight, float eps, "
+        "bool add_back=False) -> Tensor",
+        equivalent="rms_norm(input + input1, weight, eps)",
+        source="csrc/cpu/aten/AddLayerNorm.cpp",
+        unsupported=("add_back",),
+    ),
+    FusedOp(
+        names=("intel_extension_for_pytorch.llm.functional.varlen_attention",),
+        schema="varlen_attention(Tensor query, Tensor key, Tensor value, Tensor(a!) out, "
+        "Tensor seqlen_q, Tensor seqlen_k, Tensor? alibi_slopes, int max_seqlen_q, "
+        "int max_seqlen_k, float pdropout=0.0, float softmax_scale=1.0, "
+        "bool zero_tensors=False, bool is_causal=False, bool return_softmax=False, "
+        "Any gen_=None, int window_size_left=-1, int window_size_right=-1, "
+        "float softcap=-1.0) -> ()",
+        equivalent="out = varlen_attention(query, key, value, seqlen_q, seqlen_k, "
+        "softmax_scale, is_causal)",
+        source="intel_extension_for_pytorch/llm/functional/fusions.py",
+        unsupported=(
+            "alibi_slopes",
+            "pdropout",
+            "return_softmax",
+            "window_size_left",
+            "window_size_right",
+            "softcap",
+        ),
+    ),
 )
 
 # Without an equivalent.
@@ -73,10 +109,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    intel_extension_for_pytorch.llm.functional.varlen_attention(query, key, value, out,
-        seqlen_q, seqlen_k, alibi_slopes, max_seqlen_q, max_seqlen_k, pdropout, softmax_scale,
-        zero_tensors, is_causal, return_softmax, gen_, window_size_left=-1,
-        window_size_right=-1, softcap=-1.0)
     intel_extension_for_pytorch.llm.functional.indirect_access_kv_cache_attention(query, key,
         value, scale_attn, layer_past=None, head_mask=None, attention_mask=None, alibi=None,
         add_casual_mask=True, seq_info=None, text_max_length=0)
@@ -154,17 +186,6 @@ OPS += opaque(
     """
     intel_extension_for_pytorch.llm.modules.RMSNorm(x)
     intel_extension_for_pytorch.llm.modules.FastLayerNorm(hidden_states)
-    """,
-)
-OPS += opaque(
-    "norm",
-    OPEN,
-    _READ,
-    """
-    intel_extension_for_pytorch.llm.functional.fast_layer_norm(hidden_states, normalized_shape,
-        weight, bias, eps)
-    torch.ops.torch_ipex.add_rmsnorm(Tensor input, Tensor input1, Tensor weight, float eps,
-        bool add_back) -> Tensor
     """,
 )
 OPS += opaque(

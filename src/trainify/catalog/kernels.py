@@ -87,6 +87,144 @@ OPS: tuple[FusedOp, ...] = (
         source="paged-attention/torch-ext/torch_binding.cpp",
         unsupported=("alibi_slopes", "blocksparse_vert_stride"),
     ),
+    FusedOp(
+        names=("kernels.get_kernel('kernels-community/megablocks').silu_and_mul",),
+        schema="silu_and_mul(Tensor(a!) out, Tensor input) -> ()",
+        equivalent="out = silu_and_mul(input)",
+        source="megablocks/torch-ext/torch_binding.cpp",
+    ),
+    FusedOp(
+        names=("kernels.get_kernel('kernels-community/megablocks').mul_and_silu",),
+        schema="mul_and_silu(Tensor(a!) out, Tensor input) -> ()",
+        equivalent="out = mul_and_silu(input)",
+        source="megablocks/torch-ext/torch_binding.cpp",
+    ),
+    FusedOp(
+        names=("kernels.get_kernel('kernels-community/megablocks').gelu_and_mul",),
+        schema="gelu_and_mul(Tensor(a!) out, Tensor input) -> ()",
+        equivalent="out = gelu_and_mul(input)",
+        source="megablocks/torch-ext/torch_binding.cpp",
+    ),
+    FusedOp(
+        names=("kernels.get_kernel('kernels-community/megablocks').gelu_tanh_and_mul",),
+        schema="gelu_tanh_and_mul(Tensor(a!) out, Tensor input) -> ()",
+        equivalent="out = gelu_tanh_and_mul(input)",
+        source="megablocks/torch-ext/torch_binding.cpp",
+    ),
+    FusedOp(
+        names=("kernels.get_kernel('kernels-community/megablocks').gelu_fast",),
+        schema="gelu_fast(Tensor(a!) out, Tensor input) -> ()",
+        equivalent="out = gelu_fast(input)",
+        source="megablocks/torch-ext/torch_binding.cpp",
+    ),
+    FusedOp(
+        names=("kernels.get_kernel('kernels-community/megablocks').gelu_new",),
+        schema="gelu_new(Tensor(a!) out, Tensor input) -> ()",
+        equivalent="out = gelu_new(input)",
+        source="megablocks/torch-ext/torch_binding.cpp",
+    ),
+    FusedOp(
+        names=("kernels.get_kernel('kernels-community/megablocks').gelu_quick",),
+        schema="gelu_quick(Tensor(a!) out, Tensor input) -> ()",
+        equivalent="out = gelu_quick(input)",
+        source="megablocks/torch-ext/torch_binding.cpp",
+    ),
+    FusedOp(
+        names=("kernels.get_kernel('kernels-community/megablocks').swigluoai_and_mul",),
+        schema="swigluoai_and_mul(Tensor(a!) out, Tensor input, float alpha=1.702, "
+        "float limit=7.0) -> ()",
+        equivalent="out = swigluoai_and_mul(input, alpha, limit)",
+        source="megablocks/torch-ext/torch_binding.cpp",
+    ),
+    FusedOp(
+        names=(
+            "kernels.get_kernel('kernels-community/megablocks').moe_sum",
+            "kernels.get_kernel('kernels-community/vllm-moe').moe_sum",
+        ),
+        schema="moe_sum(Tensor input, Tensor(a!) output) -> ()",
+        equivalent="output = input.sum(1)",
+        source="vllm-moe/torch-ext/torch_binding.cpp",
+        family="moe",
+    ),
+    FusedOp(
+        names=(
+            "kernels.get_kernel('kernels-community/megablocks').topk_softmax",
+            "kernels.get_kernel('kernels-community/vllm-moe').topk_softmax",
+        ),
+        schema="topk_softmax(Tensor(a!) topk_weights, Tensor(b!) topk_indices, "
+        "Tensor(c!) token_expert_indices, Tensor gating_output, "
+        "bool renormalize=False) -> ()",
+        equivalent="topk_weights, topk_indices, "
+        "token_expert_indices = softmax_topk_rows(gating_output, "
+        "topk_indices.shape[-1], renormalize)",
+        source="vllm-moe/torch-ext/torch_binding.cpp",
+    ),
+    FusedOp(
+        names=("kernels.get_kernel('kernels-community/causal-conv1d').causal_conv1d_fwd",),
+        schema="causal_conv1d_fwd(Tensor x, Tensor weight, Tensor? bias, Tensor? seq_idx, "
+        "Tensor? initial_states, Tensor(a!) out, Tensor? final_states_out, "
+        "bool silu_activation) -> ()",
+        equivalent="out = causal_conv1d(x, weight, bias, silu_activation)",
+        source="causal-conv1d/torch-ext/torch_binding.cpp",
+        unsupported=(
+            "seq_idx",
+            "initial_states",
+            "final_states_out",
+        ),
+    ),
+    FusedOp(
+        names=("kernels.get_kernel('kernels-community/mamba-ssm').causal_conv1d_fwd",),
+        schema="causal_conv1d_fwd(Tensor x, Tensor weight, Tensor? bias, Tensor? seq_idx, "
+        "Tensor? initial_states, Tensor(a!) out, Tensor? final_states_out, "
+        "bool silu_activation) -> ()",
+        equivalent="out = causal_conv1d(x, weight, bias, silu_activation)",
+        source="mamba-ssm/torch-ext/torch_binding.cpp",
+        unsupported=(
+            "seq_idx",
+            "initial_states",
+            "final_states_out",
+        ),
+    ),
+    FusedOp(
+        names=("kernels.get_kernel('kernels-community/flash-attn2').fwd",),
+        schema="fwd(Tensor q, Tensor k, Tensor v, Tensor? out_, Tensor? alibi_slopes_, "
+        "float p_dropout=0.0, float softmax_scale=1.0, bool is_causal=False, "
+        "int window_size_left=-1, int window_size_right=-1, float softcap=0.0, "
+        "bool return_softmax=False, Generator? gen_=None) -> (Tensor, Tensor, "
+        "Tensor, Tensor)",
+        equivalent="attention_fwd(q, k, v, softmax_scale, is_causal, window_size_left, "
+        "window_size_right, softcap)",
+        source="flash-attn2/torch-ext/torch_binding.cpp",
+        unsupported=(
+            "out_",
+            "alibi_slopes_",
+            "p_dropout",
+            "return_softmax",
+        ),
+    ),
+    FusedOp(
+        names=("kernels.get_kernel('kernels-community/flash-attn2').varlen_fwd",),
+        schema="varlen_fwd(Tensor q, Tensor k, Tensor v, Tensor? out_, "
+        "Tensor cu_seqlens_q, Tensor cu_seqlens_k, Tensor? seqused_k_, "
+        "Tensor? leftpad_k_, Tensor? block_table_, Tensor? alibi_slopes_, "
+        "int max_seqlen_q, int max_seqlen_k, float p_dropout=0.0, "
+        "float softmax_scale=1.0, bool zero_tensors=False, bool is_causal=False, "
+        "int window_size_left=-1, int window_size_right=-1, float softcap=0.0, "
+        "bool return_softmax=False, Generator? gen_=None) -> (Tensor, Tensor, "
+        "Tensor, Tensor)",
+        equivalent="varlen_attention_fwd(q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, "
+        "is_causal, window_size_left, window_size_right, softcap)",
+        source="flash-attn2/torch-ext/torch_binding.cpp",
+        unsupported=(
+            "out_",
+            "seqused_k_",
+            "leftpad_k_",
+            "block_table_",
+            "alibi_slopes_",
+            "p_dropout",
+            "return_softmax",
+        ),
+    ),
 )
 
 # Without an equivalent.
@@ -103,29 +241,6 @@ OPS += opaque(
     kernels.get_kernel('kernels-community/activation').layers.NewGELU(x)
     kernels.get_kernel('kernels-community/activation').layers.QuickGELU(x)
     kernels.get_kernel('kernels-community/activation').layers.MulAndSilu(x)
-    """,
-)
-OPS += opaque(
-    "activation",
-    OPEN,
-    _READ,
-    """
-    kernels.get_kernel('kernels-community/megablocks').silu_and_mul(Tensor! out,
-        Tensor! input) -> ()
-    kernels.get_kernel('kernels-community/megablocks').mul_and_silu(Tensor! out,
-        Tensor! input) -> ()
-    kernels.get_kernel('kernels-community/megablocks').gelu_and_mul(Tensor! out,
-        Tensor! input) -> ()
-    kernels.get_kernel('kernels-community/megablocks').gelu_tanh_and_mul(Tensor! out,
-        Tensor! input) -> ()
-    kernels.get_kernel('kernels-community/megablocks').gelu_fast(Tensor! out,
-        Tensor! input) -> ()
-    kernels.get_kernel('kernels-community/megablocks').gelu_new(Tensor! out,
-        Tensor! input) -> ()
-    kernels.get_kernel('kernels-community/megablocks').gelu_quick(Tensor! out,
-        Tensor! input) -> ()
-    kernels.get_kernel('kernels-community/megablocks').swigluoai_and_mul(Tensor! out,
-        Tensor input, float alpha=1.702, float limit=7.0) -> ()
     """,
 )
 OPS += opaque(
@@ -163,16 +278,6 @@ OPS += opaque(
     kernels.get_kernel('kernels-community/sage-attention').mha_fwd(Tensor q, Tensor k, Tensor v,
         Tensor sfq, Tensor sfk, Tensor sfv, Tensor delta_s, int unpadded_k, Tensor? out,
         float softmax_scale, bool is_causal, bool per_block_mean, bool is_bf16) -> Tensor[]
-    kernels.get_kernel('kernels-community/flash-attn2').fwd(Tensor! q, Tensor k, Tensor v,
-        Tensor(out_!)? out_, Tensor? alibi_slopes_, float p_dropout, float softmax_scale,
-        bool is_causal, int window_size_left, int window_size_right, float softcap,
-        bool return_softmax, Generator? gen_) -> Tensor[]
-    kernels.get_kernel('kernels-community/flash-attn2').varlen_fwd(Tensor! q, Tensor k,
-        Tensor v, Tensor? out_, Tensor cu_seqlens_q, Tensor cu_seqlens_k, Tensor? seqused_k_,
-        Tensor? leftpad_k_, Tensor? block_table_, Tensor? alibi_slopes_, int max_seqlen_q,
-        int max_seqlen_k, float p_dropout, float softmax_scale, bool zero_tensors,
-        bool is_causal, int window_size_left, int window_size_right, float softcap,
-        bool return_softmax, Generator? gen_) -> Tensor[]
     kernels.get_kernel('kernels-community/metal-flash-sdpa').flash_attention_varlen(Tensor! out,
         Tensor query, Tensor key, Tensor value, Tensor cu_seqlens_q, Tensor cu_seqlens_k,
         int max_seqlen_q, int max_seqlen_k, bool do_causal, float scale,
@@ -235,21 +340,6 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "moe",
-    OPEN,
-    _READ,
-    """
-    kernels.get_kernel('kernels-community/megablocks').moe_sum(Tensor input,
-        Tensor! output) -> ()
-    kernels.get_kernel('kernels-community/megablocks').topk_softmax(Tensor! topk_weights,
-        Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output,
-        bool renormalize) -> ()
-    kernels.get_kernel('kernels-community/vllm-moe').topk_softmax(Tensor! topk_weights,
-        Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output) -> ()
-    kernels.get_kernel('kernels-community/vllm-moe').moe_sum(Tensor! input, Tensor output) -> ()
-    """,
-)
-OPS += opaque(
     "norm",
     OPEN,
     _READ,
@@ -267,15 +357,9 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    kernels.get_kernel('kernels-community/causal-conv1d').causal_conv1d_fwd(Tensor x,
-        Tensor weight, Tensor? bias, Tensor? seq_idx, Tensor? initial_states, Tensor! out,
-        Tensor!? final_states_out, bool silu_activation) -> ()
     kernels.get_kernel('kernels-community/causal-conv1d').causal_conv1d_update(Tensor x,
         Tensor conv_state, Tensor weight, Tensor? bias, Tensor! out, bool silu_activation,
         Tensor? cache_seqlens, Tensor? conv_state_indices) -> ()
-    kernels.get_kernel('kernels-community/mamba-ssm').causal_conv1d_fwd(Tensor x, Tensor weight,
-        Tensor? bias, Tensor? seq_idx, Tensor? initial_states, Tensor! out,
-        Tensor!? final_states_out, bool silu_activation) -> ()
     kernels.get_kernel('kernels-community/mamba-ssm').causal_conv1d_update(Tensor x,
         Tensor conv_state, Tensor weight, Tensor? bias, Tensor! out, bool silu_activation,
         Tensor? cache_seqlens, Tensor? conv_state_indices) -> ()

@@ -93,6 +93,51 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="o = pooled_attention(q, k, v, req_to_tokens, b_req_idx, b_seq_len)",
         source="lightllm/models/llama/triton_kernel/gqa_decode_flashattention_nopad.py",
     ),
+    FusedOp(
+        names=("lightllm.common.basemodel.triton_kernel.add_in_place.add_in_place",),
+        schema="add_in_place(Tensor(a!) input, Tensor other, *, float alpha=1) -> ()",
+        equivalent="input = input + alpha * other",
+        source="lightllm/common/basemodel/triton_kernel/add_in_place.py",
+        family="activation",
+    ),
+    FusedOp(
+        names=("lightllm.models.llama.triton_kernel.embedding.embedding",),
+        schema="embedding(Tensor input_ids, Tensor weight, int vob_start_id, "
+        "int vob_end_id, Tensor(a!) out) -> ()",
+        equivalent="out = embedding_shard(input_ids, weight, vob_start_id, vob_end_id)",
+        source="lightllm/models/llama/triton_kernel/embedding.py",
+    ),
+    FusedOp(
+        names=("lightllm.common.fused_moe.moe_sum_reduce.moe_sum_reduce",),
+        schema="moe_sum_reduce(Tensor input, Tensor(a!) output) -> ()",
+        equivalent="output = input.sum(1)",
+        source="lightllm/common/fused_moe/moe_sum_reduce.py",
+        family="moe",
+    ),
+    FusedOp(
+        names=("lightllm.common.fused_moe.softmax_topk.softmax_topk",),
+        schema="softmax_topk(Tensor gating_output, int topk, bool renorm=False)"
+        " -> (Tensor, Tensor)",
+        equivalent="softmax_topk(gating_output, topk, renorm)",
+        source="lightllm/common/fused_moe/softmax_topk.py",
+    ),
+    FusedOp(
+        names=("lightllm.common.fused_moe.grouped_fused_moe.fused_experts_impl",),
+        schema="fused_experts_impl(Tensor hidden_states, Tensor w1, Tensor w2, "
+        "Tensor topk_weights, Tensor topk_ids, bool inplace=False, "
+        "bool use_fp8_w8a8=False, bool use_int8_w8a16=False, "
+        "Tensor? w1_scale=None, Tensor? w2_scale=None, Tensor? a1_scale=None, "
+        "Tensor? a2_scale=None, Any alloc_tensor_func=None) -> Tensor",
+        equivalent="moe_experts(hidden_states, w1, w2, topk_weights, topk_ids)",
+        source="lightllm/common/fused_moe/grouped_fused_moe.py",
+        unsupported=(
+            "inplace",
+            "use_fp8_w8a8",
+            "use_int8_w8a16",
+            "w1_scale",
+            "w2_scale",
+        ),
+    ),
 )
 
 # Without an equivalent.
@@ -157,8 +202,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    lightllm.models.llama.triton_kernel.embedding.embedding(input_ids, weight, vob_start_id,
-        vob_end_id, out)
     lightllm.common.basemodel.triton_kernel.multimodal_emb.multimodal_emb(out, prompt_ids,
         text_weight_embs, img_embs, img_token_lens, img_start_token_ids, img_start_locs,
         tp_text_start_token_id, tp_text_end_token_id)
@@ -182,24 +225,10 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "misc",
-    OPEN,
-    _READ,
-    """
-    lightllm.common.basemodel.triton_kernel.add_in_place.add_in_place(input, other, *, alpha=1)
-    """,
-)
-OPS += opaque(
     "moe",
     OPEN,
     _READ,
     """
-    lightllm.common.fused_moe.grouped_fused_moe.fused_experts_impl(hidden_states, w1, w2,
-        topk_weights, topk_ids, inplace=False, use_fp8_w8a8=False, use_int8_w8a16=False,
-        w1_scale=None, w2_scale=None, a1_scale=None, a2_scale=None,
-        alloc_tensor_func=torch.empty, **run_config)
-    lightllm.common.fused_moe.softmax_topk.softmax_topk(gating_output, topk, renorm=False)
-    lightllm.common.fused_moe.moe_sum_reduce.moe_sum_reduce(input, output, **run_config)
     lightllm.common.fused_moe.grouped_topk.triton_grouped_topk(hidden_states, gating_output,
         correction_bias, topk, renormalize, num_expert_group=0, topk_group=0,
         scoring_func='softmax', group_score_used_topk_num=2)

@@ -36,6 +36,74 @@ OPS: tuple[FusedOp, ...] = (
         source="lmdeploy/pytorch/kernels/cuda/apply_rotary_pos_emb.py",
         unsupported=("q_embed", "k_embed", "complex_mode"),
     ),
+    FusedOp(
+        names=("lmdeploy.pytorch.kernels.cuda.awq_kernels.awq_linear",),
+        schema="awq_linear(Tensor x, Tensor qweight, Tensor scales, Tensor qzeros) -> Tensor",
+        equivalent="awq_matmul(x, qweight, scales, qzeros)",
+        source="lmdeploy/pytorch/kernels/cuda/awq_kernels.py",
+    ),
+    FusedOp(
+        names=("lmdeploy.pytorch.kernels.cuda.causal_conv1d.causal_conv1d_fn",),
+        schema="causal_conv1d_fn(Tensor x, Tensor weight, Tensor? bias=None, "
+        "Tensor? seq_idx=None, Tensor? initial_states=None, "
+        "bool return_final_states=False, Tensor? final_states_out=None, "
+        "str? activation=None) -> Tensor",
+        equivalent="causal_conv1d(x, weight, bias, activation)",
+        source="lmdeploy/pytorch/kernels/cuda/causal_conv1d.py",
+        unsupported=(
+            "seq_idx",
+            "initial_states",
+            "return_final_states",
+            "final_states_out",
+        ),
+    ),
+    FusedOp(
+        names=("lmdeploy.pytorch.kernels.cuda.causal_conv1d.causal_conv1d_update",),
+        schema="causal_conv1d_update(Tensor x, Tensor(a!) conv_state, Tensor weight, "
+        "Tensor? bias=None, str? activation=None, Tensor? cache_seqlens=None, "
+        "Tensor? conv_state_indices=None) -> Tensor",
+        equivalent="_, conv_state = causal_conv1d_update(x, conv_state, weight, bias, activation)",
+        source="lmdeploy/pytorch/kernels/cuda/causal_conv1d.py",
+        unsupported=(
+            "cache_seqlens",
+            "conv_state_indices",
+        ),
+    ),
+    FusedOp(
+        names=("lmdeploy.pytorch.kernels.cuda.gated_delta_rule.fused_recurrent_gated_delta_rule",),
+        schema="fused_recurrent_gated_delta_rule(Tensor q, Tensor k, Tensor v, "
+        "Tensor? g=None, Tensor? beta=None, float? scale=None, "
+        "Tensor? initial_state=None, bool output_final_state=False, "
+        "bool use_qk_l2norm_in_kernel=False, Tensor? state_indices=None, "
+        "Tensor? cache_seqlens=None, bool transpose_state_layout=False)"
+        " -> (Tensor, Tensor?)",
+        equivalent="gated_delta_rule(q, k, v, g, beta, scale, initial_state, "
+        "output_final_state, use_qk_l2norm_in_kernel)",
+        source="lmdeploy/pytorch/kernels/cuda/gated_delta_rule.py",
+        unsupported=(
+            "state_indices",
+            "cache_seqlens",
+            "transpose_state_layout",
+        ),
+    ),
+    FusedOp(
+        names=("lmdeploy.pytorch.kernels.cuda.fused_moe.moe_reduce",),
+        schema="moe_reduce(Tensor hidden_states, Tensor topk_weights, bool fp32_acc=False)"
+        " -> Tensor",
+        equivalent="(hidden_states * topk_weights.unsqueeze(-1)).sum(1)",
+        source="lmdeploy/pytorch/kernels/cuda/fused_moe.py",
+        unsupported=("fp32_acc",),
+        family="moe",
+    ),
+    FusedOp(
+        names=("lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.rms_norm_dynamic_quant",),
+        schema="rms_norm_dynamic_quant(Tensor x, Tensor w, float eps, "
+        "Tensor? residual=None, ScalarType quant_dtype=torch.int8) -> (Tensor, "
+        "Tensor)",
+        equivalent="rms_norm_dynamic_quant(x, w, eps, quant_dtype)",
+        source="lmdeploy/pytorch/kernels/cuda/w8a8_triton_kernels.py",
+        unsupported=("residual",),
+    ),
 )
 
 # Without an equivalent.
@@ -97,7 +165,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    lmdeploy.pytorch.kernels.cuda.awq_kernels.awq_linear(x, qweight, scales, qzeros)
     lmdeploy.pytorch.kernels.cuda.blocked_gemm_fp8.blocked_gemm_fp8(A, A_scale, B, B_scale,
         out_dtype=torch.float16)
     lmdeploy.pytorch.kernels.cuda.blocked_gemm_fp8.deep_gemm_fp8(A, A_scale, B, B_scale,
@@ -116,8 +183,6 @@ OPS += opaque(
     lmdeploy.pytorch.kernels.cuda.fused_moe.fused_moe(hidden_states, w1, w2, topk_weights,
         topk_ids, topk, w1_bias=None, w2_bias=None, expert_offset=0, num_experts=None,
         renormalize=False, act_func=None) -> torch.Tensor
-    lmdeploy.pytorch.kernels.cuda.fused_moe.moe_reduce(hidden_states, topk_weights,
-        fp32_acc=False) -> torch.Tensor
     lmdeploy.pytorch.kernels.cuda.blocked_fp8_fused_moe.fused_moe_blocked_fp8(input,
         input_scale, w1, w1_scale, w2, w2_scale, topk_weights, topk_ids, topk, w1_bias=None,
         w2_bias=None, out_dtype=torch.float16, expert_offset=0, num_experts=None,
@@ -129,15 +194,6 @@ OPS += opaque(
     lmdeploy.pytorch.kernels.cuda.fused_noaux_tc.fused_noaux_tc_routing(logits, bias,
         num_experts=256, n_group=8, topk_group=4, top_k=8, renormalize=True,
         routed_scaling_factor=2.5) -> tuple[torch.Tensor, torch.Tensor]
-    """,
-)
-OPS += opaque(
-    "norm",
-    OPEN,
-    _READ,
-    """
-    lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.rms_norm_dynamic_quant(x, w, eps,
-        residual=None, quant_dtype=torch.int8)
     """,
 )
 OPS += opaque(
@@ -166,21 +222,5 @@ OPS += opaque(
         k_seqlens, block_offset, max_q_seqlen=None, max_k_seqlen=None, causal=False,
         raw_k_seqlens=None, compress_ratio=1, return_row_k_seqlens=False,
         trim_causal_tail=False)
-    """,
-)
-OPS += opaque(
-    "state_space",
-    OPEN,
-    _READ,
-    """
-    lmdeploy.pytorch.kernels.cuda.causal_conv1d.causal_conv1d_fn(x, weight, bias=None,
-        seq_idx=None, initial_states=None, return_final_states=False, final_states_out=None,
-        activation=None)
-    lmdeploy.pytorch.kernels.cuda.causal_conv1d.causal_conv1d_update(x, conv_state, weight,
-        bias=None, activation=None, cache_seqlens=None, conv_state_indices=None)
-    lmdeploy.pytorch.kernels.cuda.gated_delta_rule.fused_recurrent_gated_delta_rule(q, k, v,
-        g=None, beta=None, scale=None, initial_state=None, output_final_state=False,
-        use_qk_l2norm_in_kernel=False, state_indices=None, cache_seqlens=None,
-        transpose_state_layout=False) -> tuple[torch.Tensor, torch.Tensor | None]
     """,
 )

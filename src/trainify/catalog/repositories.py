@@ -4,11 +4,19 @@ Their modules have plain names (``model``, ``quantize``), as they stand in those
 """
 
 from . import FusedOp, opaque
-from .reasons import CACHE, LAYER, OPEN, RAISES, TILED
+from .reasons import CACHE, LAYER, OPEN, TILED
 
 _READ = "the heads of 2026"
 
-OPS: tuple[FusedOp, ...] = ()
+OPS: tuple[FusedOp, ...] = (
+    FusedOp(
+        names=("gpt_oss.triton.attention.attention",),
+        schema="attention(Tensor q, Tensor k, Tensor v, Tensor sinks, float sm_scale, "
+        "int? bandwidth, Tensor start_q) -> Tensor",
+        equivalent="attention_with_sinks(q, k, v, sinks, sm_scale, bandwidth, start_q)",
+        source="gpt_oss/triton/attention.py, gpt-oss 7b583341fe16",
+    ),
+)
 
 # Without an equivalent.
 OPS += opaque(
@@ -17,14 +25,6 @@ OPS += opaque(
     _READ,
     """
     llama.model.Attention(x, start_pos, freqs_cis, mask)
-    """,
-)
-OPS += opaque(
-    "attention",
-    RAISES,
-    _READ,
-    """
-    gpt_oss.triton.attention.attention(q, k, v, sinks, sm_scale, bandwidth, start_q)
     """,
 )
 OPS += opaque(

@@ -219,6 +219,153 @@ OPS: tuple[FusedOp, ...] = (
             "score_mod",
         ),
     ),
+    FusedOp(
+        names=(
+            "sgl_kernel.int8_scaled_mm",
+            "torch.ops.sgl_kernel.int8_scaled_mm",
+        ),
+        schema="int8_scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scales_a, "
+        "Tensor scales_b, ScalarType out_dtype, Tensor? bias=None) -> Tensor",
+        equivalent="scaled_mm(mat_a, mat_b, scales_a, scales_b, out_dtype, bias)",
+        source="sgl_kernel/gemm.py, sglang-kernel 0.4.10",
+    ),
+    FusedOp(
+        names=(
+            "sgl_kernel.fp8_scaled_mm",
+            "torch.ops.sgl_kernel.fp8_scaled_mm",
+        ),
+        schema="fp8_scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scales_a, "
+        "Tensor scales_b, ScalarType out_dtype, Tensor? bias=None) -> Tensor",
+        equivalent="scaled_mm(mat_a, mat_b, scales_a, scales_b, out_dtype, bias)",
+        source="sgl_kernel/gemm.py, sglang-kernel 0.4.10",
+    ),
+    FusedOp(
+        names=("sgl_kernel.dsv3_fused_a_gemm",),
+        schema="dsv3_fused_a_gemm(Tensor mat_a, Tensor mat_b, Tensor(a!)? output=None)"
+        " -> Tensor(a!)",
+        equivalent="mat_a @ mat_b",
+        source="sgl_kernel/gemm.py, sgl-kernel 0.3.21",
+        family="matmul",
+    ),
+    FusedOp(
+        names=("torch.ops.sgl_kernel.dsv3_fused_a_gemm",),
+        schema="dsv3_fused_a_gemm(Tensor(a!) output, Tensor mat_a, Tensor mat_b) -> ()",
+        equivalent="output = mat_a @ mat_b",
+        source="sgl_kernel/gemm.py, sgl-kernel 0.3.21",
+        family="matmul",
+    ),
+    FusedOp(
+        names=("sgl_kernel.dsv3_router_gemm",),
+        schema="dsv3_router_gemm(Tensor hidden_states, Tensor router_weights, "
+        "ScalarType out_dtype=torch.bfloat16) -> Tensor",
+        equivalent="F.linear(hidden_states.float(), router_weights.float()).to(out_dtype)",
+        source="sgl_kernel/gemm.py, sgl-kernel 0.3.21",
+        family="matmul",
+    ),
+    FusedOp(
+        names=(
+            "sgl_kernel.topk_softmax",
+            "torch.ops.sgl_kernel.topk_softmax",
+        ),
+        schema="topk_softmax(Tensor(a!) topk_weights, Tensor(b!) topk_ids, "
+        "Tensor gating_output, bool renormalize=False, float moe_softcapping=0.0, "
+        "Tensor? correction_bias=None) -> ()",
+        equivalent="topk_weights, topk_ids = softmax_topk(gating_output, topk_ids.shape[-1], "
+        "renormalize)",
+        source="sgl_kernel/moe.py, sglang-kernel 0.4.10",
+        unsupported=(
+            "moe_softcapping",
+            "correction_bias",
+        ),
+    ),
+    FusedOp(
+        names=(
+            "sgl_kernel.topk_sigmoid",
+            "torch.ops.sgl_kernel.topk_sigmoid",
+        ),
+        schema="topk_sigmoid(Tensor(a!) topk_weights, Tensor(b!) topk_ids, "
+        "Tensor gating_output, bool renormalize=False, "
+        "Tensor? correction_bias=None) -> ()",
+        equivalent="topk_weights, topk_ids = sigmoid_topk(gating_output, topk_ids.shape[-1], "
+        "renormalize, correction_bias)",
+        source="sgl_kernel/moe.py, sglang-kernel 0.4.10",
+    ),
+    FusedOp(
+        names=(
+            "sgl_kernel.moe_sum",
+            "torch.ops.sgl_kernel.moe_sum",
+        ),
+        schema="moe_sum(Tensor input_tensor, Tensor(a!) output_tensor) -> ()",
+        equivalent="output_tensor = input_tensor.sum(1)",
+        source="sgl_kernel/moe.py, sglang-kernel 0.4.10",
+        family="moe",
+    ),
+    FusedOp(
+        names=("sgl_kernel.merge_state_v2",),
+        schema="merge_state_v2(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b, "
+        "Tensor? v_merged=None, Tensor? s_merged=None) -> (Tensor, Tensor)",
+        equivalent="merge_natural(v_a, s_a, v_b, s_b)",
+        source="sgl_kernel/attention.py, sglang-kernel 0.4.10",
+        unsupported=(
+            "v_merged",
+            "s_merged",
+        ),
+    ),
+    FusedOp(
+        names=("torch.ops.sgl_kernel.merge_state_v2",),
+        schema="merge_state_v2(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b, "
+        "Tensor(a!) v_merged, Tensor(b!) s_merged) -> ()",
+        equivalent="v_merged, s_merged = merge_natural(v_a, s_a, v_b, s_b)",
+        source="TORCH_LIBRARY(sgl_kernel), sglang-kernel 0.4.10",
+    ),
+    FusedOp(
+        names=("sgl_kernel.concat_mla_absorb_q",),
+        schema="concat_mla_absorb_q(Tensor a, Tensor b) -> Tensor",
+        equivalent="torch.cat((a, b), dim=-1)",
+        source="sgl_kernel/elementwise.py, sglang-kernel 0.4.10",
+        family="attention",
+    ),
+    FusedOp(
+        names=("torch.ops.sgl_kernel.concat_mla_absorb_q",),
+        schema="concat_mla_absorb_q(Tensor a, Tensor b, Tensor(a!) out) -> ()",
+        equivalent="out = torch.cat((a, b), dim=-1)",
+        source="TORCH_LIBRARY(sgl_kernel), sglang-kernel 0.4.10",
+        family="attention",
+    ),
+    FusedOp(
+        names=(
+            "sgl_kernel.concat_mla_k",
+            "torch.ops.sgl_kernel.concat_mla_k",
+        ),
+        schema="concat_mla_k(Tensor(a!) k, Tensor k_nope, Tensor k_rope) -> ()",
+        equivalent="k = torch.cat((k_nope, k_rope.expand(-1, k_nope.shape[1], -1)), dim=-1)",
+        source="sgl_kernel/elementwise.py, sglang-kernel 0.4.10",
+        family="attention",
+    ),
+    FusedOp(
+        names=("sgl_kernel.cutlass_mla_decode",),
+        schema="cutlass_mla_decode(Tensor q_nope, Tensor q_pe, "
+        "Tensor kv_c_and_k_pe_cache, Tensor seq_lens, Tensor page_table, "
+        "Tensor workspace, float sm_scale, int num_kv_splits=1) -> Tensor",
+        equivalent="mla_decode(q_nope, q_pe, kv_c_and_k_pe_cache, seq_lens, page_table, sm_scale)",
+        source="sgl_kernel/attention.py, sgl-kernel 0.3.21",
+    ),
+    FusedOp(
+        names=("torch.ops.sgl_kernel.apply_rope_pos_ids_cos_sin_cache",),
+        schema="apply_rope_pos_ids_cos_sin_cache(Tensor q, Tensor k, Tensor(a!) q_rope, "
+        "Tensor(b!) k_rope, Tensor cos_sin_cache, Tensor pos_ids, bool interleave, "
+        "bool enable_pdl=False, Tensor? v=None, Tensor? k_buffer=None, "
+        "Tensor? v_buffer=None, Tensor? kv_cache_loc=None) -> ()",
+        equivalent="q_rope, k_rope = rotary_embedding(pos_ids, q, k, q.shape[-1], "
+        "cos_sin_cache, not interleave)",
+        source="TORCH_LIBRARY(sgl_kernel), sgl-kernel 0.3.21",
+        unsupported=(
+            "v",
+            "k_buffer",
+            "v_buffer",
+            "kv_cache_loc",
+        ),
+    ),
 )
 
 # Without an equivalent.
@@ -227,10 +374,20 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    sgl_kernel.merge_state_v2(v_a, s_a, v_b, s_b, v_merged=None,
-        s_merged=None) -> Tuple[torch.Tensor, torch.Tensor]
-    torch.ops.sgl_kernel.merge_state_v2(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b,
-        Tensor! v_merged, Tensor! s_merged) -> ()
+    sglang.kernels.ops.attention.flash_attention_v3.flash_attn_with_kvcache(q, k_cache, v_cache,
+        k=None, v=None, qv=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
+        cache_batch_idx=None, cache_leftpad=None, page_table=None, cu_seqlens_q=None,
+        cu_seqlens_k_new=None, max_seqlen_q=None, rotary_seqlens=None, q_descale=None,
+        k_descale=None, v_descale=None, softmax_scale=None, causal=False, window_size=(-1, -1),
+        attention_chunk=None, softcap=0.0, rotary_interleaved=True, scheduler_metadata=None,
+        num_splits=0, pack_gqa=None, only_qv=False, sm_margin=0, return_softmax_lse=False,
+        sinks=None, score_mod=None, aux_tensors=None, ver=3, out=None)
+    sglang.kernels.ops.attention.flash_attention_v3.flash_attn_varlen_func(q, k, v,
+        cu_seqlens_q, cu_seqlens_k, max_seqlen_q=None, max_seqlen_k=None, seqused_q=None,
+        seqused_k=None, page_table=None, softmax_scale=None, causal=False, qv=None,
+        q_descale=None, k_descale=None, v_descale=None, window_size=(-1, -1), attention_chunk=0,
+        softcap=0.0, num_splits=1, pack_gqa=None, only_qv=False, sm_margin=0,
+        return_softmax_lse=False, sinks=None, score_mod=None, aux_tensors=None, ver=3, out=None)
     sgl_kernel.flash_mla.flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens,
         head_dim_v, tile_scheduler_metadata, num_splits=None, softmax_scale=None, causal=False,
         descale_q=None, descale_k=None, is_fp8_kvcache=False, indices=None, attn_sink=None,
@@ -242,8 +399,6 @@ OPS += opaque(
         s_merged=None) -> Tuple[torch.Tensor, torch.Tensor]
     torch.ops.sgl_kernel.merge_state(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b,
         Tensor! v_merged, Tensor! s_merged) -> ()
-    sgl_kernel.cutlass_mla_decode(q_nope, q_pe, kv_c_and_k_pe_cache, seq_lens, page_table,
-        workspace, sm_scale, num_kv_splits=1) -> torch.Tensor
     torch.ops.sgl_kernel.cutlass_mla_decode(Tensor! out, Tensor q_nope, Tensor q_pe,
         Tensor kv_c_and_k_pe_cache, Tensor seq_lens, Tensor page_table, Tensor! workspace,
         float sm_scale, int num_kv_splits) -> ()
@@ -261,10 +416,6 @@ OPS += opaque(
     CACHE,
     _READ,
     """
-    sgl_kernel.concat_mla_k(k, k_nope, k_rope)
-    torch.ops.sgl_kernel.concat_mla_k(Tensor! k, Tensor k_nope, Tensor k_rope) -> ()
-    sgl_kernel.concat_mla_absorb_q(a, b)
-    torch.ops.sgl_kernel.concat_mla_absorb_q(Tensor a, Tensor b, Tensor! out) -> ()
     sgl_kernel.downcast_fp8(k, v, k_out, v_out, k_scale, v_scale, loc, mult=1, offset=0) -> None
     torch.ops.sgl_kernel.downcast_fp8(Tensor k, Tensor v, Tensor k_out, Tensor v_out,
         Tensor k_scale, Tensor v_scale, Tensor loc, int mult, int offset) -> ()
@@ -312,22 +463,12 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    sgl_kernel.int8_scaled_mm(mat_a, mat_b, scales_a, scales_b, out_dtype, bias=None)
-    torch.ops.sgl_kernel.int8_scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scales_a,
-        Tensor scales_b, ScalarType out_dtype, Tensor? bias) -> Tensor
-    sgl_kernel.fp8_scaled_mm(mat_a, mat_b, scales_a, scales_b, out_dtype, bias=None)
-    torch.ops.sgl_kernel.fp8_scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scales_a,
-        Tensor scales_b, ScalarType out_dtype, Tensor? bias) -> Tensor
     sgl_kernel.fp8_blockwise_scaled_mm(mat_a, mat_b, scales_a, scales_b, out_dtype)
     torch.ops.sgl_kernel.fp8_blockwise_scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scales_a,
         Tensor scales_b, ScalarType out_dtype) -> Tensor
     sgl_kernel.bmm_fp8(A, B, A_scale, B_scale, dtype, out=None) -> torch.Tensor
     torch.ops.sgl_kernel.bmm_fp8(Tensor A, Tensor B, Tensor! D, Tensor A_scale, Tensor B_scale,
         Tensor workspace_buffer, int cublas_handle) -> ()
-    sgl_kernel.dsv3_fused_a_gemm(mat_a, mat_b, output=None) -> torch.Tensor
-    torch.ops.sgl_kernel.dsv3_fused_a_gemm(Tensor! output, Tensor mat_a, Tensor mat_b) -> ()
-    sgl_kernel.dsv3_router_gemm(hidden_states, router_weights,
-        out_dtype=torch.bfloat16) -> torch.Tensor
     torch.ops.sgl_kernel.dsv3_router_gemm(Tensor! output, Tensor mat_a, Tensor mat_b) -> ()
     sgl_kernel.qserve_w4a8_per_chn_gemm(in_feats, kernel, wscales, ascales, w_szs, a_ssums,
         out_feats=None) -> torch.Tensor
@@ -365,17 +506,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    sgl_kernel.topk_softmax(topk_weights, topk_ids, gating_output, renormalize=False,
-        moe_softcapping=0.0, correction_bias=None) -> None
-    torch.ops.sgl_kernel.topk_softmax(Tensor! topk_weights, Tensor! topk_indices,
-        Tensor gating_output, bool renormalize, float moe_softcapping,
-        Tensor? correction_bias) -> ()
-    sgl_kernel.topk_sigmoid(topk_weights, topk_ids, gating_output, renormalize=False,
-        correction_bias=None) -> None
-    torch.ops.sgl_kernel.topk_sigmoid(Tensor! topk_weights, Tensor! topk_indices,
-        Tensor gating_output, bool renormalize, Tensor? correction_bias) -> ()
-    sgl_kernel.moe_sum(input_tensor, output_tensor)
-    torch.ops.sgl_kernel.moe_sum(Tensor input, Tensor! output) -> ()
     sgl_kernel.moe_sum_reduce(input_tensor, output_tensor, routed_scaling_factor=0)
     torch.ops.sgl_kernel.moe_sum_reduce(Tensor input, Tensor output,
         float routed_scaling_factor) -> ()
@@ -492,9 +622,6 @@ OPS += opaque(
         int num_heads_v, int head_dim, float eps, Tensor q_weight, Tensor k_weight, float base,
         bool is_neox, Tensor position_ids, float factor, float low, float high,
         float attention_factor, int rotary_dim) -> ()
-    torch.ops.sgl_kernel.apply_rope_pos_ids_cos_sin_cache(Tensor q, Tensor k, Tensor! q_rope,
-        Tensor! k_rope, Tensor cos_sin_cache, Tensor pos_ids, bool interleave, bool enable_pdl,
-        Tensor? v, Tensor!? k_buffer, Tensor!? v_buffer, Tensor? kv_cache_loc) -> ()
     """,
 )
 OPS += opaque(

@@ -110,19 +110,60 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="o = prefill_attention(q, k, v, b_seq_len, sm_scale, is_causal)",
         source="sglang/kernels/ops/attention/prefill_attention.py",
     ),
+    FusedOp(
+        names=("sglang.kernels.ops.activation.bias_gelu.bias_gelu_tanh",),
+        schema="bias_gelu_tanh(Tensor input, Tensor bias) -> Tensor",
+        equivalent="F.gelu(input + bias, approximate='tanh')",
+        source="sglang/kernels/ops/activation/bias_gelu.py",
+        family="activation",
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.activation.silu_and_mul_clamp.silu_and_mul_clamp",),
+        schema="silu_and_mul_clamp(Tensor input, Tensor(a!) output, float swiglu_limit) -> ()",
+        equivalent="output = clamped_swiglu(input, swiglu_limit)",
+        source="sglang/kernels/ops/activation/silu_and_mul_clamp.py",
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.attention.merge_state.merge_state_triton",),
+        schema="merge_state_triton(Tensor prefix_output, Tensor prefix_lse, "
+        "Tensor suffix_output, Tensor suffix_lse, Tensor? output=None, "
+        "Tensor? output_lse=None) -> (Tensor, Tensor)",
+        equivalent="merge_natural(prefix_output, prefix_lse, suffix_output, suffix_lse)",
+        source="sglang/kernels/ops/attention/merge_state.py",
+        unsupported=(
+            "output",
+            "output_lse",
+        ),
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.embeddings.vocab_parallel_embedding.vocab_parallel_embedding",),
+        schema="vocab_parallel_embedding(Tensor input_, Tensor weight, "
+        "int org_vocab_start_index, int org_vocab_end_index, "
+        "int num_org_vocab_padding, int added_vocab_start_index, "
+        "int added_vocab_end_index) -> Tensor",
+        equivalent="vocab_parallel_embedding(input_, weight, org_vocab_start_index, "
+        "org_vocab_end_index, num_org_vocab_padding, added_vocab_start_index, "
+        "added_vocab_end_index)",
+        source="sglang/kernels/ops/embeddings/vocab_parallel_embedding.py",
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.attention.fla.layernorm_gated.rms_norm_gated",),
+        schema="rms_norm_gated(*, Tensor x, Tensor weight, Tensor? bias, Tensor? z=None, "
+        "float eps=1e-6, int? group_size=None, bool norm_before_gate=True, "
+        "bool is_rms_norm=True, str activation='swish') -> Tensor",
+        equivalent="gated_rms_norm(x, z, weight, eps)",
+        source="sglang/kernels/ops/attention/fla/layernorm_gated.py",
+        unsupported=(
+            "bias",
+            "group_size",
+            "norm_before_gate",
+            "is_rms_norm",
+            "activation",
+        ),
+    ),
 )
 
 # Without an equivalent.
-OPS += opaque(
-    "activation",
-    OPEN,
-    _READ,
-    """
-    sglang.kernels.ops.activation.bias_gelu.bias_gelu_tanh(input, bias) -> torch.Tensor
-    sglang.kernels.ops.activation.silu_and_mul_clamp.silu_and_mul_clamp(input, output,
-        swiglu_limit) -> None
-    """,
-)
 OPS += opaque(
     "attention",
     LAYER,
@@ -149,9 +190,6 @@ OPS += opaque(
         window_kv_offsets=None, xai_temperature_len=-1, lse_extend=None, skip_prefix=False,
         skip_extend=False, page_size=1, score_mod=None, aux_tensors=None,
         extend_seq_lens_cpu=None, identity_kv_indices=False)
-    sglang.kernels.ops.attention.merge_state.merge_state_triton(prefix_output, prefix_lse,
-        suffix_output, suffix_lse, output=None, output_lse=None) -> Tuple[torch.Tensor,
-        Optional[torch.Tensor]]
     """,
 )
 OPS += opaque(
@@ -176,16 +214,6 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "embedding",
-    OPEN,
-    _READ,
-    """
-    sglang.kernels.ops.embeddings.vocab_parallel_embedding.vocab_parallel_embedding(input_,
-        weight, org_vocab_start_index, org_vocab_end_index, num_org_vocab_padding,
-        added_vocab_start_index, added_vocab_end_index) -> torch.Tensor
-    """,
-)
-OPS += opaque(
     "norm",
     LAYER,
     _READ,
@@ -203,9 +231,6 @@ OPS += opaque(
     """
     sglang.kernels.ops.layernorm.fused_rmsnorm.fused_dual_residual_rmsnorm(x, residual, weight1,
         weight2, eps)
-    sglang.kernels.ops.attention.fla.layernorm_gated.rms_norm_gated(*, x, weight, bias, z=None,
-        eps=1e-06, group_size=None, norm_before_gate=True, is_rms_norm=False,
-        activation='swish')
     """,
 )
 OPS += opaque(

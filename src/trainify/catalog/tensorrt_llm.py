@@ -54,6 +54,36 @@ OPS: tuple[FusedOp, ...] = (
         "rotary_embedding(positions, query, key, head_size, cos_sin_cache, is_neox)",
         source=_TRTLLM,
     ),
+    FusedOp(
+        names=(
+            "torch.ops.trtllm.cublas_mm",
+            "torch.ops.trtllm.dsv3_router_gemm_op",
+            "torch.ops.trtllm.dsv3_fused_a_gemm_op",
+        ),
+        schema="cublas_mm(Tensor mat_a, Tensor mat_b, Tensor? bias, "
+        "ScalarType? out_dtype=None, int output_buffer_kind=0, Any group=None)"
+        " -> Tensor",
+        equivalent="F.linear(mat_a, mat_b.t(), bias)",
+        source="tensorrt_llm/_torch/custom_ops",
+        unsupported=(
+            "out_dtype",
+            "output_buffer_kind",
+            "group",
+        ),
+        family="matmul",
+    ),
+    FusedOp(
+        names=("torch.ops.trtllm.cuda_scaled_mm",),
+        schema="cuda_scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scale_a, "
+        "Tensor scale_b, Tensor? bias=None, ScalarType out_dtype=torch.bfloat16, "
+        "int output_buffer_kind=0, Any group=None) -> Tensor",
+        equivalent="scaled_mm(mat_a, mat_b, scale_a, scale_b, out_dtype, bias)",
+        source="tensorrt_llm/_torch/custom_ops",
+        unsupported=(
+            "output_buffer_kind",
+            "group",
+        ),
+    ),
 )
 
 # Without an equivalent.
@@ -99,12 +129,6 @@ OPS += opaque(
     """
     torch.ops.trtllm.cublas_scaled_mm(mat_a, mat_b, scale_a, scale_b, bias, out_dtype,
         output_buffer_kind=0, group=None) -> Tensor
-    torch.ops.trtllm.cuda_scaled_mm(mat_a, mat_b, scale_a, scale_b, bias=None, out_dtype=None,
-        output_buffer_kind=0, group=None) -> Tensor
-    torch.ops.trtllm.cublas_mm(mat_a, mat_b, bias, out_dtype, output_buffer_kind=0,
-        group=None) -> Tensor
-    torch.ops.trtllm.dsv3_router_gemm_op(mat_a, mat_b, bias, out_dtype) -> Tensor
-    torch.ops.trtllm.dsv3_fused_a_gemm_op(mat_a, mat_b, bias, out_dtype) -> Tensor
     """,
 )
 OPS += opaque(

@@ -5,7 +5,28 @@ from .reasons import CACHE, HANDLE, LAYER, OPEN, RAISES
 
 _READ = "text-generation-inference db931fcf42da"
 
-OPS: tuple[FusedOp, ...] = ()
+OPS: tuple[FusedOp, ...] = (
+    FusedOp(
+        names=("moe_kernels.fused_moe",),
+        schema="fused_moe(Tensor hidden_states, Tensor w1, Tensor w2, "
+        "Tensor gating_output, int topk, bool renormalize, bool inplace=False, "
+        "bool use_grouped_topk=False, int? num_expert_group=None, "
+        "int? topk_group=None) -> Tensor",
+        equivalent="fused_moe(hidden_states, w1, w2, gating_output, topk, renormalize)",
+        source="text-generation-inference db931fcf42da",
+        unsupported=(
+            "inplace",
+            "use_grouped_topk",
+        ),
+    ),
+    FusedOp(
+        names=("quantization.cutlass_scaled_mm",),
+        schema="cutlass_scaled_mm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, "
+        "ScalarType out_dtype, Tensor? bias=None) -> Tensor",
+        equivalent="scaled_mm(a, b, scale_a, scale_b, out_dtype, bias)",
+        source="text-generation-inference db931fcf42da",
+    ),
+)
 
 # Without an equivalent.
 OPS += opaque(
@@ -54,17 +75,7 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    quantization.cutlass_scaled_mm(a, b, scale_a, scale_b, out_dtype, bias)
     quantization_eetq.w8_a16_gemm(input, weight, scale) -> Tensor
-    """,
-)
-OPS += opaque(
-    "moe",
-    OPEN,
-    _READ,
-    """
-    moe_kernels.fused_moe(hidden_states, w1, w2, gating_output, topk, renormalize, inplace,
-        use_grouped_topk, num_expert_group, topk_group)
     """,
 )
 OPS += opaque(

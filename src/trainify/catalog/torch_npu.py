@@ -40,6 +40,16 @@ OPS: tuple[FusedOp, ...] = (
         source=_NPU,
         unsupported=("group_index", "dim", "bias", "interleaved"),
     ),
+    FusedOp(
+        names=(
+            "torch_npu.npu_silu_",
+            "torch.ops.npu.npu_silu_",
+        ),
+        schema="npu_silu_(Tensor(a!) self) -> Tensor(a!)",
+        equivalent="self = F.silu(self)",
+        source="op_plugin/config/op_plugin_functions.yaml",
+        family="activation",
+    ),
 )
 
 # Without an equivalent.
@@ -50,7 +60,6 @@ OPS += opaque(
     """
     torch_npu.npu_gelu_mul, torch.ops.npu.npu_gelu_mul(Tensor input, *,
         str approximate='none') -> Tensor
-    torch_npu.npu_silu_, torch.ops.npu.npu_silu_(Tensor(a!) self) -> Tensor(a!)
     """,
 )
 OPS += opaque(

@@ -441,6 +441,292 @@ OPS: tuple[FusedOp, ...] = (
         source="vllm/model_executor/layers/mamba/ops/layernorm_gated.py, vllm 0.33.0",
         unsupported=("bias", "group_size", "norm_before_gate"),
     ),
+    FusedOp(
+        names=("vllm._custom_ops.awq_gemm",),
+        schema="awq_gemm(Tensor input, Tensor qweight, Tensor scales, Tensor qzeros, "
+        "int split_k_iters) -> Tensor",
+        equivalent="awq_matmul(input, qweight, scales, qzeros)",
+        source="vllm/_custom_ops.py, vllm 0.33.0",
+    ),
+    FusedOp(
+        names=("torch.ops._C.awq_gemm",),
+        schema="awq_gemm(Tensor _in_feats, Tensor _kernel, Tensor _scaling_factors, "
+        "Tensor _zeros, SymInt split_k_iters) -> Tensor",
+        equivalent="awq_matmul(_in_feats, _kernel, _scaling_factors, _zeros)",
+        source="csrc/torch_bindings.cpp, vllm 0.33.0",
+    ),
+    FusedOp(
+        names=("vllm._C.ops.awq_gemm",),
+        schema="awq_gemm(Tensor in_feats, Tensor kernel, Tensor scaling_factors, "
+        "Tensor zeros, int split_k_iters) -> Tensor",
+        equivalent="awq_matmul(in_feats, kernel, scaling_factors, zeros)",
+        source="csrc/pybind.cpp, vllm 0.2.7",
+        since="vllm<0.5",
+    ),
+    FusedOp(
+        names=("vllm.model_executor.layers.quantization.awq_triton.awq_gemm_triton",),
+        schema="awq_gemm_triton(Tensor input, Tensor qweight, Tensor scales, "
+        "Tensor qzeros, int split_k_iters, int block_size_m=32, "
+        "int block_size_n=32, int block_size_k=32) -> Tensor",
+        equivalent="awq_matmul(input, qweight, scales, qzeros)",
+        source="vllm/model_executor/layers/quantization/awq_triton.py",
+    ),
+    FusedOp(
+        names=("vllm._custom_ops.cutlass_scaled_mm",),
+        schema="cutlass_scaled_mm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, "
+        "ScalarType out_dtype, Tensor? bias=None) -> Tensor",
+        equivalent="scaled_mm(a, b, scale_a, scale_b, out_dtype, bias)",
+        source="vllm/_custom_ops.py, vllm 0.33.0",
+    ),
+    FusedOp(
+        names=(
+            "vllm.model_executor.layers.quantization.utils.fp8_utils.w8a8_triton_block_scaled_mm",
+            "vllm.model_executor.layers.quantization.utils.fp8_utils.w8a8_block_fp8_matmul",
+        ),
+        schema="w8a8_triton_block_scaled_mm(Tensor A, Tensor B, Tensor As, Tensor Bs, "
+        "int[2] block_size, ScalarType output_dtype=torch.float16) -> Tensor",
+        equivalent="block_scaled_mm(A, B, As, Bs, block_size[0], block_size[1], output_dtype)",
+        source="vllm/model_executor/layers/quantization/utils/fp8_utils.py",
+    ),
+    FusedOp(
+        names=("torch.ops._C.dsv3_fused_a_gemm",),
+        schema="dsv3_fused_a_gemm(Tensor(a!) output, Tensor mat_a, Tensor mat_b, "
+        "bool enable_pdl=False) -> ()",
+        equivalent="output = mat_a @ mat_b",
+        source="csrc/torch_bindings.cpp, vllm 0.33.0",
+        family="matmul",
+    ),
+    FusedOp(
+        names=(
+            "vllm._custom_ops.topk_softmax",
+            "torch.ops._moe_C.topk_softmax",
+        ),
+        schema="topk_softmax(Tensor(a!) topk_weights, Tensor(b!) topk_indices, "
+        "Tensor(c!) token_expert_indices, Tensor gating_output, "
+        "bool renormalize=False, Tensor? bias=None, Tensor? is_padding=None) -> ()",
+        equivalent="topk_weights, topk_indices, "
+        "token_expert_indices = softmax_topk_rows(gating_output, "
+        "topk_indices.shape[-1], renormalize)",
+        source="csrc/moe/torch_bindings.cpp, vllm 0.33.0",
+        unsupported=(
+            "bias",
+            "is_padding",
+        ),
+    ),
+    FusedOp(
+        names=("vllm.model_executor.layers.fused_moe.fused_topk",),
+        schema="fused_topk(Tensor hidden_states, Tensor gating_output, int topk, "
+        "bool renormalize, ScalarType? indices_type=None, "
+        "str scoring_func='softmax') -> (Tensor, Tensor, Tensor)",
+        equivalent="softmax_topk_rows(gating_output, topk, renormalize)",
+        source="vllm/model_executor/layers/fused_moe",
+        unsupported=(
+            "indices_type",
+            "scoring_func",
+        ),
+    ),
+    FusedOp(
+        names=("vllm.model_executor.layers.fused_moe.grouped_topk",),
+        schema="grouped_topk(Tensor hidden_states, Tensor gating_output, int topk, "
+        "bool renormalize, int num_expert_group=0, int topk_group=0, "
+        "str scoring_func='softmax', float routed_scaling_factor=1.0, "
+        "Tensor? e_score_correction_bias=None) -> (Tensor, Tensor)",
+        equivalent="grouped_topk(gating_output, topk, renormalize, num_expert_group, "
+        "topk_group, scoring_func, routed_scaling_factor, e_score_correction_bias)",
+        source="vllm/model_executor/layers/fused_moe",
+    ),
+    FusedOp(
+        names=(
+            "vllm.model_executor.layers.fused_moe.fused_experts",
+            "torch.ops.vllm.fused_experts",
+        ),
+        schema="fused_experts(Tensor hidden_states, Tensor w1, Tensor w2, "
+        "Tensor topk_weights, Tensor topk_ids, Any activation=None, "
+        "bool apply_router_weight_on_input=False, int global_num_experts=-1, "
+        "Tensor? expert_map=None, Any quant_config=None) -> Tensor",
+        equivalent="moe_experts(hidden_states, w1, w2, topk_weights, topk_ids)",
+        source="vllm/model_executor/layers/fused_moe",
+        unsupported=(
+            "activation",
+            "apply_router_weight_on_input",
+            "expert_map",
+            "quant_config",
+        ),
+    ),
+    FusedOp(
+        names=(
+            "vllm._custom_ops.moe_sum",
+            "torch.ops._moe_C.moe_sum",
+        ),
+        schema="moe_sum(Tensor input, Tensor(a!) output, Tensor? topk_ids=None, "
+        "Tensor? expert_map=None) -> ()",
+        equivalent="output = input.sum(1)",
+        source="csrc/moe/torch_bindings.cpp, vllm 0.33.0",
+        unsupported=(
+            "topk_ids",
+            "expert_map",
+        ),
+        family="moe",
+    ),
+    FusedOp(
+        names=("vllm._custom_ops.shuffle_rows",),
+        schema="shuffle_rows(Tensor input_tensor, Tensor dst2src_map) -> Tensor",
+        equivalent="input_tensor[dst2src_map]",
+        source="vllm/_custom_ops.py, vllm 0.33.0",
+        family="moe",
+    ),
+    FusedOp(
+        names=("torch.ops._moe_C.shuffle_rows",),
+        schema="shuffle_rows(Tensor input_tensor, Tensor dst2src_map, "
+        "Tensor(a!) output_tensor) -> ()",
+        equivalent="output_tensor = input_tensor[dst2src_map]",
+        source="csrc/moe/torch_bindings.cpp, vllm 0.33.0",
+        family="moe",
+    ),
+    FusedOp(
+        names=(
+            "vllm._custom_ops.vocab_parallel_embedding",
+            "torch.ops._C.vocab_parallel_embedding",
+        ),
+        schema="vocab_parallel_embedding(Tensor(a!) out, Tensor input_ids, Tensor weight, "
+        "int org_vocab_start_index, int org_vocab_end_index, "
+        "int num_org_vocab_padding, int added_vocab_start_index, "
+        "int added_vocab_end_index) -> ()",
+        equivalent="out = vocab_parallel_embedding(input_ids, weight, org_vocab_start_index, "
+        "org_vocab_end_index, num_org_vocab_padding, added_vocab_start_index, "
+        "added_vocab_end_index)",
+        source="csrc/torch_bindings.cpp, vllm 0.33.0",
+    ),
+    FusedOp(
+        names=("torch.ops._C.rms_norm_static_fp8_quant",),
+        schema="rms_norm_static_fp8_quant(Tensor(a!) result, Tensor input, Tensor weight, "
+        "Tensor scale, float epsilon) -> ()",
+        equivalent="result = rms_norm_fp8(input, weight, scale, epsilon)",
+        source="csrc/torch_bindings.cpp, vllm 0.33.0",
+    ),
+    FusedOp(
+        names=("torch.ops._C.fused_add_rms_norm_static_fp8_quant",),
+        schema="fused_add_rms_norm_static_fp8_quant(Tensor(a!) result, Tensor input, "
+        "Tensor(b!) residual, Tensor weight, Tensor scale, float epsilon) -> ()",
+        equivalent="result, residual = fused_add_rms_norm_fp8(input, residual, weight, scale, "
+        "epsilon)",
+        source="csrc/torch_bindings.cpp, vllm 0.33.0",
+    ),
+    FusedOp(
+        names=("vllm._custom_ops.rms_norm_dynamic_per_token_quant",),
+        schema="rms_norm_dynamic_per_token_quant(Tensor input, Tensor weight, "
+        "float epsilon, ScalarType quant_dtype, Tensor? scale_ub=None, "
+        "Tensor? residual=None) -> (Tensor, Tensor)",
+        equivalent="rms_norm_dynamic_quant(input, weight, epsilon, quant_dtype)",
+        source="vllm/_custom_ops.py, vllm 0.33.0",
+        unsupported=(
+            "scale_ub",
+            "residual",
+        ),
+    ),
+    FusedOp(
+        names=("torch.ops._C.merge_attn_states",),
+        schema="merge_attn_states(Tensor(a!) output, Tensor? output_lse, "
+        "Tensor prefix_output, Tensor prefix_lse, Tensor suffix_output, "
+        "Tensor suffix_lse, int? prefill_tokens_with_context=None, "
+        "Tensor? output_scale=None) -> ()",
+        equivalent="output = merge_attn_states(prefix_output, prefix_lse, suffix_output, "
+        "suffix_lse)",
+        source="csrc/torch_bindings.cpp, vllm 0.33.0",
+        unsupported=(
+            "output_lse",
+            "prefill_tokens_with_context",
+            "output_scale",
+        ),
+    ),
+    FusedOp(
+        names=(
+            "torch.ops._C_cache_ops.concat_mla_q",
+            "vllm._custom_ops.concat_mla_q",
+        ),
+        schema="concat_mla_q(Tensor ql_nope, Tensor q_pe, Tensor(a!) q_out) -> ()",
+        equivalent="q_out = torch.cat((ql_nope, q_pe), dim=-1)",
+        source="csrc/torch_bindings.cpp, vllm 0.33.0",
+        family="attention",
+    ),
+    FusedOp(
+        names=("vllm.v1.attention.ops.triton_unified_attention.unified_attention",),
+        schema="unified_attention(Tensor q, Tensor k, Tensor v, Tensor(a!) out, "
+        "Tensor cu_seqlens_q, int max_seqlen_q, Tensor seqused_k, "
+        "int max_seqlen_k, float softmax_scale, bool causal, int[2] window_size, "
+        "Tensor block_table, float softcap, Tensor? q_descale, Tensor? k_descale, "
+        "Tensor? v_descale, int? seq_threshold_3D=None, "
+        "int? num_par_softmax_segments=None, Tensor? softmax_segm_output=None, "
+        "Tensor? softmax_segm_max=None, Tensor? softmax_segm_expsum=None, "
+        "Tensor? alibi_slopes=None, Tensor? output_scale=None, "
+        "Tensor? qq_bias=None, Tensor? sinks=None) -> ()",
+        equivalent="out = paged_varlen_attention(q, k, v, cu_seqlens_q, seqused_k, "
+        "block_table, softmax_scale, causal, window_size, softcap)",
+        source="vllm/v1/attention/ops/triton_unified_attention.py",
+        unsupported=(
+            "q_descale",
+            "k_descale",
+            "v_descale",
+            "alibi_slopes",
+            "output_scale",
+            "qq_bias",
+            "sinks",
+        ),
+    ),
+    FusedOp(
+        names=(
+            "torch.ops._rocm_C.paged_attention",
+            "vllm._custom_ops.paged_attention_rocm",
+        ),
+        schema="paged_attention(Tensor(a!) out, Tensor exp_sums, Tensor max_logits, "
+        "Tensor tmp_out, Tensor query, Tensor key_cache, Tensor value_cache, "
+        "int num_kv_heads, float scale, Tensor block_tables, Tensor seq_lens, "
+        "Tensor? query_start_loc, int block_size, int max_seq_len, "
+        "Tensor? alibi_slopes, str kv_cache_dtype, Tensor k_scale, Tensor v_scale, "
+        "Tensor? fp8_out_scale=None, str mfma_type='f16', "
+        "bool use_interleaved_v_cache=False) -> ()",
+        equivalent="out = paged_attention(query, key_cache, value_cache, block_tables, "
+        "seq_lens, scale)",
+        source="csrc/rocm/torch_bindings.cpp, vllm 0.33.0",
+        unsupported=(
+            "query_start_loc",
+            "alibi_slopes",
+            "fp8_out_scale",
+            "use_interleaved_v_cache",
+        ),
+    ),
+    FusedOp(
+        names=("vllm.third_party.flash_linear_attention.ops.chunk.chunk_gated_delta_rule",),
+        schema="chunk_gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor g, "
+        "Tensor beta, float? scale=None, Tensor? initial_state=None, "
+        "bool output_final_state=False, Tensor? cu_seqlens=None, "
+        "Tensor? chunk_indices=None, Tensor? chunk_offsets=None, "
+        "bool use_qk_l2norm_in_kernel=False, Tensor? core_attn_out=None)"
+        " -> (Tensor, Tensor?)",
+        equivalent="gated_delta_rule(q, k, v, g, beta, scale, initial_state, "
+        "output_final_state, use_qk_l2norm_in_kernel)",
+        source="vllm/third_party/flash_linear_attention/ops/chunk.py",
+        unsupported=(
+            "cu_seqlens",
+            "core_attn_out",
+        ),
+    ),
+    FusedOp(
+        names=("vllm.model_executor.layers.fused_moe.fused_moe",),
+        schema="fused_moe(Tensor hidden_states, Tensor w1, Tensor w2, "
+        "Tensor gating_output, int topk, bool renormalize, bool inplace=False, "
+        "str activation='silu', bool use_grouped_topk=False, "
+        "int? num_expert_group=None, int? topk_group=None, "
+        "Any custom_routing_function=None) -> Tensor",
+        equivalent="fused_moe(hidden_states, w1, w2, gating_output, topk, renormalize)",
+        source="vllm/model_executor/layers/fused_moe/fused_moe.py, vllm 0.8.5.post1",
+        unsupported=(
+            "inplace",
+            "activation",
+            "use_grouped_topk",
+            "custom_routing_function",
+        ),
+    ),
 )
 
 # Without an equivalent.
@@ -491,18 +777,9 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    torch.ops._C.merge_attn_states(Tensor! output, Tensor!? output_lse, Tensor prefix_output,
-        Tensor prefix_lse, Tensor suffix_output, Tensor suffix_lse,
-        int!? prefill_tokens_with_context, Tensor? output_scale=None) -> ()
     torch.ops._C.sm100_cutlass_mla_decode(Tensor! out, Tensor! lse, Tensor q_nope, Tensor q_pe,
         Tensor kv_c_and_k_pe_cache, Tensor seq_lens, Tensor page_table, Tensor workspace,
         float scale, int num_kv_splits) -> ()
-    torch.ops._rocm_C.paged_attention, vllm._custom_ops.paged_attention_rocm(Tensor! out,
-        Tensor exp_sums, Tensor max_logits, Tensor tmp_out, Tensor query, Tensor key_cache,
-        Tensor value_cache, int num_kv_heads, float scale, Tensor block_tables, Tensor seq_lens,
-        Tensor? query_start_loc, int block_size, int max_seq_len, Tensor? alibi_slopes,
-        str kv_cache_dtype, Tensor k_scale, Tensor v_scale, Tensor? fp8_out_scale,
-        str mfma_type, bool use_interleaved_v_cache=False) -> ()
     vllm.v1.attention.ops.prefix_prefill.context_attention_fwd(q, k, v, o, kv_cache_dtype,
         k_cache, v_cache, b_loc, b_start_loc, b_seq_len, max_seq_len, max_input_len, k_scale,
         v_scale, alibi_slopes=None, sliding_window=None, sm_scale=None, skip_decode=False,
@@ -513,27 +790,18 @@ OPS += opaque(
         seq_lens, max_seq_len, max_query_len, k_scale, v_scale, alibi_slopes=None,
         sliding_window=None, sm_scale=None, output_scale=None, sinks=None,
         is_block_table_ptr=False, use_interleaved_v_cache=False, causal=True)
-    vllm.v1.attention.ops.triton_unified_attention.unified_attention(q, k, v, out, cu_seqlens_q,
-        max_seqlen_q, seqused_k, max_seqlen_k, softmax_scale, causal, window_size, block_table,
-        softcap, q_descale, k_descale, v_descale, seq_threshold_3D=None,
-        num_par_softmax_segments=None, softmax_segm_output=None, softmax_segm_max=None,
-        softmax_segm_expsum=None, alibi_slopes=None, output_scale=None, qq_bias=None,
-        sinks=None, mm_prefix_range=None, rswa_prefix_lens=None, rswa_window=None,
-        use_alibi_sqrt=False, kv_quant_mode=KVQuantMode.NONE, k_scale_cache=None,
-        v_scale_cache=None, chunk_lookback=-1, use_td=False,
-        mm_prefix_clamp_sliding_window=False)
     vllm.v1.attention.ops.triton_decode_attention.decode_attention_fwd(q, k_buffer, v_buffer, o,
         lse, req_to_token, b_seq_len, attn_logits, num_kv_splits, sm_scale, page_size=1,
         logit_cap=0.0, k_scale=None, v_scale=None, is_mla=False)
-    torch.ops._vllm_fa3_C.fwd(Tensor! q, Tensor k, Tensor v, Tensor? k_new, Tensor? v_new,
-        Tensor? q_v, Tensor!? out, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k,
-        Tensor? cu_seqlens_k_new, Tensor? seqused_q, Tensor? seqused_k, int? max_seqlen_q,
-        int? max_seqlen_k, Tensor? page_table, Tensor? kv_batch_idx, Tensor? leftpad_k,
-        Tensor? rotary_cos, Tensor? rotary_sin, Tensor? seqlens_rotary, Tensor? q_descale,
-        Tensor? k_descale, Tensor? v_descale, float softmax_scale, bool is_causal,
-        int window_size_left, int window_size_right, float softcap, bool is_rotary_interleaved,
-        Tensor? scheduler_metadata, int num_splits, bool? pack_gqa, int sm_margin,
-        Tensor? s_aux, int cp_world_size, int cp_rank, Tensor? cp_tot_seqused_k) -> Tensor[]
+    torch.ops._vllm_fa3_C.fwd(q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k,
+        cu_seqlens_k=None, seqused_k=None, q_v=None, dropout_p=0.0, softmax_scale=None,
+        causal=False, window_size=None, softcap=0.0, alibi_slopes=None, deterministic=False,
+        return_attn_probs=False, block_table=None, return_softmax_lse=False, out=None,
+        scheduler_metadata=None, q_descale=None, k_descale=None, v_descale=None, num_splits=0,
+        output_scale=None, fa_version=DEFAULT_FA_VERSION, s_aux=None, cp_world_size=1,
+        cp_rank=0, cp_tot_seqused_k=None, mask_mod=None, block_sparse_tensors=None,
+        aux_tensors=None, aux_tensor_leading_dims=None, dynamic_causal=None,
+        gather_kv_indices=None, gather_kv_valid_length=None)
     torch.ops._vllm_fa2_C.fwd_kvcache(Tensor! q, Tensor kcache, Tensor vcache, Tensor? k,
         Tensor? v, Tensor? seqlens_k, Tensor? rotary_cos, Tensor? rotary_sin,
         Tensor? cache_batch_idx, Tensor? leftpad_k, Tensor? block_table, Tensor? alibi_slopes,
@@ -568,8 +836,6 @@ OPS += opaque(
         vllm._custom_ops.gather_and_maybe_dequant_cache(Tensor src_cache, Tensor! dst,
         Tensor block_table, Tensor cu_seq_lens, Tensor token_to_seq, int num_tokens,
         str kv_cache_dtype, Tensor scale, Tensor? seq_starts) -> ()
-    torch.ops._C_cache_ops.concat_mla_q, vllm._custom_ops.concat_mla_q(Tensor ql_nope,
-        Tensor q_pe, Tensor! q_out) -> ()
     torch.ops._C_cache_ops.convert_fp8, vllm._custom_ops.convert_fp8(Tensor! dst_cache,
         Tensor src_cache, float scale, str kv_cache_dtype) -> ()
     torch.ops._C_cache_ops.copy_blocks, vllm._custom_ops.copy_blocks(Tensor(a!)[] key_caches,
@@ -581,17 +847,6 @@ OPS += opaque(
         Tensor? seq_starts) -> ()
     vllm._C.cache_ops.gather_cached_kv(key, value, key_cache, value_cache, slot_mapping)
     vllm._C.cache_ops.copy_blocks(key_caches, value_caches, block_mapping)
-    """,
-)
-OPS += opaque(
-    "embedding",
-    OPEN,
-    _READ,
-    """
-    torch.ops._C.vocab_parallel_embedding,
-        vllm._custom_ops.vocab_parallel_embedding(Tensor! out, Tensor input_ids, Tensor weight,
-        int org_vocab_start_index, int org_vocab_end_index, int num_org_vocab_padding,
-        int added_vocab_start_index, int added_vocab_end_index) -> ()
     """,
 )
 OPS += opaque(
@@ -619,28 +874,21 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    torch.ops._C.awq_gemm, vllm._custom_ops.awq_gemm(Tensor _in_feats, Tensor _kernel,
-        Tensor _scaling_factors, Tensor _zeros, SymInt split_k_iters) -> Tensor
     torch.ops._C.gptq_gemm, vllm._custom_ops.gptq_gemm(Tensor a, Tensor b_q_weight,
         Tensor b_gptq_qzeros, Tensor b_gptq_scales, bool use_exllama, bool use_v2_format,
         int bit) -> Tensor
-    torch.ops._C.cutlass_scaled_mm, vllm._custom_ops.cutlass_scaled_mm(Tensor! out, Tensor a,
-        Tensor b, Tensor a_scales, Tensor b_scales, Tensor? bias) -> ()
+    torch.ops._C.cutlass_scaled_mm(Tensor! out, Tensor a, Tensor b, Tensor a_scales,
+        Tensor b_scales, Tensor? bias) -> ()
     torch.ops._C.cutlass_scaled_mm_azp, vllm._custom_ops.cutlass_scaled_mm_azp(Tensor! out,
         Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, Tensor azp_adj, Tensor? azp,
         Tensor? bias) -> ()
     torch.ops._C.cutlass_w4a8_mm, vllm._custom_ops.cutlass_w4a8_mm(Tensor A, Tensor B,
         Tensor group_scales, int group_size, Tensor channel_scales, Tensor token_scales,
         ScalarType? out_type, str? maybe_schedule) -> Tensor
-    torch.ops._C.dsv3_fused_a_gemm, vllm._custom_ops.dsv3_fused_a_gemm(Tensor! output,
-        Tensor mat_a, Tensor mat_b, bool enable_pdl=False) -> ()
+    vllm._custom_ops.dsv3_fused_a_gemm(Tensor! output, Tensor mat_a, Tensor mat_b,
+        bool enable_pdl=False) -> ()
     torch.ops._C.fp32_router_gemm, vllm._custom_ops.fp32_router_gemm(Tensor! output,
         Tensor mat_a, Tensor mat_b) -> ()
-    vllm.model_executor.layers.quantization.utils.fp8_utils.w8a8_triton_block_scaled_mm(A, B,
-        As, Bs, block_size, output_dtype=torch.float16) -> torch.Tensor
-    vllm.model_executor.layers.quantization.awq_triton.awq_gemm_triton(input, qweight, scales,
-        qzeros, split_k_iters, block_size_m=32, block_size_n=32,
-        block_size_k=32) -> torch.Tensor
     torch.ops._C.aqlm_gemm, vllm._custom_ops.aqlm_gemm(Tensor input, Tensor codes,
         Tensor codebooks, Tensor scales, int[] codebook_partition_sizes, Tensor? bias) -> Tensor
     torch.ops._C.allspark_w8a16_gemm, vllm._custom_ops.allspark_w8a16_gemm(Tensor a,
@@ -650,7 +898,6 @@ OPS += opaque(
     torch.ops._C.cutlass_scaled_sparse_mm,
         vllm._custom_ops.cutlass_scaled_sparse_mm(Tensor! out, Tensor a, Tensor bt_nzs,
         Tensor bt_meta, Tensor a_scales, Tensor b_scales, Tensor? bias) -> ()
-    vllm._C.ops.awq_gemm(in_feats, kernel, scaling_factors, zeros, split_k_iters)
     vllm._C.ops.gptq_gemm(a, b_q_weight, b_gptq_qzeros, b_gptq_scales, b_g_idx, use_exllama)
     vllm._C.ops.squeezellm_gemm(vec, mat, mul, lookup_table)
     """,
@@ -689,17 +936,12 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    torch.ops._moe_C.topk_softmax, vllm._custom_ops.topk_softmax(Tensor! topk_weights,
-        Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output,
-        bool renormalize, Tensor? bias, Tensor? is_padding) -> ()
     torch.ops._moe_C.topk_sigmoid, vllm._custom_ops.topk_sigmoid(Tensor! topk_weights,
         Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output,
         bool renormalize, Tensor? bias, float routed_scaling_factor, Tensor? is_padding) -> ()
     torch.ops._moe_C.grouped_topk, vllm._custom_ops.grouped_topk(Tensor scores, int n_group,
         int topk_group, int topk, bool renormalize, float routed_scaling_factor, Tensor bias,
         int scoring_func) -> (Tensor, Tensor)
-    torch.ops._moe_C.moe_sum, vllm._custom_ops.moe_sum(Tensor input, Tensor! output,
-        Tensor? topk_ids=None, Tensor? expert_map=None) -> ()
     torch.ops._moe_C.moe_wna16_gemm, vllm._custom_ops.moe_wna16_gemm(Tensor input,
         Tensor! output, Tensor b_qweight, Tensor b_scales, Tensor? b_qzeros,
         Tensor? topk_weights, Tensor sorted_token_ids, Tensor expert_ids,
@@ -719,22 +961,6 @@ OPS += opaque(
     torch.ops._moe_C.moe_unpermute(Tensor permuted_hidden_states, Tensor topk_weights,
         Tensor inv_permuted_idx, Tensor? expert_first_token_offset, int topk,
         Tensor! hidden_states) -> ()
-    torch.ops._moe_C.shuffle_rows, vllm._custom_ops.shuffle_rows(Tensor input_tensor,
-        Tensor dst2src_map, Tensor! output_tensor) -> ()
-    vllm.model_executor.layers.fused_moe.fused_experts,
-        torch.ops.vllm.fused_experts(hidden_states, w1, w2, topk_weights, topk_ids,
-        activation=MoEActivation.SILU, apply_router_weight_on_input=False,
-        global_num_experts=-1, expert_map=None, quant_config=None) -> torch.Tensor
-    vllm.model_executor.layers.fused_moe.fused_topk(hidden_states, gating_output, topk,
-        renormalize, indices_type=None, scoring_func='softmax') -> tuple[torch.Tensor,
-        torch.Tensor, torch.Tensor]
-    vllm.model_executor.layers.fused_moe.grouped_topk(hidden_states, gating_output, topk,
-        renormalize, num_expert_group=0, topk_group=0, scoring_func='softmax',
-        routed_scaling_factor=1.0, e_score_correction_bias=None) -> tuple[torch.Tensor,
-        torch.Tensor]
-    vllm.model_executor.layers.fused_moe.fused_moe(hidden_states, w1, w2, gating_output, topk,
-        renormalize, inplace=False, use_grouped_topk=False, num_expert_group=None,
-        topk_group=None, custom_routing_function=None, ...) -> Tensor
     """,
 )
 OPS += opaque(
@@ -764,13 +990,8 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    torch.ops._C.rms_norm_static_fp8_quant(Tensor! result, Tensor input, Tensor weight,
-        Tensor scale, float epsilon) -> ()
-    torch.ops._C.fused_add_rms_norm_static_fp8_quant(Tensor! result, Tensor input,
-        Tensor! residual, Tensor weight, Tensor scale, float epsilon) -> ()
-    torch.ops._C.rms_norm_dynamic_per_token_quant,
-        vllm._custom_ops.rms_norm_dynamic_per_token_quant(Tensor! result, Tensor input,
-        Tensor weight, Tensor! scale, float epsilon, Tensor? scale_ub, Tensor!? residual) -> ()
+    torch.ops._C.rms_norm_dynamic_per_token_quant(Tensor! result, Tensor input, Tensor weight,
+        Tensor! scale, float epsilon, Tensor? scale_ub, Tensor!? residual) -> ()
     torch.ops._C.rms_norm_per_block_quant,
         vllm._custom_ops.rms_norm_per_block_quant(Tensor! result, Tensor input, Tensor weight,
         Tensor! scale, float epsilon, Tensor? scale_ub, Tensor!? residual, int group_size,
@@ -926,10 +1147,6 @@ OPS += opaque(
     RAISES,
     _READ,
     """
-    vllm.third_party.flash_linear_attention.ops.chunk.chunk_gated_delta_rule(q, k, v, g, beta,
-        scale=None, initial_state=None, output_final_state=False, cu_seqlens=None,
-        chunk_indices=None, chunk_offsets=None, use_qk_l2norm_in_kernel=False,
-        core_attn_out=None)
     vllm.third_party.flash_linear_attention.ops.fused_recurrent.fused_recurrent_gated_delta_rule(
         q, k, v, g, beta=None, scale=None, initial_state=None, inplace_final_state=True,
         cu_seqlens=None, ssm_state_indices=None, num_accepted_tokens=None,

@@ -318,3 +318,130 @@ def merge_attn_states(
     weight = torch.sigmoid(difference).mT.unsqueeze(-1)
     output = weight * prefix_output.float() + (1.0 - weight) * suffix_output.float()
     return output.to(prefix_output.dtype)
+
+
+def merge_natural(
+    v_a: torch.Tensor, s_a: torch.Tensor, v_b: torch.Tensor, s_b: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Join attention over two sets of keys: results v [T, H, D], natural log-sum-exps s [T, H].
+
+    Returns (v, s) over both sets.
+    """
+    s = torch.logaddexp(s_a, s_b)
+    weight_a, weight_b = torch.exp(s_a - s).unsqueeze(-1), torch.exp(s_b - s).unsqueeze(-1)
+    return (weight_a * v_a.float() + weight_b * v_b.float()).to(v_a.dtype), s
+
+
+def combine(
+    out_partial: torch.Tensor, lse_partial: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Join attention over N sets of keys: results [N, ..., D], natural log-sum-exps [N, ...].
+
+    Returns (result, log-sum-exp) over all sets: flash-attention's convention.
+    """
+    weight = torch.softmax(lse_partial, dim=0).unsqueeze(-1)
+    return (weight * out_partial.float()).sum(0).to(out_partial.dtype), lse_partial.logsumexp(0)
+
+
+def attention_in_layout(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    layout: str = "HND",
+    causal: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Attention over heads-first tensors, exact where SageAttention's int8 kernels are not.
+
+    Tensors are [B, H, S, D], or [B, S, H, D] where the layout is NHD.  A causal mask asks for as
+    many queries as keys.
+    """
+    if layout == "NHD":
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    out = attention_bhsd(q, k, v, None, causal, scale)
+    return out.transpose(1, 2) if layout == "NHD" else out
+
+
+def paged_varlen_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    k_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    scale: float | None = None,
+    causal: bool = True,
+    window: tuple[int, int] | None = None,
+    softcap: float = 0.0,
+) -> torch.Tensor:
+    """Attention of the sequences packed in q [T, Hq, D] over paged keys and values.
+
+    The caches are [pages, page, Hkv, D]; sequence i owns the first k_lens[i] positions of the pages
+    ``block_table[i]``.
+    """
+    left, right = window or (-1, -1)
+    sequences = zip(
+        q.split(cu_seqlens_q.diff().tolist()), k_lens.tolist(), block_table, strict=True
+    )
+    return torch.cat(
+        [
+            attention(
+                rows[None],
+                k_cache[pages].flatten(0, 1)[None, :length],
+                v_cache[pages].flatten(0, 1)[None, :length],
+                scale,
+                causal,
+                left,
+                right,
+                softcap,
+            )[0]
+            for rows, length, pages in sequences
+        ]
+    )
+
+
+def mla_decode(
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+    cache: torch.Tensor,
+    seq_lens: torch.Tensor,
+    page_table: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """One query per sequence over latent keys, which are the values as well (DeepSeek's MLA).
+
+    ``q_nope`` is [B, H, R], ``q_pe`` [B, H, P]; a row of ``cache`` [pages, page, R + P] is the
+    latent, then the rotated key; the first seq_lens[b] positions count.  Returns [B, H, R].
+    """
+    keys = cache[page_table].flatten(1, 2).unsqueeze(1)
+    mask = torch.arange(keys.shape[2], device=keys.device) < seq_lens[:, None, None, None]
+    q = torch.cat((q_nope, q_pe), dim=-1).unsqueeze(2)
+    values = keys[..., : q_nope.shape[-1]]
+    return attention_bhsd(q, keys, values, mask, False, scale).squeeze(2)
+
+
+def attention_with_sinks(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sinks: torch.Tensor,
+    scale: float,
+    bandwidth: int | None,
+    start_q: torch.Tensor,
+) -> torch.Tensor:
+    """Causal attention in which each head may also attend to nothing (gpt-oss).
+
+    ``q`` is [B, Sq, Hkv, groups, D] and begins at position ``start_q``, ``k`` and ``v`` are
+    [B, Sk, Hkv, D]; exp(sinks), [heads], joins the sum of the softmax.  ``bandwidth`` is how many
+    keys a query sees, None or 0 for all before it.  In float32, rounded once; returns [B, Sq, H D].
+    """
+    columns = torch.arange(k.shape[1], device=q.device)
+    rows = torch.arange(q.shape[1], device=q.device)[:, None] + start_q
+    hidden = columns > rows
+    if bandwidth:
+        hidden = hidden | (columns < rows - bandwidth + 1)
+    scores = torch.einsum("bqhmd,bkhd->bhmqk", q.float(), k.float()) * scale
+    sink = sinks.float().view(1, q.shape[2], q.shape[3], 1, 1).expand(*scores.shape[:-1], 1)
+    scores = torch.cat((scores.masked_fill(hidden, -torch.inf), sink), dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., :-1]
+    return torch.einsum("bhmqk,bkhd->bqhmd", weights, v.float()).flatten(2).to(q.dtype)

@@ -1,8 +1,8 @@
 """Run reference functions in float64 throughout.
 
-Casts to float32 are part of what a reference function means, but they blunt finite differences:
-under :class:`exact_in_double` a float64 tensor stays float64 where the text says float32, so
-``torch.autograd.gradcheck`` sees the formula and not its rounding.
+Casts to float32, and to codes of 8 bits, are part of what a reference function means, but they
+blunt finite differences: under :class:`exact_in_double` a float64 tensor stays float64 where the
+text says otherwise, so ``torch.autograd.gradcheck`` sees the formula and not its rounding.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+_ROUNDING = ((torch.float32,), (torch.float8_e4m3fn,), (torch.int8,))
+
 
 class exact_in_double(TorchFunctionMode):
-    """A context in which casting float64 to float32 does nothing."""
+    """A context in which rounding float64, to float32 or to 8 bits, does nothing."""
 
     def __torch_function__(
         self,
@@ -28,7 +30,9 @@ class exact_in_double(TorchFunctionMode):
         if args and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.float64:
             if func is torch.Tensor.float:
                 return args[0]
-            if func is torch.Tensor.to and args[1:] == (torch.float32,):
+            if func is torch.Tensor.to and args[1:] in _ROUNDING:
+                return args[0]
+            if func is torch.Tensor.round:
                 return args[0]
             if kwargs.get("dtype") is torch.float32:
                 kwargs = {**kwargs, "dtype": torch.float64}

@@ -253,3 +253,54 @@ def dropout_add_norm(
     elif not residual_in_fp32:
         total = x
     return normed.to(x.dtype), total, None, None, None
+
+
+def quantize_through(codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Round codes to what a dtype can hold, in the forward pass only (straight through)."""
+    rounded = codes.to(dtype) if dtype.is_floating_point else codes.round().to(dtype)
+    return codes + (rounded.float() - codes).detach()
+
+
+def rms_norm_fp8(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """RMSNorm over a scale, rounded to float8 (e4m3), kept in the dtype of x.
+
+    The rounding lets the gradient pass: a straight-through estimator.
+    """
+    normed = F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps)
+    codes = (normed / scale).clamp(-448.0, 448.0)
+    return quantize_through(codes, torch.float8_e4m3fn).to(x.dtype)
+
+
+def fused_add_rms_norm_fp8(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add the residual, rounded; rms_norm_fp8 of the sum.  Returns (codes, sum)."""
+    residual = x + residual
+    return rms_norm_fp8(residual, weight, scale, eps), residual
+
+
+def rms_norm_dynamic_quant(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """RMSNorm, each row scaled to the range of a dtype of 8 bits and rounded to it.
+
+    Returns (codes in the dtype of x, scales [..., 1] in float32).  The rounding lets the gradient
+    pass: a straight-through estimator.
+    """
+    normed = F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps)
+    limit = torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max
+    scale = (normed.abs().amax(-1, keepdim=True) / limit).clamp(min=1.0 / (limit * 512.0))
+    return quantize_through(normed / scale, dtype).to(x.dtype), scale
+
+
+def group_norm(
+    x: torch.Tensor, groups: int, weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """GroupNorm of x [B, C, ...], in float32, rounded once."""
+    return F.group_norm(x, groups, weight, bias, eps)

@@ -266,3 +266,107 @@ def fused_qk_norm_rope(
     k = F.rms_norm(k.float(), (head_dim,), k_weight.float(), eps)
     q, k = rotate_pairs(q, cos, sin, is_neox), rotate_pairs(k, cos, sin, is_neox)
     return torch.cat((q.to(qkv.dtype), k.to(qkv.dtype), v), dim=1).flatten(1)
+
+
+def rotate_by_style(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    style: int,
+    reuse_front: bool,
+    nope_first: bool,
+) -> torch.Tensor:
+    """Rotate x [S, B, heads, D] by tables over its features, in float32, rounded once.
+
+    ``style`` 0 pairs the halves, 1 neighbours.  With ``reuse_front`` the tables hold a column for
+    each pair, else for each feature.  With ``nope_first`` the features that pass through come
+    first.  aiter's convention.
+    """
+    cos, sin = cos.float(), sin.float()
+    if reuse_front and style == 0:
+        cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1)
+    elif reuse_front:
+        cos, sin = cos.repeat_interleave(2, dim=-1), sin.repeat_interleave(2, dim=-1)
+    kept = x.shape[-1] - cos.shape[-1]
+    if nope_first:
+        rest, turned = x[..., :kept], x[..., kept:].float()
+    else:
+        turned, rest = x[..., : cos.shape[-1]].float(), x[..., cos.shape[-1] :]
+    if style == 0:
+        crossed = rotate_half(turned)
+    else:
+        a, b = turned.unflatten(-1, (-1, 2)).unbind(-1)
+        crossed = torch.stack((-b, a), dim=-1).flatten(-2)
+    turned = (turned * cos + crossed * sin).to(x.dtype)
+    return torch.cat((rest, turned) if nope_first else (turned, rest), dim=-1)
+
+
+def rotate_by_angles(
+    x: torch.Tensor, freqs: torch.Tensor, style: int, reuse_front: bool, nope_first: bool
+) -> torch.Tensor:
+    """Rotate x [S, B, heads, D] by the angles freqs [S, 1, 1, R]; see rotate_by_style."""
+    cos, sin = freqs.float().cos(), freqs.float().sin()
+    return rotate_by_style(x, cos, sin, style, reuse_front, nope_first)
+
+
+def rotate_both_by_angles(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    freqs: torch.Tensor,
+    style: int,
+    reuse_front: bool,
+    nope_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate x and y [S, B, heads, D] by the angles freqs [S, 1, 1, R]; see rotate_by_style."""
+    cos, sin = freqs.float().cos(), freqs.float().sin()
+    x = rotate_by_style(x, cos, sin, style, reuse_front, nope_first)
+    return x, rotate_by_style(y, cos, sin, style, reuse_front, nope_first)
+
+
+def rotate_both_by_style(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    style: int,
+    reuse_front: bool,
+    nope_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate x and y [S, B, heads, D] by tables [S, 1, 1, R]; see rotate_by_style."""
+    x = rotate_by_style(x, cos, sin, style, reuse_front, nope_first)
+    return x, rotate_by_style(y, cos, sin, style, reuse_front, nope_first)
+
+
+def rotate_at_positions(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor,
+    style: int,
+    reuse_front: bool,
+    nope_first: bool,
+) -> torch.Tensor:
+    """Rotate x [S, B, heads, D] by rows of tables [P, 1, 1, R] at positions [S, B].
+
+    See rotate_by_style.
+    """
+    cos, sin = cos.flatten(0, 2)[positions].unsqueeze(2), sin.flatten(0, 2)[positions].unsqueeze(2)
+    return rotate_by_style(x, cos, sin, style, reuse_front, nope_first)
+
+
+def rotate_both_at_positions(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor,
+    style: int,
+    reuse_front: bool,
+    nope_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate x and y [S, B, heads, D] by rows of tables [P, 1, 1, R] at positions [S, B].
+
+    See rotate_by_style.
+    """
+    cos, sin = cos.flatten(0, 2)[positions].unsqueeze(2), sin.flatten(0, 2)[positions].unsqueeze(2)
+    return rotate_both_by_style(x, y, cos, sin, style, reuse_front, nope_first)

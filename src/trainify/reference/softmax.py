@@ -15,7 +15,8 @@ def softmax_temperature(
 ) -> torch.Tensor:
     """Softmax of logits [B, V], in float32 and left there.
 
-    They are divided by ``temperature``, which is one number, or a tensor [B] of one per row; None means 1.
+    They are divided by ``temperature``, which is one number, or a tensor [B] of one per row; None
+    means 1.
     """
     if temperature is None:
         return torch.softmax(logits.float(), dim=-1)

@@ -59,3 +59,59 @@ def selective_state_update(
     out = out if D is None else out + D.float() * x.float()
     out = out if z is None else out * F.silu(z.float())
     return out.to(x.dtype), fresh.to(state.dtype)
+
+
+def causal_conv1d(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | bool | None = None,
+) -> torch.Tensor:
+    """Depthwise causal convolution of x [B, D, L] with weight [D, W], in float32, rounded once.
+
+    Step t sees the steps t - W + 1 to t; an activation is silu.
+    """
+    padded = F.pad(x.float(), (weight.shape[-1] - 1, 0))
+    shift = None if bias is None else bias.float()
+    out = F.conv1d(padded, weight.float().unsqueeze(1), shift, groups=weight.shape[0])
+    return (F.silu(out) if activation else out).to(x.dtype)
+
+
+def gated_delta_rule(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The gated delta rule, step by step in float32, rounded once.
+
+    ``q`` and ``k`` are [B, T, H, K], ``v`` [B, T, HV, V], ``g`` and ``beta`` [B, T, HV]; the state
+    S [B, HV, K, V] decays by exp(g), then learns S += k (beta * (v - k S)); the result is q S times
+    scale, which defaults to 1 / sqrt(K).  Returns (result, last state).
+    Yang, Kautz and Hatamizadeh, "Gated Delta Networks", 2024.
+    """
+    groups = v.shape[2] // k.shape[2]
+    queries, keys = q.float(), k.float()
+    if use_qk_l2norm:
+        queries = queries * torch.rsqrt(queries.square().sum(-1, keepdim=True) + 1e-6)
+        keys = keys * torch.rsqrt(keys.square().sum(-1, keepdim=True) + 1e-6)
+    queries = queries * (q.shape[-1] ** -0.5 if scale is None else scale)
+    queries, keys = queries.repeat_interleave(groups, 2), keys.repeat_interleave(groups, 2)
+    if initial_state is None:
+        state = torch.zeros_like(keys[:, 0].unsqueeze(-1) * v[:, 0].float().unsqueeze(-2))
+    else:
+        state = initial_state.float()
+    results = []
+    decays, rates = g.float().exp(), beta.float()
+    steps = zip(*(t.unbind(1) for t in (queries, keys, v.float(), decays, rates)), strict=True)
+    for query, key, value, decay, rate in steps:
+        state = state * decay[..., None, None]
+        wrong = value - (state * key.unsqueeze(-1)).sum(-2)
+        state = state + key.unsqueeze(-1) * (rate.unsqueeze(-1) * wrong).unsqueeze(-2)
+        results.append((state * query.unsqueeze(-1)).sum(-2))
+    return torch.stack(results, 1).to(v.dtype), state if output_final_state else None
