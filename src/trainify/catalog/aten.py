@@ -110,10 +110,17 @@ OPS += opaque(
 )
 OPS += opaque(
     "matmul",
-    OPEN,
+    CODES,
     _READ,
     """
     torch.ops.aten._int_mm(Tensor self, Tensor mat2) -> Tensor
+    """,
+)
+OPS += opaque(
+    "matmul",
+    OPEN,
+    _READ,
+    """
     torch.ops.aten._weight_int4pack_mm(Tensor self, Tensor mat2, int qGroupSize,
         Tensor qScaleAndZeros) -> Tensor
     torch.ops.aten._weight_int4pack_mm_for_cpu(Tensor self, Tensor mat2, int qGroupSize,

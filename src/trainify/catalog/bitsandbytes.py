@@ -48,17 +48,10 @@ OPS += opaque(
         Tensor, Tensor?)
     torch.ops.bitsandbytes.int8_double_quant(Tensor A, float threshold=0.0) -> (Tensor, Tensor,
         Tensor, Tensor, Tensor?)
-    torch.ops.bitsandbytes.quantize_blockwise(Tensor A, Tensor code, int blocksize) -> (Tensor,
-        Tensor)
-    """,
-)
-OPS += opaque(
-    "quantize",
-    OPEN,
-    _READ,
-    """
     torch.ops.bitsandbytes.quantize_4bit(Tensor A, int blocksize, str quant_type,
         ScalarType quant_storage) -> (Tensor, Tensor)
+    torch.ops.bitsandbytes.quantize_blockwise(Tensor A, Tensor code, int blocksize) -> (Tensor,
+        Tensor)
     """,
 )
 OPS += opaque(

@@ -173,30 +173,16 @@ OPS += opaque(
 )
 OPS += opaque(
     "quantize",
-    HANDLE,
-    _READ,
-    """
-    exllamav2_ext.make_q_matrix, exllamav2.ext.exllamav2_ext.make_q_matrix(q_weight, q_perm,
-        q_invperm, q_scale, q_scale_max, q_groups, q_group_map, gptq_qzeros, gptq_scales,
-        gptq_g_idx, bias, temp_dq, max_dq_rows) -> handle
-    """,
-)
-OPS += opaque(
-    "quantize",
-    OPEN,
-    _READ,
-    """
-    exllamav2_ext.had_paley, exllamav2.ext.exllamav2_ext.had_paley(h)
-    """,
-)
-OPS += opaque(
-    "quantize",
     UNPACK,
     _READ,
     """
     exllamav2_ext.reconstruct, exllamav2.ext.exllamav2_ext.reconstruct(q_handle, output)
+    exllamav2_ext.had_paley, exllamav2.ext.exllamav2_ext.had_paley(h)
     exllamav2_ext.matrix_q4_to_fp16, exllamav2.ext.exllamav2_ext.matrix_q4_to_fp16(in, scales,
         out)
+    exllamav2_ext.make_q_matrix, exllamav2.ext.exllamav2_ext.make_q_matrix(q_weight, q_perm,
+        q_invperm, q_scale, q_scale_max, q_groups, q_group_map, gptq_qzeros, gptq_scales,
+        gptq_g_idx, bias, temp_dq, max_dq_rows) -> handle
     """,
 )
 OPS += opaque(
