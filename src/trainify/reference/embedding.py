@@ -1,0 +1,34 @@
+"""Embeddings of which each device holds a part."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+def embedding_shard(ids: torch.Tensor, weight: torch.Tensor, start: int, end: int) -> torch.Tensor:
+    """Rows of weight for the ids from start up to end; zeros for the others."""
+    mine = (ids >= start) & (ids < end)
+    out = F.embedding((ids - start).masked_fill(~mine, 0), weight)
+    return out.masked_fill(~mine.unsqueeze(-1), 0.0)
+
+
+def vocab_parallel_embedding(
+    ids: torch.Tensor,
+    weight: torch.Tensor,
+    org_start: int,
+    org_end: int,
+    org_padding: int,
+    added_start: int,
+    added_end: int,
+) -> torch.Tensor:
+    """Rows of weight for the ids of two ranges, the vocabulary's and that of added tokens.
+
+    The shard holds the rows of the first range, padding, then those of the second.  Other ids
+    give zeros.
+    """
+    original = (ids >= org_start) & (ids < org_end)
+    added = (ids >= added_start) & (ids < added_end)
+    moved = ids - added_start + (org_end - org_start) + org_padding
+    rows = torch.where(original, ids - org_start, torch.where(added, moved, 0))
+    return F.embedding(rows, weight).masked_fill(~(original | added).unsqueeze(-1), 0.0)
