@@ -94,6 +94,19 @@ def view_of(node: ast.expr) -> View | None:
             return None
 
 
+def views_of(node: ast.expr) -> list[View]:
+    """Every name whose storage an expression may have: both arms of ``x if keep else x.clone()``."""
+    if isinstance(node, ast.IfExp):
+        return [*views_of(node.body), *views_of(node.orelse)]
+    if isinstance(node, ast.BoolOp):
+        return [view for value in node.values for view in views_of(value)]
+    if isinstance(node, ast.NamedExpr):
+        assert isinstance(node.target, ast.Name)
+        return [View(node.target.id, "alias"), *views_of(node.value)]
+    view = view_of(node)
+    return [view] if view is not None else []
+
+
 def is_allocation(node: ast.expr | None) -> bool:
     """Whether an expression is a fresh tensor whose content does not matter yet."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -196,6 +209,65 @@ class FunctionFlow:
                 return block
         return ()
 
+    def is_local(self, name: str) -> bool:
+        """Whether the function itself binds a name: others belong to a scope around it."""
+        if name in self.parameters:
+            return True
+        if isinstance(self.function, ast.Module):
+            return True
+        for node in self.function.body:
+            sure, maybe = self.definitions_in(node)
+            if any(d.name == name for d in (*sure, *maybe)):
+                declared = (ast.Global, ast.Nonlocal)
+                return not any(
+                    isinstance(n, declared) and name in n.names for n in ast.walk(self.function)
+                )
+        return False
+
+    def stored_before(self, name: str, statement: ast.stmt) -> str | None:
+        """The statement before ``statement`` that keeps a reference to ``name`` somewhere else.
+
+        A list, a dict, an attribute, a closure: whoever reads it later expects to see writes.
+        """
+        for definition in self.reaching(name, statement):
+            made = definition.statement
+            if isinstance(made, ast.Assign) and len(made.targets) > 1:
+                if not all(isinstance(t, ast.Name) for t in made.targets):
+                    return self.module.source(made)
+        for node in ast.walk(self.function):
+            if not isinstance(node, ast.stmt) or node is self.function or node is statement:
+                continue
+            if isinstance(node, _COMPOUND) or not self._runs_before(node, statement):
+                continue
+            if _stores(node, name) and self._same_reaching(name, node, statement):
+                return " ".join(self.module.source(node).split())
+        return None
+
+    def _runs_before(self, first: ast.stmt, last: ast.stmt) -> bool:
+        if (first.lineno, first.col_offset) < (last.lineno, last.col_offset):
+            return True
+        return any(  # the next turn of a loop
+            isinstance(a, (ast.For, ast.AsyncFor, ast.While)) and a in self.module.ancestors(first)
+            for a in self.module.ancestors(last)
+        )
+
+    def _same_reaching(self, name: str, first: ast.stmt, last: ast.stmt) -> bool:
+        sure, _ = self.definitions_in(first)
+        if any(d.name == name for d in sure):
+            return True
+        return bool(self.reaching(name, first) & self.reaching(name, last))
+
+    def written_later(self, name: str, statement: ast.stmt) -> str | None:
+        """A later statement that writes in place into what ``name`` is now: ``x.add_(y)``."""
+        for node in ast.walk(self.function):
+            if not isinstance(node, ast.stmt) or isinstance(node, _COMPOUND) or node is statement:
+                continue
+            if node.lineno <= statement.lineno or not _writes_into(node, name):
+                continue
+            if self.reaching(name, node) & self.reaching(name, statement):
+                return " ".join(self.module.source(node).split())
+        return None
+
     # -- uses -----------------------------------------------------------------------------------
 
     def read_after(self, name: str, statement: ast.stmt) -> bool:
@@ -276,9 +348,14 @@ class FunctionFlow:
     def _bases(self, name: str, statement: ast.stmt) -> set[str]:
         bases = set()
         for definition in self.reaching(name, statement):
-            view = view_of(definition.value) if definition.value is not None else None
-            if view and view.base != name and self._same_value(view.base, definition, statement):
-                bases.add(view.base)
+            for view in views_of(definition.value) if definition.value is not None else ():
+                if view.base != name and self._same_value(view.base, definition, statement):
+                    bases.add(view.base)
+            made = definition.statement
+            if isinstance(made, ast.Assign) and len(made.targets) > 1 and definition.index is None:
+                bases |= {  # h = y = value
+                    t.id for t in made.targets if isinstance(t, ast.Name) and t.id != name
+                }
         return bases
 
     def _views(self, name: str, statement: ast.stmt) -> set[str]:
@@ -315,6 +392,76 @@ class FunctionFlow:
         """The definition of ``name`` at ``statement`` when there is exactly one."""
         reaching = self.reaching(name, statement)
         return next(iter(reaching)) if len(reaching) == 1 else None
+
+
+_COMPOUND = (
+    *(ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match),
+    *(ast.ClassDef,),
+)
+_KEEPERS = frozenset(
+    "append extend insert add put setdefault update appendleft push register_buffer dict list tuple "
+    "set partial SimpleNamespace setattr deque".split()
+)
+
+
+def _stores(statement: ast.stmt, name: str) -> bool:
+    """Whether a statement puts ``name`` itself (not a value computed from it) somewhere."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return _loads(statement, name)
+    if isinstance(statement, (ast.Return, ast.Raise, ast.Delete)):
+        return False
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Lambda):
+            if _loads(node, name):
+                return True
+        elif isinstance(node, ast.Call):
+            function = node.func
+            keeper = getattr(function, "attr", None) or getattr(function, "id", "")
+            if keeper in _KEEPERS and any(
+                _is(argument, name) for argument in (*node.args, *(k.value for k in node.keywords))
+            ):
+                return True
+        elif isinstance(node, (ast.List, ast.Dict, ast.Set)):
+            elements = node.values if isinstance(node, ast.Dict) else node.elts
+            if any(e is not None and _is(e, name) for e in elements):
+                return True
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        value = statement.value
+        elements = value.elts if isinstance(value, ast.Tuple) else [value]
+        if any(_is(e, name) for e in elements):
+            if any(not isinstance(t, (ast.Name, ast.Tuple)) for t in targets):
+                return True
+            return isinstance(value, ast.Tuple) and any(isinstance(t, ast.Name) for t in targets)
+    return False
+
+
+def _is(node: ast.expr, name: str) -> bool:
+    """Whether an expression is the tensor ``name``, or a view of it."""
+    return any(view.base == name for view in views_of(node)) and not _computes(node)
+
+
+def _computes(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr not in _VIEW_ATTRIBUTES
+
+
+def _writes_into(statement: ast.stmt, name: str) -> bool:
+    if isinstance(statement, ast.AugAssign):
+        target: ast.expr = statement.target
+        while isinstance(target, ast.Subscript):
+            target = target.value
+        return isinstance(target, ast.Name) and target.id == name
+    if isinstance(statement, ast.Assign):
+        return any(
+            isinstance(t, ast.Subscript) and (v := view_of(t)) is not None and v.base == name
+            for t in statement.targets
+        )
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        function = statement.value.func
+        if isinstance(function, ast.Attribute) and function.attr.endswith("_"):
+            view = view_of(function.value)
+            return view is not None and view.base == name and not function.attr.endswith("__")
+    return False
 
 
 def _targets(target: ast.expr, value: ast.expr | None, statement: ast.stmt) -> list[Definition]:

@@ -81,7 +81,22 @@ def _out_parameter(module: ModuleFacts, statement: ast.stmt, argument: ast.expr)
     return _parameter_behind(module.flow(function), statement, view.base)
 
 
+def _refuse_shared(module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt, name: str) -> None:
+    """Raise where somebody out of sight looks at a tensor: rebinding its name would lose the write."""
+    if not flow.is_local(name):
+        raise CannotFunctionalize(f"`{name}` belongs to a scope around this function")
+    for other in (name, *sorted(flow.observers(name, statement))):
+        stored = flow.stored_before(other, statement)
+        if stored is not None:
+            raise CannotFunctionalize(f"`{other}` is kept elsewhere by `{stored}`")
+        for definition in flow.reaching(other, statement):
+            if isinstance(definition.statement, (ast.For, ast.AsyncFor, ast.With, ast.AsyncWith)):
+                if definition.value is None:
+                    raise CannotFunctionalize(f"`{other}` may be part of something else")
+
+
 def _name(module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt, name: str) -> Write:
+    _refuse_shared(module, flow, statement, name)
     definition = flow.only_definition(name, statement)
     live = sorted(o for o in flow.observers(name, statement) if flow.read_after(o, statement))
     if live:
@@ -95,13 +110,36 @@ def _name(module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt, name: st
                 look_at=f"callers read `{owner}` after the call, so it is written with copy_(): "
                 "autograd must not have saved its old value",
             )
-    if definition is not None and isinstance(definition.value, ast.Subscript):
-        root = definition.value.value
-        if isinstance(root, ast.Attribute) and _attribute_read_after(module, statement, root):
-            raise CannotFunctionalize(
-                f"`{module.source(root)}`, which it writes into, is read later"
-            )
-    return Write(Place(name), allocation=_droppable(module, flow, statement, definition))
+    root = _attribute_behind(definition.value) if definition is not None else None
+    look_at = ""
+    if root is not None:
+        text = module.source(root)
+        if _attribute_read_after(module, statement, root):
+            raise CannotFunctionalize(f"`{text}`, which it writes into, is read later")
+        if _attribute_read_elsewhere(module, statement, root):
+            look_at = f"`{text}` keeps its old value when a gradient is wanted; others read it"
+    allocation = _droppable(module, flow, statement, definition)
+    return Write(Place(name), allocation=allocation, look_at=look_at)
+
+
+def _attribute_behind(value: ast.expr | None) -> ast.Attribute | None:
+    """``self.buffer`` of ``self.buffer`` and ``self.buffer[:n]``."""
+    while isinstance(value, ast.Subscript):
+        value = value.value
+    return value if isinstance(value, ast.Attribute) else None
+
+
+def _attribute_read_elsewhere(
+    module: ModuleFacts, statement: ast.stmt, attribute: ast.Attribute
+) -> bool:
+    """Whether other functions read an attribute, except to write into it like this one."""
+    here = module.function(statement)
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Attribute) or node.attr != attribute.attr:
+            continue
+        if isinstance(node.ctx, ast.Load) and module.function(node) not in (here, None):
+            return True
+    return False
 
 
 def _droppable(
