@@ -213,7 +213,8 @@ def scaled() -> dict[str, Any]:
     a, b, rows, columns = _x(T, H), _x(H, 3), _x(T, 1), _x(1, 3)
     return _family(
         a=a, b=b, mat_a=a, mat_b=b, scale_a=rows, scale_b=columns, scales_a=rows,
-        scales_b=columns, bias=_x(3),
+        scales_b=columns, bias=_x(3), a_data=a, b_data=b, a_scale=rows, b_scale=columns,
+        XQ=a, WQ=b.t(), x_scale=rows, w_scale=columns, dtype=torch.float32,
     )  # fmt: skip
 
 
@@ -351,6 +352,7 @@ FAMILIES = {
     "group_norm": flat_layer,
     "rms_norm_fp8": lambda: {"scale": torch.ones(1)},
     "fused_add_rms_norm_fp8": lambda: {"scale": torch.ones(1)},
+    "fused_add_rms_norm_fp32_fp8": lambda: {"scale": torch.ones(1)},
     "causal_conv1d_update": conv_step,
     "selective_state_update": state_step,
     "rms_norm_maybe_add": lambda: {"residual": None},
@@ -394,6 +396,12 @@ ROWS = {
     "torch.ops.aten.mm.dtype": _one(mat2=_x(H, 3)),
     "torch.ops.aten.bmm.dtype": _one(self=_x(2, 3, 4), mat2=_x(2, 4, 5)),
     "torch.ops.aten._addmm_activation": _one(self=_x(3), mat1=_x(T, H), mat2=_x(H, 3), beta=2.0),
+    "torch.ops.aten._triton_scaled_dot_attention": _one(
+        q=_x(2, HEADS, 3, D), k=_x(2, HEADS, 3, D), v=_x(2, HEADS, 3, D)
+    ),
+    "lmdeploy.pytorch.kernels.cuda.fused_noaux_tc.fused_noaux_tc_routing": _one(
+        logits=_x(T, 6), bias=torch.arange(6), n_group=3, topk_group=2, top_k=2
+    ),
     "torch.ops.trtllm.cublas_mm": _one(bias=_x(3)),
     "flashinfer.mm_bf16": _one(a=_x(T, H), b=_x(H, 3)),
     "flashinfer.bmm_bf16": _one(A=_x(2, 3, 4), B=_x(2, 4, 5)),

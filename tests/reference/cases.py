@@ -1253,6 +1253,16 @@ NORMS += [
         lambda x, r, w, s, eps: (expect_rms_norm_fp8(x + r, w, s, eps), x + r),
     ),
     Case(
+        norm.fused_add_rms_norm_fp32_fp8,
+        lambda draw: (lambda x, w, s, eps: (x, draw.tensor(*x.shape), w, s, eps))(
+            *draw_fp8_norm(draw)
+        ),
+        lambda x, r, w, s, eps: (
+            expect_rms_norm_fp8(wide(x) + wide(r), w, s, eps).to(x.dtype),
+            (wide(x) + wide(r)).to(r.dtype),
+        ),
+    ),
+    Case(
         norm.rms_norm_dynamic_quant,
         lambda draw: (*draw_norm(draw), draw.random.choice((torch.int8, torch.float8_e4m3fn))),
         expect_dynamic_quant,

@@ -169,6 +169,7 @@ def test_norms_and_activations_are_written_in_place_of_the_call() -> None:
     helpers = {f.__name__ for f in FUNCTIONS if f.__module__ in modules and not is_inlined(f)}
     assert helpers == {
         "dropout_add_norm",
+        "fused_add_rms_norm_fp32_fp8",
         "fused_add_rms_norm_fp8",
         "gated_rms_norm",
         "quantize_through",

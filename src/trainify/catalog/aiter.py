@@ -433,6 +433,17 @@ OPS: tuple[FusedOp, ...] = (
         "positions + offsets, rotate_style, reuse_freqs_front_part, nope_first)",
         source="aiter/ops at e4048607a535",
     ),
+    FusedOp(
+        names=(
+            "aiter.gemm_a8w8",
+            "aiter.ops.gemm_op_a8w8.gemm_a8w8",
+        ),
+        schema="gemm_a8w8(Tensor XQ, Tensor WQ, Tensor x_scale, Tensor w_scale, "
+        "Tensor? bias=None, ScalarType dtype=torch.bfloat16, int? splitK=None)"
+        " -> Tensor",
+        equivalent="scaled_mm(XQ, WQ.t(), x_scale, w_scale, dtype, bias)",
+        source="aiter/ops at e4048607a535",
+    ),
 )
 
 # Without an equivalent.
@@ -488,15 +499,6 @@ OPS += opaque(
         key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale) -> None
     aiter.concat_and_cache_mla, aiter.ops.cache.concat_and_cache_mla(kv_c, k_pe, kv_cache,
         slot_mapping, kv_cache_dtype, scale) -> None
-    """,
-)
-OPS += opaque(
-    "matmul",
-    OPEN,
-    _READ,
-    """
-    aiter.gemm_a8w8, aiter.ops.gemm_op_a8w8.gemm_a8w8(XQ, WQ, x_scale, w_scale, bias=None,
-        dtype=dtypes.bf16, splitK=None) -> Tensor
     """,
 )
 OPS += opaque(

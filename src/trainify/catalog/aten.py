@@ -63,6 +63,15 @@ OPS: tuple[FusedOp, ...] = (
         source="native_functions.yaml, torch 2.13.0",
         family="matmul",
     ),
+    FusedOp(
+        names=("torch.ops.aten._triton_scaled_dot_attention",),
+        schema="_triton_scaled_dot_attention(Tensor q, Tensor k, Tensor v, "
+        "float dropout_p=0.0) -> Tensor",
+        equivalent="F.scaled_dot_product_attention(q, k, v)",
+        source="native_functions.yaml, torch 2.13.0",
+        unsupported=("dropout_p",),
+        family="attention",
+    ),
 )
 
 # Without an equivalent.
@@ -80,8 +89,6 @@ OPS += opaque(
     torch.ops.aten._triton_multi_head_attention(Tensor query, Tensor key, Tensor value,
         int embed_dim, int num_head, Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight,
         Tensor proj_bias, Tensor? mask=None) -> Tensor
-    torch.ops.aten._triton_scaled_dot_attention(Tensor q, Tensor k, Tensor v,
-        float dropout_p=0.) -> Tensor
     torch.ops.aten._scaled_dot_product_flash_attention.quantized(Tensor query, Tensor key,
         Tensor value, Tensor? q_descale, Tensor? k_descale, Tensor? v_descale,
         float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *,

@@ -304,6 +304,18 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="out = rms_norm_fp8(input, weight, scale, eps)",
         source="flashinfer/norm/__init__.py",
     ),
+    FusedOp(
+        names=(
+            "flashinfer.fused_add_rmsnorm_quant",
+            "flashinfer.norm.fused_add_rmsnorm_quant",
+        ),
+        schema="fused_add_rmsnorm_quant(Tensor(a!) out, Tensor input, "
+        "Tensor(b!) residual, Tensor weight, Tensor scale, float eps=1e-6, "
+        "bool? enable_pdl=None) -> ()",
+        equivalent="out, residual = fused_add_rms_norm_fp32_fp8(input, residual, weight, "
+        "scale, eps)",
+        source="flashinfer/norm/__init__.py",
+    ),
 )
 
 # Without an equivalent.
@@ -602,8 +614,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    flashinfer.norm.fused_add_rmsnorm_quant, flashinfer.fused_add_rmsnorm_quant(out, input,
-        residual, weight, scale, eps=1e-06, enable_pdl=None) -> None
     flashinfer.norm.layernorm_quant, flashinfer.layernorm_quant(out, input, gemma, beta, scale,
         eps=1e-06) -> None
     flashinfer.norm.fused_dit_gate_residual_layernorm_gamma_beta,

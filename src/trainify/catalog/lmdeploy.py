@@ -104,6 +104,31 @@ OPS: tuple[FusedOp, ...] = (
         source="lmdeploy/pytorch/kernels/cuda/w8a8_triton_kernels.py",
         unsupported=("residual",),
     ),
+    FusedOp(
+        names=("lmdeploy.pytorch.kernels.cuda.fused_moe.fused_moe",),
+        schema="fused_moe(Tensor hidden_states, Tensor w1, Tensor w2, "
+        "Tensor topk_weights, Tensor topk_ids, int topk, Tensor? w1_bias=None, "
+        "Tensor? w2_bias=None, int expert_offset=0, int? num_experts=None, "
+        "bool renormalize=False, Any act_func=None) -> Tensor",
+        equivalent="moe_experts(hidden_states, w1, w2, topk_weights, topk_ids)",
+        source="lmdeploy/pytorch/kernels/cuda/fused_moe.py",
+        unsupported=(
+            "w1_bias",
+            "w2_bias",
+            "expert_offset",
+            "renormalize",
+            "act_func",
+        ),
+    ),
+    FusedOp(
+        names=("lmdeploy.pytorch.kernels.cuda.fused_noaux_tc.fused_noaux_tc_routing",),
+        schema="fused_noaux_tc_routing(Tensor logits, Tensor bias, int num_experts=256, "
+        "int n_group=8, int topk_group=4, int top_k=8, bool renormalize=True, "
+        "float routed_scaling_factor=2.5) -> (Tensor, Tensor)",
+        equivalent="grouped_topk(logits, top_k, renormalize, n_group, topk_group, 'sigmoid', "
+        "routed_scaling_factor, bias)",
+        source="lmdeploy/pytorch/kernels/cuda/fused_noaux_tc.py",
+    ),
 )
 
 # Without an equivalent.
@@ -180,9 +205,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    lmdeploy.pytorch.kernels.cuda.fused_moe.fused_moe(hidden_states, w1, w2, topk_weights,
-        topk_ids, topk, w1_bias=None, w2_bias=None, expert_offset=0, num_experts=None,
-        renormalize=False, act_func=None) -> torch.Tensor
     lmdeploy.pytorch.kernels.cuda.blocked_fp8_fused_moe.fused_moe_blocked_fp8(input,
         input_scale, w1, w1_scale, w2, w2_scale, topk_weights, topk_ids, topk, w1_bias=None,
         w2_bias=None, out_dtype=torch.float16, expert_offset=0, num_experts=None,
@@ -191,9 +213,6 @@ OPS += opaque(
         w1_scale, w2, w2_scale, topk_weights, topk_ids, topk, out_dtype=torch.float16,
         quant_dtype=torch.int8, expert_offset=0, num_experts=None,
         renormalize=False) -> torch.Tensor
-    lmdeploy.pytorch.kernels.cuda.fused_noaux_tc.fused_noaux_tc_routing(logits, bias,
-        num_experts=256, n_group=8, topk_group=4, top_k=8, renormalize=True,
-        routed_scaling_factor=2.5) -> tuple[torch.Tensor, torch.Tensor]
     """,
 )
 OPS += opaque(

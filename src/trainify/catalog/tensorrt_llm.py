@@ -84,6 +84,14 @@ OPS: tuple[FusedOp, ...] = (
             "group",
         ),
     ),
+    FusedOp(
+        names=("torch.ops.trtllm.flashinfer_fused_add_rmsnorm_quant",),
+        schema="flashinfer_fused_add_rmsnorm_quant(Tensor(a!) out, Tensor input, "
+        "Tensor(b!) residual, Tensor weight, Tensor scale, float eps) -> ()",
+        equivalent="out, residual = fused_add_rms_norm_fp32_fp8(input, residual, weight, "
+        "scale, eps)",
+        source="tensorrt_llm/_torch/custom_ops/flashinfer_custom_ops.py",
+    ),
 )
 
 # Without an equivalent.
@@ -175,8 +183,6 @@ OPS += opaque(
     """
     torch.ops.trtllm.flashinfer_fused_add_add_rmsnorm(Tensor(a!) input, Tensor additional,
         Tensor(b!) residual, Tensor weight, float eps) -> ()
-    torch.ops.trtllm.flashinfer_fused_add_rmsnorm_quant(Tensor(a!) out, Tensor input,
-        Tensor(b!) residual, Tensor weight, Tensor scale, float eps) -> ()
     torch.ops.trtllm.minimax_allreduce_rms(input, norm_weight, workspace, rank, nranks, eps,
         trigger_completion_at_end)
     torch.ops.trtllm.deepseek_v4_q_norm(q, num_heads, head_dim, eps) -> Tensor

@@ -5,7 +5,18 @@ from .reasons import CODES, LAYER, OPEN, UNPACK
 
 _READ = "torchao 36027d82d1ad"
 
-OPS: tuple[FusedOp, ...] = ()
+OPS: tuple[FusedOp, ...] = (
+    FusedOp(
+        names=("torchao.float8.inference.addmm_float8_unwrapped_inference",),
+        schema="addmm_float8_unwrapped_inference(Tensor a_data, Tensor a_scale, "
+        "Tensor b_data, Tensor b_scale, ScalarType output_dtype, "
+        "Tensor? output_scale=None, Tensor? bias=None, bool use_fast_accum=False)"
+        " -> Tensor",
+        equivalent="scaled_mm(a_data, b_data, a_scale, b_scale, output_dtype, bias)",
+        source="torchao/float8/inference.py",
+        unsupported=("output_scale",),
+    ),
+)
 
 # Without an equivalent.
 OPS += opaque(
@@ -40,8 +51,6 @@ OPS += opaque(
         input_qzeros, weight, weight_scales, weight_qzeros, compensation, bias, out_dtype)
     torchao.ops.float8_linear_cpu, torch.ops.torchao.float8_linear_cpu(input, input_scales,
         weight, weight_scales, bias, out_dtype)
-    torchao.float8.inference.addmm_float8_unwrapped_inference(a_data, a_scale, b_data, b_scale,
-        output_dtype, output_scale=None, bias=None, use_fast_accum=False) -> Tensor
     """,
 )
 OPS += opaque(

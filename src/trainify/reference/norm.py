@@ -285,6 +285,22 @@ def fused_add_rms_norm_fp8(
     return rms_norm_fp8(residual, weight, scale, eps), residual
 
 
+def fused_add_rms_norm_fp32_fp8(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add the residual in float32; rms_norm_fp8 of the unrounded sum.  Returns (codes, sum).
+
+    flashinfer's order.
+    """
+    total = x.float() + residual.float()
+    codes = rms_norm_fp8(total, weight, scale, eps)
+    return codes.to(x.dtype), total.to(residual.dtype)
+
+
 def rms_norm_dynamic_quant(
     x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
