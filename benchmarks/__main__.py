@@ -80,8 +80,9 @@ NOTES = f"""\
 def machine() -> str:
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "ruff"))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    busy = f", load {os.getloadavg()[2]:.1f}" if hasattr(os, "getloadavg") else ""
     return (
-        f"{platform.system()} on {processor()}, {cores} cores; Python "
+        f"{platform.system()} on {processor()}, {cores} cores{busy}; Python "
         f"{platform.python_version()}, {packages}"
     )
 

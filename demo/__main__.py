@@ -15,6 +15,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1
 
 import torch
 import transformers
+from filelock import FileLock
 
 from . import training
 from .models import (
@@ -51,9 +52,17 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*an autograd kernel was not registered.*")
     sys.stdout.reconfigure(errors="replace", line_buffering=True)
-    shutil.rmtree(OUT, ignore_errors=True)
-    OUT.mkdir()
+    with FileLock(f"{OUT}.lock"):  # tests run the demo side by side
+        shutil.rmtree(OUT, ignore_errors=True)
+        OUT.mkdir()
+        tell(training_too=not arguments.no_training)
+    failed = [what for what, holds in claims.items() if not holds]
+    if failed:
+        sys.exit("\n".join(f"FAILED: {what}" for what in failed))
+    print(f"\nAll {len(claims)} claims hold.")
 
+
+def tell(training_too: bool) -> None:
     introduce()
     checkpoint = checkpoints.llama(OUT / "checkpoint")
     oracle = Oracle(checkpoint)
@@ -95,13 +104,9 @@ def main() -> None:
     )
     serves_as_before(as_is, served, ids)
 
-    if not arguments.no_training:
+    if training_too:
         heading(f"{training.STEPS} steps of training")
         train(Served(stripped, checkpoint), Served(patched, checkpoint), Oracle(checkpoint))
-    failed = [what for what, holds in claims.items() if not holds]
-    if failed:
-        sys.exit("\n".join(f"FAILED: {what}" for what in failed))
-    print(f"\nAll {len(claims)} claims hold.")
 
 
 def introduce() -> None:

@@ -2,7 +2,7 @@
 
 In README.md a fenced block whose first line starts with ``$ `` is a dialogue: each such line is run
 and what it prints put below it.  A block below a comment ``<!-- $ command -->`` holds what that
-command prints.  rules.md and ops.md come from the rules and the catalog.
+command prints.  rules.md comes from the rules.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainify.catalog import all_ops
 from trainify.passes import Rule, all_rules
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,7 +30,6 @@ def documents() -> dict[Path, str]:
     return {
         ROOT / "README.md": with_outputs((ROOT / "README.md").read_text(encoding="utf-8")),
         DOCS / "rules.md": rules_page(),
-        DOCS / "ops.md": ops_page(),
     }
 
 
@@ -71,6 +69,8 @@ def output(command: str) -> str:
         stderr=subprocess.STDOUT,
         encoding="utf-8",
     )
+    if "Traceback (most recent call last)" in done.stdout:
+        raise RuntimeError(f"{command}\n{done.stdout}")
     return done.stdout if done.stdout.endswith("\n") or not done.stdout else f"{done.stdout}\n"
 
 
@@ -101,28 +101,6 @@ def _rule(rule: Rule) -> Iterator[str]:
     if rule.after:
         yield "becomes"
         yield f"```python\n{rule.after.rstrip()}\n```"
-
-
-def ops_page() -> str:
-    ops = all_ops()
-    parts = [
-        _WRITTEN,
-        "# Fused ops",
-        f"The {len(ops)} rows of the catalog. Schema and meaning of each were read at its source,\n"
-        "and hold for the releases named. Where two rows hold for different releases, the newer\n"
-        "is taken, and the message says so. An op without equivalent is reported and left alone.",
-    ]
-    libraries: dict[str, list[str]] = {}
-    for op in ops:
-        name = next((n for n in op.names if not n.startswith("torch.ops.")), op.names[0])
-        equivalent = f"`{op.equivalent}`" if op.equivalent else "none"
-        row = f"| `{name}` | {op.since or 'all'} | {equivalent} | {op.source} |"
-        library = "torch.ops" if name.startswith("torch.ops.") else name.split(".")[0]
-        libraries.setdefault(library, []).append(row)
-    for library, rows in sorted(libraries.items()):
-        head = "| op | releases | equivalent | source |\n| --- | --- | --- | --- |"
-        parts += [f"## {library}", "\n".join([head, *rows])]
-    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainify.config import load_config
+from trainify.config import Config, load_config
 from trainify.engine import check_text
 
 ROOT = Path(__file__).parents[1]
@@ -50,42 +50,31 @@ def test_readme(block):
     same(block[0], build.with_outputs(block[0]))
 
 
-def block_of(kind, word=""):
-    (block,) = (b for b in BLOCKS if b["kind"] == kind and not b["command"] and word in b["body"])
-    return block["body"]
+def bodies(kind):
+    return [b["body"] for b in BLOCKS if b["kind"] == kind and not b["command"]]
 
 
-def test_settings_are_accepted(tmp_path):
-    (tmp_path / "pyproject.toml").write_text(block_of("toml", "select"))
-    config = load_config([str(tmp_path)])
-    assert config.options.select == ("TRN1",)
-    assert config.per_file_ignores == (("eval/*.py", ("TRN2",)),)
-
-
-def test_own_op_is_accepted(tmp_path):
-    (tmp_path / "pyproject.toml").write_text(block_of("toml", "ops"))
-    code = "import my_kernels\n\ndef f(out, x, w):\n    my_kernels.scaled_norm(out, x, w)\n"
-    (finding,) = check_text(code, "norm.py", load_config([str(tmp_path)]).options)
-    assert finding.fixes
+@pytest.mark.parametrize("settings", bodies("toml"))
+def test_settings_are_accepted(settings, tmp_path):
+    (tmp_path / "pyproject.toml").write_text(settings)
+    assert load_config([str(tmp_path)]) != Config()
 
 
 def test_comment_silences():
     code = "from vllm import _custom_ops as ops\n\ndef f(out, x, weight, eps):\n    "
-    line = block_of("python")
+    (line,) = bodies("python")
     assert check_text(code + line, "norm.py") == []
     assert check_text(code + line.partition("#")[0], "norm.py") != []
 
 
 def test_hooks_exist():
     hooks = (ROOT / ".pre-commit-hooks.yaml").read_text()
-    for hook in re.findall(r"- id: (\S+)", block_of("yaml")):
+    for hook in re.findall(r"- id: (\S+)", "".join(bodies("yaml"))):
         assert f"- id: {hook}\n" in hooks
 
 
-@pytest.mark.parametrize("page", ["rules", "ops"])
-def test_page(page):
-    written = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    assert written == getattr(build, f"{page}_page")()
+def test_rules_page():
+    assert (ROOT / "docs/rules.md").read_text(encoding="utf-8") == build.rules_page()
 
 
 def test_links_lead_somewhere():
