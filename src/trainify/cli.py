@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .findings import Finding
     from .passes import Rule
     from .source import Change, WriteError
+    from .verify import Environment, Verdict
 
 FINDINGS, ERRORS = 1, 2
 _STDIN = "-"
@@ -223,9 +224,20 @@ _SHOW = {
 @click.option(
     "-o", "--output", metavar="FILE", help="Write the patch to FILE instead of printing it."
 )
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Verify what is written to FILE first, as `trainify verify` does, and say so in it.",
+)
 @click.pass_context
 def fix(
-    ctx: click.Context, /, paths: tuple[str, ...], write: bool, output: str | None, **given: Any
+    ctx: click.Context,
+    /,
+    paths: tuple[str, ...],
+    write: bool,
+    output: str | None,
+    verify: bool,
+    **given: Any,
 ) -> None:
     """Make gradient cuts differentiable: print a patch for `git apply`, or change the files.
 
@@ -235,11 +247,23 @@ def fix(
 
     if write and output:
         raise click.UsageError("--write and --output exclude each other")
+    if verify and not output:
+        raise click.UsageError("--verify goes with --output")
     run = _Run(paths, given)
     reports = list(run.reports(fix_paths))
     applied = [finding for report in reports for finding in report.applied]
     changes = [report.change for report in reports if report.change]
-    fixed = run.write(changes) if write else run.write_patch(changes, applied, output)
+    proof = None
+    if verify:
+        verdicts, environment = run.verify(applied)
+        if any(verdict.wrong for verdict in verdicts):
+            _show_verdicts(verdicts, environment)
+            click.echo(f"trainify: {output} was not written", err=True)
+            ctx.exit(ERRORS if run.failed else FINDINGS)
+        from .output.verdicts import comment
+
+        proof = comment(verdicts, environment)
+    fixed = run.write(changes) if write else run.write_patch(changes, applied, output, proof)
     remaining = 0
     for report in reports:
         for line in _not_fixed(report, run.options, in_fixed_text=write and fixed):
@@ -277,6 +301,55 @@ def _summarize(applied: list[Finding], remaining: int, write: bool, output: str 
         said = "Nothing to fix"
     said += f"; {remaining} {'remains' if remaining == 1 else 'remain'}." if remaining else "."
     click.echo(said, err=True)
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, metavar="[PATHS]...")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(("text", "json")),
+    default="text",
+    help="How verdicts are shown.",
+)
+@click.pass_context
+def verify(ctx: click.Context, /, paths: tuple[str, ...], style: str) -> None:
+    """Hold the fused kernels called in PATHS against what would take their place.
+
+    Each kernel that can run here gets random inputs, its results are compared with those of its
+    equivalent, and the equivalent's gradient with finite differences. Needs torch.
+
+    The files in PATHS are only read. What is imported, in a process of its own, are the libraries
+    that own the ops, from where they are installed (PYTHONPATH counts, the current folder does not,
+    nor what lies under PATHS).
+
+    Exit codes: 0 nothing is wrong, 1 something was proved wrong, 2 misuse or internal errors.
+    """
+    from .engine import check_paths
+
+    run = _Run(paths, {"stdin_filename": None, "select": None, "ignore": None})
+    reports = list(run.reports(check_paths))
+    verdicts, environment = run.verify(finding for each in reports for finding in each.findings)
+    if style == "json":
+        from .output.verdicts import as_json
+
+        click.echo(as_json(verdicts, environment))
+    elif verdicts:
+        _show_verdicts(verdicts, environment)
+    else:
+        click.echo("No fused call that trainify rewrites: nothing to verify.")
+    _finish(ctx, run, any(verdict.wrong for verdict in verdicts))
+
+
+def _show_verdicts(verdicts: list[Verdict], environment: Environment) -> None:
+    from .output.verdicts import summary, table
+
+    for line in table(verdicts):
+        click.echo(line)
+    for verdict in verdicts:
+        for wrong in verdict.wrong:
+            click.echo(f"wrong: {verdict.job.name}: {wrong}", err=True)
+    click.echo("\n" + summary(verdicts, environment))
 
 
 @cli.command()
@@ -392,8 +465,24 @@ class _Run:
             return False
         return True
 
+    def verify(self, findings: Iterable[Finding]) -> tuple[list[Verdict], Environment]:
+        """Verify the ops of these findings; every problem ends the run."""
+        from .verify import Environment, VerifyError, jobs_of, verify
+
+        jobs = jobs_of(findings, self.options.ops)
+        if not jobs:
+            return [], Environment()
+        try:
+            return verify(jobs, self.paths)
+        except VerifyError as error:
+            raise _Misuse(str(error)) from None
+
     def write_patch(
-        self, changes: list[Change], applied: list[Finding], output: str | None
+        self,
+        changes: list[Change],
+        applied: list[Finding],
+        output: str | None,
+        proof: list[str] | None = None,
     ) -> bool:
         """Print the patch, or write it to a file with a few words about it."""
         from .output.diff import patch_names, unified_diff
@@ -408,7 +497,7 @@ class _Run:
             click.echo(f"trainify: nothing to fix, so {output} was not written", err=True)
             return False
         try:
-            write_file(output, _preface(applied).encode() + patch)
+            write_file(output, _preface(applied, proof).encode() + patch)
         except WriteError as error:
             self._not_written(error)
             return False
@@ -419,7 +508,7 @@ class _Run:
         click.echo(f"trainify: {error.path}: cannot write: {error.reason}", err=True)
 
 
-def _preface(applied: list[Finding]) -> str:
+def _preface(applied: list[Finding], proof: list[str] | None) -> str:
     """The comment that a patch file begins with; git skips it."""
     from .output.text import cuts, statistics
     from .passes import all_rules
@@ -430,11 +519,16 @@ def _preface(applied: list[Finding]) -> str:
         "",
         *(f"  {line}" for line in statistics(applied, names)),
         "",
-        "This changes source text only. Nothing was run: neither values nor gradients have been",
-        "compared with those of the original code.",
+        *(proof or _NOT_VERIFIED),
         "Apply it with `git apply`.",
     ]
     return "".join(f"# {line}".rstrip() + "\n" for line in lines) + "\n"
+
+
+_NOT_VERIFIED = (
+    "This changes source text only. Nothing was run: neither values nor gradients have been",
+    "compared with those of the original code.",
+)
 
 
 def _codes(option: str, value: str) -> tuple[str, ...]:

@@ -54,7 +54,8 @@ class Finding:
     """One gradient cut, wrong gradient, or call that trainify could not understand.
 
     ``start`` and ``end`` are character offsets; ``line`` and ``column`` count from 1, columns in
-    characters.  ``fixes`` maps a strategy (one of :data:`STRATEGIES`) to its fix.
+    characters.  ``fixes`` maps a strategy (one of :data:`STRATEGIES`) to its fix.  ``op`` is the
+    qualified name of the fused op, where a call of one is found.
     """
 
     path: str
@@ -67,6 +68,7 @@ class Finding:
     end_line: int
     end_column: int
     fixes: Mapping[str, Fix] = field(default_factory=dict)
+    op: str = ""
 
     def fix(self, strategy: str) -> Fix | None:
         return self.fixes.get(strategy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -296,6 +296,11 @@ class Site:
     def statement(self) -> ast.stmt:
         return self.module.statement(self.call)
 
+    def name(self, own: tuple[FusedOp, ...]) -> str:
+        """A name of the op by which it is looked up, the one of the call if it can be."""
+        names = (self.target.name, *self.op.names)
+        return next(name for name in names if lookup(name, own) is self.op)
+
     @cached_property
     def value(self) -> str:
         """The equivalent, as an expression."""
@@ -436,7 +441,8 @@ class _Rewriter:
         message = _message(site)
         if plan.reason:
             message += f" Not rewritten: {plan.reason}."
-        return self.module.finding(rule, message, site.call, plan.fixes)
+        found = self.module.finding(rule, message, site.call, plan.fixes)
+        return replace(found, op=site.name(self.options.ops))
 
 
 def _message(site: Site) -> str:

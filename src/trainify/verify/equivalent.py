@@ -1,0 +1,83 @@
+"""The equivalent of an op as a function that runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import types
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from .. import reference
+from ..catalog import FusedOp
+from .kernels import Libraries
+
+
+@cache
+def reference_functions() -> dict[str, Callable[..., Any]]:
+    """Every function of :mod:`trainify.reference`, by name."""
+    return {
+        name: value
+        for info in pkgutil.iter_modules(reference.__path__)
+        for name, value in vars(
+            importlib.import_module(f"{reference.__name__}.{info.name}")
+        ).items()
+        if isinstance(value, types.FunctionType)
+    }
+
+
+class Equivalent:
+    """What stands for an op: ``outputs`` are the arguments it assigns, if it assigns any."""
+
+    def __init__(self, op: FusedOp, libraries: Libraries) -> None:
+        assert op.equivalent is not None
+        (statement,) = ast.parse(op.equivalent).body
+        assert isinstance(statement, (ast.Assign, ast.Expr))
+        self.op = op
+        self.value = statement.value
+        self.outputs: list[str] = []
+        if isinstance(statement, ast.Assign):
+            (target,) = statement.targets
+            elements: Sequence[ast.expr] = getattr(target, "elts", [target])
+            self.outputs = [element.id for element in elements if isinstance(element, ast.Name)]
+        self._code = compile(ast.Expression(self.value), op.names[0], "eval")
+        self._globals = {"torch": torch, "F": F, **reference_functions()}
+        for module in op.imports:
+            libraries.load(module)
+            root = module.partition(".")[0]
+            self._globals[root] = importlib.import_module(root)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The names in it."""
+        return frozenset(n.id for n in ast.walk(self.value) if isinstance(n, ast.Name))
+
+    @property
+    def calls(self) -> list[ast.Call]:
+        """Its calls of reference functions."""
+        return [
+            node
+            for node in ast.walk(self.value)
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in reference_functions()
+        ]
+
+    def __call__(self, arguments: Mapping[str, Any]) -> list[Any]:
+        """Its results, in the order of the outputs or of what the op returns."""
+        defaults = {
+            a.name: None if a.default is None else value_of(a.default)
+            for a in self.op.signature.arguments
+        }
+        result = eval(self._code, self._globals, {**defaults, **arguments})
+        return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def value_of(default: str) -> Any:
+    """A default of a schema: a literal, or a dtype."""
+    return eval(default, {"torch": torch})

@@ -1,0 +1,347 @@
+"""``trainify verify``: what is right passes, what is wrong is found, what cannot run is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainify.catalog import FusedOp, all_ops, lookup
+from trainify.passes import all_rules
+from trainify.verify import Comparison, Job, VerifyError, verify
+
+SERVING = Path(__file__).parents[2] / "fixtures" / "gemma_serving"
+GATE = "import torch\n\ndef op(x, w):\n    return torch.sigmoid(x.detach()) * w.detach()\n"
+
+
+def job(name: str, **changes: object) -> Job:
+    op = lookup(name)
+    assert op is not None
+    fields = {n: getattr(op, n) for n in ("names", "schema", "equivalent", "source")}
+    return Job(name, FusedOp(**{**fields, **changes}))  # type: ignore[arg-type]
+
+
+def own_job(name: str, module: str = "my_kernels") -> Job:
+    op = FusedOp(
+        (f"{module}.{name}",), f"{name}(Tensor x, Tensor w) -> Tensor", "torch.sigmoid(x) * w", ""
+    )
+    return Job(op.names[0], op)
+
+
+# -- kernels that run -----------------------------------------------------------------------------
+
+
+def test_the_stand_ins_agree(run) -> None:
+    result = run("verify", SERVING)
+    assert result.exit_code == 0, result.output
+    table, said = result.stdout.split("\n\n")
+    assert "6 of 6 kernels ran here on" in said
+    assert "Gradients: 6 of 6 checked" in said
+    assert "gemma_rmsnorm" in table and "not run" not in table
+
+
+def test_json(run) -> None:
+    result = run("verify", "--format", "json", SERVING)
+    told = json.loads(result.stdout)
+    assert told["summary"].startswith("6 of 6 kernels ran")
+    assert told["torch"]
+    norm = next(op for op in told["ops"] if op["op"] == "sgl_kernel.gemma_rmsnorm")
+    assert norm["calls"] >= 1
+    assert norm["source"] and norm["gradcheck"] == "ok" and not norm["wrong"]
+    single, half = norm["forward"]
+    assert (single["dtype"], half["dtype"]) == ("float32", "bfloat16")
+    assert single["scaled"] < 1e-6 and single["cases"] > 6 and half["equal"] > 0.99
+
+
+@pytest.mark.slow
+def test_every_gradient_in_the_catalog() -> None:
+    jobs = [Job(op.names[0], op) for op in all_ops() if op.equivalent is not None]
+    verdicts, _ = verify(jobs)
+    rest = {v.job.name: v.gradient for v in verdicts if v.gradient != "ok"}
+    assert all(said.startswith("not checked: ") for said in rest.values()), rest
+    assert len(verdicts) - len(rest) >= 180  # those for which inputs are known
+
+
+WRONG = [
+    ("vllm._custom_ops.rms_norm", "out = rms_norm(input, weight, epsilon * 2)"),
+    ("vllm._custom_ops.rms_norm", "out = gemma_rms_norm(input, weight, epsilon)"),
+    (
+        "vllm._custom_ops.fused_add_rms_norm",
+        "residual, input = fused_add_rms_norm(input, residual, weight, epsilon)",
+    ),
+    ("torch.ops._C.silu_and_mul", "out = mul_and_silu(input)"),
+    ("torch.ops._C.gelu_tanh_and_mul", "out = gelu_and_mul(input)"),
+    (
+        "flashinfer.single_decode_with_kv_cache",
+        "single_decode(q, k, v, kv_layout, sm_scale, window_left, sm_scale)",
+    ),
+    (
+        "flash_attn.flash_attn_with_kvcache",
+        "cached_attention(q, k_cache, v_cache, cache_seqlens, block_table, softmax_scale, True)",
+    ),
+    ("vllm._custom_ops.rotary_embedding",
+     "query, key = rotary_embedding(positions, query, key, head_size, cos_sin_cache, not is_neox)"),
+]  # fmt: skip
+
+
+def test_wrong_rows_are_found(run) -> None:
+    verdicts, _ = verify([job(name, equivalent=equivalent) for name, equivalent in WRONG])
+    for verdict in verdicts:
+        assert verdict.ran and verdict.wrong, verdict
+        assert verdict.gradient == "ok"
+
+
+def test_another_rounding_is_told(run) -> None:
+    equivalent = "out = rms_norm_llama(input, weight, epsilon)"
+    (verdict,), _ = verify([job("vllm._custom_ops.rms_norm", equivalent=equivalent)])
+    notes = {each.dtype: each.note for each in verdict.forward}
+    assert notes == {"float32": "", "bfloat16": "rounds otherwise"}
+    assert not verdict.wrong
+
+
+# -- ops of one's own -----------------------------------------------------------------------------
+
+
+def test_an_own_op(run, library, own_op) -> None:
+    library(GATE)
+    own_op("torch.sigmoid(x) * w")
+    result = run("verify")
+    assert result.exit_code == 0
+    assert "1 of 1 kernel ran here" in result.stdout
+
+
+def test_an_own_op_with_a_wrong_equivalent(run, library, own_op) -> None:
+    library(GATE)
+    own_op("torch.tanh(x) * w")
+    result = run("verify")
+    assert result.exit_code == 1
+    assert "WRONG: my_kernels.op" in result.stdout
+    assert result.stderr.startswith("wrong: my_kernels.op: float32: differs by ")
+
+
+KERNELS = {
+    "nans": ("return torch.sigmoid(x) * w.new_tensor(float('nan'))", "has NaN"),
+    "wide": ("return (torch.sigmoid(x) * w).double()", "gives float64"),
+    "short": ("return (torch.sigmoid(x) * w)[..., :1]", "gives float32"),
+    "none": ("pass", "gives NoneType, not float32"),
+    "one": ("y = torch.sigmoid(x) * w; y[-1, -1] += 1e-3; return y", "differs by"),
+}
+
+
+def test_what_a_kernel_can_get_wrong(run, library) -> None:
+    library(
+        "import torch\n" + "".join(f"def {n}(x, w):\n    {t}\n" for n, (t, _) in KERNELS.items())
+    )
+    verdicts, _ = verify([own_job(name) for name in KERNELS])
+    for verdict, (_, wrong) in zip(verdicts, KERNELS.values(), strict=True):
+        assert wrong in verdict.wrong[0]
+
+
+def test_a_kernel_that_leaves_its_output_alone(run, library, own_op) -> None:
+    library("def op(out, x):\n    out[..., 1:] = x[..., 1:] * 2\n")
+    own_op("out = x * 2", "(Tensor(a!) out, Tensor x) -> ()")
+    assert "has NaN" in run("verify").stderr
+
+
+def test_a_wrong_gradient(run, library, own_op) -> None:
+    library(GATE)
+    own_op("torch.sigmoid(x) * w.detach()")
+    result = run("verify")
+    assert result.exit_code == 1
+    assert "wrong: my_kernels.op: gradcheck: " in result.stderr
+
+
+def test_rows_with_a_stride_are_the_kernels_own_mistake(run, library, own_op) -> None:
+    library(
+        "import torch\n\ndef op(x, w):\n    return torch.sigmoid(x if x.is_contiguous() else x + 1) * w\n"
+    )
+    own_op("torch.sigmoid(x) * w")
+    result = run("verify")
+    assert result.exit_code == 0
+    assert "(not so for inputs with a row stride)" in result.stdout
+    assert "but see the notes on 1" in result.stdout
+
+
+def test_an_equivalent_with_a_function_of_ones_own(run, library, own_op, tmp_path: Path) -> None:
+    library(GATE)
+    (tmp_path / "lib" / "my_reference.py").write_text(
+        "def gate(x, w):\n    return x.sigmoid() * w\n"
+    )
+    own_op("my_reference.gate(x, w)", more="imports = 'my_reference'")
+    assert run("verify").exit_code == 0
+    (tmp_path / "lib" / "my_reference.py").write_text("def gate(x, w):\n    return x.sigmoid()\n")
+    assert run("verify").exit_code == 1
+
+
+# -- what does not run ----------------------------------------------------------------------------
+
+
+def test_a_missing_library(run, own_op) -> None:
+    own_op("torch.sigmoid(x) * w", more="source = 'my/kernels.cu'")
+    result = run("verify")
+    assert result.exit_code == 0
+    assert "not run: my_kernels is not installed" in result.stdout
+    assert (
+        "1 did not (my_kernels is not installed): there the semantics are those read in my/kernels.cu."
+        in result.stdout
+    )
+    assert "Gradients: 1 of 1 checked" in result.stdout
+
+
+CANNOT = {
+    "empty": ("", "the empty_ installed has no empty_.op"),
+    "broken": ("1 / 0", "broken_ cannot be imported: ZeroDivisionError: division by zero"),
+    "needs": ("import nowhere", "needs_ cannot be imported: No module named 'nowhere'"),
+    "gpu": ("def op(x, w):\n    raise RuntimeError('not built for CPU')", "no CUDA device"),
+    "spoiled": (
+        "def op(x, w):\n    raise RuntimeError('CUDA error: x')",
+        "RuntimeError: CUDA error: x",
+    ),
+    "other": (
+        "def op(x):\n    pass",
+        "TypeError: op() takes 1 positional argument but 2 were given",
+    ),
+}
+
+
+def test_kernels_that_cannot_run(run, tmp_path: Path) -> None:
+    for name, (text, _) in CANNOT.items():
+        (tmp_path / "lib" / f"{name}_.py").write_text(text)
+    verdicts, _ = verify([own_job("op", f"{name}_") for name in CANNOT])
+    for verdict, (_, why) in zip(verdicts, CANNOT.values(), strict=True):
+        if why != "no CUDA device" or not torch.cuda.is_available():
+            assert verdict.not_run == why
+        assert not verdict.ran and not verdict.wrong
+        assert verdict.gradient == "ok"
+
+
+def test_a_kernel_that_crashes_takes_nobody_with_it(run, library, own_op) -> None:
+    library(GATE + "\nimport ctypes\n\ndef crash(x):\n    ctypes.string_at(0)\n")
+    own_op("torch.sigmoid(x) * w")
+    own_op_text = Path("pyproject.toml").read_text()
+    Path("pyproject.toml").write_text(
+        "[[tool.trainify.ops]]\nnames = 'my_kernels.crash'\nschema = 'crash(Tensor x) -> Tensor'\n"
+        "equivalent = 'x * 2'\n" + own_op_text
+    )
+    Path("a.py").write_text(
+        "import my_kernels as k\n\ndef f(x, w):\n    return k.op(k.crash(x), w)\n"
+    )
+    result = run("verify")
+    assert result.exit_code == 0
+    assert "not run: the kernel crashed with SIGSEGV" in result.stdout
+    assert "1 of 2 kernels ran here" in result.stdout
+    assert "Gradients: 2 of 2 checked" in result.stdout
+
+
+@pytest.mark.slow
+def test_a_kernel_that_hangs(run, library) -> None:
+    library("import time\n\ndef op(x):\n    time.sleep(60)\n")
+    op = FusedOp(("my_kernels.op",), "op(Tensor x) -> Tensor", "x * 2", "")
+    (verdict,), _ = verify([Job("my_kernels.op", op)], timeout=15)
+    assert "was killed (it took longer than 15 s" in verdict.not_run
+
+
+def test_a_library_that_prints(run, library, own_op) -> None:
+    library(GATE + "\nprint('hello')\nimport os\nos.system('echo hello')\n")
+    own_op("torch.sigmoid(x) * w")
+    result = run("verify")
+    assert result.exit_code == 0
+    assert "hello" not in result.output
+
+
+def test_no_torch(run, own_op, tmp_path: Path) -> None:
+    (tmp_path / "lib" / "torch.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n"
+    )
+    own_op("torch.sigmoid(x) * w")
+    result = run("verify")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr == (
+        "trainify: verify needs torch, which cannot be imported (No module named 'torch'): "
+        "pip install 'trainify[torch]'\n"
+    )
+
+
+def test_a_process_that_dies_at_once(run, own_op, tmp_path: Path) -> None:
+    (tmp_path / "lib" / "torch.py").write_text("import os\nos._exit(7)\n")
+    own_op("torch.sigmoid(x) * w")
+    with pytest.raises(VerifyError, match="ended with exit code 7 before it began"):
+        verify([job("torch.ops._C.silu_and_mul")])
+    assert run("verify").exit_code == 2
+
+
+def test_nothing_to_verify(run) -> None:
+    Path("a.py").write_text("import torch\n")
+    result = run("verify")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "No fused call that trainify rewrites: nothing to verify.\n"
+
+
+# -- whose code runs ------------------------------------------------------------------------------
+
+
+def test_the_files_looked_at_are_not_run(run, library, own_op, monkeypatch) -> None:
+    """Neither because they are there, nor because a library has their name."""
+    library("raise SystemExit('run')\n", "project")
+    Path("vllm.py").write_text("raise SystemExit('run')\n")
+    own_op("torch.sigmoid(x) * w")
+    result = run("verify")
+    assert "my_kernels is not installed" in result.stdout
+    monkeypatch.setenv("PYTHONPATH", os.getcwd())
+    result = run("verify")
+    assert "my_kernels is among the files looked at, of which none is run" in result.stdout
+
+
+def test_verifying_imports_no_torch_here(run, own_op) -> None:
+    own_op("torch.sigmoid(x) * w")
+    code = "import sys; from trainify.cli import cli\ntry: cli(['verify'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True)
+
+
+# -- patches --------------------------------------------------------------------------------------
+
+
+def test_a_patch_says_what_was_verified(run, library, own_op) -> None:
+    library(GATE)
+    own_op("torch.sigmoid(x) * w")
+    assert run("fix", "-o", "x.patch", "--verify").exit_code == 0
+    head, _, patch = Path("x.patch").read_text().partition("\ndiff --git")
+    assert all(line.startswith("#") for line in head.splitlines() if line)
+    assert "# 1 of 1 kernel ran here on" in head
+    assert "Nothing was run" not in head
+    assert patch
+    subprocess.run(["git", "init", "-q", "."], check=True)
+    subprocess.run(["git", "apply", "x.patch"], check=True)
+    assert "torch.sigmoid(x) * w" in Path("a.py").read_text()
+
+
+def test_a_patch_that_is_proved_wrong_is_not_written(run, library, own_op) -> None:
+    library(GATE)
+    own_op("torch.tanh(x) * w")
+    result = run("fix", "-o", "x.patch", "--verify")
+    assert result.exit_code == 1
+    assert "x.patch was not written" in result.stderr
+    assert not Path("x.patch").exists()
+
+
+def test_a_patch_without_fused_calls(run) -> None:
+    Path("a.py").write_text(all_rules()["TRN402"].before)
+    assert run("fix", "--unsafe", "-o", "x.patch", "--verify").exit_code == 0
+    assert "# No fused call is among the changes" in Path("x.patch").read_text()
+
+
+def test_verify_goes_with_output(run) -> None:
+    assert run("fix", "--verify").exit_code == 2
+
+
+def test_a_comparison_crosses_processes() -> None:
+    from dataclasses import asdict
+
+    assert Comparison(**json.loads(json.dumps(asdict(Comparison("float32", "cpu"))))).equal == 1
