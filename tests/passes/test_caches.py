@@ -23,6 +23,7 @@ class Attention(nn.Module):
 class Attention(nn.Module):
     def forward(self, k, b, start, n):
         if torch.is_grad_enabled() and k.requires_grad:
+            self.k_cache[:b, :, start : start + n] = k.detach()
             keys = torch.cat((self.k_cache[:b, :, :start], k), dim=2)
         else:
             self.k_cache[:b, :, start : start + n] = k

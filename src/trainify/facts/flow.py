@@ -95,7 +95,7 @@ def view_of(node: ast.expr) -> View | None:
 
 
 def views_of(node: ast.expr) -> list[View]:
-    """Every name whose storage an expression may have: both arms of ``x if keep else x.clone()``."""
+    """The names whose storage an expression may have: both arms of ``x if keep else y``."""
     if isinstance(node, ast.IfExp):
         return [*views_of(node.body), *views_of(node.orelse)]
     if isinstance(node, ast.BoolOp):
@@ -195,6 +195,13 @@ class FunctionFlow:
             if isinstance(parent, (ast.For, ast.AsyncFor, ast.While)):
                 _, maybe = self.definitions_in(parent)
                 found.update(d for d in maybe if d.name == name)
+            elif isinstance(parent, (ast.With, ast.AsyncWith)):
+                for item in parent.items:
+                    for d in (
+                        _targets(item.optional_vars, None, parent) if item.optional_vars else ()
+                    ):
+                        if d.name == name:
+                            return frozenset({*found, d})
             current = parent
         if name in self.parameters:
             found.add(Definition(name, None))
@@ -399,8 +406,8 @@ _COMPOUND = (
     *(ast.ClassDef,),
 )
 _KEEPERS = frozenset(
-    "append extend insert add put setdefault update appendleft push register_buffer dict list tuple "
-    "set partial SimpleNamespace setattr deque".split()
+    "append extend insert add put setdefault update appendleft push register_buffer dict list "
+    "tuple set partial SimpleNamespace setattr deque".split()
 )
 
 

@@ -69,12 +69,17 @@ def _left_before(module: ModuleFacts, parent: ast.AST, child: ast.stmt) -> bool:
     for name in ("body", "orelse", "finalbody"):
         block = getattr(parent, name, None)
         if isinstance(block, list) and child in block:
+            before = block[: block.index(child)]
+            if any(
+                isinstance(s, ast.Assert) and implies_unwanted(module, s.test, True) for s in before
+            ):
+                return True
             return any(
                 isinstance(s, ast.If)
                 and not s.orelse
                 and isinstance(s.body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
                 and implies_unwanted(module, s.test, False)
-                for s in block[: block.index(child)]
+                for s in before
             )
     return False
 
@@ -201,3 +206,28 @@ def runs_model(module: ModuleFacts, call: ast.Call) -> bool:
     if isinstance(function, ast.Name):
         return bool(_MODEL.search(function.id)) or module.names.self_class(function) is not None
     return False
+
+
+_MAX_CALLERS = 3
+
+
+def serves_backward(module: ModuleFacts, function: FunctionNode, depth: int = _MAX_CALLERS) -> bool:
+    """Whether only what has a backward of its own, or wants no gradient, calls a function."""
+    if depth == 0:
+        return False
+    if (
+        f"register_autograd({function.name}" in module.text
+        or f"op_func={function.name}" in module.text
+    ):
+        return True
+    callers = 0
+    for other, call in module.project.calls_of(module, function, b"autograd.Function"):
+        caller = other.function(call)
+        if caller is function:
+            continue
+        callers += 1
+        if gradient_unwanted(other, call):
+            continue  # in an autograd.Function, a custom op, under no_grad
+        if caller is None or not serves_backward(other, caller, depth - 1):
+            return False
+    return callers > 0

@@ -102,6 +102,37 @@ class ModuleFacts:
                 return inner[len(outer) :]
         return "    "
 
+    @cached_property
+    def longest_line(self) -> int:
+        return max(map(len, self.text.splitlines()), default=0)
+
+    @cached_property
+    def string_lines(self) -> frozenset[int]:
+        """The lines that begin inside a string literal: their white space is data."""
+        lines: set[int] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.JoinedStr) or (
+                isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
+            ):
+                if node.end_lineno is not None:
+                    lines.update(range(node.lineno + 1, node.end_lineno + 1))
+        return frozenset(lines)
+
+    @cached_property
+    def identifiers(self) -> frozenset[str]:
+        """Every name that any code of the file uses."""
+        names: set[str] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Name):
+                names.add(node.id)
+            elif isinstance(node, ast.arg):
+                names.add(node.arg)
+            elif isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+                names.add(node.name)
+            elif isinstance(node, ast.alias):
+                names.add((node.asname or node.name).partition(".")[0])
+        return frozenset(names)
+
     # -- tree -----------------------------------------------------------------------------------
 
     @cached_property

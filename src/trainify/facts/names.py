@@ -63,6 +63,7 @@ class Names:
         self.module: ModuleFacts = weakref.proxy(module)
         self._scopes: dict[ast.AST, dict[str, list[Binding]]] = {}
         self._attributes: dict[ast.ClassDef, dict[str, list[Binding]]] = {}
+        self._opaque: list[Binding] = []  # bindings met by the latest question that say nothing
 
     # -- scopes ---------------------------------------------------------------------------------
 
@@ -101,6 +102,17 @@ class Names:
             return
         assert isinstance(scope, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
         yield from self._collect_block(scope.body, True, self._prefix(scope))
+        if isinstance(scope, ast.Module) and "global " in self.module.text:
+            yield from self._collect_globals()
+
+    def _collect_globals(self) -> Iterator[tuple[str, Binding]]:
+        """What functions assign to the module's names, at a time that nobody knows."""
+        for function in self.module.functions:
+            names = {n for s in ast.walk(function) if isinstance(s, ast.Global) for n in s.names}
+            if names:
+                for name, binding in self._collect_block(function.body, False, ""):
+                    if name in names:
+                        yield name, binding
 
     def _prefix(self, scope: ast.AST) -> str:
         parts = [self.module.module_name]
@@ -216,12 +228,10 @@ class Names:
                     return
             for base in self._resolve(node.value, depth + 1, at):
                 yield Target(f"{base.name}.{node.attr}")
-        elif isinstance(node, ast.IfExp):
-            yield from self._resolve(node.body, depth + 1)
-            yield from self._resolve(node.orelse, depth + 1)
-        elif isinstance(node, ast.BoolOp):
-            for value in node.values:
-                yield from self._resolve(value, depth + 1)
+        elif isinstance(node, (ast.IfExp, ast.BoolOp)):
+            arms = [node.body, node.orelse] if isinstance(node, ast.IfExp) else node.values
+            for arm in arms:
+                yield from self._resolve_bindings([Binding(arm, value=arm)], depth)
         elif isinstance(node, ast.NamedExpr):
             yield from self._resolve(node.value, depth + 1)
         elif isinstance(node, ast.Call) and node.args:
@@ -274,25 +284,71 @@ class Names:
                 if isinstance(base, ast.Name) and other.name == base.id and other is not cls:
                     yield from self._resolve_attribute(other, name, depth + 1)
 
-    def _resolve_name(self, name: str, scope: _Scope, depth: int) -> Iterator[Target]:
+    def visible(self, node: ast.Name) -> list[Binding]:
+        """The bindings that a name can have where it stands."""
+        return self._visible(node.id, self.scope_of(node))
+
+    def _visible(self, name: str, scope: _Scope) -> list[Binding]:
         current: ast.AST = scope
         while True:
             found = self.bindings(current).get(name)
             if found is not None and (current is scope or not isinstance(current, ast.ClassDef)):
-                yield from self._resolve_bindings(found, depth)
-                return
+                return found
             if isinstance(current, ast.Module):
-                return
+                return []
             current = next(a for a in self.module.ancestors(current) if isinstance(a, _SCOPES))
 
+    def _resolve_name(self, name: str, scope: _Scope, depth: int) -> Iterator[Target]:
+        yield from self._resolve_bindings(self._visible(name, scope), depth)
+
     def _resolve_bindings(self, found: Sequence[Binding], depth: int) -> Iterator[Target]:
-        # An unconditional binding hides the ones before it, seen from code that runs later.
+        # An unconditional binding hides the ones before it, seen from code that runs later; what an
+        # except clause binds is a stand-in for what could not be imported.
         last = max((i for i, b in enumerate(found) if b.always), default=0)
-        for binding in reversed(found[last:]):
+        current = list(found[last:])
+        proper = [b for b in current if not self._is_fallback(b)]
+        for binding in reversed(proper or current):
             if binding.qualified is not None:
                 yield Target(binding.qualified)
             elif binding.value is not None:
-                yield from self._resolve(binding.value, depth + 1)
+                known = False
+                for target in self._resolve(binding.value, depth + 1):
+                    known = True
+                    yield target
+                if not known and not is_none(binding.value):
+                    self._opaque.append(binding)
+            else:
+                self._opaque.append(binding)
+
+    def _is_fallback(self, binding: Binding) -> bool:
+        return any(isinstance(a, ast.ExceptHandler) for a in self.module.ancestors(binding.node))
+
+    def candidates(self, node: ast.expr) -> tuple[tuple[Target, ...], bool]:
+        """Everything that a callee can be where it stands, and whether it can be something else.
+
+        A local name is what it was last bound to; others count with all their bindings.
+        """
+        self._opaque = []
+        if isinstance(node, ast.Name):
+            function = self.module.function(node)
+            statement = self.module.statement(node)
+            flow = self.module.flow(function or self.module.tree)
+            if function is None or flow.is_local(node.id):
+                scope: ast.AST = function or self.module.tree
+                reaching = flow.reaching(node.id, statement)
+                made = {d.statement for d in reaching}
+                found = [b for b in self.bindings(scope).get(node.id, ()) if b.node in made]
+                if reaching and len(found) >= len(reaching):
+                    found = [replace(b, always=False) for b in found]
+                    return tuple(dict.fromkeys(self._resolve_bindings(found, 0))), bool(
+                        self._opaque
+                    )
+        targets = self.resolve(node)
+        return targets, bool(self._opaque)
+
+
+def is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def parameters(arguments: ast.arguments) -> Iterator[ast.arg]:

@@ -224,8 +224,7 @@ class Project:
                     if binding.value is not None and _constructs(binding.value, cls):
                         return True
         elif isinstance(node, ast.Name):
-            scope: ast.AST = module.names.scope_of(node)
-            for binding in module.names.bindings(scope).get(node.id, ()):
+            for binding in module.names.visible(node):
                 if binding.value is not None and _constructs(binding.value, cls):
                     return True
         return False

@@ -143,6 +143,8 @@ def _dropped(
     """Weights whose slot is None in every return, and that backward does not ask about."""
     inputs = [a.arg for a in (*forward.args.posonlyargs, *forward.args.args)]
     inputs = inputs[1 + (inputs[:1] == ["cls"]) :]
+    if any(isinstance(v, ast.Starred) for each in values for v in each):
+        return  # how many it gives shows at run time only
     text = module.source(backward)
     if _LOSS.search(cls.name):
         return

@@ -52,6 +52,8 @@ class Attention(nn.Module):
     def forward(self, xq, xk, xv, start):
         end = start + xk.shape[1]
         if torch.is_grad_enabled() and (xk.requires_grad or xv.requires_grad):
+            self.cache_k[:, start:end] = xk.detach()
+            self.cache_v[:, start:end] = xv.detach()
             keys = torch.cat((self.cache_k[:, :start], xk), dim=1)
             values = torch.cat((self.cache_v[:, :start], xv), dim=1)
         else:
@@ -290,9 +292,10 @@ def _concatenate(
     statements = block[first : last + 1]
     if any(s not in involved for s in statements):
         return {}
+    detached = {w.statement: _detached(module, w) for w, _ in run}
     change = branch.Change(
         statements=statements,
-        lines=[lines[s] for s in statements if s in lines],
+        lines=[lines[s] if s in lines else detached[s] for s in statements],
         wants=_wants(module, [w for w, _ in run]),
         title="concatenation",
     )
@@ -302,8 +305,19 @@ def _concatenate(
     except layout.CannotPlace:
         return {}
     # generation goes on through the cache, whatever becomes of the fused calls
-    fix = replace(result["flag"], title="Bypass the cache when a gradient is wanted")
+    fix = replace(result["flag"], title="Attend to fresh values when a gradient is wanted")
     return {"flag": fix, "replace": fix}
+
+
+def _detached(module: ModuleFacts, write: Write) -> str:
+    """The write with a detached value: the cache stays complete, and keeps no graph."""
+    text = module.source(write.statement)
+    start = module.start(write.value) - module.start(write.statement)
+    end = module.end(write.value) - module.start(write.statement)
+    value = text[start:end]
+    if not isinstance(write.value, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+        value = f"({value})"
+    return " ".join(f"{text[:start]}{value}.detach(){text[end:]}".split())
 
 
 def _wants(module: ModuleFacts, writes: Sequence[Write]) -> list[str] | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from ..catalog import CONSTANTS, RETURNED, BindError, FusedOp, lookup, roots, unverified
 from ..facts import ModuleFacts, Target
 from ..facts.flow import view_of
-from ..facts.guards import gradient_unwanted
+from ..facts.guards import gradient_unwanted, serves_backward
 from ..findings import Finding, Fix
 from . import Needle, Rule
 
@@ -151,7 +151,8 @@ class _Words:
         names = dict.fromkeys(name.rpartition(".")[2].encode() for op in own for name in op.names)
         self.stems = (*_STEMS, *names)
         packages = "|".join(root for root in self.roots if "." not in root)
-        self._import = rf"[ \t]*(?:from|import)[ \t]+(?:{packages})\b"
+        others = r"(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*"  # import torch, flashinfer
+        self._import = rf"[ \t]*(?:from|import)[ \t]+(?:{others})(?:{packages})\b"
         self._whole = tuple(root for root in self.roots if "." in root)
 
     @cached_property
@@ -200,7 +201,13 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     if not direct and not any(stem.decode() in module.text for stem in words.stems):
         return
     for call in module.calls:
-        match = _match(module, call, options.ops)
+        try:
+            match = _match(module, call, options.ops)
+        except _Ambiguous as error:
+            if not gradient_unwanted(module, call):
+                message = f"`{module.source(call.func)}` is not rewritten: {error}."
+                yield module.finding("TRN103", message, call)
+            continue
         if match is None:
             if direct and _is_unverified(module, call) and not gradient_unwanted(module, call):
                 message = f"`{module.source(call.func)}` is a kernel without a known backward."
@@ -209,6 +216,10 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         op, target = match
         if not op.cuts or gradient_unwanted(module, call):
             continue
+        function = module.function(call)
+        if function is not None and "autograd.Function" in module.text:
+            if serves_backward(module, function):
+                continue
         if op.equivalent is None:
             if _takes_a_tensor(call, target):
                 message = (
@@ -263,16 +274,39 @@ def _is_value(node: ast.AST) -> TypeGuard[ast.expr]:
     return isinstance(node, ast.expr) and not isinstance(node, ast.Slice)
 
 
+class _Ambiguous(Exception):
+    """A callee may be a fused op, or another, or something else."""
+
+
 def _match(
     module: ModuleFacts, call: ast.Call, own: tuple[FusedOp, ...]
 ) -> tuple[FusedOp, Target] | None:
-    for target in module.resolve(call.func):
+    """The op that a call runs; raises :class:`_Ambiguous` where the code leaves it open."""
+    targets, unknown = module.names.candidates(call.func)
+    found: list[tuple[FusedOp, Target]] = []
+    others: list[str] = []
+    for target in targets:
         op = lookup(target.name, own)
         if op is None and not target.name.startswith("torch."):
             op = lookup(module.project.follow(module, target.name, _words(own).exports), own)
         if op is not None:
-            return op, target
-    return None
+            found.append((op, target))
+        else:
+            others.append(target.name)
+    if not found:
+        return None
+    meanings = {
+        (op.equivalent, tuple(a.name for a in op.signature.arguments) if op.equivalent else ())
+        for op, _ in found
+    }
+    bound = {(target.args, target.keywords) for _, target in found}
+    if len(meanings) > 1 or len(bound) > 1:
+        names = sorted({target.name for _, target in found})
+        raise _Ambiguous(f"it may be {' or '.join(f'`{name}`' for name in names)}")
+    if others or unknown:
+        other = f"`{others[0]}`" if others else "something else"
+        raise _Ambiguous(f"it may be `{found[0][1].name}` or {other}")
+    return found[0]
 
 
 def _bind(op: FusedOp, target: Target, call: ast.Call) -> dict[str, ast.expr | None]:
@@ -662,7 +696,10 @@ class _StatementRewriter:
         """Whether an expression of another scope means the same where the call stands."""
         scope = self.module.names.scope_of(node)
         if scope is self.module.names.scope_of(site.call) or isinstance(scope, ast.Module):
-            return True
+            # partial keeps the value, a name may have another one by now
+            names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+            bindings = self.module.names.bindings(scope)
+            return all(len(bindings.get(name, ())) <= 1 for name in names)
         return isinstance(node, ast.Attribute) and all(
             isinstance(n, ast.Attribute) or (isinstance(n, ast.Name) and n.id == "self")
             for n in ast.walk(node)
@@ -699,8 +736,22 @@ class _StatementRewriter:
                 self.dropped.append(write.allocation)
             if write.look_at and write.look_at not in self.look_at:
                 self.look_at.append(write.look_at)
+            self._look_ahead(site)
             writes[argument.name] = write
         return writes
+
+    def _look_ahead(self, site: Site) -> None:
+        """Autograd saves what the new form reads: a later write in place makes backward raise."""
+        written = set(site.op.signature.written)
+        for argument in site.op.signature.arguments:
+            node = site.bound[argument.name]
+            if argument in written or not isinstance(node, ast.Name):
+                continue
+            later = self.flow.written_later(node.id, self.statement)
+            if later is not None and argument.name in site.differentiable:
+                text = f"`{later}` writes into `{node.id}`, which the new form saves for backward"
+                if text not in self.look_at:
+                    self.look_at.append(text)
 
     def _read_elsewhere(self, site: Site, written: str) -> bool:
         """Whether another argument looks at the tensor that is written: ``rms_norm(x, x, w)``."""
@@ -861,6 +912,8 @@ class _StatementRewriter:
             if isinstance(chain, ast.Name):
                 break
             if isinstance(node, ast.Subscript):
+                if isinstance(node.slice, ast.Constant):
+                    return ast.unparse(node)  # an element of a list or a dict, for all we know
                 node = node.value
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 if view_of(ast.Call(ast.Attribute(_ANY, node.func.attr), [], [])) is None:

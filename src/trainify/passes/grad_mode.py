@@ -228,9 +228,31 @@ def _scopes(module: ModuleFacts) -> tuple[_Scope, ...]:
     for function, decorator in _scoped_forwards(module):
         call = decorator.func if isinstance(decorator, ast.Call) else decorator
         mode = next(t.name for t in module.resolve(call, function)).rpartition(".")[2]
+        mode = _moved(module, mode)
         arguments = module.source(decorator)[len(module.source(call)) :] or "()"
         found.append(_Scope(_label(module, function), mode, arguments))
     return tuple(found)
+
+
+def _moved(module: ModuleFacts, text: str) -> str:
+    """The scope as it stands at its new place.
+
+    Tensors made under inference_mode cannot be written to in training, so a model that keeps some
+    (``self.cache = self.cache.to(x)`` in a forward) gets no_grad.
+    """
+    for statement in module.statements:
+        if not isinstance(statement, ast.Assign):
+            continue
+        function = module.function(statement)
+        if function is not None and is_forward(function):
+            if any(
+                isinstance(t, ast.Attribute)
+                and isinstance(t.value, ast.Name)
+                and t.value.id == "self"
+                for t in statement.targets
+            ):
+                return text.replace("inference_mode", "no_grad")
+    return text
 
 
 def _label(module: ModuleFacts, function: FunctionNode) -> str:
@@ -275,6 +297,7 @@ def _forward(module: ModuleFacts, function: FunctionNode, decorator: ast.expr) -
     cls = module.method_class(function)
     assert cls is not None
     text = module.source(decorator)
+    moved_text = _moved(module, text)
     message = (
         f"`@{text}` on `{cls.name}.{function.name}`: nothing computed there has a gradient, so no "
         "parameter of the model learns."
@@ -289,7 +312,10 @@ def _forward(module: ModuleFacts, function: FunctionNode, decorator: ast.expr) -
         if removal is None:
             return module.finding("TRN201", message, decorator)
         bare = [f for f in own if not _is_scoped(module, f)]
-        edits = [removal, *(_decoration(module, f, text) for f in bare)]
+        edits = [removal, *(_decoration(module, f, moved_text) for f in bare if _can_decorate(f))]
+        for start_ in bare:
+            if not _can_decorate(start_):
+                look_at = f"`{_label(module, start_)}` is async: put its work under {text}"
         for start in others:
             if not start.scoped and not _in_roots(module, start.path):
                 where = f"{start.label} ({start.path}:{start.line})"
@@ -330,6 +356,11 @@ def _decorator_removal(module: ModuleFacts, decorator: ast.expr) -> Edit | None:
     before = module.text[start : module.start(decorator)].strip()
     after = module.text[module.end(decorator) : end].strip()
     return Edit(start, end, "") if before == "@" and not after else None
+
+
+def _can_decorate(function: FunctionNode) -> bool:
+    """Whether a scope as a decorator holds while the function runs: not for a coroutine."""
+    return not isinstance(function, ast.AsyncFunctionDef)
 
 
 def _decoration(module: ModuleFacts, function: FunctionNode, text: str) -> Edit:
@@ -383,7 +414,7 @@ def _entries(module: ModuleFacts) -> Iterator[Finding]:
         return
     for scopes in module.project.summaries(module, _scopes, _ON_FORWARD.search):
         if scopes:
-            yield from (_entry(module, function, scopes[0]) for function in bare)
+            yield from (_entry(module, f, scopes[0]) for f in bare if _can_decorate(f))
             return
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.flow import is_allocation
-from ..facts.guards import gradient_unwanted, is_autograd_function
+from ..facts.guards import gradient_unwanted, serves_backward
 from ..findings import Finding
 from . import Rule
 
@@ -51,7 +51,6 @@ def scale(x, w):
 NEEDLES = (b"triton.jit", b"kernel[", b"kernel_[")
 
 _JIT = ("triton.jit", "triton.autotune", "triton.heuristics", "triton.runtime.jit.jit")
-_MAX_CALLERS = 3
 _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|dgrad|wgrad)(_|$)")
 # Losses compute their gradient in forward; indices, quantized codes and samples have none.
 _OWN_GRADIENT = re.compile(
@@ -73,7 +72,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         if any(_BACKWARD.search(f.name) for f in module.functions):
             continue  # the author of this file writes backwards
-        if function is not None and _serves_backward(module, function, _MAX_CALLERS):
+        if function is not None and serves_backward(module, function):
             continue
         yield module.finding("TRN104", _message(module, call, kernel), call)
 
@@ -99,27 +98,6 @@ def _is_jit(module: ModuleFacts, function: FunctionNode) -> bool:
     for decorator in function.decorator_list:
         node = decorator.func if isinstance(decorator, ast.Call) else decorator
         if any(target.name in _JIT for target in module.resolve(node, function)):
-            return True
-    return False
-
-
-def _serves_backward(module: ModuleFacts, function: FunctionNode, depth: int) -> bool:
-    """Whether something with a backward of its own calls this function: it launches for it."""
-    if depth == 0:
-        return False
-    if (
-        f"register_autograd({function.name}" in module.text
-        or f"op_func={function.name}" in module.text
-    ):
-        return True
-    for other, call in module.project.calls_of(module, function, b"autograd.Function"):
-        caller = other.function(call)
-        if caller is None or caller is function:
-            continue
-        cls = other.method_class(caller)
-        if cls is not None and is_autograd_function(other, cls):
-            return True
-        if gradient_unwanted(other, call) or _serves_backward(other, caller, depth - 1):
             return True
     return False
 

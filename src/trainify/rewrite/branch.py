@@ -132,6 +132,19 @@ class Vocabulary:
             width=layout.width(self.module),
         )
 
+    def refuse_shadowed(self, statement: ast.stmt, used: str) -> None:
+        """Raise :class:`CannotPlace` where ``torch`` or ``F`` means something else."""
+        for name, qualified in ((self.torch, "torch"), (self.functional, "torch.nn.functional")):
+            if not self._uses(used, name):
+                continue
+            root = name.partition(".")[0]
+            wanted = qualified if root == name else "torch"
+            for scope in self.module.ancestors(statement):
+                if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
+                    bindings = self.module.names.bindings(scope).get(root, ())
+                    if any(binding.qualified != wanted for binding in bindings):
+                        raise CannotPlace(f"`{root}` means something else here")
+
     def support(self, lines: Sequence[str], helpers: Sequence[str]) -> list[Edit]:
         """The imports and helper functions that new lines need and the file does not have."""
         names = self.helper_names
@@ -296,6 +309,7 @@ def fixes(
             edits = replace_edits(module, changes)
             lines = [edit.text for edit in edits]
             title = f"Always use the differentiable {names}"
+        vocabulary.refuse_shadowed(changes[0].first, "\n".join(lines))
         edits += vocabulary.support(lines, helpers)
         result[strategy] = Fix(title, tuple(edits), safety, look_at)
     return result

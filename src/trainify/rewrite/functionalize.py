@@ -44,7 +44,12 @@ def functionalize(
     """
     owner = _out_parameter(module, statement, argument) if not read else None
     if owner is not None:
-        return Write(Place(module.source(argument), "copy"))
+        looped = any(
+            isinstance(a, (ast.For, ast.AsyncFor, ast.While)) for a in module.ancestors(statement)
+        )
+        look_at = f"`{owner}` may be an input of another turn: autograd must not have saved it"
+        place = Place(module.source(argument), "copy")
+        return Write(place, look_at=look_at if looped else "")
     flow = module.flow(module.function(statement) or module.tree)
     if isinstance(argument, ast.Name):
         return _name(module, flow, statement, argument.id)
@@ -82,7 +87,7 @@ def _out_parameter(module: ModuleFacts, statement: ast.stmt, argument: ast.expr)
 
 
 def _refuse_shared(module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt, name: str) -> None:
-    """Raise where somebody out of sight looks at a tensor: rebinding its name would lose the write."""
+    """Raise where somebody out of sight holds a tensor: rebinding its name loses the write."""
     if not flow.is_local(name):
         raise CannotFunctionalize(f"`{name}` belongs to a scope around this function")
     for other in (name, *sorted(flow.observers(name, statement))):
@@ -205,7 +210,8 @@ def _slice(
         return Write(place)
     return Write(
         place,
-        look_at=f"a part of `{base}` is overwritten: autograd must not have saved its old value",
+        look_at=f"a part of `{base}` is assigned: other names for the same tensor keep its old "
+        "value, and autograd must not have saved it",
     )
 
 

@@ -20,8 +20,7 @@ class CannotPlace(Exception):
 
 def width(module: ModuleFacts) -> int:
     """The line length the file keeps to, as far as it shows."""
-    longest = max((len(line) for line in module.text.splitlines()), default=0)
-    return max(_MIN_WIDTH, min(longest, 100))
+    return max(_MIN_WIDTH, min(module.longest_line, 100))
 
 
 def starts_line(module: ModuleFacts, statement: ast.stmt) -> bool:
@@ -56,7 +55,7 @@ def indent_edits(module: ModuleFacts, first: int, last: int, unit: str) -> list[
 
     Lines that begin inside a string literal keep their text: it is data.
     """
-    inside = _string_lines(module, first, last)
+    inside = module.string_lines
     return [
         Edit(module.line_starts[line - 1], module.line_starts[line - 1], unit)
         for line in range(first, last + 1)
@@ -66,7 +65,7 @@ def indent_edits(module: ModuleFacts, first: int, last: int, unit: str) -> list[
 
 def dedent_edits(module: ModuleFacts, first: int, last: int, unit: str) -> list[Edit]:
     """Deletions that pull the lines ``first`` to ``last`` one level out."""
-    inside = _string_lines(module, first, last)
+    inside = module.string_lines
     edits = []
     for line in range(first, last + 1):
         if line not in inside and module.line_text(line).startswith(unit):
@@ -84,17 +83,6 @@ def indent(module: ModuleFacts, first: int, last: int, unit: str) -> str:
         pieces += [module.text[position : edit.start], edit.text]
         position = edit.start
     return "".join([*pieces, module.text[position:end]]).rstrip("\r\n")
-
-
-def _string_lines(module: ModuleFacts, first: int, last: int) -> set[int]:
-    lines: set[int] = set()
-    for node in ast.walk(module.tree):
-        if isinstance(node, (ast.Constant, ast.JoinedStr)) and node.end_lineno is not None:
-            if node.end_lineno > node.lineno and (
-                isinstance(node, ast.JoinedStr) or isinstance(node.value, (str, bytes))
-            ):
-                lines.update(range(node.lineno + 1, node.end_lineno + 1))
-    return {line for line in lines if first <= line <= last}
 
 
 def comments(text: str) -> list[str]:
@@ -254,24 +242,7 @@ def bound_at_top(module: ModuleFacts, qualified: str) -> str | None:
 
 def is_taken(module: ModuleFacts, name: str) -> bool:
     """Whether any code of the file uses a name (as a variable, a function, an import)."""
-    return name in _identifiers(module)
-
-
-def _identifiers(module: ModuleFacts) -> frozenset[str]:
-    cached = module.__dict__.get("_layout_identifiers")
-    if cached is None:
-        names: set[str] = set()
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.Name):
-                names.add(node.id)
-            elif isinstance(node, ast.arg):
-                names.add(node.arg)
-            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                names.add(node.name)
-            elif isinstance(node, ast.alias):
-                names.add((node.asname or node.name).partition(".")[0])
-        cached = module.__dict__["_layout_identifiers"] = frozenset(names)
-    return cached
+    return name in module.identifiers
 
 
 def import_edit(module: ModuleFacts, line: str) -> Edit:
