@@ -23,6 +23,14 @@ def silu_and_mul_fp32(input: torch.Tensor) -> torch.Tensor:
     return (F.silu(gate) * up).to(input.dtype)
 
 
+def silu_and_mul_backward(grad: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
+    """The gradient of SwiGLU, in float32, rounded once."""
+    gate, up = input.float().chunk(2, dim=-1)
+    sigmoid = torch.sigmoid(gate)
+    grad_gate = grad * up * sigmoid * (1.0 + gate * (1.0 - sigmoid))
+    return torch.cat((grad_gate, grad * gate * sigmoid), dim=-1).to(input.dtype)
+
+
 def mul_and_silu(input: torch.Tensor) -> torch.Tensor:
     """first half * silu(second half).  The activation is rounded before the product."""
     up, gate = input.chunk(2, dim=-1)
@@ -41,6 +49,15 @@ def gelu_and_mul_fp32(input: torch.Tensor) -> torch.Tensor:
     return (F.gelu(gate) * up).to(input.dtype)
 
 
+def gelu_and_mul_backward(grad: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
+    """The gradient of GeGLU, in float32, rounded once."""
+    gate, up = input.float().chunk(2, dim=-1)
+    cdf = 0.5 * (1.0 + torch.erf(gate * 0.7071067811865476))
+    pdf = 0.3989422804014327 * torch.exp(-0.5 * gate.square())
+    grad_gate = grad * up * (cdf + gate * pdf)
+    return torch.cat((grad_gate, grad * gate * cdf), dim=-1).to(input.dtype)
+
+
 def gelu_tanh_and_mul(input: torch.Tensor) -> torch.Tensor:
     """gelu(first half) * second half by the tanh approximation, rounded before the product."""
     gate, up = input.chunk(2, dim=-1)
@@ -51,6 +68,15 @@ def gelu_tanh_and_mul_fp32(input: torch.Tensor) -> torch.Tensor:
     """gelu(first half) * second half by the tanh approximation.  In float32, rounded once."""
     gate, up = input.float().chunk(2, dim=-1)
     return (F.gelu(gate, approximate="tanh") * up).to(input.dtype)
+
+
+def gelu_tanh_and_mul_backward(grad: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
+    """The gradient of GeGLU by the tanh approximation, in float32, rounded once."""
+    gate, up = input.float().chunk(2, dim=-1)
+    tanh = torch.tanh(0.7978845608028654 * (gate + 0.044715 * gate**3))
+    slope = 0.7978845608028654 * (1.0 + 0.134145 * gate.square()) * (1.0 - tanh.square())
+    grad_gate = grad * up * 0.5 * (1.0 + tanh + gate * slope)
+    return torch.cat((grad_gate, grad * 0.5 * gate * (1.0 + tanh)), dim=-1).to(input.dtype)
 
 
 def fatrelu_and_mul(input: torch.Tensor, threshold: float) -> torch.Tensor:

@@ -22,6 +22,24 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.
     return F.rms_norm(x, x.shape[-1:], weight, eps)
 
 
+def rms_norm_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The gradients of RMSNorm for x and weight, in float32, rounded once.
+
+    With n = x / rms(x) and g = grad * weight: (g - n * mean(g * n)) / rms(x), and grad * n summed
+    over the rows.
+    """
+    scale = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
+    normed, grad = x.float() * scale, grad.float()
+    grad_normed = grad if weight is None else grad * weight.float()
+    grad_x = (grad_normed - normed * (grad_normed * normed).mean(-1, keepdim=True)) * scale
+    grad_weight = (
+        None if weight is None else (grad * normed).sum_to_size(weight.shape).to(weight.dtype)
+    )
+    return grad_x.to(x.dtype), grad_weight
+
+
 def rms_norm_llama(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """RMSNorm in float32, rounded before the weight multiplies.
 
@@ -53,6 +71,21 @@ def gemma_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.T
     return F.rms_norm(x.float(), x.shape[-1:], 1.0 + weight.float(), eps).to(x.dtype)
 
 
+def gemma_rms_norm_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of Gemma's RMSNorm for x and weight, in float32, rounded once.
+
+    As for RMSNorm with 1 + weight.
+    """
+    scale = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
+    normed, grad = x.float() * scale, grad.float()
+    grad_normed = grad * (1.0 + weight.float())
+    grad_x = (grad_normed - normed * (grad_normed * normed).mean(-1, keepdim=True)) * scale
+    grad_weight = (grad * normed).sum_to_size(weight.shape).to(weight.dtype)
+    return grad_x.to(x.dtype), grad_weight
+
+
 def fused_add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -62,6 +95,29 @@ def fused_add_rms_norm(
     """
     residual = x + residual
     return F.rms_norm(residual, residual.shape[-1:], weight, eps), residual
+
+
+def fused_add_rms_norm_backward(
+    grad_normed: torch.Tensor,
+    grad_total: torch.Tensor,
+    total: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """The gradients of RMSNorm of a sum for x, residual and weight, in float32, rounded once.
+
+    Both summands have that of the sum, which is wanted beside its norm: grad_total and, as for
+    RMSNorm, that of the norm.
+    """
+    scale = torch.rsqrt(total.float().square().mean(-1, keepdim=True) + eps)
+    normed, grad = total.float() * scale, grad_normed.float()
+    grad_normed = grad if weight is None else grad * weight.float()
+    grad_sum = (grad_normed - normed * (grad_normed * normed).mean(-1, keepdim=True)) * scale
+    grad_sum = (grad_sum + grad_total).to(total.dtype)
+    grad_weight = (
+        None if weight is None else (grad * normed).sum_to_size(weight.shape).to(weight.dtype)
+    )
+    return grad_sum, grad_sum, grad_weight
 
 
 def fused_add_rms_norm_llama(
@@ -124,11 +180,56 @@ def gemma_fused_add_rms_norm(
     return normed.to(x.dtype), total.to(residual.dtype)
 
 
+def gemma_fused_add_rms_norm_backward(
+    grad_normed: torch.Tensor,
+    grad_total: torch.Tensor,
+    total: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients of Gemma's RMSNorm of a sum for x, residual and weight.
+
+    In float32, rounded once; as for RMSNorm of a sum with 1 + weight.
+    """
+    scale = torch.rsqrt(total.float().square().mean(-1, keepdim=True) + eps)
+    normed, grad = total.float() * scale, grad_normed.float()
+    grad_normed = grad * (1.0 + weight.float())
+    grad_sum = (grad_normed - normed * (grad_normed * normed).mean(-1, keepdim=True)) * scale
+    grad_sum = (grad_sum + grad_total).to(total.dtype)
+    grad_weight = (grad * normed).sum_to_size(weight.shape).to(weight.dtype)
+    return grad_sum, grad_sum, grad_weight
+
+
 def layer_norm(
     x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> torch.Tensor:
     """LayerNorm over the last dimension, in float32, rounded once."""
     return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def layer_norm_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """The gradients of LayerNorm for x, weight and bias, in float32, rounded once.
+
+    With n = (x - mean(x)) / std(x) and g = grad * weight: (g - mean(g) - n * mean(g * n)) / std(x),
+    and grad * n and grad summed over the rows.
+    """
+    variance, mean = torch.var_mean(x.float(), -1, correction=0, keepdim=True)
+    scale = torch.rsqrt(variance + eps)
+    normed, grad = (x.float() - mean) * scale, grad.float()
+    grad_normed = grad if weight is None else grad * weight.float()
+    grad_x = grad_normed - grad_normed.mean(-1, keepdim=True)
+    grad_x = grad_x - normed * (grad_normed * normed).mean(-1, keepdim=True)
+    grad_weight = (
+        None if weight is None else (grad * normed).sum_to_size(weight.shape).to(weight.dtype)
+    )
+    grad_bias = None if bias is None else grad.sum_to_size(bias.shape).to(bias.dtype)
+    return (grad_x * scale).to(x.dtype), grad_weight, grad_bias
 
 
 def layer_norm_fp32_weight(

@@ -57,6 +57,24 @@ def rotary_embedding(
     return rotated.to(query.dtype).reshape(query.shape), key
 
 
+def rotary_embedding_backward(
+    grad_query: torch.Tensor,
+    grad_key: torch.Tensor | None,
+    positions: torch.Tensor,
+    head_size: int,
+    cos_sin_cache: torch.Tensor,
+    is_neox: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The gradients of rotary embeddings for query and key: rotated back, in float32."""
+    cos, sin = cos_sin_cache[positions].unsqueeze(-2).float().chunk(2, dim=-1)
+    heads = (*positions.shape, -1, head_size)
+    back = rotate_pairs(grad_query.float().reshape(heads), cos, -sin, is_neox)
+    if grad_key is not None:
+        turned = rotate_pairs(grad_key.float().reshape(heads), cos, -sin, is_neox)
+        grad_key = turned.to(grad_key.dtype).reshape(grad_key.shape)
+    return back.to(grad_query.dtype).reshape(grad_query.shape), grad_key
+
+
 def rotary_embedding_rounded(
     positions: torch.Tensor,
     query: torch.Tensor,
@@ -181,6 +199,14 @@ def rotate_query_key(
     return rotate_pairs(q, cos, sin, is_neox), rotate_pairs(k, cos, sin, is_neox)
 
 
+def rotate_query_key_backward(
+    grad_q: torch.Tensor, grad_k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of rotate_query_key for q and k: rotated back."""
+    cos, sin = cos.unsqueeze(-2), -sin.unsqueeze(-2)
+    return rotate_pairs(grad_q, cos, sin, is_neox), rotate_pairs(grad_k, cos, sin, is_neox)
+
+
 def rotate_query_key_fp32(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -205,6 +231,13 @@ def apply_rotary_pos_emb(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotate q and k by tables over all features, which broadcast against them, in their dtype."""
     return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
+
+
+def apply_rotary_pos_emb_backward(
+    grad_q: torch.Tensor, grad_k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of apply_rotary_pos_emb for q and k: rotated back."""
+    return grad_q * cos - rotate_half(grad_q * sin), grad_k * cos - rotate_half(grad_k * sin)
 
 
 def rotate_two_halves(
@@ -234,7 +267,7 @@ def apply_rotary(
     """
     positions = torch.arange(x.shape[1], device=x.device)
     if isinstance(seqlen_offsets, torch.Tensor):
-        positions = positions + seqlen_offsets[:, None]
+        positions = positions + seqlen_offsets.reshape(-1, 1)
     else:
         positions = positions + seqlen_offsets
     cos, sin = cos[positions].unsqueeze(-2).float(), sin[positions].unsqueeze(-2).float()

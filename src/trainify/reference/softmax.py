@@ -10,6 +10,12 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x, dim=-1)
 
 
+def softmax_backward(grad: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """The gradient of softmax over the last dimension by its result, in float32, rounded once."""
+    weighted = grad.float() * out.float()
+    return (weighted - out.float() * weighted.sum(-1, keepdim=True)).to(out.dtype)
+
+
 def softmax_temperature(
     logits: torch.Tensor, temperature: torch.Tensor | float | None = None
 ) -> torch.Tensor:

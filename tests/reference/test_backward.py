@@ -1,0 +1,136 @@
+"""Every closed form: the gradient of its function, in float64 by differences and by autograd."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import types
+from typing import Any
+
+import pytest
+import torch
+
+import trainify.reference
+from tests.reference.cases import CASES, Case, Draw
+from trainify.catalog import CONSTANTS
+from trainify.reference.backward import CLOSED_FORMS
+from trainify.reference.double import exact_in_double
+
+FUNCTIONS: dict[str, types.FunctionType] = {
+    name: value
+    for info in pkgutil.iter_modules(trainify.reference.__path__)
+    for name, value in vars(importlib.import_module(f"trainify.reference.{info.name}")).items()
+    if isinstance(value, types.FunctionType)
+}
+CLOSED = [case for case in CASES if case.function.__name__ in CLOSED_FORMS]
+cases = pytest.mark.parametrize("case", CLOSED, ids=str)
+
+
+class Closed(torch.autograd.Function):
+    """A reference function whose backward is its closed form, called as the form asks."""
+
+    @staticmethod
+    def forward(ctx: Any, function: types.FunctionType, *args: Any) -> Any:
+        results = function(*args)
+        ctx.function, ctx.args, ctx.results = function, args, results
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        closed = FUNCTIONS[CLOSED_FORMS[ctx.function.__name__]]
+        parameters = list(inspect.signature(closed).parameters)
+        named = [p for p in parameters if p.startswith("grad")]
+        assert len(named) == len(grads)
+        results = ctx.results if isinstance(ctx.results, tuple) else (ctx.results,)
+        values = dict(zip(named, grads, strict=True))
+        values |= {g.partition("_")[2] or "out": r for g, r in zip(named, results, strict=True)}
+        values |= dict(zip(inspect.signature(ctx.function).parameters, ctx.args, strict=False))
+        gradients = closed(**{p: values[p] for p in parameters})
+        trained = [
+            name
+            for name, p in inspect.signature(ctx.function).parameters.items()
+            if "torch.Tensor" in str(p.annotation) and name not in CONSTANTS
+        ]
+        gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+        by_name = dict(zip(trained, gradients, strict=True))
+        return None, *(by_name.get(n) for n in inspect.signature(ctx.function).parameters)
+
+
+def leaves_of(case: Case, args: tuple[Any, ...]) -> list[int]:
+    names = list(inspect.signature(case.function).parameters)
+    return [
+        i
+        for i, (name, a) in enumerate(zip(names, args, strict=False))
+        if isinstance(a, torch.Tensor) and a.is_floating_point() and name not in CONSTANTS
+    ]
+
+
+def tensors(result: Any) -> tuple[torch.Tensor, ...]:
+    results = result if isinstance(result, tuple) else (result,)
+    return tuple(t for t in results if t is not None)
+
+
+def complete(case: Case, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """With defaults, so that every parameter of the function gets its gradient."""
+    bound = inspect.signature(case.function).bind(*args)
+    bound.apply_defaults()
+    return bound.args
+
+
+def test_every_form_names_a_function_that_is_there() -> None:
+    assert set(CLOSED_FORMS) | set(CLOSED_FORMS.values()) <= set(FUNCTIONS)
+    assert {case.function.__name__ for case in CLOSED} == set(CLOSED_FORMS)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@cases
+def test_gradcheck(case: Case, seed: int) -> None:
+    args = complete(case, case.make(Draw(seed, torch.float64)))
+    places = leaves_of(case, args)
+
+    def run(*leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        full = list(args)
+        for place, leaf in zip(places, leaves, strict=True):
+            full[place] = leaf
+        return tensors(Closed.apply(case.function, *full))
+
+    with exact_in_double():
+        leaves = [args[i].detach().requires_grad_() for i in places]
+        assert torch.autograd.gradcheck(run, leaves, fast_mode=seed > 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@cases
+def test_it_is_autograd_s_to_rounding(case: Case, dtype: torch.dtype) -> None:
+    for seed in range(4):
+        args = list(complete(case, case.make(Draw(seed, dtype))))
+        places = leaves_of(case, tuple(args))
+        for i in places:
+            args[i] = args[i].detach().requires_grad_()
+        leaves = [args[i] for i in places]
+        want, got = tensors(case.function(*args)), tensors(Closed.apply(case.function, *args))
+        weights = [torch.randn_like(w) for w in want]
+        expected = torch.autograd.grad(want, leaves, weights)
+        for e, g, leaf in zip(
+            expected, torch.autograd.grad(got, leaves, weights), leaves, strict=True
+        ):
+            assert g.dtype == leaf.dtype and g.shape == leaf.shape
+            tolerance = {"rtol": 1e-4, "atol": 1e-5}
+            if dtype == torch.bfloat16:
+                tolerance = {"rtol": 0.05, "atol": 0.05}
+            torch.testing.assert_close(g, e, **tolerance)
+
+
+@cases
+def test_gradients_are_left_alone(case: Case) -> None:
+    """What comes in may be shared with another branch."""
+    args = complete(case, case.make(Draw(3, torch.float32)))
+    full = [
+        a.detach().requires_grad_() if i in leaves_of(case, args) else a for i, a in enumerate(args)
+    ]
+    outputs = tensors(Closed.apply(case.function, *full))
+    grads = [torch.randn_like(o) for o in outputs]
+    before = [g.clone() for g in grads]
+    torch.autograd.backward(outputs, grads)
+    assert all(torch.equal(g, b) for g, b in zip(grads, before, strict=True))
