@@ -95,9 +95,10 @@ def _common(command: _Command) -> _Command:
             click.argument("paths", nargs=-1, metavar="[PATHS]..."),
             click.option(
                 "--strategy",
-                type=click.Choice(("flag", "replace")),
+                type=click.Choice(("flag", "replace", "attach")),
                 help="What a fused call becomes: itself where no gradient is wanted, else its "
-                "differentiable equivalent (flag, the default); or always the equivalent.",
+                "differentiable equivalent (flag, the default); always the equivalent (replace); "
+                "or itself, with a backward written out (attach).",
             ),
             click.option(
                 "--flag",

@@ -22,7 +22,7 @@ class Safety(str, enum.Enum):
     """Shown, never applied."""
 
 
-STRATEGIES = ("flag", "replace")
+STRATEGIES = ("flag", "replace", "attach")
 """What a fused call can become; see :class:`Fix`."""
 
 

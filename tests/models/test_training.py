@@ -26,6 +26,7 @@ VARIANTS = {
     "flag": ["--strategy", "flag"],
     "flag-training": ["--strategy", "flag", "--flag", "training"],
     "replace": ["--strategy", "replace"],
+    "attach": ["--strategy", "attach"],
 }
 
 # Files in which there is nothing to fix.  They hold `.data` and `copy_` of weight loaders, in-place

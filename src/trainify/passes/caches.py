@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.flow import is_allocation, view_of
 from ..facts.guards import gradient_unwanted
-from ..findings import Edit, Finding, Fix, Safety
+from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Rule
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def _judge(
             )
             fix = _detach(module, write)
             yield module.finding(
-                "TRN401", message, write.statement, {"flag": fix, "replace": fix} if fix else {}
+                "TRN401", message, write.statement, dict.fromkeys(STRATEGIES, fix) if fix else {}
             )
 
 
@@ -306,7 +306,7 @@ def _concatenate(
         return {}
     # generation goes on through the cache, whatever becomes of the fused calls
     fix = replace(result["flag"], title="Attend to fresh values when a gradient is wanted")
-    return {"flag": fix, "replace": fix}
+    return dict.fromkeys(STRATEGIES, fix)
 
 
 def _detached(module: ModuleFacts, write: Write) -> str:

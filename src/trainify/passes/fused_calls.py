@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 from ..catalog import CONSTANTS, RETURNED, BindError, FusedOp, lookup, roots, unverified
 from ..facts import ModuleFacts, Target
@@ -18,7 +18,8 @@ from . import Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
-    from ..rewrite.branch import Change, Vocabulary
+    from ..rewrite.attach import Applied, Call
+    from ..rewrite.branch import Change
     from ..rewrite.functionalize import Write
     from ..rewrite.specialize import Use
     from ..rewrite.template import Place, Rendered, Template
@@ -406,6 +407,121 @@ class Site:
             else:
                 return self.module.source(node)
 
+    def captured(self, name: str) -> str | None:
+        """How to say an argument that ``functools.partial`` bound in another scope."""
+        node = self.bound[name]
+        partial = [*self.target.args, *(k.value for k in self.target.keywords)]
+        if node is None or not any(node is value for value in partial):
+            return None
+        if isinstance(node, ast.Constant) or self._visible(node):
+            return self.module.source(node)
+        made_in = self.module.function(node)
+        cls = self.module.method_class(made_in)
+        if cls is not None and isinstance(node, ast.Name):
+            for attribute, bindings in self.module.names.attributes(cls).items():
+                if len(bindings) == 1 and isinstance(bindings[0].value, ast.Name):
+                    if bindings[0].value.id == node.id:
+                        return f"self.{attribute}"
+        callee = self.module.source(self.call.func)
+        for i, argument in enumerate(self.target.args):
+            if argument is node:
+                return f"{callee}.args[{i}]"
+        return f'{callee}.keywords["{name}"]'
+
+    def _visible(self, node: ast.expr) -> bool:
+        """Whether an expression of another scope means the same where the call stands."""
+        scope = self.module.names.scope_of(node)
+        if scope is self.module.names.scope_of(self.call) or isinstance(scope, ast.Module):
+            # partial keeps the value, a name may have another one by now
+            names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+            bindings = self.module.names.bindings(scope)
+            return all(len(bindings.get(name, ())) <= 1 for name in names)
+        return isinstance(node, ast.Attribute) and all(
+            isinstance(n, ast.Attribute) or (isinstance(n, ast.Name) and n.id == "self")
+            for n in ast.walk(node)
+            if isinstance(n, ast.expr)
+        )
+
+    def writes(self) -> Iterator[tuple[str, Write]]:
+        """Where each argument goes that the op writes; raises ``CannotFunctionalize``."""
+        from ..rewrite.functionalize import functionalize
+
+        for argument in self.op.signature.written:
+            node = self.bound[argument.name]
+            if node is not None and not _is_none(node):
+                read = argument.name in self.reads or self._read_elsewhere(argument.name)
+                yield argument.name, functionalize(self.module, self.statement, node, read=read)
+
+    def known(self) -> tuple[dict[str, str | None], set[str]]:
+        """The arguments as they would be written, None for what is left out; and those not None."""
+        texts: dict[str, str | None] = {}
+        sure: set[str] = set()
+        for argument in self.op.signature.arguments:
+            name = argument.name
+            captured = self.captured(name)
+            text = captured or (self.shown(name) if self.bound[name] is not None else None)
+            texts[name] = text
+            optional = argument.is_optional or argument.type == "Any"
+            if text is not None and (not optional or (captured is None and self.is_tensor(text))):
+                sure.add(name)
+        return texts, sure
+
+    def _read_elsewhere(self, written: str) -> bool:
+        """Whether another argument looks at the tensor that is written: ``rms_norm(x, x, w)``."""
+        node = self.bound[written]
+        roots = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if node else set()
+        return any(
+            isinstance(n, ast.Name) and n.id in roots and n.id != "self"
+            for name, other in self.bound.items()
+            if other is not None and name != written
+            for n in ast.walk(other)
+        )
+
+    @cached_property
+    def late(self) -> bool:
+        """Whether the call runs conditionally, repeatedly, or not now."""
+        for ancestor in self.module.ancestors(self.call):
+            if ancestor is self.statement:
+                return False
+            if isinstance(
+                ancestor,
+                (
+                    ast.Lambda,
+                    ast.ListComp,
+                    ast.SetComp,
+                    ast.DictComp,
+                    ast.GeneratorExp,
+                    ast.IfExp,
+                    ast.BoolOp,
+                ),
+            ):
+                return True
+        return False
+
+    def is_tensor(self, text: str) -> bool:
+        """Whether a name surely is a tensor where the call stands, not None."""
+        function = self.module.function(self.statement)
+        flow = self.module.flow(function or self.module.tree)
+        if text.isidentifier():
+            definition = flow.only_definition(text, self.statement)
+            if definition is None or function is None:
+                return False
+            if not definition.is_parameter:
+                return definition.value is not None and not _is_none(definition.value)
+            for argument in (*function.args.posonlyargs, *function.args.args):
+                if argument.arg == text and argument.annotation is not None:
+                    return self.module.is_name(argument.annotation, "torch.Tensor")
+            return False
+        cls = self.module.method_class(function)
+        if cls is None or not text.startswith("self."):
+            return False
+        bindings = self.module.names.attributes(cls).get(text[len("self.") :], [])
+        return bool(bindings) and all(
+            isinstance(b.value, ast.Call)
+            and self.module.source(b.value.func).rpartition(".")[2] in ("Parameter", "Buffer")
+            for b in bindings
+        )
+
 
 def _equals(node: ast.expr, default: str | None) -> bool:
     """Whether an expression is a literal of the same value as a default."""
@@ -421,11 +537,26 @@ def _is_none(node: ast.expr | None) -> bool:
 
 @dataclass
 class _Plan:
-    """A site with the statement-level change it belongs to, or the reason why there is none."""
+    """A site with its fixes, or the reasons why there is none, by strategy."""
 
     site: Site
-    reason: str = ""
+    reasons: dict[str, str] = field(default_factory=dict)
     fixes: dict[str, Fix] = field(default_factory=dict)
+
+
+class _Writer(Protocol):
+    """A way to write calls of fused ops anew."""
+
+    strategies: tuple[str, ...]
+
+    def template(
+        self, call: ast.Call, arguments: Mapping[str, str | None]
+    ) -> Template | Applied: ...
+
+    def makes(self, call: ast.Call, argument: str) -> bool:
+        """Whether an output is made, so that the buffer for it is not needed."""
+
+    def fixes(self, changes: Sequence[Change]) -> dict[str, Fix]: ...
 
 
 class _Rewriter:
@@ -437,44 +568,47 @@ class _Rewriter:
         self.plans = {site.call: _Plan(site) for site in sites}
 
     def findings(self) -> Iterator[Finding]:
-        from ..rewrite import branch
-        from ..rewrite.branch import Vocabulary
+        from ..rewrite.attach import Functions
 
-        changes: dict[ast.stmt, Change] = {}
-        by_statement: dict[ast.stmt, list[Site]] = {}
-        for plan in self.plans.values():
-            by_statement.setdefault(plan.site.statement, []).append(plan.site)
-        rewriters = {
-            statement: _StatementRewriter(self.module, statement, sites, self)
-            for statement, sites in by_statement.items()
-        }
-        uses = [use for rewriter in rewriters.values() for use in rewriter.uses.values()]
-        modules = [name for plan in self.plans.values() for name in plan.site.op.imports]
-        vocabulary = Vocabulary(self.module, uses, modules)
-        for statement, rewriter in rewriters.items():
-            change = rewriter.change(vocabulary)
-            if change is not None:
-                changes[statement] = change
-        for run in branch.group(self.module, list(changes.values())):
-            try:
-                fixes = branch.fixes(self.module, vocabulary, run, self.options.flag)
-            except branch.CannotPlace as error:
-                fixes, reason = {}, str(error)
-            else:
-                reason = ""
-            for change in run:
-                for site in by_statement[change.first]:
-                    self.plans[site.call].fixes = fixes
-                    self.plans[site.call].reason = reason
+        sites = [plan.site for plan in self.plans.values()]
+        uses = {site: _use(site) for site in sites if site.unsupported() is None}
+        self._plan(_Equivalents(self.module, uses, self.options.flag))
+        calls = [call for site in sites if (call := _attachable(site)) is not None]
+        self._plan(Functions(self.module, calls))
         for plan in self.plans.values():
             yield self._finding(plan)
+
+    def _plan(self, writer: _Writer) -> None:
+        """Find the fixes that a writer has."""
+        from ..rewrite import branch
+        from ..rewrite.attach import CannotAttach
+        from ..rewrite.functionalize import CannotFunctionalize
+
+        by_statement: dict[ast.stmt, list[_Plan]] = {}
+        for plan in self.plans.values():
+            by_statement.setdefault(plan.site.statement, []).append(plan)
+        changes: list[Change] = []
+        for statement, plans in by_statement.items():
+            sites = [plan.site for plan in plans]
+            try:
+                changes.append(_StatementRewriter(self.module, statement, sites, writer).change())
+            except (_NoRewrite, CannotFunctionalize, CannotAttach) as error:
+                for plan in plans:
+                    plan.reasons.update(dict.fromkeys(writer.strategies, str(error)))
+        for run in branch.group(self.module, changes):
+            for plan in (plan for change in run for plan in by_statement[change.first]):
+                try:
+                    plan.fixes.update(writer.fixes(run))
+                except branch.CannotPlace as error:
+                    plan.reasons.update(dict.fromkeys(writer.strategies, str(error)))
 
     def _finding(self, plan: _Plan) -> Finding:
         site = plan.site
         rule = "TRN102" if site.in_place else "TRN101"
         message = _message(site)
-        if plan.reason:
-            message += f" Not rewritten: {plan.reason}."
+        reason = plan.reasons.get(self.options.strategy)
+        if reason:
+            message += f" Not rewritten: {reason}."
         found = self.module.finding(rule, message, site.call, plan.fixes)
         return replace(found, op=site.name(self.options.ops))
 
@@ -512,6 +646,83 @@ class _NoRewrite(Exception):
     pass
 
 
+def _use(site: Site) -> Use:
+    """The equivalent to be written, with what is known of its arguments."""
+    from ..rewrite.specialize import Use
+
+    texts, sure = site.known()
+    defaults = {a.name: a.default or "None" for a in site.op.signature.arguments}
+    late = site.late or not isinstance(site.statement, _SIMPLE)
+    return Use.of(site.value, {n: t or defaults[n] for n, t in texts.items()}, sure, late)
+
+
+class _Equivalents:
+    """Calls become their differentiable equivalents."""
+
+    strategies: tuple[str, ...] = ("flag", "replace")
+
+    def __init__(self, module: ModuleFacts, uses: Mapping[Site, Use], flag: str) -> None:
+        from ..rewrite.branch import Vocabulary
+
+        self.module = module
+        self.flag = flag
+        self.uses = {site.call: (site.op, use) for site, use in uses.items()}
+        modules = [name for site in uses for name in site.op.imports]
+        self.vocabulary = Vocabulary(module, list(uses.values()), modules)
+
+    def template(self, call: ast.Call, arguments: Mapping[str, str | None]) -> Template:
+        from ..rewrite.template import Template
+
+        op, use = self.uses[call]
+        return Template(
+            op,
+            arguments,
+            library=self.vocabulary.library,
+            use=use,
+            torch=self.vocabulary.torch,
+            functional=self.vocabulary.functional,
+            helper_names=self.vocabulary.helper_names,
+        )
+
+    def makes(self, call: ast.Call, argument: str) -> bool:
+        return True
+
+    def fixes(self, changes: Sequence[Change]) -> dict[str, Fix]:
+        from ..rewrite import branch
+
+        return branch.fixes(self.module, self.vocabulary, changes, self.flag)
+
+
+def _attachable(site: Site) -> Call | None:
+    """A call as strategy ``attach`` sees it, unless its results have no place to go."""
+    from ..rewrite.attach import Call
+    from ..rewrite.functionalize import CannotFunctionalize
+
+    if site.unsupported() is not None:
+        return None
+    try:
+        writes = dict(site.writes())
+    except CannotFunctionalize:
+        return None
+    texts, sure = site.known()
+    return Call(
+        node=site.call,
+        op=site.op,
+        target=site.target,
+        value=site.value,
+        outputs=tuple(site.outputs),
+        texts=texts,
+        keywords=frozenset(k.arg for k in site.call.keywords if k.arg is not None),
+        sure=frozenset(sure),
+        trained=frozenset(site.differentiable),
+        buffers={
+            name: (node, write.allocation)
+            for name, write in writes.items()
+            if name not in site.reads and (node := site.bound[name]) is not None
+        },
+    )
+
+
 def _places(
     outputs: Sequence[str], writes: Mapping[str, Write], returned: str
 ) -> list[Place | None]:
@@ -539,12 +750,12 @@ class _StatementRewriter:
         module: ModuleFacts,
         statement: ast.stmt,
         sites: Sequence[Site],
-        owner: _Rewriter,
+        writer: _Writer,
     ) -> None:
         self.module = module
         self.statement = statement
         self.sites = {site.call: site for site in sites}
-        self.owner = owner
+        self.writer = writer
         self.flow = module.flow(module.function(statement) or module.tree)
         self.before: list[str] = []
         self.after: list[str] = []
@@ -554,42 +765,11 @@ class _StatementRewriter:
         self.exchanged: list[tuple[ast.Call, str]] = []
         self.taken = self.flow.identifiers
 
-    @cached_property
-    def uses(self) -> dict[ast.Call, Use]:
-        """The equivalents to be written, with what is known of their arguments."""
-        sites = [site for site in self.sites.values() if site.unsupported() is None]
-        return {site.call: self._use(site) for site in sites}
-
-    def _use(self, site: Site) -> Use:
-        from ..rewrite.specialize import Use
-
-        texts: dict[str, str] = {}
-        sure: set[str] = set()
-        for argument in site.op.signature.arguments:
-            node = site.bound[argument.name]
-            if node is None:
-                texts[argument.name] = argument.default or "None"
-                continue
-            captured = self._captured(site, argument.name, node)
-            text = site.shown(argument.name) if captured is None else captured
-            texts[argument.name] = text
-            optional = argument.is_optional or argument.type == "Any"
-            if not optional or (captured is None and self._is_tensor(text)):
-                sure.add(argument.name)
-        late = self._evaluated_late(site.call) or not isinstance(self.statement, _SIMPLE)
-        return Use.of(site.value, texts, sure, late)
-
-    def change(self, vocabulary: Vocabulary) -> Change | None:
+    def change(self) -> Change:
+        """Raises :class:`_NoRewrite`, or what the writer and functionalization raise."""
         from ..rewrite.branch import Change
-        from ..rewrite.functionalize import CannotFunctionalize
 
-        self.vocabulary = vocabulary
-        try:
-            lines = self._lines()
-        except (_NoRewrite, CannotFunctionalize) as error:
-            for call in self.sites:
-                self.owner.plans[call].reason = str(error)
-            return None
+        lines = self._lines()
         return Change(
             statements=[self.statement],
             lines=lines,
@@ -658,7 +838,7 @@ class _StatementRewriter:
         node = site.bound[name]
         if node is None:
             return None
-        captured = self._captured(site, name, node)
+        captured = site.captured(name)
         if captured is not None:
             return captured
         text = self._splice_expression(node)
@@ -670,74 +850,21 @@ class _StatementRewriter:
             return self._value(self.sites[node], node)
         return self._splice(node)
 
-    def _captured(self, site: Site, name: str, node: ast.expr) -> str | None:
-        """How to say an argument that ``functools.partial`` bound in another scope."""
-        partial = site.target
-        if not any(node is a for a in partial.args) and not any(
-            node is k.value for k in partial.keywords
-        ):
-            return None
-        if isinstance(node, ast.Constant) or self._visible(node, site):
-            return self.module.source(node)
-        made_in = self.module.function(node)
-        cls = self.module.method_class(made_in)
-        if cls is not None and isinstance(node, ast.Name):
-            for attribute, bindings in self.module.names.attributes(cls).items():
-                if len(bindings) == 1 and isinstance(bindings[0].value, ast.Name):
-                    if bindings[0].value.id == node.id:
-                        return f"self.{attribute}"
-        callee = self.module.source(site.call.func)
-        for i, argument in enumerate(partial.args):
-            if argument is node:
-                return f"{callee}.args[{i}]"
-        return f'{callee}.keywords["{name}"]'
-
-    def _visible(self, node: ast.expr, site: Site) -> bool:
-        """Whether an expression of another scope means the same where the call stands."""
-        scope = self.module.names.scope_of(node)
-        if scope is self.module.names.scope_of(site.call) or isinstance(scope, ast.Module):
-            # partial keeps the value, a name may have another one by now
-            names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
-            bindings = self.module.names.bindings(scope)
-            return all(len(bindings.get(name, ())) <= 1 for name in names)
-        return isinstance(node, ast.Attribute) and all(
-            isinstance(n, ast.Attribute) or (isinstance(n, ast.Name) and n.id == "self")
-            for n in ast.walk(node)
-            if isinstance(n, ast.expr)
-        )
-
     # -- calls ----------------------------------------------------------------------------------
 
-    def _template(self, site: Site) -> Template:
-        from ..rewrite.template import Template
-
+    def _template(self, site: Site) -> Template | Applied:
         arguments = {name: self._argument(site, name) for name in site.bound}
-        return Template(
-            site.op,
-            arguments,
-            library=self.vocabulary.library,
-            use=self.uses[site.call],
-            torch=self.vocabulary.torch,
-            functional=self.vocabulary.functional,
-            helper_names=self.vocabulary.helper_names,
-        )
+        return self.writer.template(site.call, arguments)
 
-    def _writes(self, site: Site) -> dict[str, object]:
-        from ..rewrite.functionalize import functionalize
-
-        writes: dict[str, object] = {}
-        for argument in site.op.signature.written:
-            node = site.bound[argument.name]
-            if node is None or _is_none(node):
-                continue
-            read = argument.name in site.reads or self._read_elsewhere(site, argument.name)
-            write = functionalize(self.module, self.statement, node, read=read)
+    def _writes(self, site: Site) -> dict[str, Write]:
+        writes = dict(site.writes())
+        for name, write in writes.items():
             if write.allocation is not None and write.allocation not in self.dropped:
-                self.dropped.append(write.allocation)
+                if self.writer.makes(site.call, name):
+                    self.dropped.append(write.allocation)
             if write.look_at and write.look_at not in self.look_at:
                 self.look_at.append(write.look_at)
             self._look_ahead(site)
-            writes[argument.name] = write
         return writes
 
     def _look_ahead(self, site: Site) -> None:
@@ -753,24 +880,12 @@ class _StatementRewriter:
                 if text not in self.look_at:
                     self.look_at.append(text)
 
-    def _read_elsewhere(self, site: Site, written: str) -> bool:
-        """Whether another argument looks at the tensor that is written: ``rms_norm(x, x, w)``."""
-        node = site.bound[written]
-        roots = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if node else set()
-        return any(
-            isinstance(n, ast.Name) and n.id in roots and n.id != "self"
-            for name, other in site.bound.items()
-            if other is not None and name != written
-            for n in ast.walk(other)
-        )
-
     def _effect(self, site: Site, target: ast.expr | None) -> bool:
         """Write out a call whose result goes to names: its statement, or an assignment of it."""
-        from ..rewrite.functionalize import Write
         from ..rewrite.template import Place
 
         template = self._template(site)
-        writes = {k: w for k, w in self._writes(site).items() if isinstance(w, Write)}
+        writes = self._writes(site)
         outputs = site.outputs
         if target is None and outputs:
             places = [writes[o].place if o in writes else None for o in outputs]
@@ -821,12 +936,11 @@ class _StatementRewriter:
 
     def _value(self, site: Site, root: ast.AST) -> str:
         """The expression that takes the place of a call whose value is used on the spot."""
-        from ..rewrite.functionalize import Write
         from ..rewrite.template import fresh
 
         template = self._template(site)
-        writes = [w for w in self._writes(site).values() if isinstance(w, Write)]
-        late = self._evaluated_late(site.call)
+        writes = list(self._writes(site).values())
+        late = site.late
         if site.outputs:
             if late:
                 raise _NoRewrite("it writes in place inside an expression")
@@ -859,26 +973,6 @@ class _StatementRewriter:
                 value = f"({value})"
         return value
 
-    def _evaluated_late(self, call: ast.Call) -> bool:
-        """Whether the call runs conditionally, repeatedly, or not now."""
-        for ancestor in self.module.ancestors(call):
-            if ancestor is self.statement:
-                return False
-            if isinstance(
-                ancestor,
-                (
-                    ast.Lambda,
-                    ast.ListComp,
-                    ast.SetComp,
-                    ast.DictComp,
-                    ast.GeneratorExp,
-                    ast.IfExp,
-                    ast.BoolOp,
-                ),
-            ):
-                return True
-        return False
-
     # -- condition ------------------------------------------------------------------------------
 
     def _wants(self) -> list[str] | None:
@@ -895,10 +989,10 @@ class _StatementRewriter:
                 node = site.bound[name]
                 assert node is not None
                 text = self._root(ast.parse(site.shown(name).strip(), mode="eval").body)
-                if text is None or self._evaluated_late(site.call):
+                if text is None or site.late:
                     return None
                 detached = site.shown(name) != self.module.source(node)  # None has no .data
-                if (site.call, name) in optional and not detached and not self._is_tensor(text):
+                if (site.call, name) in optional and not detached and not site.is_tensor(text):
                     return None
                 wants.setdefault(self._storage(text), text)
         return list(wants.values())
@@ -936,26 +1030,3 @@ class _StatementRewriter:
             if view is not None and view.kind == "part":
                 return view.base
         return text
-
-    def _is_tensor(self, text: str) -> bool:
-        """Whether a name surely is a tensor where the call stands, not None."""
-        function = self.module.function(self.statement)
-        if text.isidentifier():
-            definition = self.flow.only_definition(text, self.statement)
-            if definition is None or function is None:
-                return False
-            if not definition.is_parameter:
-                return definition.value is not None and not _is_none(definition.value)
-            for argument in (*function.args.posonlyargs, *function.args.args):
-                if argument.arg == text and argument.annotation is not None:
-                    return self.module.is_name(argument.annotation, "torch.Tensor")
-            return False
-        cls = self.module.method_class(function)
-        if cls is None or not text.startswith("self."):
-            return False
-        bindings = self.module.names.attributes(cls).get(text[len("self.") :], [])
-        return bool(bindings) and all(
-            isinstance(b.value, ast.Call)
-            and self.module.source(b.value.func).rpartition(".")[2] in ("Parameter", "Buffer")
-            for b in bindings
-        )

@@ -79,6 +79,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if all(change.lines or change.expressions for change in run):
             try:
                 fixes = branch.fixes(module, vocabulary, run, options.flag)
+                fixes["attach"] = fixes["flag"]  # the kernel is the library's to call
             except branch.CannotPlace:
                 fixes = {}
         for change in run:

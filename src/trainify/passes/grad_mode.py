@@ -18,7 +18,7 @@ from ..facts.guards import (
     no_grad_scope,
     runs_model,
 )
-from ..findings import Edit, Finding, Fix, Safety
+from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Needle, Rule
 
 if TYPE_CHECKING:
@@ -334,7 +334,7 @@ def _forward(module: ModuleFacts, function: FunctionNode, decorator: ast.expr) -
         message += " Nothing in the project starts inference, so let it follow the training flag."
         title = f"Let {cls.name}.{function.name} record gradients while training"
     fix = Fix(title, tuple(edits), Safety.UNSAFE if look_at else Safety.SAFE, look_at)
-    return module.finding("TRN201", message, decorator, {"flag": fix, "replace": fix})
+    return module.finding("TRN201", message, decorator, dict.fromkeys(STRATEGIES, fix))
 
 
 def _in_roots(module: ModuleFacts, other: str) -> bool:
@@ -433,7 +433,7 @@ def _entry(module: ModuleFacts, function: FunctionNode, scope: _Scope) -> Findin
         "belongs here."
     )
     fix = Fix(f"Put @{text} on {function.name}", tuple(edits))
-    return module.finding("TRN203", message, _name_node(function), {"flag": fix, "replace": fix})
+    return module.finding("TRN203", message, _name_node(function), dict.fromkeys(STRATEGIES, fix))
 
 
 def _name_node(function: FunctionNode) -> ast.expr:
@@ -491,7 +491,7 @@ def _loss(module: ModuleFacts, scope: ast.With, statement: ast.stmt, name: str) 
     if edits is None:
         return module.finding("TRN202", message, statement)
     fix = Fix(f"Compute {name} outside {text}", tuple(edits))
-    return module.finding("TRN202", message, statement, {"flag": fix, "replace": fix})
+    return module.finding("TRN202", message, statement, dict.fromkeys(STRATEGIES, fix))
 
 
 def _slice(body: Sequence[ast.stmt], statement: ast.stmt) -> list[ast.stmt]:

@@ -136,6 +136,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if all(change.lines for change in run):
             try:
                 fixes = branch.fixes(module, vocabulary, run, options.flag)
+                fixes["attach"] = fixes["flag"]  # there is no kernel to keep
             except branch.CannotPlace:
                 fixes = {}
         for rule, message, change in found:

@@ -286,30 +286,42 @@ def _exchange(module: ModuleFacts, change: Change, flag: str | None) -> list[Edi
     return edits
 
 
+def exchange_edits(module: ModuleFacts, changes: Sequence[Change]) -> list[Edit]:
+    """Edits after which only the new form stands there."""
+    if changes[0].expressions:
+        return _exchange(module, changes[0], None)
+    return replace_edits(module, changes)
+
+
+def fix(changes: Sequence[Change], edits: Sequence[Edit], title: str) -> Fix:
+    """The fix of these edits, as safe as the changes are; ``{}`` in the title are their titles."""
+    look_at = "; ".join(dict.fromkeys(text for change in changes for text in change.look_at))
+    names = ", ".join(dict.fromkeys(change.title for change in changes))
+    safety = Safety.UNSAFE if look_at else Safety.SAFE
+    return Fix(title.format(names), tuple(edits), safety, look_at)
+
+
 def fixes(
     module: ModuleFacts, vocabulary: Vocabulary, changes: Sequence[Change], flag: str
 ) -> dict[str, Fix]:
-    """The fix per strategy for a run of changes; raises :class:`CannotPlace`."""
+    """The fixes that run the differentiable form, by strategy; raises :class:`CannotPlace`."""
     helpers = list(dict.fromkeys(h for change in changes for h in change.helpers))
-    look_at = "; ".join(dict.fromkeys(text for change in changes for text in change.look_at))
-    safety = Safety.UNSAFE if look_at else Safety.SAFE
-    names = ", ".join(dict.fromkeys(change.title for change in changes))
     result: dict[str, Fix] = {}
     for strategy in ("flag", "replace"):
-        if changes[0].expressions:
-            edits = _exchange(module, changes[0], flag if strategy == "flag" else None)
+        if strategy == "replace":
+            edits = exchange_edits(module, changes)
             lines = [edit.text for edit in edits]
-            title = f"Use the differentiable {names}"
-        elif strategy == "flag":
+            title = "Always use the differentiable {}"
+        elif changes[0].expressions:
+            edits = _exchange(module, changes[0], flag)
+            lines = [edit.text for edit in edits]
+            title = "Use the differentiable {} when a gradient is wanted"
+        else:
             edits = [flag_edit(module, changes, flag)]
             lines = [line for change in changes for line in change.lines]
             lines.append(condition(module, changes, flag))
-            title = f"Use the differentiable {names} when a gradient is wanted"
-        else:
-            edits = replace_edits(module, changes)
-            lines = [edit.text for edit in edits]
-            title = f"Always use the differentiable {names}"
+            title = "Use the differentiable {} when a gradient is wanted"
         vocabulary.refuse_shadowed(changes[0].first, "\n".join(lines))
         edits += vocabulary.support(lines, helpers)
-        result[strategy] = Fix(title, tuple(edits), safety, look_at)
+        result[strategy] = fix(changes, edits, title)
     return result

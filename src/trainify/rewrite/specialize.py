@@ -152,13 +152,15 @@ class Use:
     """An equivalent where it is used: an expression over reference functions, and what is known.
 
     ``literals`` are the names in it that stand for literals, ``sure`` those that surely do not
-    stand for None.  ``late`` says that no statement can stand before it.
+    stand for None.  ``late`` says that no statement can stand before it, ``whole`` that the body of
+    the function it calls is to stand in its place, however long it is.
     """
 
     value: str
     literals: tuple[tuple[str, str], ...] = ()
     sure: frozenset[str] = frozenset()
     late: bool = False
+    whole: bool = False
 
     @classmethod
     def of(
@@ -167,12 +169,13 @@ class Use:
         texts: Mapping[str, str],
         sure: AbstractSet[str] = frozenset(),
         late: bool = False,
+        whole: bool = False,
     ) -> Use:
         """For arguments as they are written; ``sure`` are those that cannot be None."""
         nodes = {name: expression(text) for name, text in texts.items()}
         literals = [(name, code(bare(node))) for name, node in nodes.items() if is_literal(node)]
         given = {name for name, node in nodes.items() if name in sure or is_given(node)}
-        return cls(value, tuple(literals), frozenset(given), late)
+        return cls(value, tuple(literals), frozenset(given), late, whole)
 
     @cached_property
     def known(self) -> Known:
@@ -350,9 +353,10 @@ class Library:
                 demand(argument.value, known)
             facts = _known(top, node, given_names(node, known))
             body = self._folded(top, facts)
-            if body.inline:
+            inline = body.inline or use.whole
+            if inline:
                 demand(body.node, facts)
-            if not body.inline or use.late:
+            if not inline or use.late:
                 demands.setdefault(top.name, []).append(facts)
 
         order = dict.fromkeys(n for name in demands for n in _with_callees(name))
@@ -405,7 +409,8 @@ class Library:
         facts = _known(top, node, given_names(node, known))
         arguments = [a.with_changes(value=a.value.visit(_Calls(self))) for a in node.args]
         body = self._folded(top, facts)
-        function = self._finished(body, facts) if body.inline else self.functions[top.name]
+        inline = body.inline or use.whole
+        function = self._finished(body, facts) if inline else self.functions[top.name]
         return node.with_changes(args=arguments), function
 
     def closure(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -448,7 +453,7 @@ def helper_text(
     lines = fit(head.removesuffix(" pass"), "", unit, width)
     lines += _docstring(function, unit, width)
     for statement in body_of(node):
-        lines += _lay_out(statement, unit, unit, width)
+        lines += lay_out(statement, unit, unit, width)
     return "\n".join(lines) + "\n"
 
 
@@ -488,7 +493,7 @@ def _names(sentence: str, parameter: str) -> bool:
     return re.search(rf"\b{parameter}\b", sentence, re.IGNORECASE) is not None
 
 
-def _lay_out(statement: cst.BaseStatement, indent: str, unit: str, width: int) -> list[str]:
+def lay_out(statement: cst.BaseStatement, indent: str, unit: str, width: int) -> list[str]:
     """The lines of a statement, wrapped anew: it may have become shorter or longer."""
     lines: list[str] = []
     for empty in leading(statement):
@@ -505,15 +510,15 @@ def _lay_out(statement: cst.BaseStatement, indent: str, unit: str, width: int) -
             head = one_line(code(bald)).removesuffix(" pass")
             lines += _commented(head, body.header, indent, unit, width)
             for inner in body.body:
-                lines += _lay_out(inner, indent + unit, unit, width)
+                lines += lay_out(inner, indent + unit, unit, width)
             orelse = statement.orelse
             if isinstance(orelse, cst.If):
-                first, *rest = _lay_out(orelse, indent, unit, width)
+                first, *rest = lay_out(orelse, indent, unit, width)
                 return [*lines, f"{indent}el{first.lstrip()}", *rest]
             if orelse is not None and isinstance(orelse.body, cst.IndentedBlock):
                 lines += _commented("else:", orelse.body.header, indent, unit, width)
                 for inner in orelse.body.body:
-                    lines += _lay_out(inner, indent + unit, unit, width)
+                    lines += lay_out(inner, indent + unit, unit, width)
                 return lines
             if orelse is None:
                 return lines

@@ -147,7 +147,7 @@ class Template:
         elif value:
             rendered = Rendered([], self._call_text())
         else:
-            rendered = Rendered(self._assign_all(self._call_text(), places, taken))
+            rendered = Rendered(assign_all(self._call_text(), places, taken))
         rendered.helpers = self.needs
         return rendered
 
@@ -187,24 +187,6 @@ class Template:
             text = self._substitute(ast.unparse(node), self.mapping)
             values[parameter] = (text, bool(names & self.given))
         return values
-
-    def _assign_all(
-        self, text: str, places: Sequence[Place | None], taken: frozenset[str]
-    ) -> list[str]:
-        if len(places) == 1:
-            place = places[0]
-            return [_store(place, text)] if place is not None else []
-        if all(p is None or (p.kind == "assign" and not p.shape_of) for p in places):
-            targets = ", ".join("_" if p is None else p.text for p in places)
-            return [f"{targets} = {text}"]
-        names = [
-            "_"
-            if p is None
-            else fresh(p.text if p.text.isidentifier() else "result", taken, "_new")
-            for p in places
-        ]
-        stores = [_store(p, n) for p, n in zip(places, names, strict=True) if p is not None]
-        return [f"{', '.join(names)} = {text}", *stores]
 
     # -- inline ---------------------------------------------------------------------------------
 
@@ -247,7 +229,7 @@ class Template:
         if value:
             return Rendered(lines, done[0] if len(done) == 1 else f"({', '.join(done)})")
         if len(places) > len(done):  # one call gives them all
-            return Rendered(lines + self._assign_all(done[0], places, taken))
+            return Rendered(lines + assign_all(done[0], places, taken))
         return Rendered(lines + _store_all(places, done))
 
     def _local_names(
@@ -305,6 +287,22 @@ def _source(function: Reference, node: ast.expr) -> str:
     piece[-1] = piece[-1][: node.end_col_offset]
     piece[0] = piece[0][node.col_offset :]
     return code(expression("\n".join(piece)))
+
+
+def assign_all(text: str, places: Sequence[Place | None], taken: frozenset[str]) -> list[str]:
+    """The statements that put the results of one call into their places."""
+    if len(places) == 1:
+        place = places[0]
+        return [_store(place, text)] if place is not None else []
+    if all(p is None or (p.kind == "assign" and not p.shape_of) for p in places):
+        targets = ", ".join("_" if p is None else p.text for p in places)
+        return [f"{targets} = {text}"]
+    names = [
+        "_" if p is None else fresh(p.text if p.text.isidentifier() else "result", taken, "_new")
+        for p in places
+    ]
+    stores = [_store(p, n) for p, n in zip(places, names, strict=True) if p is not None]
+    return [f"{', '.join(names)} = {text}", *stores]
 
 
 def _store(place: Place, text: str) -> str:

@@ -1,0 +1,664 @@
+"""Strategy ``attach``: the kernel stays, and a ``torch.autograd.Function`` gives it a backward.
+
+Each op of a file gets one class.  Its ``forward`` runs the kernel on copies of what the kernel
+overwrites.  Its ``backward`` is the closed form that :mod:`trainify.reference.backward` names, or
+else computes the differentiable equivalent anew and asks autograd.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import libcst as cst
+
+from ..catalog import CONSTANTS, RETURNED, FusedOp
+from ..catalog.schema import Argument
+from ..facts import ModuleFacts, Target
+from ..findings import Fix
+from ..reference.backward import CLOSED_FORMS
+from . import branch, layout
+from .branch import Change, Vocabulary
+from .expressions import Substitute, bare, code, expression, one_line
+from .fold import body_of, is_literal
+from .kernels import CannotMove, Moved, is_steady, passed, spelled
+from .specialize import Reference, Use, lay_out, reference
+from .template import Place, Rendered, Template, assign_all, fresh
+
+
+class CannotAttach(Exception):
+    """The kernel cannot be given a backward; the text says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call of a fused op, as the class for the op needs to know it.
+
+    ``value`` and ``outputs`` are those of the equivalent.  By argument: ``texts`` are the
+    expressions to pass, None for what is left out; ``keywords`` are passed by name; ``sure`` are
+    not None; ``trained`` can have a gradient; ``buffers`` are only written, each with the statement
+    that made it, where that serves nothing else.
+    """
+
+    node: ast.Call
+    op: FusedOp
+    target: Target
+    value: str
+    outputs: tuple[str, ...]
+    texts: Mapping[str, str | None]
+    keywords: frozenset[str]
+    sure: frozenset[str]
+    trained: frozenset[str]
+    buffers: Mapping[str, tuple[ast.expr, ast.stmt | None]]
+
+
+class Functions:
+    """The classes of a file; those calls have none that ``reasons`` names."""
+
+    def __init__(self, module: ModuleFacts, calls: Sequence[Call]) -> None:
+        self.module = module
+        self.reasons: dict[ast.Call, str] = {}
+        self._calls = {call.node: call for call in calls}
+        self._functions: dict[ast.Call, KernelFunction] = {}
+        groups: dict[tuple[FusedOp, str], list[Call]] = {}
+        for call in calls:
+            groups.setdefault((call.op, call.target.name), []).append(call)
+        for group in groups.values():
+            try:
+                function = KernelFunction(module, group)
+            except CannotAttach as error:
+                self.reasons.update((call.node, str(error)) for call in group)
+            else:
+                self._functions.update((call.node, function) for call in group)
+        modules = [name for call in calls for name in call.op.imports]
+        self.vocabulary = Vocabulary(module, [f.use for f in self.all], modules)
+
+    @property
+    def all(self) -> list[KernelFunction]:
+        return list(dict.fromkeys(self._functions.values()))
+
+    @cached_property
+    def written(self) -> dict[KernelFunction, Written]:
+        """Each class under a name of its own, or under that of its like in the file."""
+        there = {n.name: ast.dump(n) for n in self.module.tree.body if isinstance(n, ast.ClassDef)}
+        done: dict[KernelFunction, Written] = {}
+        for function in self.all:
+            name = function.name
+            taken = {written.name for written in done.values()}
+            while True:
+                written = function.write(name, self.vocabulary)
+                if name not in taken:
+                    if not layout.is_taken(self.module, name):
+                        break
+                    if there.get(name) == ast.dump(ast.parse(written.text).body[0]):
+                        written = Written(name, "", ())
+                        break
+                name += "Function"
+            done[function] = written
+        return done
+
+    strategies: tuple[str, ...] = ("attach",)
+
+    def template(self, call: ast.Call, arguments: Mapping[str, str | None]) -> Applied:
+        """What takes the place of a call."""
+        function = self._function(call)
+        text = function.apply(self._calls[call], arguments)
+        return Applied(f"{self.written[function].name}.apply({text})")
+
+    def makes(self, call: ast.Call, argument: str) -> bool:
+        """Whether the class of a call makes this output itself."""
+        return argument not in self._function(call).passed
+
+    def fixes(self, changes: Sequence[Change]) -> dict[str, Fix]:
+        """The fix for a run of changes; raises :class:`CannotPlace`."""
+        statements = {statement for change in changes for statement in change.statements}
+        written = dict.fromkeys(
+            self.written[function]
+            for call, function in self._functions.items()
+            if self.module.statement(call) in statements
+        )
+        helpers = dict.fromkeys(helper for each in written for helper in each.helpers)
+        edits = branch.exchange_edits(self.module, changes)
+        lines = [*(edit.text for edit in edits), *(each.text for each in written)]
+        self.vocabulary.refuse_shadowed(changes[0].first, "\n".join(edit.text for edit in edits))
+        edits += self.vocabulary.support(lines, list(helpers))
+        edits += [layout.helper_edit(self.module, each.text) for each in written if each.text]
+        return {"attach": branch.fix(changes, edits, "Keep {} and give it a backward")}
+
+    def _function(self, call: ast.Call) -> KernelFunction:
+        if call not in self._functions:
+            raise CannotAttach(self.reasons.get(call, "its results have no place to go"))
+        return self._functions[call]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A call of a class, in the manner of :class:`~.template.Template`."""
+
+    text: str
+    is_expression: bool = True
+
+    def render(
+        self, places: Sequence[Place | None], taken: frozenset[str], *, value: bool = False
+    ) -> Rendered:
+        if value:
+            return Rendered([], self.text)
+        return Rendered(assign_all(self.text, places, taken))
+
+
+@dataclass(frozen=True)
+class Written:
+    """A class as text, and the reference functions that must stand in the file for it."""
+
+    name: str
+    text: str
+    helpers: tuple[str, ...]
+
+
+class KernelFunction:
+    """The ``torch.autograd.Function`` for all calls of one op in a file.
+
+    Raises :class:`CannotAttach`.
+    """
+
+    def __init__(self, module: ModuleFacts, calls: Sequence[Call]) -> None:
+        self.module = module
+        self.calls = calls
+        self.op = calls[0].op
+        self.outputs = calls[0].outputs
+        self.equivalent = ast.parse(calls[0].value, mode="eval").body
+        self.reads = {n.id for n in ast.walk(self.equivalent) if isinstance(n, ast.Name)}
+        self.trained = frozenset.union(*(call.trained for call in calls))
+        if not self.trained:
+            raise CannotAttach("nothing that it is given can be trained")
+        kernels = [spelled(module, call.node.func) for call in calls]
+        self.kernel = kernels[0] if None not in kernels else None
+        if self.kernel is None:
+            for call in calls:
+                if passed(module, call.node.func) is None:
+                    raise CannotAttach("which kernel it calls shows only at run time")
+        self.unit, self.width = module.indent_unit, layout.width(module)
+        self.torch = layout.bound_at_top(module, "torch") or "torch"
+
+    @property
+    def name(self) -> str:
+        """``FusedAddRMSNorm`` for ``vllm._custom_ops.fused_add_rms_norm``."""
+        words = self.calls[0].target.name.removesuffix(".default").rpartition(".")[2].split("_")
+        return "".join(_WORDS.get(word, word[:1].upper() + word[1:]) for word in words)
+
+    # -- arguments ------------------------------------------------------------------------------
+
+    @cached_property
+    def function(self) -> Reference | None:
+        """The reference function that the equivalent is a call of."""
+        node = self.equivalent
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return reference(node.func.id)
+        return None
+
+    @cached_property
+    def bound(self) -> dict[str, ast.expr]:
+        """The arguments of that call, by parameter."""
+        if self.function is None or not isinstance(self.equivalent, ast.Call):
+            return {}
+        bound = dict(zip(self.function.parameters, self.equivalent.args, strict=False))
+        bound.update({k.arg: k.value for k in self.equivalent.keywords if k.arg is not None})
+        return bound
+
+    @cached_property
+    def arguments(self) -> list[Argument]:
+        """The arguments that the kernel is called with; outputs that it can make itself are not."""
+        made = {a.name for a in self.op.signature.written if not self.outputs}
+        return [
+            a
+            for a in self.op.signature.arguments
+            if a.name not in made and any(call.texts[a.name] is not None for call in self.calls)
+        ]
+
+    @cached_property
+    def literals(self) -> dict[str, str]:
+        """The arguments that are the same literal in every call."""
+        found: dict[str, str] = {}
+        for a in self.arguments:
+            first, *others = {call.texts[a.name] or a.default or "None" for call in self.calls}
+            if not others and is_literal(expression(first)):
+                found[a.name] = first
+        return found
+
+    @cached_property
+    def variables(self) -> dict[str, str]:
+        """Names for the other arguments: those of the reference function, where there are such."""
+        own = {a.name: a.name for a in self.arguments if a.name not in self.literals}
+        known = {
+            node.id: parameter
+            for parameter, node in self.bound.items()
+            if isinstance(node, ast.Name) and node.id in own
+        }
+        names = {**own, **known}
+        names = names if len(set(names.values())) == len(names) else own
+        reserved = {"ctx", "kernel", self.torch, "F"}
+        if self.kernel is not None:
+            reserved.add(self.kernel.text.partition(".")[0])
+        return {n: f"{v}_" if v in reserved else v for n, v in names.items()}
+
+    @cached_property
+    def sure(self) -> frozenset[str]:
+        """The variables that are not None."""
+        names = frozenset.intersection(*(call.sure for call in self.calls))
+        return frozenset(self.variables[n] for n in names if n in self.variables)
+
+    def _unless_none(self, variable: str, text: str) -> str:
+        return text if variable in self.sure else f"None if {variable} is None else {text}"
+
+    # -- outputs --------------------------------------------------------------------------------
+
+    def _buffers_of(self, call: Call) -> tuple[dict[str, str | None], dict[str, str]]:
+        """How to make the outputs that a call has: by argument, None where only it itself tells.
+
+        And what must be given for that: variables of ``forward``, with what the call passes.
+        """
+        known = {
+            one_line(text): self.variables[name]
+            for name, text in call.texts.items()
+            if text is not None
+            and name in self.variables
+            and name not in call.buffers
+            and not is_literal(expression(text))
+        }
+        moved = Moved(self.module, known, frozenset({*self.variables.values(), "ctx"}))
+        texts = {n: self._buffer(call, n, moved) for n in self.variables if n in call.buffers}
+        return texts, {new: old for old, new in moved.given.items()}
+
+    def _buffer(self, call: Call, name: str, moved: Moved) -> str | None:
+        node, made = call.buffers[name]
+        text = one_line(self.module.source(node))
+        if text in moved.known:
+            return f"{self.torch}.empty_like({moved.known[text]})"
+        value = made.value if isinstance(made, (ast.Assign, ast.AnnAssign)) else None
+        if made is None or value is None:
+            return None
+        if not is_steady(self.module, value, made, self.module.statement(call.node)):
+            return None
+        if isinstance(node, ast.Name):
+            try:
+                return moved.text(value)
+            except CannotMove:
+                return None
+        like = re.fullmatch(rf"{self.torch}\.empty_like\((\w+)\)", self.module.source(value))
+        of = moved.known.get(re.sub(r"^\w+", like[1], text)) if like else None
+        return f"{self.torch}.empty_like({of})" if of else None  # a view of it as the view of x
+
+    @cached_property
+    def _made(self) -> tuple[dict[str, str | None], dict[str, str]]:
+        """The buffers that all calls agree on, and what they need."""
+        first, *others = [self._buffers_of(call) for call in self.calls]
+        if all((texts, given.keys()) == (first[0], first[1].keys()) for texts, given in others):
+            return first
+        return dict.fromkeys(first[0]), {}
+
+    @cached_property
+    def buffers(self) -> dict[str, str]:
+        """How ``forward`` makes the outputs, by variable."""
+        return {
+            self.variables[n]: text or f"{self.torch}.empty_like({self.variables[n]})"
+            for n, text in self._made[0].items()
+        }
+
+    @cached_property
+    def passed(self) -> dict[str, str]:
+        """The parameters of ``forward``, by the argument they stand for."""
+        texts, given = self._made
+        found = {} if self.kernel is not None else {"": "kernel"}
+        found.update((n, v) for n, v in self.variables.items() if texts.get(n) is None)
+        return {**found, **{f" {v}": v for v in given}}
+
+    def apply(self, call: Call, arguments: Mapping[str, str | None]) -> str:
+        """What a call passes instead of its arguments."""
+        defaults = {a.name: a.default or "None" for a in self.op.signature.arguments}
+        texts = {n: arguments[n] or default for n, default in defaults.items()}
+        texts[""] = passed(self.module, call.node.func) or ""
+        if self._made[1]:
+            texts.update((f" {v}", text) for v, text in self._buffers_of(call)[1].items())
+        return ", ".join(one_line(texts[n]) for n in self.passed)
+
+    # -- forward --------------------------------------------------------------------------------
+
+    def _forward(self, saved: Mapping[str, str], kept: Sequence[str]) -> list[str]:
+        """The body of ``forward``.
+
+        ``saved`` are the tensors for backward, by their names there; ``kept`` other variables.
+        """
+        results = set(self._results.values())
+        late = not results.isdisjoint(saved.values())
+        stored = f"ctx.save_for_backward({', '.join(map(self._storable, saved.values()))})"
+        save = [stored] if saved else []
+        lines = [self.kernel.imports, ""] if self.kernel and self.kernel.imports else []
+        lines += [] if late else save
+        lines += [f"ctx.{variable} = {variable}" for variable in kept]
+        copied = [
+            self.variables[a.name]
+            for a in self.op.signature.written
+            if a.name in self.reads and a.name in self.variables
+        ]
+        if copied:
+            copies = ", ".join(self._unless_none(v, f"{v}.clone()") for v in copied)
+            lines += ["# The kernel works in place.", f"{', '.join(copied)} = {copies}"]
+        lines += [f"{variable} = {text}" for variable, text in self.buffers.items()]
+        call, result = self._kernel_call, self._result
+        if self.outputs:
+            lines += [f"{result} = {call}" if RETURNED in self.outputs else call]
+            lines += save if late else []
+            return [*lines, f"return {', '.join(map(self._output, self.outputs))}"]
+        if late:
+            return [*lines, f"{result} = {call}", *save, f"return {result}"]
+        returns, trained = len(self.op.signature.returns), self._trained_results
+        if trained < returns:
+            rest = f"*(t for t in {result}[{trained}:] if isinstance(t, {self.torch}.Tensor))"
+            lines += [f"{result} = tuple({call})", f"ctx.mark_non_differentiable({rest})"]
+            return [*lines, f"return {result}"]
+        return [*lines, f"return tuple({call})" if returns > 1 else f"return {call}"]
+
+    @property
+    def _kernel_call(self) -> str:
+        keywords = frozenset.union(*(call.keywords for call in self.calls))
+        passed = {a.name for a in self.arguments}
+        parts: list[str] = []
+        named = False
+        for a in self.op.signature.arguments:
+            named = named or a.kwarg_only or a.name in keywords or a.name not in passed
+            if a.name in passed:
+                text = self.literals.get(a.name) or self.variables[a.name]
+                parts.append(f"{a.name}={text}" if named else text)
+        return f"{self.kernel.text if self.kernel else 'kernel'}({', '.join(parts)})"
+
+    @property
+    def _result(self) -> str:
+        return fresh("result", set(self.variables.values()))
+
+    def _output(self, name: str) -> str:
+        return self._result if name == RETURNED else self.variables.get(name, "None")
+
+    def _storable(self, variable: str) -> str:
+        """A variable for ``save_for_backward``, which takes tensors and None."""
+        if re.search(r"\b(int|float)\b", self._annotations.get(variable, "")):
+            return self._unless_none(variable, f"{self.torch}.as_tensor({variable})")
+        return variable
+
+    @cached_property
+    def _annotations(self) -> dict[str, str]:
+        """What the reference function says of the variables that are its parameters."""
+        if self.function is None:
+            return {}
+        return {
+            self.variables[node.id]: ast.unparse(a.annotation)
+            for a in self.function.tree.args.args
+            if a.annotation is not None
+            and isinstance(node := self.bound.get(a.arg), ast.Name)
+            and node.id in self.variables
+        }
+
+    @property
+    def _trained_results(self) -> int:
+        """How many results come first that have a gradient; the equivalent has None for others."""
+        last = self.function.body[-1] if self.function is not None else None
+        value = last.value if isinstance(last, ast.Return) else None
+        elements = value.elts if isinstance(value, ast.Tuple) else []
+        none = [isinstance(e, ast.Constant) and e.value is None for e in elements]
+        return none.index(True) if True in none else len(self.op.signature.returns)
+
+    # -- backward -------------------------------------------------------------------------------
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """The arguments as backward has them: unpacked tensors, attributes of ctx, literals."""
+        found: dict[str, str] = {}
+        for a in self.op.signature.arguments:
+            variable = self.variables.get(a.name)
+            if variable is None:
+                found[a.name] = self.literals.get(a.name) or a.default or "None"
+            elif a.is_tensor or "Tensor" in self._annotations.get(variable, ""):
+                found[a.name] = variable
+            else:
+                found[a.name] = f"ctx.{variable}"
+        return found
+
+    @cached_property
+    def needed(self) -> dict[str, str]:
+        """The variables that can have a gradient, with the test whether one is wanted."""
+        return {
+            variable: f"ctx.needs_input_grad[{i}]"
+            for i, (name, variable) in enumerate(self.passed.items())
+            if name in self.trained
+        }
+
+    @cached_property
+    def closed(self) -> Reference | None:
+        """The closed form, where the call in the equivalent is simple enough for it."""
+        closed = reference(CLOSED_FORMS.get(self.function.name, "")) if self.function else None
+        if closed is None or len(self._grads(closed)) != (len(self.outputs) or 1):
+            return None
+        simple = all(
+            isinstance(node, (ast.Name, ast.Constant))
+            for parameter, node in self.bound.items()
+            if parameter in closed.parameters
+        )
+        return closed if simple else None
+
+    @staticmethod
+    def _grads(closed: Reference) -> list[str]:
+        return [p for p in closed.parameters if p.startswith("grad")]
+
+    @cached_property
+    def _results(self) -> dict[str, str]:
+        """The results that the closed form reads: its names for them, the variables in forward."""
+        if self.closed is None:
+            return {}
+        names = [grad.partition("_")[2] or "out" for grad in self._grads(self.closed)]
+        variables = map(self._output, self.outputs or (RETURNED,))
+        return {
+            name: variable
+            for name, variable in zip(names, variables, strict=True)
+            if name in self.closed.parameters and name not in self.bound
+        }
+
+    @cached_property
+    def _values(self) -> dict[str, str]:
+        """What the parameters of the closed form are in ``backward``."""
+        assert self.closed is not None and self.function is not None
+        own = {*self._grads(self.closed), *self._results}
+        defaults = self.function.defaults
+        values: dict[str, str] = {}
+        for parameter in self.closed.parameters:
+            node = self.bound.get(parameter)
+            text = ast.unparse(node) if node is not None else defaults.get(parameter, parameter)
+            values[parameter] = parameter if parameter in own else self.texts.get(text, text)
+        return values
+
+    @cached_property
+    def use(self) -> Use:
+        """What backward asks of the reference functions."""
+        if self.closed is None:
+            sure = {n for n, v in self.variables.items() if v in self.sure}
+            return Use.of(ast.unparse(self.equivalent), self.texts, sure)
+        grads = dict(zip(self._grads(self.closed), self.outputs, strict=False))
+        sure = {
+            parameter
+            for parameter, text in self._values.items()
+            if text.removeprefix("ctx.") in {*self.sure, *self._results}
+            or (text == parameter and parameter.startswith("grad"))
+        }
+        sure -= {
+            grad
+            for grad, output in grads.items()
+            if output in self.reads and self.variables.get(output) not in self.sure
+        }
+        call = f"{self.closed.name}({', '.join(self.closed.parameters)})"
+        return Use.of(call, self._values, sure, whole=True)
+
+    def _closed_backward(self, vocabulary: Vocabulary) -> tuple[str, list[str], tuple[str, ...]]:
+        """The parameters of ``backward``, its body below the unpacking, and the helpers."""
+        assert self.closed is not None
+        _, function = vocabulary.library.resolve(self.use)
+        assert function is not None
+        mapping = {
+            "torch": vocabulary.torch,
+            "F": vocabulary.functional,
+            **vocabulary.helper_names,
+            **{p: text for p, text in self._values.items() if text != p},
+        }
+        node = function.node.visit(Substitute({n: expression(t) for n, t in mapping.items()}))
+        assert isinstance(node, cst.FunctionDef)
+        *statements, last = body_of(node)
+        value = cst.ensure_type(cst.ensure_type(last, cst.SimpleStatementLine).body[0], cst.Return)
+        assert value.value is not None
+        of = self._gradients_of
+        lines: list[str] = []
+        if isinstance(value.value, cst.Tuple):
+            gradients = [code(element.value) for element in value.value.elements]
+        elif len(of) == 1:
+            gradients = [code(value.value)]
+        else:
+            gradients = [f"grad_{variable}" for variable in of]
+            lines = self._fit(f"{', '.join(gradients)} = {code(value.value)}")
+        wanted = {
+            gradient: self.needed[variable]
+            for gradient, variable in zip(gradients, of, strict=True)
+            if variable in self.needed and len(self.needed) > 1 and gradients.count(gradient) == 1
+        }
+        body: list[str] = []
+        for i, statement in enumerate(statements):
+            later = "".join(map(code, statements[i + 1 :]))
+            for each in _where_wanted(statement, wanted, later, self._room):
+                body += lay_out(each, "", self.unit, self._room)
+        by_variable = dict(zip(of, gradients, strict=True))
+        returned = [by_variable.get(v, "None") for v in self.passed.values()]
+        lines = [*body, *lines, *self._fit(f"return {', '.join(returned)}")]
+        helpers = vocabulary.library.closure(function.calls)
+        return ", ".join(self._grads(self.closed)), lines, helpers
+
+    @property
+    def _gradients_of(self) -> list[str]:
+        """For each gradient that the closed form gives: the variable it is of, if it is passed."""
+        assert self.function is not None
+        parameters = [
+            a.arg
+            for a in self.function.tree.args.args
+            if a.annotation is not None and "torch.Tensor" in ast.unparse(a.annotation)
+        ]
+        nodes = [self.bound.get(p) for p in parameters if p not in CONSTANTS]
+        names = [node.id if isinstance(node, ast.Name) else "" for node in nodes]
+        return [self.variables.get(n, "") if n in self.trained else "" for n in names]
+
+    def _computed_backward(self, vocabulary: Vocabulary) -> tuple[str, list[str], tuple[str, ...]]:
+        """The same where the equivalent is computed anew."""
+        template = Template(
+            self.op,
+            self.texts,
+            library=vocabulary.library,
+            use=self.use,
+            torch=self.torch,
+            functional=vocabulary.functional,
+            helper_names=vocabulary.helper_names,
+        )
+        own = {"ctx", "grad", "grads", "out", "outputs", *self.variables.values()}
+        rendered = template.render((), frozenset(own), value=True)
+        annotation = self.function.tree.returns if self.function is not None else None
+        either = isinstance(annotation, ast.BinOp) and "tuple" in ast.unparse(annotation)
+        several = either or len(self.outputs or self.op.signature.returns) > 1
+        lines = self._fit(f"with {self.torch}.enable_grad():")
+        for variable, needed in self.needed.items():
+            leaf = f"{variable}.detach().requires_grad_({needed})"
+            lines += self._fit(f"{variable} = {self._unless_none(variable, leaf)}", self.unit)
+        result = "outputs" if several else "out"
+        for line in (*rendered.statements, f"{result} = {rendered.value}"):
+            lines += self._fit(line, self.unit)
+        after = [f"{self.torch}.autograd.backward(out, grad)"]
+        if several:
+            pairs = "(o, g) for o, g in zip(outputs, grads) if o is not None and o.requires_grad"
+            after = [f"pairs = [{pairs}]", f"{self.torch}.autograd.backward(*zip(*pairs))"]
+        if either:
+            after.insert(0, "outputs = outputs if isinstance(outputs, tuple) else (outputs,)")
+        gradients = [
+            self._unless_none(v, f"{v}.grad") if v in self.needed else "None"
+            for v in self.passed.values()
+        ]
+        for line in (*after, f"return {', '.join(gradients)}"):
+            lines += self._fit(line)
+        return "*grads" if several else "grad", lines, rendered.helpers
+
+    # -- text -----------------------------------------------------------------------------------
+
+    @property
+    def _room(self) -> int:
+        """The width for the body of a method."""
+        return self.width - 2 * len(self.unit)
+
+    def _fit(self, line: str, indentation: str = "") -> list[str]:
+        return layout.fit(line, indentation, self.unit, self._room)
+
+    def write(self, name: str, vocabulary: Vocabulary) -> Written:
+        """The class under this name."""
+        backward = self._computed_backward if self.closed is None else self._closed_backward
+        grads, lines, helpers = backward(vocabulary)
+        tree = ast.parse("def f():\n" + textwrap.indent("\n".join(lines), " "))
+        read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        kept = {ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+        variables = [v for n, v in self.passed.items() if n in self.variables]
+        attributes = [v for v in variables if f"ctx.{v}" in kept]
+        saved = {
+            **{name: variable for name, variable in self._results.items() if name in read},
+            **{v: v for v in variables if v in read and v in self.texts.values()},
+        }
+        unpacked = f"({', '.join(saved)},)" if len(saved) == 1 else ", ".join(saved)
+        body = self._fit(f"{unpacked} = ctx.saved_tensors") if saved else []
+        forward = [
+            fitted for line in self._forward(saved, attributes) for fitted in self._fit(line)
+        ]
+        method, unit = f"\n{self.unit}@staticmethod", self.unit
+        arguments = ", ".join(["ctx", *self.passed.values()])
+        text = [
+            f"class {name}({self.torch}.autograd.Function):",
+            *_docstring(f"{self.calls[0].target.name} with a backward.", unit, self.width),
+            method,
+            *layout.fit(f"def forward({arguments}):", unit, unit, self.width),
+            *(unit * 2 + line if line else "" for line in forward),
+            method,
+            f"{unit}@{self.torch}.autograd.function.once_differentiable",
+            f"{unit}def backward(ctx, {grads}):",
+            *(unit * 2 + line for line in (*body, *lines)),
+        ]
+        return Written(name, "\n".join(text) + "\n", helpers)
+
+
+_WORDS = {"rms": "RMS", "rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
+
+
+def _where_wanted(
+    statement: cst.BaseStatement, wanted: Mapping[str, str], later: str, room: int
+) -> list[cst.BaseStatement]:
+    """A gradient under the test whether it is wanted, unless it serves another one ``later``."""
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    if not isinstance(small, cst.Assign) or len(small.targets) != 1:
+        return [statement]
+    name = code(small.targets[0].target)
+    value = small.value
+    if name not in wanted or re.search(rf"\b{name}\b", code(value) + later):
+        return [statement]
+    if isinstance(value, cst.IfExp) and code(value.body) == "None":
+        value = value.orelse  # what is None wants no gradient
+    text = one_line(code(bare(value)))
+    line = f"{name} = {text} if {wanted[name]} else None\n"
+    if len(line) > room:
+        line = f"{name} = None\nif {wanted[name]}:\n    {name} = {text}\n"
+    return list(cst.ensure_type(cst.parse_module(line), cst.Module).body)
+
+
+def _docstring(text: str, unit: str, width: int) -> list[str]:
+    lines = textwrap.wrap(f'"""{text}', width - len(unit))
+    if len(lines) == 1 and len(lines[0]) + 3 <= width - len(unit):
+        return [f'{unit}{lines[0]}"""']
+    return [unit + line for line in (*lines, '"""')]
