@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from .names import self_name
+
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
 
@@ -188,9 +190,10 @@ _MODEL = re.compile(r"(^|_)(model|net|network|transformer|llm|lm|module|decoder|
 
 def is_inference_entry(module: ModuleFacts, function: FunctionNode) -> bool:
     """Whether a function starts inference: it is called so, and it runs a model."""
-    return bool(_ENTRY.match(function.name)) and any(
-        isinstance(node, ast.Call) and runs_model(module, node) for node in ast.walk(function)
-    )
+    if not _ENTRY.match(function.name):
+        return False
+    me = self_name(function)
+    return any(isinstance(node, ast.Call) and runs_model(node, me) for node in ast.walk(function))
 
 
 def inference_entries(module: ModuleFacts) -> list[FunctionNode]:
@@ -198,13 +201,16 @@ def inference_entries(module: ModuleFacts) -> list[FunctionNode]:
     return [f for f in module.functions if is_inference_entry(module, f)]
 
 
-def runs_model(module: ModuleFacts, call: ast.Call) -> bool:
-    """Whether a call runs a network: ``self(x)``, ``self.model(x)``, ``model.forward(x)``."""
+def runs_model(call: ast.Call, me: str | None) -> bool:
+    """Whether a call runs a network: ``self(x)``, ``self.model(x)``, ``model.forward(x)``.
+
+    ``me`` is the name of the method's own object.
+    """
     function = call.func
     if isinstance(function, ast.Attribute):
         return function.attr == "forward" or bool(_MODEL.search(function.attr))
     if isinstance(function, ast.Name):
-        return bool(_MODEL.search(function.id)) or module.names.self_class(function) is not None
+        return function.id == me or bool(_MODEL.search(function.id))
     return False
 
 

@@ -18,6 +18,7 @@ from ..facts.guards import (
     no_grad_scope,
     runs_model,
 )
+from ..facts.names import self_name
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Needle, Rule
 
@@ -114,7 +115,7 @@ _ON_FORWARD = re.compile(
     rb"@[^\n]*" + _MODES + rb"[^\n]*\n(?:[ \t]*[@#][^\n]*\n)*[^\n]*\bdef forward"
 )
 _START = re.compile(
-    rb"\bdef _?(?:generate|sample|predict|evaluate|infer|complet|chat|stream|text_completion|"
+    rb"def _?(?:generate|sample|predict|evaluate|infer|complet|chat|stream|text_completion|"
     rb"beam_search|greedy_|profile|warm|dummy_run|capture)"
 )
 _ALIASED = re.compile(_MODES + rb" as |=[ \t]*[\w.]*" + _MODES + rb"[ \t]*\n")
@@ -279,7 +280,8 @@ def _is_scoped(module: ModuleFacts, function: FunctionNode) -> bool:
     """Whether every run of the model in a function stands under a scope that is there already."""
     if any(no_grad_scope(module, d, function) for d in function.decorator_list):
         return True
-    runs = [c for c in ast.walk(function) if isinstance(c, ast.Call) and runs_model(module, c)]
+    me = self_name(function)
+    runs = [c for c in ast.walk(function) if isinstance(c, ast.Call) and runs_model(c, me)]
     return bool(runs) and all(_under_scope(module, call, function) for call in runs)
 
 
@@ -373,7 +375,6 @@ def _follow_training(
     module: ModuleFacts, function: FunctionNode, decorator: ast.expr
 ) -> list[Edit] | None:
     """Take the decorator off and wrap the body in a scope that follows ``self.training``."""
-    from ..facts.names import self_name
     from ..rewrite import layout
 
     me = self_name(function)

@@ -91,21 +91,22 @@ _SAVES_RESULT = frozenset(
     "tanh sigmoid exp expm1 softmax log_softmax rsqrt sqrt reciprocal tan relu selu "
     "logsumexp cumprod prod norm".split()
 )
-# A result that is saved, and the same name changed in place within the next lines.
-_CHANGED = re.compile(
-    rb"\b(\w+)[ \t]*=[^\n=][^\n]*\b(?:%s)\((?:[^\n]*\n){1,8}?[ \t]*\1(?:[ \t]*[-+*/]=|\.\w+_\()"
-    % "|".join(sorted(_SAVES_RESULT)).encode()
+_SAVED = re.compile(
+    rb"\b(\w+)[ \t]*=[^\n=][^\n]*\b(?:%s)\(" % "|".join(sorted(_SAVES_RESULT)).encode()
 )
-_IN_PLACE = (
-    *(b" *= ", b" /= ", b".mul_(", b".div_(", b".add_(", b".sub_("),
-    *(b".clamp_(", b".pow_(", b".masked_fill_("),
-)
+_CHANGED = re.compile(rb"\n[ \t]*(\w+)(?:[ \t]*[-+*/]=|\.[a-z]\w*_\()")
+_NEAR = 600
+"""Bytes before a change in place in which the result that is changed may have been saved."""
 
 
 def _may_concern(data: bytes) -> bool:
     if b", out=" in data:
         return True
-    return any(word in data for word in _IN_PLACE) and _CHANGED.search(data) is not None
+    return any(
+        change[1] in (saved[1] for saved in _SAVED.finditer(data, max(0, at - _NEAR), at))
+        for change in _CHANGED.finditer(data)
+        if (at := change.start())
+    )
 
 
 NEEDLES: tuple[Needle, ...] = (_may_concern,)
