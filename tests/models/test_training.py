@@ -160,6 +160,22 @@ def test_serving_stays_bit_for_bit(cls, variant, fixed, checkpoint_of, batch):
             )
 
 
+def test_the_kernels_that_serve_are_those_that_train(cls, fix, checkpoint_of, batch):
+    """Under strategy attach: the forward pass of a training step, bit for bit."""
+    patched = cls(load_package(fix(cls.name, "attach")), checkpoint_of[cls.kind])
+    original = cls(load_package(FIXTURES / cls.name), checkpoint_of[cls.kind])
+    optimizer = sgd(patched.model)
+    for _ in range(3):
+        patched.model.train()
+        logits = patched.logits(batch)
+        with torch.no_grad():
+            assert torch.equal(logits, original.logits(batch))
+        next_token_loss(logits, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        original.model.load_state_dict(patched.model.state_dict())
+
+
 def test_inference_records_no_graph(fixed, batch):
     """forward had switched gradients off for it; now something else has to."""
     model = fixed()

@@ -884,8 +884,8 @@ class _StatementRewriter:
         """Write out a call whose result goes to names: its statement, or an assignment of it."""
         from ..rewrite.template import Place
 
-        template = self._template(site)
         writes = self._writes(site)
+        template = self._template(site)
         outputs = site.outputs
         if target is None and outputs:
             places = [writes[o].place if o in writes else None for o in outputs]
@@ -938,8 +938,8 @@ class _StatementRewriter:
         """The expression that takes the place of a call whose value is used on the spot."""
         from ..rewrite.template import fresh
 
-        template = self._template(site)
         writes = list(self._writes(site).values())
+        template = self._template(site)
         late = site.late
         if site.outputs:
             if late:
