@@ -163,3 +163,21 @@ class Attention(nn.Module):
         )
         == []
     )
+
+
+def test_a_cache_that_is_handed_back_is_reported() -> None:
+    """As in gpt-fast: attention reads what update() returns, so detaching would cut the gradient."""
+    found = findings(
+        HEAD
+        + """\
+class KVCache(nn.Module):
+    def update(self, input_pos, k_val, v_val):
+        k_out = self.k_cache
+        v_out = self.v_cache
+        k_out[:, :, input_pos] = k_val
+        v_out[:, :, input_pos] = v_val
+        return k_out, v_out
+"""
+    )
+    assert [f.rule for f in found] == ["TRN401", "TRN401"]
+    assert not any(f.fixes for f in found)

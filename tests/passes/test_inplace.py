@@ -57,3 +57,19 @@ def test_an_in_place_change_of_a_saved_result(statement: str) -> None:
 )
 def test_right_as_it_is(lines: tuple[str, ...]) -> None:
     stays(body(*lines))
+
+
+def test_a_sampler_without_gradients_stays() -> None:
+    stays(
+        """\
+import torch
+
+
+class Sampler(torch.nn.Module):
+    @torch.no_grad()
+    def forward(self, logits, temps):
+        p = torch.softmax(logits, -1, dtype=torch.float)
+        p.div_(torch.empty_like(p).exponential_(1))
+        return p.argmax(-1)
+"""
+    )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .names import self_name
+from .trainable import holds_weights, returns_numbers
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -57,11 +58,14 @@ def gradient_unwanted(module: ModuleFacts, node: ast.AST) -> bool:
         if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and child in parent.body:
             if _is_kernel(module, parent):
                 return True
-            if not is_forward(parent) and (
-                is_inference_entry(module, parent)
-                or any(no_grad_scope(module, d, parent) for d in parent.decorator_list)
-            ):
-                return True
+            scoped = any(no_grad_scope(module, d, parent) for d in parent.decorator_list)
+            if not is_forward(parent):
+                if scoped or is_inference_entry(module, parent):
+                    return True
+            elif scoped:  # on a model's forward it is misplaced, on a sampler's it is right
+                cls = module.method_class(parent)
+                if cls is None or not holds_weights(module, cls) or returns_numbers(parent):
+                    return True
         child = parent
     return False
 

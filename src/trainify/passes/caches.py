@@ -69,6 +69,7 @@ class Attention(nn.Module):
 NEEDLES = (
     *(b"cache[", b"cache_k[", b"cache_v[", b"k_buffer[", b"v_buffer["),
     *(b"_cache.view(", b"index_copy_(", b"index_put_(", b"].copy_("),
+    *(b"= self.k_cache", b"= self.v_cache", b"= self.key_cache", b"= self.cache_k"),
 )
 
 _CACHE = re.compile(r"cache|past_(key|value|kv)|(^|_)(k|v|kv|key|value)_buffer|(^|_)kv(_|$)")
@@ -166,6 +167,13 @@ def _base(target: ast.expr) -> ast.expr | None:
 def _is_cache(module: ModuleFacts, base: ast.expr) -> bool:
     """Whether a tensor is a key-value cache that somebody keeps between calls."""
     name = base.attr if isinstance(base, ast.Attribute) else base.id  # type: ignore[attr-defined]
+    if isinstance(base, ast.Name):  # k_out = self.k_cache
+        flow = module.flow(module.function(base) or module.tree)
+        made = flow.only_definition(base.id, module.statement(base))
+        if made is not None and isinstance(made.value, ast.Attribute):
+            name = made.value.attr
+            if _CACHE.search(name) and not _NOT_CACHE.search(name):
+                return True
     if not _CACHE.search(name) or _NOT_CACHE.search(name):
         return False
     if isinstance(base, ast.Attribute):
