@@ -357,12 +357,13 @@ def _follow_training(
 
 def _entries(module: ModuleFacts) -> Iterator[Finding]:
     """Functions in this file that rely on a scope which another file's forward is about to lose."""
-    bare = [f for f in inference_entries(module) if not _is_scoped(module, f)]
-    if not bare:
+    starts = [f for f in inference_entries(module) if _can_decorate(f)]
+    if not starts:
         return
     for scopes in module.project.summaries(module, _scopes, _ON_FORWARD.search):
         if scopes:
-            yield from (_entry(module, f, scopes[0]) for f in bare if _can_decorate(f))
+            bare = [f for f in starts if not _is_scoped(module, f)]
+            yield from (_entry(module, f, scopes[0]) for f in bare)
             return
 
 
