@@ -27,7 +27,7 @@ def run(file):
     return json.loads(result.stdout)
 
 
-@pytest.fixture(params=["flag", "replace"])
+@pytest.fixture(params=["flag", "replace", "attach"])
 def fixed(request, tmp_path):
     """Copies an experiment and fixes the copy, from the command line."""
 

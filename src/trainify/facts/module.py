@@ -201,6 +201,8 @@ class ModuleFacts:
 
     def parent(self, node: ast.AST) -> ast.AST | None:
         """The node right around a node."""
+        if node is self.tree:
+            return None
         if isinstance(node, (ast.stmt, ast.ExceptHandler, ast.match_case)):
             return self._outline[0].get(node)
         return self.parents.get(node)

@@ -129,7 +129,7 @@ def _write(module: ModuleFacts, statement: ast.Assign | ast.Expr) -> Write | Non
         if call.func.attr == "copy_" and not isinstance(target, (ast.Subscript, ast.Call)):
             return None  # the state of a stream, replaced as a whole
     base = _base(target)
-    if base is None or not _is_cache(module, base) or isinstance(value, ast.Constant):
+    if base is None or not _is_cache(module, base, statement) or isinstance(value, ast.Constant):
         return None
     if isinstance(target, ast.Subscript) and not _addresses_tensor(target):
         return None
@@ -164,12 +164,12 @@ def _base(target: ast.expr) -> ast.expr | None:
             return node if isinstance(node, (ast.Name, ast.Attribute)) else None
 
 
-def _is_cache(module: ModuleFacts, base: ast.expr) -> bool:
+def _is_cache(module: ModuleFacts, base: ast.expr, statement: ast.stmt) -> bool:
     """Whether a tensor is a key-value cache that somebody keeps between calls."""
     name = base.attr if isinstance(base, ast.Attribute) else base.id  # type: ignore[attr-defined]
     if isinstance(base, ast.Name):  # k_out = self.k_cache
-        flow = module.flow(module.function(base) or module.tree)
-        made = flow.only_definition(base.id, module.statement(base))
+        flow = module.flow(module.function(statement) or module.tree)
+        made = flow.only_definition(base.id, statement)
         if made is not None and isinstance(made.value, ast.Attribute):
             name = made.value.attr
             if _CACHE.search(name) and not _NOT_CACHE.search(name):
@@ -179,9 +179,8 @@ def _is_cache(module: ModuleFacts, base: ast.expr) -> bool:
     if isinstance(base, ast.Attribute):
         return True
     assert isinstance(base, ast.Name)
-    function = module.function(base)
-    flow = module.flow(function or module.tree)
-    definition = flow.only_definition(base.id, module.statement(base))
+    flow = module.flow(module.function(statement) or module.tree)
+    definition = flow.only_definition(base.id, statement)
     if definition is None:
         return False
     if definition.is_parameter:
