@@ -91,7 +91,7 @@ class Functions:
         helpers = dict.fromkeys(helper for each in written for helper in each.helpers)
         edits = branch.exchange_edits(self.module, changes)
         lines = [*(edit.text for edit in edits), *(each.text for each in written)]
-        self.vocabulary.refuse_shadowed(changes[0].first, "\n".join(edit.text for edit in edits))
+        self.vocabulary.refuse_shadowed(changes[0].first, "\n".join(lines))
         edits += self.vocabulary.support(lines, list(helpers))
         edits += [layout.helper_edit(self.module, each.text) for each in written if each.text]
         return {"attach": branch.fix(changes, edits, "Keep {} and give it a backward")}
