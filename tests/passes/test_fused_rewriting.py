@@ -505,5 +505,7 @@ def f(x, w: torch.Tensor):
 
 @pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
 def test_where_torch_means_something_else_nothing_is_written(strategy: str) -> None:
-    before = "import flashinfer\n\ntorch = None\n\n\ndef f(x, w):\n    return flashinfer.rmsnorm(x, w)\n"
+    before = (
+        "import flashinfer\n\ntorch = None\n\n\ndef f(x, w):\n    return flashinfer.rmsnorm(x, w)\n"
+    )
     assert fix(before, strategy=strategy) == before
