@@ -96,6 +96,10 @@ def test_the_kernel_s_results_and_the_equivalent_s_gradients(op: FusedOp, litera
         pytest.skip("nothing to train")
     text, parameters = source(op, arguments, literal)
     result = fix_text(text, "m.py", Options(strategy="attach", unsafe=True))
+    if "_fp8" in (op.equivalent or "") or "_quant(" in (op.equivalent or ""):
+        (finding,) = result.remaining
+        assert "Not rewritten: it gives quantized codes" in finding.message
+        return
     assert "torch.autograd.Function" in result.text, result.remaining
     assert (
         fix_text(result.text, "m.py", Options(strategy="attach", unsafe=True)).text == result.text

@@ -18,7 +18,7 @@ from .branch import Vocabulary
 from .expressions import expression, one_line
 from .fold import is_literal
 from .kernels import CannotMove, Moved, is_steady, passed, spelled
-from .specialize import Reference, reference
+from .specialize import Reference, reference, with_callees
 from .template import fresh
 
 
@@ -73,6 +73,9 @@ class KernelFunction:
         self.trained = frozenset.union(*(call.trained for call in calls)) & self.reads
         if not self.trained:
             raise CannotAttach("nothing that it is given can be trained")
+        if self.reference is not None and "quantize_through" in with_callees(self.reference.name):
+            # autograd casts a gradient to the dtype of what it is of
+            raise CannotAttach("it gives quantized codes, which no gradient can pass")
         kernels = [spelled(module, call.node.func) for call in calls]
         self.kernel = kernels[0] if None not in kernels else None
         if self.kernel is None:

@@ -134,13 +134,13 @@ def _parse(path: Path) -> dict[str, Reference]:
 
 
 @cache
-def _with_callees(name: str) -> tuple[str, ...]:
+def with_callees(name: str) -> tuple[str, ...]:
     """A reference function after all those it calls, themselves in that order."""
     function = reference(name)
     assert function is not None
     order: dict[str, None] = {}
     for other in function.calls:
-        order.update(dict.fromkeys(_with_callees(other)))
+        order.update(dict.fromkeys(with_callees(other)))
     return (*order, name)
 
 
@@ -359,7 +359,7 @@ class Library:
             if not inline or use.late:
                 demands.setdefault(top.name, []).append(facts)
 
-        order = dict.fromkeys(n for name in demands for n in _with_callees(name))
+        order = dict.fromkeys(n for name in demands for n in with_callees(name))
         folded: dict[str, tuple[Reference, Known]] = {}
         for name in reversed(order):
             if name in demands:
