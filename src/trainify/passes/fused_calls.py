@@ -122,8 +122,7 @@ def norm(out, *args):
         summary="A kernel without a known backward, which trainify has not looked at closely.",
         why=(
             "The function belongs to a library of inference kernels, and its source shows no "
-            "backward. What it computes was not verified, so it is never rewritten: look at it, "
-            "or let audit() say whether a gradient is lost."
+            "backward. What it computes was not verified, so it is never rewritten: look at it."
         ),
         before="""\
 import torch
