@@ -347,7 +347,8 @@ class Names:
         return targets, bool(self._opaque)
 
 
-def is_none(node: ast.expr) -> bool:
+def is_none(node: ast.expr | None) -> bool:
+    """Whether an expression is the literal None."""
     return isinstance(node, ast.Constant) and node.value is None
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.guards import is_autograd_function
+from ..facts.names import is_none
 from ..findings import Finding
 from . import Rule
 
@@ -121,7 +122,7 @@ def _judge(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[Finding]:
         return
     returned = [r for r in ast.walk(backward) if isinstance(r, ast.Return)]
     values = [_elements(r.value) for r in returned]
-    if values and all(all(_is_none(v) for v in each) for each in values):
+    if values and all(all(is_none(v) for v in each) for each in values):
         message = (
             f"the backward of `{cls.name}` returns None for every input: all of them are left "
             "without a gradient, in silence."
@@ -152,7 +153,7 @@ def _dropped(
         return
     for i, name in enumerate(inputs):
         slots = [each[i] for each in values if len(each) > i]
-        if len(slots) == len(values) and slots and all(_is_none(s) for s in slots):
+        if len(slots) == len(values) and slots and all(is_none(s) for s in slots):
             if _WEIGHT.fullmatch(name):
                 message = (
                     f"the backward of `{cls.name}` returns None for `{name}`: the weight never "
@@ -210,10 +211,6 @@ def _elements(value: ast.expr | None) -> list[ast.expr]:
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
         return [*_elements(value.left), *_elements(value.right)]
     return [value]
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _head(node: ast.ClassDef | FunctionNode) -> ast.expr:

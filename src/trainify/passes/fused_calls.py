@@ -13,6 +13,7 @@ from ..catalog import CONSTANTS, RETURNED, BindError, FusedOp, lookup, roots, un
 from ..facts import ModuleFacts, Target
 from ..facts.flow import view_of
 from ..facts.guards import gradient_unwanted, serves_backward
+from ..facts.names import is_none
 from ..findings import Finding, Fix
 from . import Needle, Rule
 
@@ -368,7 +369,7 @@ class Site:
             and a.name not in CONSTANTS
             and (not a.written or a.name in self.reads)
             and self.bound[a.name] is not None
-            and not _is_none(self.bound[a.name])
+            and not is_none(self.bound[a.name])
         ]
 
     @property
@@ -385,7 +386,7 @@ class Site:
         defaults = {a.name: a.default for a in self.op.signature.arguments}
         for name in self.op.unsupported:
             node = self.bound.get(name)
-            if node is None or _is_none(node) or _equals(node, defaults[name]):
+            if node is None or is_none(node) or _equals(node, defaults[name]):
                 continue
             return name
         return None
@@ -447,7 +448,7 @@ class Site:
 
         for argument in self.op.signature.written:
             node = self.bound[argument.name]
-            if node is not None and not _is_none(node):
+            if node is not None and not is_none(node):
                 read = argument.name in self.reads or self._read_elsewhere(argument.name)
                 yield argument.name, functionalize(self.module, self.statement, node, read=read)
 
@@ -506,7 +507,7 @@ class Site:
             if definition is None or function is None:
                 return False
             if not definition.is_parameter:
-                return definition.value is not None and not _is_none(definition.value)
+                return definition.value is not None and not is_none(definition.value)
             for argument in (*function.args.posonlyargs, *function.args.args):
                 if argument.arg == text and argument.annotation is not None:
                     return self.module.is_name(argument.annotation, "torch.Tensor")
@@ -528,10 +529,6 @@ def _equals(node: ast.expr, default: str | None) -> bool:
         return bool(ast.literal_eval(node) == ast.literal_eval(default or ""))
     except (ValueError, SyntaxError):
         return False
-
-
-def _is_none(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 @dataclass

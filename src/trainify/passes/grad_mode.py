@@ -14,7 +14,6 @@ from ..facts.guards import (
     gradient_unwanted,
     inference_entries,
     is_forward,
-    is_inference_entry,
     no_grad_scope,
     runs_model,
 )
@@ -479,9 +478,7 @@ def _lift(
     if not inner.startswith(outer):
         return None
     unit = inner[len(outer) :]
-    head_end = module.line_starts[scope.body[0].lineno - 1]
     head_start = module.line_starts[scope.lineno - 1]
-    first_line = scope.body[0].lineno
     # comments between the head and the first statement belong to that statement
     header_line = module.position(module.end(item.context_expr))[0]
     comment_start = module.line_starts[header_line]
@@ -499,13 +496,9 @@ def _lift(
         if i == 0 and not stays:
             edits.append(Edit(head_start, comment_start, ""))
         inside = stays
-    del head_end, first_line
     return edits
 
 
 def _end_line(statement: ast.stmt) -> int:
     assert statement.end_lineno is not None
     return statement.end_lineno
-
-
-__all__ = ["NEEDLES", "RULES", "find", "is_inference_entry"]

@@ -56,7 +56,7 @@ _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|dgrad|wgrad)(_|$)")
 _OWN_GRADIENT = re.compile(
     r"(^|_)(bwd|backward|grad|loss|entropy|jsd|kl|kldiv|index|indices|sample|topk|quant\w*|copy)(_|$|\b)"
 )
-_WRITES = {"store": 0, "atomic_add": 0, "atomic_max": 0, "atomic_cas": 0, "atomic_xchg": 0}
+_WRITES = ("store", "atomic_add", "atomic_max", "atomic_cas", "atomic_xchg")
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:

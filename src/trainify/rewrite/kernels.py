@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..facts import ModuleFacts
+from ..facts.names import is_none
 from .expressions import one_line
 from .template import fresh
 
@@ -36,7 +37,7 @@ def spelled(module: ModuleFacts, node: ast.expr) -> Kernel | None:
     if not isinstance(root, ast.Name):
         return None
     if module.names.self_class(root) is not None:
-        values = [v for v in values_of(module, node) if not _is_none(v)]
+        values = [v for v in values_of(module, node) if not is_none(v)]
         return spelled(module, values[0]) if len(values) == 1 and values[0] is not None else None
     scope = scope_of(module, root)
     if scope is None:
@@ -85,10 +86,6 @@ def scope_of(module: ModuleFacts, name: ast.Name) -> ast.AST | None:
             return None
         scope = next(a for a in module.ancestors(scope) if isinstance(a, _SCOPES))
     return scope
-
-
-def _is_none(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _import(node: ast.Import | ast.ImportFrom, name: str) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Sequence
 
 from ..facts import ModuleFacts
@@ -83,15 +81,6 @@ def indent(module: ModuleFacts, first: int, last: int, unit: str) -> str:
         pieces += [module.text[position : edit.start], edit.text]
         position = edit.start
     return "".join([*pieces, module.text[position:end]]).rstrip("\r\n")
-
-
-def comments(text: str) -> list[str]:
-    """The comments of a piece of source, in order."""
-    try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
-    except (tokenize.TokenError, SyntaxError):
-        return []
-    return [token.string for token in tokens if token.type == tokenize.COMMENT]
 
 
 # -- wrapping -----------------------------------------------------------------------------------
