@@ -11,19 +11,24 @@ if TYPE_CHECKING:
     from .catalog.own import register
     from .engine import FixResult, Options, check_text, fix_text
     from .findings import Edit, Finding, Fix, Safety, apply_edits
+    from .gradients import MissingGradients, NoGraph, backward, require_gradients
 
 __all__ = [
     "Edit",
     "Finding",
     "Fix",
     "FixResult",
+    "MissingGradients",
+    "NoGraph",
     "Options",
     "Safety",
     "__version__",
     "apply_edits",
+    "backward",
     "check_text",
     "fix_text",
     "register",
+    "require_gradients",
 ]
 
 __version__ = "0.1.0"
@@ -33,12 +38,16 @@ _HOME = {
     "Finding": "findings",
     "Fix": "findings",
     "FixResult": "engine",
+    "MissingGradients": "gradients",
+    "NoGraph": "gradients",
     "Options": "engine",
     "Safety": "findings",
     "apply_edits": "findings",
+    "backward": "gradients",
     "check_text": "engine",
     "fix_text": "engine",
     "register": "catalog.own",
+    "require_gradients": "gradients",
 }
 
 
