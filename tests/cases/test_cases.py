@@ -80,8 +80,6 @@ UNSOLVED = frozenset(
     rqvae-codebook-loss-on-ste-output
     sam-forward-no-grad-and-thresholded-masks
     sdpa-double-backward
-    second-step-skips-consumed-grads
-    silent-noop-training-loop
     stack-logits-dot-data
     weight-edit-needs-no-grad
     """.split()

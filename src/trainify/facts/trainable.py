@@ -44,6 +44,14 @@ def holds_weights(module: ModuleFacts, cls: ast.ClassDef) -> bool:
     return False
 
 
+def makes_weights(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call makes parameters of torch's: ``nn.Linear(2, 2)``, ``nn.Parameter(w)``."""
+    return any(
+        target.name.startswith("torch.nn.") and _WITH_WEIGHTS.search(target.name[9:])
+        for target in module.resolve(call.func)
+    )
+
+
 def _makes_module(module: ModuleFacts, call: ast.Call) -> bool:
     for target in module.resolve(call.func):
         if target.name.startswith("torch."):

@@ -1,0 +1,149 @@
+"""TRN603: loops that step an optimizer whose gradients are gone."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..facts import ModuleFacts
+from ..facts.names import is_none
+from ..findings import Finding
+from . import Needle, Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+
+RULES = (
+    Rule(
+        code="TRN603",
+        name="step-without-backward",
+        summary="A loop calls step() again and again, and nothing in it computes new gradients.",
+        why=(
+            "The gradients are gone after the first round: zero_grad() or the optimizer itself "
+            "has set them to None. Every later step() walks over parameters that have none, "
+            "skips them all, and returns as if it had worked. backward() belongs in the loop."
+        ),
+        before="""\
+import torch
+
+
+def train(model, x, steps):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(x).pow(2).mean().backward()
+    for _ in range(steps):
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        after="",
+    ),
+)
+
+_STEPS = re.compile(rb"(?:for|while) [^\n]*:[^\n]*\n(?:[^\n]*\n){0,12}?[^\n]*\.step\(\)")
+
+
+def _may_concern(data: bytes) -> bool:
+    if b".step()" not in data:
+        return False
+    gone = b".zero_grad(" in data or b".grad = None" in data or b".grad, None" in data
+    return gone and _STEPS.search(data) is not None
+
+
+NEEDLES: tuple[Needle, ...] = (_may_concern,)
+
+_HARMLESS = frozenset("print len range enumerate tqdm trange float int str zip sum item".split())
+"""Calls that no backward can hide in."""
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    for loop in module.statements:
+        if isinstance(loop, (ast.For, ast.While)):
+            yield from _idle(module, loop)
+
+
+def _idle(module: ModuleFacts, loop: ast.For | ast.While) -> Iterator[Finding]:
+    calls = [c for s in loop.body for c in ast.walk(s) if isinstance(c, ast.Call)]
+    step = next((c for c in calls if _method(c) == "step" and not c.args and not c.keywords), None)
+    if step is None or any(isinstance(n, ast.stmt) and _sets_gradient(n) for n in _inside(loop)):
+        return
+    assert isinstance(step.func, ast.Attribute)
+    optimizer = ast.unparse(step.func.value)
+    if any(not _is_harmless(c, optimizer) for c in calls if c is not step):
+        return
+    clears = any(_method(c) == "zero_grad" for c in calls)
+    if not _takes_gradients(module, step, clears):
+        return
+    message = (
+        "nothing in this loop computes new gradients: from the second round on "
+        f"`{optimizer}.step()` finds none and changes nothing. Call backward() in the loop."
+    )
+    yield module.finding("TRN603", message, step)
+
+
+def _inside(loop: ast.For | ast.While) -> Iterator[ast.AST]:
+    return (n for s in loop.body for n in ast.walk(s))
+
+
+def _method(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def _is_harmless(call: ast.Call, optimizer: str) -> bool:
+    if isinstance(call.func, ast.Name):
+        return call.func.id in _HARMLESS
+    if isinstance(call.func, ast.Attribute):
+        if ast.unparse(call.func.value) == optimizer:
+            return call.func.attr == "zero_grad"
+        return call.func.attr in _HARMLESS
+    return False
+
+
+def _sets_gradient(statement: ast.stmt) -> bool:
+    """``p.grad = torch.randn(4)``."""
+    return isinstance(statement, ast.Assign) and any(
+        isinstance(t, ast.Attribute) and t.attr == "grad" and not is_none(statement.value)
+        for t in statement.targets
+    )
+
+
+def _takes_gradients(module: ModuleFacts, step: ast.Call, clears: bool) -> bool:
+    """Whether ``step()`` is an optimizer's, after which there are no gradients any more."""
+    assert isinstance(step.func, ast.Attribute)
+    value = step.func.value
+    if isinstance(value, ast.Name):
+        statement = module.statement(step)
+        flow = module.flow(module.function(step) or module.tree)
+        made = [d.value for d in flow.reaching(value.id, statement)]
+    else:
+        return False
+    if len(made) != 1 or not isinstance(made[0], ast.Call):
+        return False
+    target = made[0].func
+    if clears and any(t.name.startswith("torch.optim.") for t in module.resolve(target)):
+        return True
+    own = isinstance(target, ast.Name) and next(
+        (c for c in module.classes if c.name == target.id), None
+    )
+    if not own:
+        return False
+    method = next(
+        (n for n in own.body if isinstance(n, ast.FunctionDef) and n.name == "step"), None
+    )
+    return method is not None and (clears or _consumes(method)) and ".grad" in ast.unparse(method)
+
+
+def _consumes(method: ast.FunctionDef) -> bool:
+    """Whether a function takes gradients away: ``g, p.grad = p.grad, None``."""
+    for node in ast.walk(method):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if _clears(target, node.value):
+                    return True
+    return False
+
+
+def _clears(target: ast.expr, value: ast.expr) -> bool:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return any(map(_clears, target.elts, value.elts))
+    return isinstance(target, ast.Attribute) and target.attr == "grad" and is_none(value)

@@ -1,0 +1,225 @@
+"""TRN601 to TRN604: training steps that do nothing and say nothing."""
+
+from __future__ import annotations
+
+import pytest
+from verbs import becomes, findings, rules, stays
+
+from trainify.findings import Safety
+
+# -- TRN601: backward() only where there is a graph -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "guarded",
+    [
+        "if loss.requires_grad:\n        loss.backward()",
+        "if loss.requires_grad: loss.backward()",
+        "if loss.grad_fn is not None:\n        loss.backward()",
+        "if step > 0 and loss.requires_grad:\n        scaler.scale(loss).backward()",
+        "if loss.requires_grad:  # may be frozen\n        accelerator.backward(loss)",
+        "if loss.requires_grad:\n        self.manual_backward(loss)",
+        "if out.loss.requires_grad:\n        out.loss.backward(retain_graph=True)",
+        "if loss.requires_grad:\n        (loss / steps).backward()\n    optimizer.step()",
+    ],
+)
+def test_backward_that_is_skipped_in_silence(guarded: str) -> None:
+    text = f"def f(loss, out, step, steps, scaler, accelerator, optimizer, self):\n    {guarded}\n"
+    if "(loss / steps)" in guarded:
+        stays(text)  # of another tensor: not judged
+    else:
+        assert rules(text) == ["TRN601"]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "if loss.requires_grad:\n        loss.backward()\n    else:\n        raise RuntimeError",
+        "if loss.requires_grad:\n        loss.backward()\n    else:\n        log.warning('no graph')",
+        "if not loss.requires_grad:\n        raise RuntimeError\n    loss.backward()",
+        "if x.requires_grad:\n        loss.backward()",
+        "if self.training:\n        loss.backward()",
+        "if loss.requires_grad:\n        metrics.append(loss.item())",
+        "if loss.grad_fn is None:\n        loss.backward()",
+    ],
+)
+def test_backward_that_is_not(told: str) -> None:
+    stays(f"def f(self, loss, x, log, metrics):\n    {told}\n")
+
+
+def test_what_to_write_instead_is_shown_only() -> None:
+    (found,) = findings("def f(loss):\n    if loss.requires_grad:\n        loss.backward()\n")
+    fix = found.fix("flag")
+    assert fix is not None and fix.safety is Safety.DISPLAY
+    assert [edit.text for edit in fix.edits] == [
+        '\n    else:\n        raise RuntimeError("the loss has no graph: no parameter would learn")'
+    ]
+
+
+# -- TRN602: updates that skip -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        "p.data.add_(p.grad, alpha=-lr)",
+        "p.data = p.data - lr * p.grad",
+        "p -= lr * p.grad",
+        "p.data -= lr * p.grad.data",
+        "p.sub_(lr * p.grad)",
+        "p.copy_(p - lr * p.grad)",
+    ],
+)
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for p in model.parameters():\n        if p.grad is not None:\n            {}",
+        "for name, p in model.named_parameters():\n        if p.grad is None:\n"
+        "            continue\n        {}",
+    ],
+)
+def test_an_update_that_skips(loop: str, update: str) -> None:
+    assert rules(f"def f(model, lr):\n    {loop.format(update)}\n") == ["TRN602"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if p.grad is not None:\n            total += p.grad.norm() ** 2",
+        "if p.grad is not None:\n            p.grad.mul_(scale)",
+        "if p.grad is not None:\n            p.grad = None",
+        "if p.grad is not None:\n            p.data.add_(p.grad)\n        else:\n            raise E",
+        "if p.grad is None:\n            print(name)\n            continue\n        p.data.add_(p.grad)",
+        "if p.grad is not None:\n            buffer.add_(p.grad)",
+        "if p.grad is not None:\n            p.data.add_(noise)",
+        "if q.grad is not None:\n            q.data.add_(q.grad)",
+    ],
+)
+def test_other_things_done_to_gradients(body: str) -> None:
+    stays(
+        f"def f(model, q, scale, total, noise, buffer, E):\n"
+        f"    for name, p in model.named_parameters():\n        {body}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "class SGD(torch.optim.Optimizer):\n    def update(self):",
+        "class Sam:\n    def first_step(self):",
+        "class MyOptimizer:\n    def update(self):",
+    ],
+)
+def test_an_optimizer_has_to_skip(head: str) -> None:
+    stays(
+        f"import torch\n\n{head}\n        for p in self.params:\n"
+        "            if p.grad is None:\n                continue\n            p.add_(p.grad)\n"
+    )
+
+
+# -- TRN603: step() without backward() -------------------------------------------------------------
+
+LOOP = """
+import torch
+
+def f(model, x, sched, train_one):
+    opt = torch.optim.Adam(model.parameters())
+    model(x).mean().backward()
+    for i in range(9):
+        {}
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["opt.step()\n        opt.zero_grad()", "opt.zero_grad(set_to_none=True)\n        opt.step()"],
+)
+def test_steps_without_gradients(body: str) -> None:
+    assert rules(LOOP.format(body)) == ["TRN603"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "opt.zero_grad()\n        model(x).mean().backward()\n        opt.step()",
+        "opt.step()\n        sched.step()",  # how a schedule is drawn
+        "opt.step()",  # the same gradients again and again: somebody may want that
+        "opt.zero_grad()\n        train_one(model, x)\n        opt.step()",
+        "opt.zero_grad()\n        opt.step(lambda: model(x).mean())",
+        "opt.zero_grad()\n        model.weight.grad = x\n        opt.step()",
+    ],
+)
+def test_steps_that_may_have_gradients(body: str) -> None:
+    stays(LOOP.format(body))
+
+
+# -- TRN604: optimizers that come too early ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        "model.head = nn.Linear(4, 2)",
+        "model.net[0].bias = nn.Parameter(torch.zeros(4))",
+        "model.resize_token_embeddings(100)",
+        "model = get_peft_model(model, config)",
+        "model.add_module('head', nn.Linear(4, 2))",
+    ],
+)
+def test_parameters_that_come_after_their_optimizer(late: str) -> None:
+    head = "import torch\nfrom torch import nn\n\ndef f(model, config):\n"
+    made = "    # as in the paper\n    opt = torch.optim.SGD(model.parameters(), lr=0.1)  # no momentum\n"
+    tail = "    return model, opt\n"
+    becomes(f"{head}{made}    {late}\n{tail}", f"{head}    {late}\n{made}{tail}")
+
+
+def test_weights_that_are_unfrozen_after_a_filter() -> None:
+    head = "from torch.optim import AdamW\n\ndef f(model):\n"
+    for given in (
+        "filter(lambda p: p.requires_grad, model.parameters())",
+        "[p for p in model.parameters() if p.requires_grad]",
+    ):
+        made = f"    opt = AdamW({given})\n"
+        late = "    model.encoder.requires_grad_(True)\n"
+        becomes(f"{head}{made}{late}    return opt\n", f"{head}{late}{made}    return opt\n")
+    stays(f"{head}    opt = AdamW(model.parameters())\n    model.encoder.requires_grad_()\n")
+    stays(f"{head}{made}    model.encoder.requires_grad_(False)\n    return opt\n")
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "model.head = nn.Linear(4, 2)\n    opt.add_param_group({'params': model.head.parameters()})",
+        "model.head = nn.Linear(4, 2)\n    opt = torch.optim.SGD(model.parameters())",
+        "train(model, opt)\n    model.head = nn.Linear(4, 2)",
+        "for x in data:\n        train(model)\n    model.head = nn.Linear(4, 2)",
+        "model.loss = nn.CrossEntropyLoss()",
+        "model.act = nn.ReLU()",
+        "model.target_net = nn.Linear(4, 2)",
+        "other.head = nn.Linear(4, 2)",
+        "model.name = str(1)",
+        "model.body = nn.DataParallel(model.body)",
+    ],
+)
+def test_optimizers_that_hold_what_they_should(rest: str) -> None:
+    stays(
+        "import torch\nfrom torch import nn\n\ndef f(model, other, data, train):\n"
+        f"    opt = torch.optim.SGD(model.parameters(), lr=0.1)\n    {rest}\n"
+    )
+
+
+def test_a_schedule_in_between_leaves_the_finding_without_a_fix() -> None:
+    (found,) = findings(
+        """
+        import torch
+        from torch import nn
+
+        class Lit:
+            def __init__(self, width):
+                self.body = nn.Linear(width, width)
+                self.opt = torch.optim.Adam(self.parameters())
+                self.sched = torch.optim.lr_scheduler.StepLR(self.opt, 10)
+                self.head = nn.Linear(width, 2)
+        """
+    )
+    assert found.rule == "TRN604" and not found.fixes and "self.head = nn.Linear" in found.message
