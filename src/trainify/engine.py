@@ -268,10 +268,13 @@ class Session:
 
     def data(self, data: bytes, path: str) -> FileReport | None:
         """Check or fix the bytes of a file, without touching the file itself."""
-        if next(passes_for(data, self.options), None) is None:
+        asked = tuple(passes_for(data, self.options))
+        if not asked:
             return None
         try:
-            return self._report(data, path)
+            if any(passes.concerns(each, data, path, self.project) for each in asked):
+                return self._report(data, path)
+            return FileReport(path)
         except SourceError as error:
             problem = Problem(path, f"cannot parse: {error.message}", error.line, error.column)
         except Exception as error:

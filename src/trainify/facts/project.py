@@ -29,6 +29,7 @@ class Project:
         self._summaries: dict[tuple[object, Path], object] = {}
         self._loaded: set[Path] = set()
         self._neighbours: dict[Path, tuple[Path, ...]] = {}
+        self._below: dict[Path, tuple[Path, ...] | None] = {}
 
     @property
     def loaded(self) -> frozenset[Path]:
@@ -172,7 +173,7 @@ class Project:
         yield module
         here = Path(module.path).absolute()
         needles = [word.encode() for word in words]
-        for path in self.neighbours(module):
+        for path in self.neighbours(module.path):
             data = self._bytes(path)
             if containing not in data or not any(n in data for n in needles):
                 continue
@@ -184,16 +185,16 @@ class Project:
 
     def summaries(
         self,
-        module: ModuleFacts,
+        around: str,
         summarize: Callable[[ModuleFacts], T],
         relevant: Callable[[bytes], object],
     ) -> Iterator[T]:
-        """``summarize`` of the other files that are relevant by their bytes, each asked once.
+        """``summarize`` of the files around one that are relevant by their bytes, each asked once.
 
         A summary holds no tree, so that a big project does not have to be parsed again and again.
         """
-        here = Path(module.path).absolute()
-        for path in self.neighbours(module):
+        here = Path(around).absolute()
+        for path in self.neighbours(around):
             if path.absolute() == here:
                 continue
             key = summarize, path
@@ -273,19 +274,21 @@ class Project:
 
     # -- neighbours -----------------------------------------------------------------------------
 
-    def neighbours(self, module: ModuleFacts) -> tuple[Path, ...]:
-        """The Python files around a module, itself included, that can be expected to know it.
+    def neighbours(self, path: str) -> tuple[Path, ...]:
+        """The Python files around one, itself included, that can be expected to know it.
 
         They are those of its folder, and of the folders above as long as these belong to the same
         package or to the user's roots and hold few enough files to be read for one question.
         """
-        folder = Path(module.path).parent
+        folder = Path(path).parent
         if folder in self._neighbours:
             return self._neighbours[folder]
-        files: tuple[Path, ...] = (Path(module.path),)
+        files: tuple[Path, ...] = (Path(path),)
         current = folder
         while self._belongs(current):
-            found = _python_files(current)
+            if current not in self._below:
+                self._below[current] = _python_files(current)
+            found = self._below[current]
             if found is None:
                 break
             files = found

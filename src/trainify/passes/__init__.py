@@ -5,7 +5,9 @@ A pass is registered by being here.  It defines
 * ``RULES``: the :class:`Rule` objects it can report,
 * ``NEEDLES``: byte strings, or functions that look for one; a file that contains none of any
   pass's needles is never parsed; ``needles(options)`` takes their place where a run adds some,
-* ``find(module, options)``: yields :class:`~trainify.findings.Finding` for one parsed file.
+* ``find(module, options)``: yields :class:`~trainify.findings.Finding` for one parsed file,
+* optionally ``concerns(data, path, project)``: whether a file with a needle is worth parsing, given
+  the files around it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
     from ..engine import Options
-    from ..facts import ModuleFacts
+    from ..facts import ModuleFacts, Project
     from ..findings import Finding
 
 
@@ -49,6 +51,12 @@ def needles(of: Pass, options: Options) -> tuple[Needle, ...]:
     """What to look for in a file before a pass is asked about it."""
     of_run: Callable[[Options], tuple[Needle, ...]] | None = getattr(of, "needles", None)
     return of_run(options) if of_run else of.NEEDLES
+
+
+def concerns(of: Pass, data: bytes, path: str, project: Project) -> bool:
+    """Whether a file that has one of a pass's needles is worth parsing for it."""
+    asked: Callable[[bytes, str, Project], bool] | None = getattr(of, "concerns", None)
+    return asked is None or asked(data, path, project)
 
 
 @cache
