@@ -53,7 +53,6 @@ CASES = [_case(path.parent) for path in sorted(HERE.glob("*/case.json"))]
 
 UNSOLVED = frozenset(
     """
-    checkpoint-wrapper-caches-first-layer-flag
     conv-step-state-copy-roll
     flash-attn-custom-op-no-autograd
     fp8-scaled-mm-lora
@@ -70,8 +69,6 @@ UNSOLVED = frozenset(
     loss-requires-grad-true-hack
     module-level-set-grad-enabled-false
     parameters-created-in-inference-mode
-    reentrant-checkpoint-element-0
-    reentrant-checkpoint-lora-not-trained
     rmsnorm-fast-path-if-contiguous
     rmsnorm-function-without-backward
     rope-functional-kernel-no-bwd

@@ -1,0 +1,140 @@
+"""Which classes are ``nn.Module``s, and which expressions make modules and parameters."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from .module import ModuleFacts
+
+Made = Literal["parameter", "weights", "plain"]
+"""A parameter, a module that has some, or a module without any (an activation, a loss)."""
+
+_WITH_WEIGHTS = re.compile(
+    r"(Lazy)?(Conv(Transpose)?[123]d|(Batch|Instance)Norm[123]d|Linear)$|"
+    r"(Bilinear|Embedding(Bag)?|GroupNorm|LayerNorm|RMSNorm|SyncBatchNorm|PReLU)$|"
+    r"(MultiheadAttention|Transformer\w*|(RNN|LSTM|GRU)(Cell)?)$"
+)
+_CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
+_PARAMETER_CONTAINERS = frozenset({"ParameterList", "ParameterDict"})
+_FOREIGN_MODULE = re.compile(r"(^|[a-z])(Module|PreTrainedModel|ModelMixin)$")
+_SAME_MODULE = frozenset("to cuda cpu half bfloat16 float double apply train type".split())
+_WRAPPERS = ("torch.nn.utils.", "torch.compile", "torch.jit.script", "torch.jit.trace")
+_MAX_DEPTH = 6
+
+
+def is_module_class(module: ModuleFacts, cls: ast.ClassDef, depth: int = 0) -> bool:
+    """Whether a class surely derives from ``nn.Module``."""
+    if depth > _MAX_DEPTH:
+        return False
+    for base in cls.bases:
+        for target in module.resolve(base, cls):
+            if target.name.startswith("torch.nn."):
+                return True
+            home = _definition(module, base, target.name)
+            if home is not None:
+                if home[1] is not cls and is_module_class(*home, depth + 1):
+                    return True
+            elif _FOREIGN_MODULE.search(target.name.rpartition(".")[2]):
+                return True
+    return False
+
+
+def made_by(module: ModuleFacts, node: ast.expr, depth: int = 0) -> Made | None:
+    """What a fresh module or parameter an expression makes; None where that does not show."""
+    if depth > _MAX_DEPTH:
+        return None
+    if isinstance(node, ast.IfExp):
+        arms = [made_by(module, arm, depth + 1) for arm in (node.body, node.orelse)]
+        return None if None in arms else _most(arm for arm in arms if arm)
+    if not isinstance(node, ast.Call):
+        return None
+    if isinstance(node.func, ast.Attribute) and node.func.attr in _SAME_MODULE:
+        return made_by(module, node.func.value, depth + 1)
+    for target in module.resolve(node.func):
+        if target.name.startswith(_WRAPPERS) and node.args:
+            return made_by(module, node.args[0], depth + 1)
+        if target.name.startswith("torch.nn."):
+            return _made_by_torch(module, node, target.name.rpartition(".")[2], depth)
+        home = _definition(module, node.func, target.name)
+        if home is not None and is_module_class(*home):
+            return "weights" if has_weights(*home, depth + 1) else "plain"
+    return None
+
+
+def has_weights(module: ModuleFacts, cls: ast.ClassDef, depth: int = 0) -> bool:
+    """Whether a module class surely makes parameters of its own, or modules that have some."""
+    if depth > _MAX_DEPTH:
+        return False
+    for bindings in module.names.attributes(cls).values():
+        for binding in bindings:
+            if binding.value is not None:
+                if made_by(module, binding.value, depth + 1) in ("weights", "parameter"):
+                    return True
+    for base in cls.bases:
+        for target in module.resolve(base, cls):
+            name = target.name.rpartition(".")[2]
+            if target.name.startswith("torch.nn.") and _WITH_WEIGHTS.match(name):
+                return True
+            home = _definition(module, base, target.name)
+            if home is not None and home[1] is not cls and has_weights(*home, depth + 1):
+                return True
+    return False
+
+
+def _made_by_torch(module: ModuleFacts, call: ast.Call, name: str, depth: int) -> Made | None:
+    if name == "Parameter":
+        return "parameter"
+    if name in _CONTAINERS:
+        return _most(
+            part
+            for argument in call.args
+            for element in elements(argument)
+            if (part := made_by(module, element, depth + 1)) is not None
+        )
+    if name in _PARAMETER_CONTAINERS or _WITH_WEIGHTS.match(name):
+        return "weights"
+    return "plain" if name[:1].isupper() else None
+
+
+def elements(node: ast.expr) -> Iterable[ast.expr]:
+    """What a display or comprehension is made of; another expression is its own element."""
+    if isinstance(node, ast.Starred):
+        return elements(node.value)
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [inner for element in node.elts for inner in elements(element)]
+    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+        return elements(node.elt)
+    if isinstance(node, ast.Dict):
+        return [inner for value in node.values for inner in elements(value)]
+    if isinstance(node, ast.DictComp):
+        return elements(node.value)
+    return [node]
+
+
+def _most(kinds: Iterable[Made]) -> Made:
+    """What several parts make together."""
+    return "weights" if {"weights", "parameter"} & set(kinds) else "plain"
+
+
+def _definition(
+    module: ModuleFacts, node: ast.expr, qualified: str
+) -> tuple[ModuleFacts, ast.ClassDef] | None:
+    """The class behind a name: of this file, or imported from another one of the project."""
+    if isinstance(node, ast.Name):
+        for binding in module.names.visible(node):
+            if isinstance(binding.node, ast.ClassDef):
+                return module, binding.node
+    owner, _, name = qualified.rpartition(".")
+    path = module.project.find_module(module, owner) if owner else None
+    if path is None or path.absolute() == Path(module.path).absolute():
+        return None
+    other = module.project.load(path)
+    for statement in other.tree.body if other is not None else ():
+        if other is not None and isinstance(statement, ast.ClassDef) and statement.name == name:
+            return other, statement
+    return None
