@@ -62,7 +62,6 @@ UNSOLVED = frozenset(
     int8-parameter-cannot-require-grad
     kv-cache-update-no-grad
     layernorm-kernel-lora-zero-learning
-    layers-in-python-list
     leaf-embeds-inplace-add
     learned-attn-bias-flash-op
     linear-attention-state-inplace-add

@@ -1,0 +1,655 @@
+"""TRN501: modules and parameters in Python lists and dicts, which ``nn.Module`` does not see."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from ..facts import ModuleFacts
+from ..facts.guards import gradient_unwanted, is_forward
+from ..facts.layers import Made, elements, is_module_class, made_by
+from ..facts.names import is_none
+from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
+from . import Needle, Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+    from ..facts.module import FunctionNode
+
+RULES = (
+    Rule(
+        code="TRN501",
+        name="unregistered-weights",
+        summary="Modules or parameters are kept in a Python list or dict.",
+        why=(
+            "nn.Module registers what is assigned to its attributes, and looks into no list, tuple "
+            "or dict. The layers run, and even get gradients, but `parameters()` does not have "
+            "their weights: no optimizer trains them, no checkpoint holds them, `.to()` does not "
+            "move them. nn.ModuleList and nn.ModuleDict work the same and are registered."
+        ),
+        before="""\
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, d, n):
+        super().__init__()
+        self.layers = [nn.Linear(d, d) for _ in range(n)]
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+""",
+        after="""\
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, d, n):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(d, d) for _ in range(n)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+""",
+    ),
+)
+
+# -- the bytes ------------------------------------------------------------------------------------
+
+_MADE = rb"(?:\w+\.)*[A-Z]\w*\("
+_DISPLAYS = (
+    re.compile(rb"= \[(?:[\s\[({]|#[^\n]*\n)*" + _MADE),
+    re.compile(rb"= \(" + _MADE + rb"[^\n]*\), ?" + _MADE),
+    re.compile(rb"= \{[^{}:\n]*\n?[^{}:\n]*:[\s\[(]*" + _MADE),
+)
+_ADDED = (
+    re.compile(rb"\.append\((?:[\s\[({]*" + _MADE + rb"|(\w+)\))"),
+    re.compile(rb"\] = [\[({]?" + _MADE),
+)
+_ADDED_TO = re.compile(rb"((?:self\.)?\w+)(?:\[.*)?$")
+_IN_ATTRIBUTE = re.compile(rb"\s*self\.\w+(?:\s*:[^=]*)?\s*\+?$")
+_EMPTY = (b"[]", b"{}", b"list()", b"dict()", b"OrderedDict()")
+
+
+def _may_hide_modules(data: bytes) -> bool:
+    """Whether a file puts what could be fresh modules into a list or dict of an object."""
+    if b"nn" not in data or b"Module" not in data:
+        return False
+    for pattern in _DISPLAYS:
+        for match in pattern.finditer(data):
+            if _IN_ATTRIBUTE.match(_line_before(data, match.start())):
+                return True
+    names = set()
+    for pattern in _ADDED:
+        for match in pattern.finditer(data):
+            holder = _ADDED_TO.search(_line_before(data, match.start()))
+            if holder is not None and (match.lastindex is None or _is_made(data, match[1])):
+                names.add(holder[1])
+    return any(_is_held(data, name) for name in names)
+
+
+def _is_made(data: bytes, name: bytes) -> bool:
+    return re.search(rb" %s = %s" % (re.escape(name), _MADE), data) is not None
+
+
+def _line_before(data: bytes, place: int) -> bytes:
+    return data[data.rfind(b"\n", 0, place) + 1 : place]
+
+
+def _is_held(data: bytes, name: bytes) -> bool:
+    """Whether a name begins as an empty list or dict, and is an attribute or becomes one."""
+    if not name.startswith(b"self.") and b" = %s\n" % name not in data:
+        return False
+    if any(b"%s = %s" % (name, empty) in data for empty in _EMPTY):
+        return True
+    return b"collections.OrderedDict()" in data or b"%s: " % name in data
+
+
+NEEDLES: tuple[Needle, ...] = (_may_hide_modules,)
+
+# -- findings -------------------------------------------------------------------------------------
+
+_MANAGES_ITSELF = re.compile(
+    r"add_module|register_module|setattr|__dict__|\b_modules\b|register_parameter|"
+    r"def (named_)?(parameters|modules|children)\b|def (state_dict|_apply)\b"
+)
+_ON_PURPOSE = re.compile(
+    r"regist|\bhid|state.?dict|optimi[sz]er|sub.?module|on purpose|not (be )?train|frozen|freez|"
+    r"ModuleList|parameters",
+    re.IGNORECASE,
+)
+_MANAGED = frozenset(
+    "parameters named_parameters state_dict load_state_dict modules named_modules children "
+    "requires_grad_ eval to cuda".split()
+)
+
+
+@dataclass
+class _Held:
+    """A list or dict that an attribute holds, and what goes into it."""
+
+    statement: ast.Assign | ast.AnnAssign
+    display: ast.expr
+    """Where it is made: ``[...]``, ``{}``, ``list()``; of a local list, its name."""
+    kind: Literal["list", "dict"]
+    elements: list[ast.expr] = field(default_factory=list)
+    keys: list[ast.expr] = field(default_factory=list)
+    more: bool = False
+    """Whether anything is added later, or in turns of a loop."""
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    for cls in module.classes:
+        if not is_module_class(module, cls) or _MANAGES_ITSELF.search(module.source(cls)):
+            continue
+        for name, bindings in module.names.attributes(cls).items():
+            values = [b.value for b in bindings if not is_none(b.value)]
+            made = [(b.node, b.value) for b in bindings if b.value is not None]
+            if len(made) != len(bindings) or not all(v is not None for v in values):
+                continue
+            if any(_kind(module, value) is None for _, value in made if not is_none(value)):
+                continue
+            for node, value in made:
+                if is_none(value) or not isinstance(node, (ast.Assign, ast.AnnAssign)):
+                    continue
+                finding = _judge(module, cls, name, node, value)
+                if finding is not None:
+                    yield finding
+
+
+def _judge(
+    module: ModuleFacts,
+    cls: ast.ClassDef,
+    name: str,
+    statement: ast.Assign | ast.AnnAssign,
+    value: ast.expr,
+) -> Finding | None:
+    function = module.function(statement)
+    if function is None or is_forward(function):
+        return None
+    held = _held(module, cls, name, statement, value)
+    if held is None or not held.elements or _is_commented(module, statement):
+        return None
+    kinds = [_fresh(module, element) for element in held.elements]
+    if not {"weights", "parameter"} & set(kinds):
+        return None
+    if len(held.elements) == 1 and not held.more:
+        return None  # [module] is how a module is hidden
+    uses = _uses(module, cls, name)
+    if _is_managed(module, name) or any(_gives_away(module, use) for use in uses):
+        return None
+    parameters = "parameter" in kinds and "weights" not in kinds
+    if not any(_runs(module, use, function, parameters) for use in uses):
+        return None
+    return module.finding(
+        "TRN501", _message(held, name, parameters), statement, _fixes(module, held, kinds, uses)
+    )
+
+
+def _message(held: _Held, name: str, parameters: bool) -> str:
+    what = "its parameters" if parameters else "the weights of its modules"
+    kind = "tuple" if isinstance(held.display, ast.Tuple) else held.kind
+    return (
+        f"`self.{name}` is a {kind}, which nn.Module does not look into: {what} are not among "
+        "`parameters()`, so no optimizer trains them and no checkpoint holds them."
+    )
+
+
+def _is_commented(module: ModuleFacts, statement: ast.stmt) -> bool:
+    """Whether a comment at a statement, or right above it, says that this is meant."""
+    assert statement.end_lineno is not None
+    first = statement.lineno
+    while first > 1 and module.line_text(first - 1).lstrip().startswith("#"):
+        first -= 1
+    lines = [module.line_text(line) for line in range(first, statement.end_lineno + 1)]
+    return any("#" in line and _ON_PURPOSE.search(line[line.index("#") :]) for line in lines)
+
+
+# -- what is held ---------------------------------------------------------------------------------
+
+
+def _kind(module: ModuleFacts, value: ast.expr | None) -> Literal["list", "dict"] | None:
+    """Whether an expression is a plain list or dict, or the name of a local one."""
+    if isinstance(value, (ast.List, ast.ListComp)):
+        return "list"
+    if isinstance(value, ast.Tuple) and value.elts:
+        bare = module.start(value) == module.start(value.elts[0])
+        return None if bare else "list"
+    if isinstance(value, (ast.Dict, ast.DictComp)):
+        return "dict"
+    if isinstance(value, ast.BinOp):
+        sides = (value.left, value.right) if isinstance(value.op, ast.Add) else (value.left,)
+        known = isinstance(value.op, (ast.Add, ast.Mult))
+        return "list" if known and all(_kind(module, side) == "list" for side in sides) else None
+    if isinstance(value, ast.Call) and not value.args and not value.keywords:
+        name = module.source(value.func).rpartition(".")[2]
+        return {"list": "list", "dict": "dict", "OrderedDict": "dict"}.get(name)  # type: ignore[return-value]
+    if isinstance(value, ast.Name):
+        made = _made_locally(module, value)
+        return None if made is None or isinstance(made, ast.Name) else _kind(module, made)
+    return None
+
+
+def _made_locally(module: ModuleFacts, name: ast.Name) -> ast.expr | None:
+    """The one value that a local name was given."""
+    function = module.function(name)
+    if function is None:
+        return None
+    statement = module.statement(name)
+    definition = module.flow(function).only_definition(name.id, statement)
+    if definition is None or definition.statement is None or definition.index is not None:
+        return None
+    return definition.value
+
+
+def _held(
+    module: ModuleFacts,
+    cls: ast.ClassDef,
+    name: str,
+    statement: ast.Assign | ast.AnnAssign,
+    value: ast.expr,
+) -> _Held | None:
+    kind = _kind(module, value)
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    if kind is None or len(targets) > 1 or isinstance(targets[0], (ast.Tuple, ast.List)):
+        return None
+    held = _Held(statement, value, kind)
+    if isinstance(value, ast.Name):
+        function = module.function(value)
+        made = _made_locally(module, value)
+        assert function is not None and made is not None
+        _add(held, made)
+        for node in ast.walk(function):
+            if isinstance(node, ast.Name) and node.id == value.id and node is not value:
+                if isinstance(node.ctx, ast.Load) and not _adds(module, held, node):
+                    return None  # handed to nn.Sequential, say
+                if node.lineno > value.lineno:
+                    return None
+    else:
+        _add(held, value)
+    for use in _uses(module, cls, name):
+        _adds(module, held, use)
+    return held
+
+
+def _add(held: _Held, display: ast.expr) -> None:
+    """What a display or comprehension holds; an empty one holds nothing."""
+    if isinstance(display, ast.BinOp):
+        held.more |= isinstance(display.op, ast.Mult)
+        _add(held, display.left)
+        if isinstance(display.op, ast.Add):
+            _add(held, display.right)
+    elif isinstance(display, (ast.Dict, ast.DictComp)):
+        held.keys += (
+            [display.key]
+            if isinstance(display, ast.DictComp)
+            else [key for key in display.keys if key is not None]
+        )
+        held.elements += elements(display)
+        held.more = True
+    elif not isinstance(display, ast.Call):
+        held.elements += elements(display)
+        held.more |= isinstance(display, ast.ListComp)
+
+
+def _adds(module: ModuleFacts, held: _Held, use: ast.expr) -> bool:
+    """Whether a use of a list or dict adds to it (or only asks for its length)."""
+    parent = module.parent(use)
+    if isinstance(parent, ast.Attribute):
+        call = module.parent(parent)
+        if isinstance(call, ast.Call) and call.func is parent and call.args:
+            if parent.attr in ("append", "insert"):
+                held.elements += elements(call.args[-1])
+                held.more = True
+                return True
+            if parent.attr == "extend":
+                _add(held, call.args[0])
+                held.more = True
+                return True
+    elif isinstance(parent, ast.AugAssign) and parent.target is use:
+        _add(held, parent.value)
+        held.more = True
+        return True
+    elif isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
+        statement = module.parent(parent)
+        if held.kind == "dict" and isinstance(statement, ast.Assign):
+            held.keys.append(parent.slice)
+            held.elements += elements(statement.value)
+            held.more = True
+            return True
+    elif isinstance(parent, ast.Call) and module.source(parent.func) == "len":
+        return True
+    return False
+
+
+def _fresh(module: ModuleFacts, element: ast.expr) -> Made | None:
+    """What an element is, where nothing but this list has it."""
+    if not isinstance(element, ast.Name):
+        return made_by(module, element)
+    function = module.function(element)
+    value = _made_locally(module, element)
+    if function is None or value is None:
+        return None
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and node.id == element.id and node is not element:
+            if isinstance(node.ctx, ast.Load) and not isinstance(
+                module.parent(node), ast.Attribute
+            ):
+                return None
+    return made_by(module, value)
+
+
+# -- how it is used -------------------------------------------------------------------------------
+
+
+def _uses(module: ModuleFacts, cls: ast.ClassDef, name: str) -> list[ast.Attribute]:
+    """Every ``self.name`` in the methods of a class but those that are assigned."""
+    return [
+        node
+        for node in ast.walk(cls)
+        if isinstance(node, ast.Attribute)
+        and node.attr == name
+        and isinstance(node.value, ast.Name)
+        and (isinstance(node.ctx, ast.Load) or isinstance(module.parent(node), ast.AugAssign))
+        and module.names.self_class(node.value) is cls
+    ]
+
+
+def _is_managed(module: ModuleFacts, name: str) -> bool:
+    """Whether code of the file sees to the held modules by hand: ``m.layers[0].parameters()``."""
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Attribute) or node.attr not in _MANAGED:
+            continue
+        if _mentions(node.value, name):
+            return True
+        if isinstance(node.value, ast.Name) and any(
+            _mentions(source, name) and node.value.id in _stored(target)
+            for target, source in _loops_around(module, node)
+        ):
+            return True
+    return False
+
+
+def _mentions(node: ast.AST, name: str) -> bool:
+    return any(isinstance(n, ast.Attribute) and n.attr == name for n in ast.walk(node))
+
+
+def _stored(target: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+
+
+def _loops_around(module: ModuleFacts, node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """(target, iterable) of the loops and comprehensions around a node."""
+    for ancestor in module.ancestors(node):
+        if isinstance(ancestor, (ast.For, ast.AsyncFor)):
+            yield ancestor.target, ancestor.iter
+        for generator in getattr(ancestor, "generators", ()):
+            yield generator.target, generator.iter
+
+
+_LOOKS = frozenset("len enumerate zip reversed iter list tuple range bool print isinstance".split())
+
+
+def _gives_away(module: ModuleFacts, use: ast.Attribute) -> bool:
+    """Whether something else gets the whole list: ``nn.ModuleList(self.layers)``, ``return``."""
+    parent = module.parent(use)
+    if isinstance(parent, ast.Starred):
+        parent = module.parent(parent)
+    if isinstance(parent, ast.Call) and use is not parent.func:
+        return not (isinstance(parent.func, ast.Name) and parent.func.id in _LOOKS)
+    return isinstance(
+        parent, (ast.Return, ast.keyword, ast.Assign, ast.List, ast.Tuple, ast.Dict, ast.Lambda)
+    )
+
+
+def _runs(module: ModuleFacts, use: ast.Attribute, builder: FunctionNode, parameters: bool) -> bool:
+    """Whether a use of the list runs an element of it (reads one, where it holds parameters)."""
+    function = module.function(use)
+    if function is None or function is builder or gradient_unwanted(module, use):
+        return False
+    parent = module.parent(use)
+    if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Load):
+        if not isinstance(parent.slice, ast.Slice):
+            return parameters or _is_run(module, function, parent)
+    for loop in module.ancestors(use):
+        if loop is function:
+            break
+        for target, source in _loops(loop):
+            if any(node is use for node in ast.walk(source)):
+                names = _stored(target)
+                return any(
+                    isinstance(node, ast.Name)
+                    and node.id in names
+                    and isinstance(node.ctx, ast.Load)
+                    and (parameters or _is_called(module, node))
+                    for node in ast.walk(loop)
+                )
+    return False
+
+
+def _loops(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    if isinstance(node, (ast.For, ast.AsyncFor)):
+        yield node.target, node.iter
+    for generator in getattr(node, "generators", ()):
+        yield generator.target, generator.iter
+
+
+def _is_called(module: ModuleFacts, node: ast.expr) -> bool:
+    """``layer(x)``, ``layer.forward(x)``, ``checkpoint(layer, x)``, ``block[0](x)``."""
+    parent = module.parent(node)
+    if isinstance(parent, ast.Subscript) and parent.value is node:
+        return _is_called(module, parent)
+    if isinstance(parent, ast.Attribute):
+        call = module.parent(parent)
+        return parent.attr == "forward" and isinstance(call, ast.Call)
+    if not isinstance(parent, ast.Call):
+        return False
+    if parent.func is node:
+        return True
+    return parent.args[:1] == [node] and "checkpoint" in module.source(parent.func)
+
+
+def _is_run(module: ModuleFacts, function: FunctionNode, element: ast.Subscript) -> bool:
+    """Whether ``self.layers[i]`` is called, at once or by the name it is given."""
+    if _is_called(module, element):
+        return True
+    statement = module.parent(element)
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return False
+    name = statement.targets[0].id
+    return any(
+        isinstance(node, ast.Name) and node.id == name and _is_called(module, node)
+        for node in ast.walk(function)
+    )
+
+
+# -- fixes ----------------------------------------------------------------------------------------
+
+_LIST_METHODS = frozenset({"append", "extend", "insert"})
+_DICT_METHODS = frozenset({"items", "keys", "values", "update", "pop", "clear"})
+
+
+def _fixes(
+    module: ModuleFacts,
+    held: _Held,
+    kinds: Sequence[Made | None],
+    uses: Iterable[ast.Attribute],
+) -> dict[str, Fix]:
+    if None in kinds or len({kind == "parameter" for kind in kinds}) > 1:
+        return {}
+    if not all(_is_supported(module, held, use) for use in uses):
+        return {}
+    if not _after_init(module, held.statement):
+        return {}
+    look_at = ""
+    if held.kind == "dict":
+        verdict = _key_trouble(module, held.keys)
+        if verdict is None:
+            return {}
+        look_at = verdict
+    container = "Parameter" if kinds[0] == "parameter" else "Module"
+    prefix, imports = _torch_nn(module)
+    if prefix is None:
+        return {}
+    wrapping = _Wrapping(module, f"{prefix}.{container}")
+    edits = [*imports, *wrapping.edits(held.display, held.kind), *_annotation(module, held, prefix)]
+    for use in uses:
+        edits += _wrap_added(module, wrapping, use)
+    title = f"Register it: {prefix}.{container}{held.kind.capitalize()}"
+    fix = Fix(title, tuple(edits), Safety.UNSAFE if look_at else Safety.SAFE, look_at)
+    return dict.fromkeys(STRATEGIES, fix)
+
+
+def _is_supported(module: ModuleFacts, held: _Held, use: ast.Attribute) -> bool:
+    """Whether a ModuleList or ModuleDict can be used like this too."""
+    parent = module.parent(use)
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in (_LIST_METHODS if held.kind == "list" else _DICT_METHODS)
+    if isinstance(parent, ast.Call):
+        return module.source(parent.func) != "isinstance"
+    if isinstance(parent, ast.Compare):
+        return held.kind == "dict" and isinstance(parent.ops[0], (ast.In, ast.NotIn))
+    if isinstance(parent, ast.Subscript):
+        if held.kind == "list" and isinstance(parent.ctx, ast.Store):
+            return not isinstance(parent.slice, ast.Slice)
+        return isinstance(parent.ctx, ast.Load) or held.kind == "dict"
+    return isinstance(
+        parent,
+        (ast.For, ast.AsyncFor, ast.comprehension, ast.Starred, ast.AugAssign, ast.If, ast.Assert),
+    )
+
+
+def _after_init(module: ModuleFacts, statement: ast.stmt) -> bool:
+    """Whether ``nn.Module.__init__`` has run when a module is assigned."""
+    function = module.function(statement)
+    assert function is not None
+    if function.name != "__init__":
+        return True
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "__init__"
+        and node.lineno < statement.lineno
+        for node in ast.walk(function)
+    )
+
+
+_RESERVED = frozenset(
+    "type to train training eval half float double cpu cuda keys values items pop update clear "
+    "forward apply children modules parameters buffers compile share_memory extra_repr".split()
+)
+
+
+def _key_trouble(module: ModuleFacts, keys: Iterable[ast.expr]) -> str | None:
+    """What to look at in the keys of a dict; None where a ModuleDict cannot have them."""
+    look_at = ""
+    for key in keys:
+        if isinstance(key, ast.Constant):
+            if not isinstance(key.value, str) or "." in key.value or key.value in _RESERVED:
+                return None
+        elif isinstance(key, ast.Name) and _counts(module, key):
+            return None
+        elif not isinstance(key, ast.JoinedStr) and not _is_str(key):
+            look_at = f"a ModuleDict takes strings without dots as keys: is `{ast.unparse(key)}`?"
+    return look_at
+
+
+def _is_str(key: ast.expr) -> bool:
+    return isinstance(key, ast.Call) and isinstance(key.func, ast.Name) and key.func.id == "str"
+
+
+def _counts(module: ModuleFacts, key: ast.Name) -> bool:
+    """Whether a key is the number of a turn: ``for i in range(n)``."""
+    for target, source in _loops_around(module, key):
+        if isinstance(source, ast.Call) and isinstance(source.func, ast.Name):
+            if source.func.id == "range" and key.id in _stored(target):
+                return True
+            if source.func.id == "enumerate" and isinstance(target, ast.Tuple):
+                if key.id in _stored(target.elts[0]):
+                    return True
+    return False
+
+
+def _torch_nn(module: ModuleFacts) -> tuple[str | None, list[Edit]]:
+    """How the file names ``torch.nn``, and the import where it does not yet."""
+    from ..rewrite import layout
+
+    name = layout.bound_at_top(module, "torch.nn")
+    if name is not None:
+        return name, []
+    torch = layout.bound_at_top(module, "torch")
+    if torch is not None:
+        return f"{torch}.nn", []
+    if layout.is_taken(module, "nn"):
+        return None, []
+    return "nn", [layout.import_edit(module, "from torch import nn")]
+
+
+def _annotation(module: ModuleFacts, held: _Held, prefix: str) -> list[Edit]:
+    """``self.layers: list[nn.Module] = []`` is annotated as what it becomes."""
+    statement = held.statement
+    if not isinstance(statement, ast.AnnAssign):
+        return []
+    return [Edit(module.end(statement.target), module.end(statement.annotation), "")]
+
+
+def _wrap_added(module: ModuleFacts, wrapping: _Wrapping, use: ast.Attribute) -> list[Edit]:
+    """Lists that are added to the list become registered too: ``self.blocks.append([a, b])``."""
+    parent = module.parent(use)
+    call = module.parent(parent) if isinstance(parent, ast.Attribute) else None
+    if isinstance(parent, ast.Attribute) and isinstance(call, ast.Call) and call.func is parent:
+        if parent.attr in ("append", "insert"):
+            return wrapping.nested(call.args[-1])
+        if parent.attr == "extend":
+            return wrapping.inside(call.args[0])
+    if isinstance(parent, ast.AugAssign):
+        return wrapping.inside(parent.value)
+    if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
+        statement = module.parent(parent)
+        if isinstance(statement, ast.Assign):
+            return wrapping.nested(statement.value)
+    return []
+
+
+@dataclass
+class _Wrapping:
+    """Puts containers around displays."""
+
+    module: ModuleFacts
+    container: str
+    """``nn.Module`` or ``nn.Parameter``, before ``List`` or ``Dict``."""
+
+    def edits(self, node: ast.expr, kind: str) -> list[Edit]:
+        start, end = self.module.start(node), self.module.end(node)
+        name = f"{self.container}{kind.capitalize()}"
+        if isinstance(node, ast.Call) or not (elements(node) or isinstance(node, ast.Name)):
+            return [Edit(start, end, f"{name}()")]
+        return [Edit(start, start, f"{name}("), *self.inside(node), Edit(end, end, ")")]
+
+    def inside(self, node: ast.expr) -> list[Edit]:
+        """Wrap the lists that a display holds."""
+        if isinstance(node, (ast.List, ast.Tuple)):
+            return [edit for element in node.elts for edit in self.nested(element)]
+        if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+            return self.nested(node.elt)
+        if isinstance(node, ast.Dict):
+            return [edit for value in node.values for edit in self.nested(value)]
+        if isinstance(node, ast.DictComp):
+            return self.nested(node.value)
+        if isinstance(node, ast.BinOp):
+            return [*self.inside(node.left), *self.inside(node.right)]
+        return []
+
+    def nested(self, node: ast.expr) -> list[Edit]:
+        if isinstance(node, (ast.List, ast.Tuple, ast.ListComp)):
+            return self.edits(node, "list")
+        if isinstance(node, (ast.Dict, ast.DictComp)):
+            return self.edits(node, "dict")
+        return []

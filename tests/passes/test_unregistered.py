@@ -1,0 +1,288 @@
+"""Modules in Python lists and dicts: registered where they run and nothing else has them."""
+
+from __future__ import annotations
+
+import pytest
+from verbs import becomes, findings, fix, rules, stays
+
+RUN = """\
+for layer in self.layers:
+    x = layer(x)
+return x"""
+RUN_DICT = "return self.layers[name](x)"
+
+
+def net(init: str, run: str = RUN, *, head: str = "from torch import nn\n", more: str = "") -> str:
+    def indented(body: str) -> str:
+        return "".join(f"        {line}\n" for line in body.splitlines())
+
+    return (
+        f"{head}\n\nclass Net(nn.Module):\n    def __init__(self, d, n):\n"
+        f"        super().__init__()\n{indented(init)}\n    def forward(self, x, name=None):\n"
+        f"{indented(run)}{more}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("init", "fixed"),
+    [
+        (
+            "self.layers = [nn.Linear(d, d), nn.ReLU(), nn.Linear(d, d)]",
+            "self.layers = nn.ModuleList([nn.Linear(d, d), nn.ReLU(), nn.Linear(d, d)])",
+        ),
+        (
+            "self.layers = (nn.Linear(d, d), nn.Linear(d, d))",
+            "self.layers = nn.ModuleList((nn.Linear(d, d), nn.Linear(d, d)))",
+        ),
+        (
+            "self.layers = [  # the stack\n    nn.Linear(d, d)\n    for _ in range(n)\n]",
+            "self.layers = nn.ModuleList([  # the stack\n    nn.Linear(d, d)\n"
+            "    for _ in range(n)\n])",
+        ),
+        (
+            "self.layers = [nn.Linear(1, d)] + [nn.Linear(d, d) for _ in range(n)]",
+            "self.layers = nn.ModuleList([nn.Linear(1, d)] + [nn.Linear(d, d) for _ in range(n)])",
+        ),
+        (
+            "self.layers = []\nfor _ in range(n):\n    self.layers.append(nn.Linear(d, d))",
+            "self.layers = nn.ModuleList()\nfor _ in range(n):\n"
+            "    self.layers.append(nn.Linear(d, d))",
+        ),
+        (
+            "self.layers: list[nn.Module] = []\nself.layers.append(nn.Linear(d, d))",
+            "self.layers = nn.ModuleList()\nself.layers.append(nn.Linear(d, d))",
+        ),
+        (
+            "self.layers = list()\nself.layers += [nn.Linear(d, d)]",
+            "self.layers = nn.ModuleList()\nself.layers += [nn.Linear(d, d)]",
+        ),
+        (
+            "self.layers = []\nfor _ in range(n):\n    layer = nn.Linear(d, d)\n"
+            "    nn.init.zeros_(layer.bias)\n    self.layers.append(layer)",
+            "self.layers = nn.ModuleList()\nfor _ in range(n):\n    layer = nn.Linear(d, d)\n"
+            "    nn.init.zeros_(layer.bias)\n    self.layers.append(layer)",
+        ),
+        (
+            "layers = []\nfor _ in range(n):\n    layers.append(nn.Linear(d, d))\n"
+            "self.layers = layers",
+            "layers = []\nfor _ in range(n):\n    layers.append(nn.Linear(d, d))\n"
+            "self.layers = nn.ModuleList(layers)",
+        ),
+        (
+            "self.layers = [nn.Linear(d, d).to('cuda'), nn.utils.weight_norm(nn.Linear(d, d))]",
+            "self.layers = nn.ModuleList([nn.Linear(d, d).to('cuda'), "
+            "nn.utils.weight_norm(nn.Linear(d, d))])",
+        ),
+    ],
+)
+def test_lists(init: str, fixed: str) -> None:
+    becomes(net(init), net(fixed))
+
+
+def test_lists_in_lists() -> None:
+    run = "for conv, norm in self.layers:\n    x = norm(conv(x))\nreturn x"
+    becomes(
+        net("self.layers = [[nn.Linear(d, d), nn.LayerNorm(d)] for _ in range(n)]", run),
+        net(
+            "self.layers = nn.ModuleList("
+            "[nn.ModuleList([nn.Linear(d, d), nn.LayerNorm(d)]) for _ in range(n)])",
+            run,
+        ),
+    )
+    becomes(
+        net("self.layers = []\nself.layers.append((nn.Linear(d, d), nn.LayerNorm(d)))", run),
+        net(
+            "self.layers = nn.ModuleList()\n"
+            "self.layers.append(nn.ModuleList((nn.Linear(d, d), nn.LayerNorm(d))))",
+            run,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("init", "fixed"),
+    [
+        (
+            'self.layers = {"a": nn.Linear(d, d), "b": nn.Linear(d, d)}',
+            'self.layers = nn.ModuleDict({"a": nn.Linear(d, d), "b": nn.Linear(d, d)})',
+        ),
+        (
+            'self.layers = {}\nfor i in range(n):\n    self.layers[f"l{i}"] = nn.Linear(d, d)',
+            "self.layers = nn.ModuleDict()\nfor i in range(n):\n"
+            '    self.layers[f"l{i}"] = nn.Linear(d, d)',
+        ),
+        (
+            "self.layers = {str(i): nn.Linear(d, d) for i in range(n)}",
+            "self.layers = nn.ModuleDict({str(i): nn.Linear(d, d) for i in range(n)})",
+        ),
+    ],
+)
+def test_dicts(init: str, fixed: str) -> None:
+    becomes(net(init, RUN_DICT), net(fixed, RUN_DICT))
+
+
+def test_keys_that_may_be_no_strings_are_for_a_person_to_look_at() -> None:
+    before = net("self.layers = {k: nn.Linear(d, d) for k in n}", RUN_DICT)
+    assert fix(before) == before
+    assert "nn.ModuleDict({k: nn.Linear(d, d) for k in n})" in fix(before, unsafe=True)
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        "self.layers = {i: nn.Linear(d, d) for i in range(n)}",
+        "self.layers = {1: nn.Linear(d, d)}",
+        'self.layers = {"a.b": nn.Linear(d, d)}',
+        'self.layers = {"type": nn.Linear(d, d)}',
+    ],
+)
+def test_keys_that_a_module_dict_does_not_take(init: str) -> None:
+    (finding,) = findings(net(init, RUN_DICT))
+    assert finding.rule == "TRN501" and not finding.fixes
+
+
+@pytest.mark.parametrize(
+    ("init", "run"),
+    [
+        ("self.layers = [nn.Linear(d, d), torch.relu, nn.Linear(d, d)]", RUN),
+        (
+            'self.layers = [(nn.Linear(d, d), "relu") for _ in range(n)]',
+            RUN.replace("layer(", "layer[0]("),
+        ),
+        ("self.layers = [nn.Linear(d, d) for _ in range(n)]", f"self.layers.sort()\n{RUN}"),
+        (
+            "self.layers = [nn.Linear(d, d) for _ in range(n)]",
+            f"assert isinstance(self.layers, list)\n{RUN}",
+        ),
+        ('self.layers = {"a": nn.Linear(d, d)}', "x = self.layers.get(name)\n" + RUN_DICT),
+    ],
+)
+def test_what_a_module_list_cannot_do_is_reported(init: str, run: str) -> None:
+    (finding,) = findings(net(init, run))
+    assert finding.rule == "TRN501" and not finding.fixes
+
+
+def test_before_the_module_is_set_up_there_is_no_fix() -> None:
+    text = net("self.layers = [nn.Linear(d, d) for _ in range(n)]")
+    call = "        super().__init__()\n"
+    (finding,) = findings(
+        text.replace(call, "").replace("\n    def forward", f"{call}\n    def forward")
+    )
+    assert not finding.fixes
+
+
+def test_lists_of_parameters() -> None:
+    run = "return x @ self.layers[0]"
+    head = "import torch\nimport torch.nn as nn\n"
+    becomes(
+        net("self.layers = [nn.Parameter(torch.zeros(d)) for _ in range(n)]", run, head=head),
+        net(
+            "self.layers = nn.ParameterList([nn.Parameter(torch.zeros(d)) for _ in range(n)])",
+            run,
+            head=head,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [
+        ("import torch\nfrom torch.nn import Linear, Module\n", "torch.nn.ModuleList("),
+        ("from torch.nn import Linear, Module\n", "nn.ModuleList("),
+        ("import torch.nn as tnn\nfrom torch.nn import Linear, Module\n", "tnn.ModuleList("),
+    ],
+)
+def test_the_name_that_the_file_has_for_torch_nn(head: str, name: str) -> None:
+    before = net("self.layers = [Linear(d, d) for _ in range(n)]", head=head)
+    fixed = fix(before.replace("nn.Module", "Module"))
+    assert f"self.layers = {name}[" in fixed
+    assert ("from torch import nn\n" in fixed) is (name == "nn.ModuleList(")
+
+
+def test_own_layers_count_if_they_have_weights() -> None:
+    block = (
+        "\n\nclass Block(nn.Module):\n    def __init__(self, d):\n        super().__init__()\n"
+        "        self.proj = nn.Linear(d, d)\n"
+    )
+    init = "self.layers = [Block(d) for _ in range(n)]"
+    assert rules(net(init, more=block)) == ["TRN501"]
+    stays(net(init, more=block.replace("nn.Linear(d, d)", "nn.ReLU()")))
+    stays(net(init, more=block.replace("nn.Module", "Plain")))
+
+
+LIST = "self.layers = [nn.Linear(d, d) for _ in range(n)]"
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "return self.layers[0](x)",
+        "layer = self.layers[0]\nreturn layer(x)",
+        "for i, layer in enumerate(self.layers):\n    x = x + layer(x)\nreturn x",
+        "for layer, y in zip(self.layers, x):\n    x = layer(y)\nreturn x",
+        "for layer in self.layers[1:]:\n    x = checkpoint(layer, x)\nreturn x",
+        "return sum(layer(x) for layer in self.layers)",
+        "for layer in reversed(self.layers):\n    x = layer.forward(x)\nreturn x",
+    ],
+)
+def test_ways_to_run_them(run: str) -> None:
+    assert rules(net(LIST, run)) == ["TRN501"]
+
+
+@pytest.mark.parametrize(
+    ("init", "run"),
+    [
+        ("self.layers = nn.ModuleList([nn.Linear(d, d) for _ in range(n)])", RUN),
+        (f"{LIST}\nself.layers = nn.ModuleList(self.layers)", RUN),
+        (f"{LIST}\nself.net = nn.Sequential(*self.layers)", RUN),
+        (
+            f"{LIST}\nfor i, layer in enumerate(self.layers):\n    self.add_module(str(i), layer)",
+            RUN,
+        ),
+        (
+            f'{LIST}\nfor i, layer in enumerate(self.layers):\n    setattr(self, f"l{{i}}", layer)',
+            RUN,
+        ),
+        (
+            "layers = [nn.Linear(d, d)]\nself.net = nn.Sequential(*layers)\nself.layers = layers",
+            RUN,
+        ),
+        ("self.a = nn.Linear(d, d)\nself.b = nn.Linear(d, d)\nself.layers = [self.a, self.b]", RUN),
+        ("a = nn.Linear(d, d)\nself.a = a\nself.layers = [a, a]", RUN),
+        ("self.layers = [nn.Linear(d, d)]", "return self.layers[0](x)"),
+        (f"{LIST}  # not registered: kept out of the state dict", RUN),
+        (f"# hidden from the optimizer\n{LIST}", RUN),
+        ("self.layers = [nn.Linear(d, d).requires_grad_(False) for _ in range(n)]", RUN),
+        ("self.layers = [nn.Linear(d, d).eval() for _ in range(n)]", RUN),
+        (f"{LIST}\nfor layer in self.layers:\n    layer.requires_grad_(False)", RUN),
+        (f"{LIST}\nself.extra = [p for layer in self.layers for p in layer.parameters()]", RUN),
+        ("self.layers = [nn.ReLU() for _ in range(n)]", RUN),
+        ("self.layers = [nn.Identity(), nn.Dropout(0.1)]", RUN),
+        ("self.layers = [Unknown(d) for _ in range(n)]", RUN),
+        ("self.layers = [copy(self.norm) for _ in range(n)]", RUN),
+        (LIST, "return x"),
+        (LIST, "with torch.no_grad():\n    x = self.layers[0](x)\nreturn x"),
+        (f"{LIST}\nadopt(self, self.layers)", RUN),
+        ("self.__dict__['layers'] = [nn.Linear(d, d) for _ in range(n)]", RUN),
+    ],
+)
+def test_what_is_registered_hidden_or_has_no_weights(init: str, run: str) -> None:
+    stays(net(init, run, head="import torch\nfrom torch import nn\n"))
+
+
+def test_what_others_see_to() -> None:
+    stays(
+        net(LIST)
+        + "\n\ndef train(net):\n"
+        + "    return SGD([p for layer in net.layers for p in layer.parameters()])\n"
+    )
+    stays(net(LIST, more="\n    def parameters(self, recurse=True):\n        return iter(())\n"))
+    stays(net(LIST).replace("(nn.Module)", ""))
+    stays(net(LIST).replace("(nn.Module)", "(Trainer)"))
+
+
+def test_modules_of_a_base_class_in_the_file_are_modules() -> None:
+    text = net(LIST).replace("class Net(nn.Module)", "class Net(Base)")
+    assert rules(text.replace("class Net", "class Base(nn.Module):\n    pass\n\n\nclass Net")) == [
+        "TRN501"
+    ]
