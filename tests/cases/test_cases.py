@@ -59,7 +59,6 @@ UNSOLVED = frozenset(
     frozen-backbone-inference-mode-head
     frozen-llm-under-no-grad-blocks-projector
     grad-gated-on-self-training
-    int8-parameter-cannot-require-grad
     kv-cache-update-no-grad
     layernorm-kernel-lora-zero-learning
     leaf-embeds-inplace-add
