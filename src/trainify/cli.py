@@ -470,7 +470,7 @@ class _Run:
         """Verify the ops of these findings; every problem ends the run."""
         from .verify import Environment, VerifyError, jobs_of, verify
 
-        jobs = jobs_of(findings, self.options.ops)
+        jobs = jobs_of(findings, self.options)
         if not jobs:
             return [], Environment()
         try:

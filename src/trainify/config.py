@@ -14,6 +14,7 @@ from .catalog import FusedOp
 from .catalog.own import OpError, own_op, registered
 from .engine import FLAGS, Options
 from .findings import STRATEGIES
+from .releases import LIBRARIES, Release, assumed_version, find_releases
 
 
 class ConfigError(Exception):
@@ -96,7 +97,9 @@ def find_upwards(folder: str, *names: str) -> str | None:
 
 def load_config(paths: Iterable[str]) -> Config:
     """Read the nearest ``pyproject.toml`` above ``paths`` that has a ``[tool.trainify]`` table."""
-    folder: str | None = common_folder(paths)
+    start = common_folder(paths)
+    options = Options(releases=find_releases(start))
+    folder: str | None = start
     while folder and (folder := find_upwards(folder, "pyproject.toml")):
         path = os.path.join(folder, "pyproject.toml")
         try:
@@ -107,10 +110,10 @@ def load_config(paths: Iterable[str]) -> Config:
         if b"trainify" in data:
             table = _table(data, _shown(path))
             if table is not None:
-                return _parse(table, _shown(path), folder, data.decode())
+                return _parse(table, _shown(path), folder, data.decode(), options)
         parent = os.path.dirname(folder)
         folder = parent if parent != folder else None
-    return Config()
+    return Config(options)
 
 
 def _shown(path: str) -> str:
@@ -209,6 +212,22 @@ def _ops(value: object) -> tuple[FusedOp, ...]:
     return (*found, *registered())
 
 
+def _releases(value: object) -> tuple[Release, ...]:
+    """Releases that are stated here, and need not be looked for: ``vllm==0.8.5``."""
+    found = []
+    for text in _strings(value):
+        library = re.match(r"[\w.-]*", text)
+        assert library is not None
+        specifier = text[library.end() :].replace(" ", "")
+        if library[0] not in LIBRARIES:
+            known = ", ".join(LIBRARIES)
+            raise _Mistake(f"no op differs between releases of {library[0]!r}; known are: {known}")
+        if not specifier or assumed_version(specifier, ()) is None:
+            raise _Mistake(f"{specifier!r} is no version specifier, like '==0.8.5' or '>=0.6,<0.9'")
+        found.append(Release(library[0], specifier, "pyproject.toml"))
+    return tuple(found)
+
+
 def is_code(prefix: str) -> bool:
     """Whether any rule's code starts so."""
     from . import passes
@@ -223,6 +242,7 @@ _OPTIONS: Mapping[str, Callable[[object], Any]] = {
     "select": _codes,
     "ignore": _codes,
     "ops": _ops,
+    "releases": _releases,
 }
 _SETTINGS: Mapping[str, Callable[[object], Any]] = {
     **_OPTIONS,
@@ -231,7 +251,8 @@ _SETTINGS: Mapping[str, Callable[[object], Any]] = {
 }
 
 
-def _parse(table: object, path: str, root: str, text: str) -> Config:
+def _parse(table: object, path: str, root: str, text: str, options: Options) -> Config:
+    """The settings of a table; ``options`` are those of before."""
     if not isinstance(table, dict):
         raise ConfigError(path, "tool.trainify must be a table", _line(text, "trainify"))
     values: dict[str, Any] = {}
@@ -253,7 +274,7 @@ def _parse(table: object, path: str, root: str, text: str) -> Config:
                 name = ".".join(filter(None, (name, below and repr(below))))
                 line = _line(text, key, below)
             raise ConfigError(path, f"{name}: {mistake}", line) from None
-    options = Options(**{key: values.pop(key) for key in _OPTIONS if key in values})
+    options = replace(options, **{key: values.pop(key) for key in _OPTIONS if key in values})
     return Config(options, root=root, **values)
 
 

@@ -17,6 +17,7 @@ from . import passes
 from .catalog import FusedOp
 from .catalog.own import registered
 from .findings import STRATEGIES, Finding, Fix, Safety, apply_edits, select_fixes
+from .releases import Release
 from .source import Change, SourceError, decode, encode
 from .suppressions import comments, suppressions
 
@@ -37,6 +38,7 @@ class Options:
     """What to look for and how to fix it; ``select`` and ``ignore`` hold prefixes of codes.
 
     ``ops`` are looked at before the catalog's: those registered so far, unless given.
+    ``releases`` are those of libraries that the code is written for; the newest, unless given.
     """
 
     strategy: str = "flag"
@@ -45,6 +47,7 @@ class Options:
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     ops: tuple[FusedOp, ...] = field(default_factory=registered)
+    releases: tuple[Release, ...] = ()
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:

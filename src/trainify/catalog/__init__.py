@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+from ..releases import Release, admits, assumed_version
 from .reasons import Reason
 from .schema import BindError, Schema, SchemaError, parse_schema
 
@@ -31,9 +32,11 @@ __all__ = [
     "by_library",
     "is_differentiable",
     "lookup",
+    "named_releases",
     "opaque",
     "parse_schema",
     "roots",
+    "split_since",
     "unverified",
 ]
 
@@ -74,7 +77,7 @@ class FusedOp:
                     ``"_, state = step(state, x)"`` does both: ``_`` is what the op returns.
                     None where nothing differentiable stands for it.
     ``source``      where schema and semantics were read.
-    ``since``       the release range the row holds for, as ``"vllm>=0.9"``; empty for all.
+    ``since``       the releases the row holds for, as ``"vllm>=0.9"``; empty for all.
     ``unsupported`` arguments for which the equivalent does not hold, unless they are left out or
                     given a literal that equals their default, or None where they are optional.
     ``imports``     modules of the user's own that the equivalent names in full; :mod:`.own` only.
@@ -152,20 +155,54 @@ def all_ops() -> tuple[FusedOp, ...]:
 
 
 @cache
-def _by_name(own: tuple[FusedOp, ...]) -> dict[str, FusedOp]:
+def _by_name(own: tuple[FusedOp, ...], releases: tuple[Release, ...] = ()) -> dict[str, FusedOp]:
+    rows = (*own, *all_ops())
     table: dict[str, FusedOp] = {}
-    for op in (*own, *all_ops()):
+    # Where a project names its release, the rows for that come first; otherwise the newest does,
+    # which stands first in its module.
+    for op in (*(op for op in rows if _holds(op, releases)), *rows):
         for name in op.names:
-            table.setdefault(name, op)  # the newest release stands first in its module
+            table.setdefault(name, op)
     return table
 
 
-def lookup(qualified_name: str, own: tuple[FusedOp, ...] = ()) -> FusedOp | None:
+def _holds(op: FusedOp, releases: tuple[Release, ...]) -> bool:
+    """Whether a row is right for the releases that a project is written for."""
+    library, specifier = split_since(op)
+    stated = next((r for r in releases if r.library == library), None)
+    if not op.since or stated is None:
+        return True
+    version = assumed_version(stated.specifier, named_releases()[library])
+    return version is None or admits(specifier, version)
+
+
+def split_since(op: FusedOp) -> tuple[str, str]:
+    """``vllm>=0.20`` is ``vllm`` and ``>=0.20``."""
+    library = re.match(r"[\w-]*", op.since)
+    assert library is not None
+    return library[0], op.since[library.end() :]
+
+
+@cache
+def named_releases() -> dict[str, tuple[str, ...]]:
+    """For each library whose kernels changed, the ranges of releases that rows name."""
+    named: dict[str, tuple[str, ...]] = {}
+    for op in all_ops():
+        if op.since:
+            library, specifier = split_since(op)
+            named[library] = (*named.get(library, ()), specifier)
+    return named
+
+
+def lookup(
+    qualified_name: str, own: tuple[FusedOp, ...] = (), releases: tuple[Release, ...] = ()
+) -> FusedOp | None:
     """The op called by this qualified name, or None; ``own`` are looked at first.
 
+    Of the rows for several releases, that for the one in ``releases`` is taken, else the newest.
     ``torch.ops.ns.op.default`` is ``torch.ops.ns.op``.
     """
-    table = _by_name(own)
+    table = _by_name(own, releases)
     op = table.get(qualified_name)
     if op is None and qualified_name.startswith("torch.ops."):
         op = (

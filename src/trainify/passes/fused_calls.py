@@ -9,7 +9,16 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Protocol, TypeGuard
 
-from ..catalog import CONSTANTS, RETURNED, BindError, FusedOp, lookup, roots, unverified
+from ..catalog import (
+    CONSTANTS,
+    RETURNED,
+    BindError,
+    FusedOp,
+    lookup,
+    roots,
+    split_since,
+    unverified,
+)
 from ..facts import ModuleFacts, Target
 from ..facts.flow import view_of
 from ..facts.guards import gradient_unwanted, serves_backward
@@ -203,7 +212,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         return
     for call in module.calls:
         try:
-            match = _match(module, call, options.ops)
+            match = _match(module, call, options)
         except _Ambiguous as error:
             if not gradient_unwanted(module, call):
                 message = f"`{module.source(call.func)}` is not rewritten: {error}."
@@ -279,17 +288,17 @@ class _Ambiguous(Exception):
     """A callee may be a fused op, or another, or something else."""
 
 
-def _match(
-    module: ModuleFacts, call: ast.Call, own: tuple[FusedOp, ...]
-) -> tuple[FusedOp, Target] | None:
+def _match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedOp, Target] | None:
     """The op that a call runs; raises :class:`_Ambiguous` where the code leaves it open."""
+    own, releases = options.ops, options.releases
     targets, unknown = module.names.candidates(call.func)
     found: list[tuple[FusedOp, Target]] = []
     others: list[str] = []
     for target in targets:
-        op = lookup(target.name, own)
+        op = lookup(target.name, own, releases)
         if op is None and not target.name.startswith("torch."):
-            op = lookup(module.project.follow(module, target.name, _words(own).exports), own)
+            name = module.project.follow(module, target.name, _words(own).exports)
+            op = lookup(name, own, releases)
         if op is not None:
             found.append((op, target))
         else:
@@ -331,10 +340,10 @@ class Site:
     def statement(self) -> ast.stmt:
         return self.module.statement(self.call)
 
-    def name(self, own: tuple[FusedOp, ...]) -> str:
+    def name(self, options: Options) -> str:
         """A name of the op by which it is looked up, the one of the call if it can be."""
         names = (self.target.name, *self.op.names)
-        return next(name for name in names if lookup(name, own) is self.op)
+        return next(n for n in names if lookup(n, options.ops, options.releases) is self.op)
 
     @cached_property
     def value(self) -> str:
@@ -601,12 +610,12 @@ class _Rewriter:
     def _finding(self, plan: _Plan) -> Finding:
         site = plan.site
         rule = "TRN102" if site.in_place else "TRN101"
-        message = _message(site)
+        message = _message(site) + _release(site.op, self.options)
         reason = plan.reasons.get(self.options.strategy)
         if reason:
             message += f" Not rewritten: {reason}."
         found = self.module.finding(rule, message, site.call, plan.fixes)
-        return replace(found, op=site.name(self.options.ops))
+        return replace(found, op=site.name(self.options))
 
 
 def _message(site: Site) -> str:
@@ -629,9 +638,18 @@ def _message(site: Site) -> str:
     ]
     if detached:
         text += f" {_and(detached)} cuts the gradient a second time."
-    if site.op.since:
-        text += f" (Semantics of {site.op.since}.)"
     return text
+
+
+def _release(op: FusedOp, options: Options) -> str:
+    """For which release the equivalent is right, and why that one, where it makes a difference."""
+    if not op.since:
+        return ""
+    library, _ = split_since(op)
+    stated = next((r for r in options.releases if r.library == library), None)
+    if stated is None:
+        return f" (As in {op.since}: nothing says which release is used, so the newest is assumed.)"
+    return f" (As in {stated}, says {stated.source}.)"
 
 
 def _and(parts: Sequence[str]) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..catalog import FusedOp, lookup
 from ..findings import Finding
+
+if TYPE_CHECKING:
+    from ..engine import Options
 
 
 @dataclass(frozen=True)
@@ -19,11 +22,13 @@ class Job:
     calls: int = 1
 
 
-def jobs_of(findings: Iterable[Finding], own: tuple[FusedOp, ...]) -> list[Job]:
+def jobs_of(findings: Iterable[Finding], options: Options) -> list[Job]:
     """The ops whose calls are rewritten, each once."""
     jobs: dict[FusedOp, Job] = {}
     for finding in findings:
-        op = lookup(finding.op, own) if finding.op and finding.fixes else None
+        if not finding.op or not finding.fixes:
+            continue
+        op = lookup(finding.op, options.ops, options.releases)
         if op is not None and op.equivalent is not None:
             known = jobs.get(op) or Job(finding.op, op, 0)
             jobs[op] = replace(known, calls=known.calls + 1)

@@ -1,0 +1,159 @@
+"""Which release of a library a project is written for, as its own files say.
+
+What a kernel computes changes between releases (where it rounds, say).  Rows of the catalog that
+hold for some releases only name them; here is what the project says.  Files are searched, not
+parsed: the answer is a version or a range of them, and nothing is run or imported.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What a project says of a library: ``vllm``, ``==0.8.5``, and the file that says so."""
+
+    library: str
+    specifier: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.library}{self.specifier}".replace("==", " ", 1)
+
+
+_CLAUSE = r"(?:[=<>!~]=|[<>])[ ]*[\w.*+!]+"
+_SPECIFIER = rf"(?:[ ]*\[[^\]]*\])?[ ]*\(?({_CLAUSE}(?:[ ]*,[ ]*{_CLAUSE})*)"
+_LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock")
+_REQUIREMENTS = ("requirements*.txt", "requirements*.in", "requirements/*.txt", "constraints*.txt")
+_METADATA = ("pyproject.toml", "setup.cfg", "setup.py", "Pipfile", "environment.y*ml")
+_ENVIRONMENTS = (".venv", "venv", "env")
+
+
+LIBRARIES = ("vllm",)
+"""Those that rows of the catalog tell releases of apart."""
+
+
+def find_releases(
+    folder: str,
+    libraries: Iterable[str] = LIBRARIES,
+    installed_in: Iterable[str] | None = None,
+) -> tuple[Release, ...]:
+    """What holds for code in ``folder``, for each of the libraries that anything is said about.
+
+    A lock file comes first, then a version pinned by a requirement, then one that is installed
+    (in the project's own environment, or in the folders ``installed_in``, which are those that this
+    process imports from), then a range.  Folders are asked from ``folder`` upwards, until one says
+    something or a repository ends.
+    """
+    installed_in = tuple(sys.path if installed_in is None else installed_in)
+    found = []
+    for library in libraries:
+        stated = _in_project(os.path.abspath(folder), library)
+        exact = [r for r in stated if r.specifier.startswith("==")]
+        installed = _installed(installed_in, library, "the installed package")
+        if exact:
+            found.append(exact[0])
+        elif installed and all(admits(r.specifier, installed.specifier[2:]) for r in stated):
+            found.append(installed)
+        elif stated:
+            found.append(stated[0])
+    return tuple(found)
+
+
+def _in_project(folder: str, library: str) -> list[Release]:
+    while True:
+        stated = list(_stated(folder, library))
+        parent = os.path.dirname(folder)
+        if stated or parent == folder or os.path.exists(os.path.join(folder, ".git")):
+            return stated
+        folder = parent
+
+
+def _stated(folder: str, library: str) -> Iterator[Release]:
+    """What the files right in a folder say, the most certain first."""
+    name = re.sub(r"[-_.]+", "[-_.]", library)
+    locked = re.compile(
+        rf"""name = "{name}"\s+version = "([^"]+)"|"{name}": \{{[^}}]*?"version": "==([^"]+)\"""",
+        re.IGNORECASE,
+    )
+    for path, text in _texts(folder, _LOCKS):
+        if match := locked.search(text):
+            yield Release(library, f"=={match[1] or match[2]}", path)
+    line = re.compile(rf"^[ \t]*(?:-[ ]*)?{name}{_SPECIFIER}", re.IGNORECASE | re.MULTILINE)
+    for path, text in _texts(folder, _REQUIREMENTS):
+        if match := line.search(text):
+            yield Release(library, match[1].replace(" ", ""), path)
+    inside = re.compile(
+        rf"""(?:["']|^[ \t]*(?:-[ ]*)?){name}(?:["']?[ ]*=[ ]*["'])?{_SPECIFIER}""",
+        re.IGNORECASE | re.MULTILINE,
+    )
+    for path, text in _texts(folder, _METADATA):
+        if match := inside.search(text):
+            yield Release(library, match[1].replace(" ", ""), path)
+    for environment in _ENVIRONMENTS:
+        for pattern in ("lib/python3*/site-packages", "Lib/site-packages"):
+            places = glob.glob(os.path.join(glob.escape(folder), environment, pattern))
+            if installed := _installed(places, library, environment):
+                yield installed
+
+
+def _texts(folder: str, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The files of a folder whose names match, with their names."""
+    for pattern in patterns:
+        for path in sorted(glob.glob(pattern, root_dir=folder)):
+            try:
+                with open(os.path.join(folder, path), encoding="utf-8", errors="replace") as file:
+                    yield path, file.read()
+            except OSError:
+                continue  # a folder, or not for us to read
+
+
+def _installed(places: Iterable[str], library: str, source: str) -> Release | None:
+    """The release whose metadata lies in one of some folders of packages."""
+    stem = re.sub(r"[-_.]+", "_", library)
+    for place in places:
+        for path in glob.glob(f"{stem}-*.dist-info", root_dir=place or os.curdir):
+            version = path[len(stem) + 1 : -len(".dist-info")]
+            return Release(library, f"=={version}", source)
+    return None
+
+
+@cache
+def admits(specifier: str, version: str) -> bool:
+    """Whether a version is one of those that a specifier (``>=0.20,!=0.23.0``) names."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.version import InvalidVersion
+
+    try:
+        return SpecifierSet(specifier).contains(version, prereleases=True)
+    except (InvalidSpecifier, InvalidVersion):
+        return False
+
+
+_NEWEST = "99999"
+"""Stands for a release newer than any that is named somewhere."""
+
+
+@cache
+def assumed_version(specifier: str, named: tuple[str, ...]) -> str | None:
+    """The newest version that a specifier admits, out of those that it or ``named`` name."""
+    from packaging.version import InvalidVersion, Version
+
+    candidates = [_NEWEST, "0"]
+    for text in (specifier, *named):
+        candidates += re.findall(r"[=<>!~]=?[ ]*([\w.+!]*\w)", text)
+    versions = []
+    for candidate in candidates:
+        try:
+            versions.append((Version(candidate), candidate))
+        except InvalidVersion:
+            continue
+    versions.sort(reverse=True)
+    return next((text for _, text in versions if admits(specifier, text)), None)

@@ -1,0 +1,193 @@
+"""Which release of a library the code is written for, and what that changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainify.catalog import lookup, named_releases
+from trainify.config import ConfigError, load_config
+from trainify.engine import Options, check_text, fix_paths
+from trainify.releases import LIBRARIES, Release, admits, assumed_version, find_releases
+
+NORM = "vllm._custom_ops.rms_norm"
+
+CODE = """\
+import torch
+from torch import nn
+from vllm import _custom_ops as ops
+
+
+class Norm(nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        ops.rms_norm(out, x, self.weight.data, self.eps)
+        return out
+"""
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_txt", ".txt").replace("_lock", ".lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "specifier"),
+    [
+        ("requirements.txt", "torch\nvllm==0.8.5.post1  # served with\n", "==0.8.5.post1"),
+        ("requirements.txt", "vLLM [all] >= 0.6, < 0.9 ; python_version > '3.9'\n", ">=0.6,<0.9"),
+        ("requirements-gpu.txt", "vllm~=0.8.2\n", "~=0.8.2"),
+        ("requirements/serve.txt", "--extra-index-url x\nvllm!=0.23.0\n", "!=0.23.0"),
+        ("constraints.txt", "vllm==0.9.*\n", "==0.9.*"),
+        ("pyproject.toml", '[project]\ndependencies = ["vllm[flash]>=0.9", "x"]\n', ">=0.9"),
+        ("pyproject.toml", '[tool.poetry.dependencies]\nvllm = "==0.7"\n', "==0.7"),
+        ("setup.py", "setup(install_requires=['vllm<0.20'])\n", "<0.20"),
+        ("setup.cfg", "[options]\ninstall_requires =\n    vllm >=0.4\n", ">=0.4"),
+        ("environment.yml", "dependencies:\n  - pip:\n    - vllm==0.8.1\n", "==0.8.1"),
+        ("uv.lock", '[[package]]\nname = "vllm"\nversion = "0.8.4"\nsource = 1\n', "==0.8.4"),
+        ("poetry.lock", '[[package]]\nname = "vllm"\nversion = "0.9.0+cu1"\n', "==0.9.0+cu1"),
+        ("Pipfile.lock", '{"default": {"vllm": {"hashes": [], "version": "==0.6.0"}}}', "==0.6.0"),
+    ],
+)
+def test_what_a_file_says(tmp_path: Path, name: str, text: str, specifier: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    (found,) = find_releases(str(tmp_path))
+    assert (found.library, found.specifier, found.source) == ("vllm", specifier, name)
+    assert assumed_version(found.specifier, ()) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "my-vllm==1.0\n",
+        "vllm-flash-attn==2.6\n",
+        "# vllm==0.8\n",
+        "vllm @ git+https://x\n",
+        "vllm\n",
+    ],
+)
+def test_what_says_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "requirements.txt").write_text(text)
+    assert find_releases(str(tmp_path)) == ()
+
+
+def test_the_most_certain_comes_first(tmp_path: Path) -> None:
+    def found() -> str:
+        return " ".join(f"{r} {r.source}" for r in find_releases(str(tmp_path)))
+
+    write(tmp_path, requirements_txt="vllm>=0.6\n")
+    assert found() == "vllm>=0.6 requirements.txt"
+    metadata = tmp_path / ".venv/lib/python3.11/site-packages/vllm-0.8.2.dist-info"
+    metadata.mkdir(parents=True)
+    assert found() == "vllm 0.8.2 .venv"
+    write(tmp_path, requirements_txt="vllm==0.7.0\n")
+    assert found() == "vllm 0.7.0 requirements.txt"
+    write(tmp_path, uv_lock='name = "vllm"\nversion = "0.6.1"\n')
+    assert found() == "vllm 0.6.1 uv.lock"
+
+
+def test_the_installed_package(tmp_path: Path) -> None:
+    (tmp_path / "site/vllm-0.8.3.dist-info").mkdir(parents=True)
+    (tmp_path / "code").mkdir()
+    places = [str(tmp_path / "site")]
+    (found,) = find_releases(str(tmp_path / "code"), installed_in=places)
+    assert (str(found), found.source) == ("vllm 0.8.3", "the installed package")
+    (tmp_path / "code/requirements.txt").write_text("vllm>=0.20\n")
+    (found,) = find_releases(str(tmp_path / "code"), installed_in=places)
+    assert str(found) == "vllm>=0.20", "what is installed here is not what the project wants"
+
+
+def test_folders_are_asked_upwards_to_the_end_of_the_repository(tmp_path: Path) -> None:
+    write(tmp_path, requirements_txt="vllm==0.1\n", repo__requirements_txt="vllm==0.8.5\n")
+    inner = tmp_path / "repo/src/models"
+    inner.mkdir(parents=True)
+    assert [str(r) for r in find_releases(str(inner))] == ["vllm 0.8.5"]
+    (tmp_path / "repo/requirements.txt").unlink()
+    (tmp_path / "repo/.git").mkdir()
+    assert find_releases(str(inner)) == ()
+
+
+@pytest.mark.parametrize(
+    ("specifier", "function"),
+    [
+        ("==0.33.0", "rms_norm"),
+        ("==0.23.0", "rms_norm_llama"),
+        ("==0.23.1", "rms_norm"),
+        ("==0.8.5.post1", "rms_norm_llama"),
+        ("==0.8.5+cu121", "rms_norm_llama"),
+        ("==0.20", "rms_norm"),
+        ("<0.20", "rms_norm_llama"),
+        ("~=0.8.2", "rms_norm_llama"),
+        ("==0.8.*", "rms_norm_llama"),
+        (">=0.6", "rms_norm"),
+        (">=0.6,<0.24,!=0.23.0", "rms_norm"),
+    ],
+)
+def test_the_row_is_that_of_the_release(specifier: str, function: str) -> None:
+    op = lookup(NORM, (), (Release("vllm", specifier, "requirements.txt"),))
+    assert op is not None and op.equivalent == f"out = {function}(input, weight, epsilon)"
+
+
+def test_ops_that_a_release_does_not_have_are_still_known() -> None:
+    name = "vllm.pos_encoding_ops.rotary_embedding_neox"
+    assert lookup(name, (), (Release("vllm", "==0.33", "uv.lock"),)) is lookup(name)
+
+
+def test_every_library_that_rows_tell_apart_is_looked_for() -> None:
+    assert set(named_releases()) == set(LIBRARIES)
+    for specifiers in named_releases().values():
+        assert all(any(admits(s, v) for v in ("0.1", "0.23.0", "99")) for s in specifiers)
+
+
+def test_fixes_and_messages_follow_the_release(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(CODE)
+    texts = {}
+    for pinned in ("0.8.5", "0.33.0"):
+        (tmp_path / "requirements.txt").write_text(f"vllm=={pinned}\n")
+        config = load_config([str(tmp_path)])
+        (report,) = fix_paths([str(tmp_path)], config.options, config=config)
+        (finding,) = report.applied
+        assert finding.message.endswith(f"(As in vllm {pinned}, says requirements.txt.)")
+        texts[pinned] = report.text
+    assert "F.rms_norm(x, x.shape[-1:], self.weight, self.eps)" in texts["0.33.0"]
+    assert "F.rms_norm(x, x.shape[-1:], None, self.eps) * self.weight" in texts["0.8.5"]
+
+
+def test_without_a_release_the_newest_is_assumed_and_said_to_be() -> None:
+    (finding,) = check_text(CODE, "m.py", Options())
+    assert finding.message.endswith(
+        "(As in vllm>=0.20,!=0.23.0: nothing says which release is used, so the newest is assumed.)"
+    )
+
+
+def test_a_release_can_be_stated(tmp_path: Path) -> None:
+    path = tmp_path / "pyproject.toml"
+    path.write_text('[tool.trainify]\nreleases = ["vllm == 0.8.5"]\n')
+    (tmp_path / "requirements.txt").write_text("vllm==0.33.0\n")
+    (stated,) = load_config([str(tmp_path)]).options.releases
+    assert (str(stated), stated.source) == ("vllm 0.8.5", "pyproject.toml")
+    for wrong, message in [
+        ('["vllm"]', "'' is no version specifier"),
+        ('["vllm=0.8"]', "'=0.8' is no version specifier"),
+        ('["vlm==0.8"]', "no op differs between releases of 'vlm'; known are: vllm"),
+        ('"vllm==0.8"', "must be a list of strings"),
+    ]:
+        path.write_text(f"[tool.trainify]\nstrategy = 'flag'\nreleases = {wrong}\n")
+        with pytest.raises(ConfigError, match=message) as error:
+            load_config([str(tmp_path)])
+        assert error.value.line == 3
+
+
+def test_the_verdicts_are_about_the_row_that_was_used(tmp_path: Path) -> None:
+    from trainify.verify import jobs_of
+
+    options = Options(releases=(Release("vllm", "==0.8.5", "uv.lock"),))
+    (job,) = jobs_of(check_text(CODE, "m.py", options), options)
+    assert job.op.since == "vllm<0.20"
+    assert json.dumps(job.op.equivalent) == '"out = rms_norm_llama(input, weight, epsilon)"'
