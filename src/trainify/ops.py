@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ class Entry:
 
     ``confidence`` is *tested* where the equivalent is held against its definition and against
     finite differences, *researched* where the op's source was read, *unverified* where only its
-    name and signature were.
+    name and signature were, and *yours* where the configuration adds the op.
     """
 
     name: str
@@ -55,8 +55,10 @@ def family(op: FusedOp) -> str:
     return op.family or next((f for c in called if (f := _families().get(c))), "misc")
 
 
-def entries() -> Iterator[Entry]:
-    """Everything that is known, library by library; kernels that were not verified last."""
+def entries(own: Sequence[FusedOp] = ()) -> Iterator[Entry]:
+    """Everything that is known: one's own ops, library by library, kernels not verified last."""
+    for op in own:
+        yield replace(_entry(op.names[0].partition(".")[0], op), confidence="yours")
     for library, rows in by_library().items():
         for op in rows:
             yield _entry(library, op)
@@ -92,7 +94,9 @@ def _bare(name: str, kind: str, note: str, confidence: str) -> Entry:
     return Entry(name, (name,), library, kind, None, note, "", "", confidence, "")
 
 
-def search(pattern: str | None, library: str | None, kind: str | None) -> list[Entry]:
+def search(
+    pattern: str | None, library: str | None, kind: str | None, own: Sequence[FusedOp] = ()
+) -> list[Entry]:
     """The entries of which a name holds the pattern, of this library and family.
 
     Unverified kernels are many and left out unless something is asked for.
@@ -100,7 +104,7 @@ def search(pattern: str | None, library: str | None, kind: str | None) -> list[E
     asked = pattern or library or kind
     return [
         entry
-        for entry in entries()
+        for entry in entries(own)
         if (asked or entry.confidence != "unverified")
         and (not library or library in (entry.library, entry.name.partition(".")[0]))
         and (not kind or kind == entry.family)
@@ -131,9 +135,16 @@ def command(
 ) -> None:
     """List the fused ops that are known, and what each becomes.
 
-    PATTERN is part of a name, or a glob.  The full name of an op shows it in full.
+    PATTERN is part of a name, or a glob.  The full name of an op shows it in full.  Ops that the
+    configuration of the current folder adds come first.
     """
-    found = search(pattern, library, kind)
+    from .config import ConfigError, load_config
+
+    try:
+        own = load_config(["."]).options.ops
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    found = search(pattern, library, kind, own)
     exact = [entry for entry in found if pattern in entry.names]
     if style == "json":
         from .output.json import dump

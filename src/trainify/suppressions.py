@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .findings import Finding
@@ -17,16 +18,44 @@ _EVERY_RULE = ("",)  # a prefix of each code
 
 def comments(text: str) -> list[tuple[int, str]]:
     """Line number and text of every comment."""
+    return [(line, comment) for line, _, comment in _comments(text)]
+
+
+def _comments(text: str) -> list[tuple[int, int, str]]:
+    """Line, column (from 0, in characters) and text of every comment."""
     import tokenize
 
-    found: list[tuple[int, str]] = []
+    found: list[tuple[int, int, str]] = []
     try:
         for token in tokenize.generate_tokens(io.StringIO(text, newline=None).readline):
             if token.type == tokenize.COMMENT:
-                found.append((token.start[0], token.string.rstrip()))
+                found.append((*token.start, token.string.rstrip()))
     except (tokenize.TokenError, SyntaxError):  # what parses but does not tokenize is very rare
         pass
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """One comment that silences: what kind it is, where it stands, and which codes it names."""
+
+    kind: str
+    line: int
+    column: int
+    codes: tuple[str, ...]
+
+
+def directives(text: str) -> Iterator[Directive]:
+    """The directives in ``text``; one without codes silences every rule, whose prefix is empty."""
+    if "trainify:" not in text:
+        return
+    for line, column, comment in _comments(text):
+        for match in _DIRECTIVE.finditer(comment):
+            listed = match["codes"]
+            codes: tuple[str, ...] = _EVERY_RULE
+            if listed is not None:
+                codes = tuple(code.strip() for code in listed.split(",") if code.strip())
+            yield Directive(match["kind"], line, column + match.start(), codes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +76,12 @@ class Suppressions:
 
 
 def suppressions(text: str) -> Suppressions:
-    """Read the directives in ``text``; a bare ``ignore`` silences every rule."""
-    if "trainify:" not in text:
-        return Suppressions()
+    """What the directives in ``text`` silence."""
     in_file: tuple[str, ...] = ()
     on_line: defaultdict[int, tuple[str, ...]] = defaultdict(tuple)
-    for line, comment in comments(text):
-        for match in _DIRECTIVE.finditer(comment):
-            listed = match["codes"]
-            codes = (
-                _EVERY_RULE
-                if listed is None
-                else tuple(code.strip() for code in listed.split(",") if code.strip())
-            )
-            if match["kind"] == "ignore-file":
-                in_file += codes
-            else:
-                on_line[line] += codes
+    for each in directives(text):
+        if each.kind == "ignore-file":
+            in_file += each.codes
+        else:
+            on_line[each.line] += each.codes
     return Suppressions(in_file, dict(on_line))

@@ -79,3 +79,22 @@ def test_every_entry_has_a_place() -> None:
         assert entry.library
         assert entry.family or "backward" in entry.note
         assert entry.family != "misc" or entry.equivalent is None, entry.name
+
+
+def test_ops_of_ones_own_come_first(trainify, folder) -> None:
+    config = folder / "pyproject.toml"
+    config.write_text(
+        """
+[[tool.trainify.ops]]
+names = ["my_kernels.rms_norm"]
+schema = "rms_norm(Tensor x, Tensor weight, float eps) -> Tensor"
+equivalent = "rms_norm(x, weight, eps)"
+"""
+    )
+    first = trainify("ops", "rms_norm").output.splitlines()[1].split()
+    assert first[:2] == ["my_kernels.rms_norm", "my_kernels"] and "yours" in first
+    shown = trainify("ops", "my_kernels.rms_norm").output
+    assert "confidence yours" in shown and "def rms_norm(" in shown
+    config.write_text(config.read_text().replace("names", "name"))
+    done = trainify("ops")
+    assert done.exit_code == 2 and "pyproject.toml:3" in done.output

@@ -229,7 +229,7 @@ def flag_edit(module: ModuleFacts, changes: Sequence[Change], flag: str) -> Edit
     first, last = block[start], changes[-1].statements[-1]
     for statement in (first, last):
         if not layout.owns_lines(module, statement):
-            raise CannotPlace("several statements share its line")
+            raise CannotPlace("it shares its line with other code")
     ind, unit, newline = module.indentation(first), module.indent_unit, module.newline
     limit = layout.width(module)
     lines = layout.fit(f"if {condition(module, changes, flag)}:", ind, unit, limit)
@@ -251,7 +251,7 @@ def replace_edits(module: ModuleFacts, changes: Sequence[Change]) -> list[Edit]:
     for change in changes:
         first, last = change.first, change.statements[-1]
         if not layout.owns_lines(module, first) or not layout.owns_lines(module, last):
-            raise CannotPlace("several statements share its line")
+            raise CannotPlace("it shares its line with other code")
         ind = module.indentation(first)
         lines: list[str] = []
         for line in change.lines:
@@ -264,7 +264,7 @@ def replace_edits(module: ModuleFacts, changes: Sequence[Change]) -> list[Edit]:
 def _deletion(module: ModuleFacts, statement: ast.stmt) -> Edit:
     """Delete a statement with its line; a comment on the line stays, on a line of its own."""
     if not layout.owns_lines(module, statement):
-        raise CannotPlace("several statements share its line")
+        raise CannotPlace("it shares its line with other code")
     end = layout.line_end(module, statement)
     if module.text[module.end(statement) : end].strip():
         rest = module.text[module.end(statement) : end]
