@@ -57,9 +57,6 @@ UNSOLVED = frozenset(
     flash-attn-custom-op-no-autograd
     fp8-scaled-mm-lora
     frozen-backbone-inference-mode-head
-    frozen-llm-under-no-grad-blocks-projector
-    grad-gated-on-self-training
-    kv-cache-update-no-grad
     layernorm-kernel-lora-zero-learning
     leaf-embeds-inplace-add
     learned-attn-bias-flash-op

@@ -10,24 +10,13 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from .grad_mode import no_grad_scope
 from .names import self_name
 from .trainable import holds_weights, returns_numbers
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
 
-NO_GRAD = (
-    "torch.no_grad",
-    "torch.inference_mode",
-    "torch.autograd.no_grad",
-    "torch.autograd.inference_mode",
-    "torch.autograd.grad_mode.no_grad",
-    "torch.autograd.grad_mode.inference_mode",
-    "torch.set_grad_enabled",
-    "torch.autograd.set_grad_enabled",
-    "torch.autograd.grad_mode.set_grad_enabled",
-)
-_NO_GRAD_NAMES = frozenset(name.rpartition(".")[2] for name in NO_GRAD)
 _KERNEL_DECORATORS = (
     "torch.library.custom_op",
     "torch.library.register_fake",
@@ -132,26 +121,6 @@ def implies_unwanted(module: ModuleFacts, test: ast.expr, value: bool, depth: in
         if isinstance(test.func, ast.Attribute) and test.func.attr == "is_inference":
             return value
     return False
-
-
-def no_grad_scope(module: ModuleFacts, node: ast.expr, at: ast.stmt | None = None) -> bool:
-    """Whether a context manager or decorator switches gradients off, always.
-
-    ``at`` is the ``with`` statement or the decorated function.
-    """
-    call = node if isinstance(node, ast.Call) else None
-    function = call.func if call is not None else node
-    if isinstance(function, ast.Attribute) and function.attr not in _NO_GRAD_NAMES:
-        return False  # most decorators and contexts; an alias is a bare name
-    names = {t.name for t in module.resolve(function, at)}
-    if names.isdisjoint(NO_GRAD):
-        return False
-    mode = None
-    if call is not None:
-        mode = call.args[0] if call.args else next((k.value for k in call.keywords), None)
-    if any(name.endswith("set_grad_enabled") for name in names):
-        return isinstance(mode, ast.Constant) and mode.value is False
-    return mode is None or (isinstance(mode, ast.Constant) and mode.value is True)
 
 
 def is_forward(function: FunctionNode) -> bool:

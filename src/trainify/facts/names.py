@@ -288,6 +288,10 @@ class Names:
         """The bindings that a name can have where it stands."""
         return self._visible(node.id, self.scope_of(node))
 
+    def visible_at(self, name: str, at: ast.AST) -> list[Binding]:
+        """The bindings that a name can have at some place of the file."""
+        return self._visible(name, self.scope_of(at))
+
     def _visible(self, name: str, scope: _Scope) -> list[Binding]:
         current: ast.AST = scope
         while True:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from .frozen import is_frozen
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -50,6 +53,86 @@ def makes_weights(module: ModuleFacts, call: ast.Call) -> bool:
         target.name.startswith("torch.nn.") and _WITH_WEIGHTS.search(target.name[9:])
         for target in module.resolve(call.func)
     )
+
+
+def submodules(module: ModuleFacts, cls: ast.ClassDef) -> dict[str, list[ast.expr]]:
+    """The attributes of a class that hold modules or parameters, with what makes them."""
+    found: dict[str, list[ast.expr]] = {}
+    for statement in module.statements:
+        if not isinstance(statement, ast.Assign):
+            continue
+        function = module.function(statement)
+        if function is None or module.method_class(function) is not cls:
+            continue
+        for target in statement.targets:
+            for name, value in _attribute_values(target, statement.value):
+                if any(isinstance(n, ast.Call) and _makes_module(module, n) for n in _made(value)):
+                    found.setdefault(name, []).append(value)
+    return found
+
+
+def _attribute_values(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """``self.a = v``, ``self.a, self.b = v, w``, ``self.a, self.b = (v for _ in range(2))``."""
+    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+        yield target.attr, value
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        for i, element in enumerate(target.elts):
+            if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+                yield from _attribute_values(element, value.elts[i])
+            elif isinstance(value, (ast.GeneratorExp, ast.ListComp)):
+                yield from _attribute_values(element, value.elt)
+
+
+def _made(value: ast.expr) -> Iterator[ast.expr]:
+    """A constructor, below calls on what it makes: ``Linear(8, 8).to(device)``."""
+    yield value
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        value = value.func.value
+        yield value
+
+
+_LEFT_ALONE = re.compile(
+    r"self\.(\w+)\s*=[^=\n][^\n]*\.eval\(\)"
+    r"|(?:freeze\w*|set_requires_grad|disabled?_\w+)\(\s*self\.(\w+)"
+)
+_ALL_FROZEN = re.compile(
+    r"self\.requires_grad_\(\s*(?:requires_grad=)?False|freeze\w*\(\s*self\s*[,)]"
+    r"|\bfor [^\n:]+ in self\.(?:named_)?parameters\(\)[^\n]*:\s*"
+    r"[^\n]*requires_grad(?:_\(|\s*=)\s*False"
+)
+
+
+def is_reference(name: str) -> bool:
+    """Whether a name is that of something which is not trained: a teacher, a table, a metric."""
+    return bool(_NOT_TRAINED.search(name))
+
+
+def trained_submodules(module: ModuleFacts, cls: ast.ClassDef) -> frozenset[str]:
+    """The attributes of a class that hold something to train, as far as it shows."""
+    if _NOT_TRAINED.search(cls.name):
+        return frozenset()
+    text = module.source(cls)
+    if _ALL_FROZEN.search(text):
+        return frozenset()
+    left_alone = {name for match in _LEFT_ALONE.finditer(text) for name in match.groups()}
+    return frozenset(
+        name
+        for name, values in submodules(module, cls).items()
+        if name not in left_alone
+        and not is_reference(name)
+        and not any(_is_loaded(module, value) for value in values)
+        and not is_frozen(module, cls, name)
+    )
+
+
+def _is_loaded(module: ModuleFacts, value: ast.expr) -> bool:
+    """Whether a module comes with its weights: such a one is often left as it is."""
+    return bool(_LOADS.search(module.source(value)))
+
+
+_LOADS = re.compile(
+    r"from_pretrained|pretrained\s*=\s*True|\.load\(|create_model|weights\s*=|\.eval\(\)"
+)
 
 
 def _makes_module(module: ModuleFacts, call: ast.Call) -> bool:

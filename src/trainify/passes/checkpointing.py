@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.frozen import freezes, is_false, is_frozen
-from ..facts.guards import gradient_unwanted, no_grad_scope
+from ..facts.grad_mode import no_grad_scope
+from ..facts.guards import gradient_unwanted
 from ..facts.layers import made_by
 from ..facts.names import is_none, parameters, self_name
 from ..findings import STRATEGIES, Edit, Finding, Fix

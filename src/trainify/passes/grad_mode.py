@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.grad_mode import no_grad_scope
 from ..facts.guards import (
     gradient_unwanted,
     inference_entries,
     is_forward,
-    no_grad_scope,
     runs_model,
 )
 from ..facts.names import self_name

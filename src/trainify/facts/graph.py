@@ -1,0 +1,335 @@
+"""What a value's autograd graph would be made of: back from a loss or a result, over definitions.
+
+Nothing is run, so this is what may flow, judged name by name: an answer "nothing but this leads
+there" can be trusted, an answer "this leads there" is a guess.
+"""
+
+from __future__ import annotations
+
+import ast
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from .grad_mode import Scope, decorator_scope, own_nodes, scope_inside
+from .names import self_name
+from .trainable import returns_numbers
+
+if TYPE_CHECKING:
+    from .flow import Definition
+    from .module import FunctionNode, ModuleFacts
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_METADATA = frozenset(
+    "shape dtype device ndim requires_grad grad grad_fn is_cuda layout itemsize training".split()
+)
+_ABOUT = frozenset(
+    "size dim numel stride is_contiguous zeros_like ones_like full_like rand_like randn_like "
+    "empty_like new_zeros new_ones new_full new_empty element_size get_device data_ptr".split()
+)
+_DETACHING = frozenset(
+    "detach detach_ item numpy tolist argmax argmin argsort nonzero multinomial bincount "
+    "bernoulli eq ne gt lt ge le logical_not logical_and logical_or isnan isinf long int short "
+    "bool byte searchsorted bucketize count_nonzero from_numpy tensor array asarray".split()
+)
+_ABOUT_BUILTINS = frozenset("len range isinstance str repr type print hasattr id".split())
+_DETACHING_BUILTINS = frozenset({"int", "float", "bool"})
+_MAX_STEPS = 16
+_WRITING = frozenset(
+    "append extend insert add update setdefault appendleft put register_hook".split()
+)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where a graph ends: in a scope, or at a call that leaves it (``detach``, ``argmax``)."""
+
+    node: ast.expr
+    scope: Scope | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A call, or a name that comes from outside, on the way to a value.
+
+    ``cut`` is the cut nearest to the value; ``through`` the call, nearest to ``node``, that the
+    value goes through where gradients are still recorded.
+    """
+
+    node: ast.expr
+    at: ast.stmt
+    cut: Cut | None
+    through: ast.Call | None
+
+
+class Graph:
+    """The ways that lead to values of one function, or of a module's top level."""
+
+    def __init__(self, module: ModuleFacts, function: FunctionNode | ast.Module) -> None:
+        # Without a cycle, a file's facts are freed as soon as the file is done.
+        self.module: ModuleFacts = weakref.proxy(module)
+        self.function = function
+        self.me = self_name(function)
+        self._flow = module.flow(function)
+        self._steps: list[Step] = []
+        self._seen: set[tuple[int, int, int, int]] = set()
+
+    def back_from(self, values: Iterable[tuple[ast.expr, ast.stmt]]) -> list[Step]:
+        """Every step on the ways to some values; each comes with its statement."""
+        self._steps, self._seen = [], set()
+        for value, at in values:
+            self._visit(value, at, self._cut_at(at, None), None)
+        return self._steps
+
+    # -- expressions ----------------------------------------------------------------------------
+
+    def _visit(
+        self, node: ast.expr, at: ast.stmt, cut: Cut | None, through: ast.Call | None
+    ) -> None:
+        key = id(node), id(at), id(cut.node) if cut else 0, id(through)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        if isinstance(node, ast.Name):
+            self._name(node, at, cut, through)
+        elif isinstance(node, ast.Attribute):
+            self._attribute(node, at, cut, through)
+        elif isinstance(node, ast.Call):
+            self._call(node, at, cut, through)
+        elif isinstance(node, ast.Compare):
+            self._detached(node, [node.left, *node.comparators], at, cut, through)
+        elif isinstance(node, ast.Subscript):
+            self._visit(node.value, at, cut, through)
+        elif isinstance(node, ast.IfExp):
+            self._visit(node.body, at, cut, through)
+            self._visit(node.orelse, at, cut, through)
+        elif not isinstance(node, (ast.Lambda, ast.Constant, ast.JoinedStr)):
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.expr):
+                    self._visit(child, at, cut, through)
+                elif isinstance(child, ast.comprehension):
+                    self._visit(child.iter, at, cut, through)
+
+    def _detached(
+        self,
+        node: ast.expr,
+        parts: Iterable[ast.expr],
+        at: ast.stmt,
+        cut: Cut | None,
+        through: ast.Call | None,
+    ) -> None:
+        """Behind a call that leaves the graph; what a scope has cut as well is meant so."""
+        if cut is not None and cut.scope is not None:
+            return
+        for part in parts:
+            self._visit(part, at, cut or Cut(node), through)
+
+    def _attribute(
+        self, node: ast.Attribute, at: ast.stmt, cut: Cut | None, through: ast.Call | None
+    ) -> None:
+        if node.attr in _METADATA:
+            return
+        if isinstance(node.value, ast.Name) and node.value.id == self.me:
+            self._steps.append(Step(node, at, cut, through))
+        elif node.attr == "data":
+            self._detached(node, [node.value], at, cut, through)
+        else:
+            self._visit(node.value, at, cut, through)
+
+    def _call(
+        self, node: ast.Call, at: ast.stmt, cut: Cut | None, through: ast.Call | None
+    ) -> None:
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else None
+        parts = [*node.args, *(k.value for k in node.keywords)]
+        if isinstance(function, ast.Attribute) and not self._is_callee(function.value):
+            parts.append(function.value)
+        elif not isinstance(function, (ast.Name, ast.Attribute)):
+            parts.append(function)
+        if isinstance(function, ast.Name):
+            if function.id in _ABOUT_BUILTINS:
+                return
+            if function.id in _DETACHING_BUILTINS:
+                self._detached(node, parts, at, cut, through)
+                return
+        if name in _ABOUT:
+            return
+        if name in _DETACHING:
+            self._detached(node, parts, at, cut, through)
+            return
+        self._steps.append(Step(node, at, cut, through))
+        callee = self.callee(node)
+        if callee is not None and cut is None:
+            if returns_numbers(callee):
+                cut = Cut(node)
+            elif (scope := scope_of_results(self.module, callee)) is not None:
+                cut = Cut(node, scope)
+        if cut is None:
+            through = node
+        for part in parts:
+            self._visit(part, at, cut, through)
+
+    def _is_callee(self, node: ast.expr) -> bool:
+        """Whether ``node.f(...)`` calls something of a module or of ``self``, not of a value."""
+        while isinstance(node, (ast.Attribute, ast.Subscript)):
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return False
+        if node.id == self.me:
+            return True
+        return any(b.qualified is not None for b in self.module.names.visible(node))
+
+    # -- names ----------------------------------------------------------------------------------
+
+    def _name(
+        self, node: ast.Name, at: ast.stmt, cut: Cut | None, through: ast.Call | None
+    ) -> None:
+        reaching = self._flow.reaching(node.id, at)
+        if not reaching or any(d.is_parameter for d in reaching):
+            self._steps.append(Step(node, at, cut, through))
+        for definition in reaching:
+            for value in _values(definition):
+                statement = definition.statement
+                assert statement is not None
+                self._visit(value, statement, self._cut_at(statement, cut), through)
+        for statement, value in self._writes.get(node.id, ()):
+            self._visit(value, statement, self._cut_at(statement, cut), through)
+
+    def _cut_at(self, statement: ast.stmt, cut: Cut | None) -> Cut | None:
+        """The cut for what a statement computes, on a way that is cut already or not."""
+        if cut is not None:
+            return cut
+        scope = scope_inside(self.module, statement, self.function)
+        return Cut(scope.node, scope) if scope is not None else None
+
+    @cached_property
+    def _writes(self) -> dict[str, list[tuple[ast.stmt, ast.expr]]]:
+        """What is written into a name: ``x += v``, ``x[i] = v``, ``x.append(v)``, ``x.add_(v)``."""
+        found: dict[str, list[tuple[ast.stmt, ast.expr]]] = {}
+        for node in own_nodes(self.function):
+            if isinstance(node, ast.stmt):
+                for name, value in _written(node):
+                    found.setdefault(name, []).append((node, value))
+        return found
+
+    def attribute(self, node: ast.expr, at: ast.stmt) -> str | None:
+        """The attribute of ``self`` that a callee or a value comes from, loops looked through.
+
+        ``self.layers`` in ``for layer in self.layers: x = layer(x)``.
+        """
+        for _ in range(_MAX_STEPS):
+            if isinstance(node, ast.Call):
+                looped = isinstance(node.func, ast.Name) and node.func.id in ("enumerate", "zip")
+                node = node.args[0] if looped and node.args else node.func
+            elif isinstance(node, ast.Attribute):
+                if isinstance(node.value, ast.Name) and node.value.id == self.me:
+                    return node.attr
+                node = node.value
+            elif isinstance(node, ast.Subscript):
+                node = node.value
+            elif isinstance(node, ast.Name):
+                reaching = self._flow.reaching(node.id, at)
+                definition = next(iter(reaching)) if len(reaching) == 1 else None
+                value = next(_values(definition), None) if definition is not None else None
+                if definition is None or definition.statement is None or value is None:
+                    return None
+                node, at = value, definition.statement
+            else:
+                return None
+        return None
+
+    # -- functions ------------------------------------------------------------------------------
+
+    def callee(self, call: ast.Call) -> FunctionNode | None:
+        """The function of this file that a call runs, where that is clear."""
+        function = call.func
+        if isinstance(function, ast.Name):
+            nodes = [b.node for b in self.module.names.visible(function)]
+            if len(nodes) == 1 and isinstance(nodes[0], _FUNCTIONS):
+                return nodes[0]
+            return None
+        if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
+            return None
+        same = [f for f in self.module.functions if f.name == function.attr]
+        if function.value.id == self.me:
+            cls = self.module.names.self_class(function.value)
+            own = [f for f in same if self.module.method_class(f) is cls]
+            return own[0] if len(own) == 1 else None
+        methods = [f for f in same if self.module.method_class(f) is not None]
+        if len(methods) != 1 or self._is_callee(function.value):
+            return None
+        return methods[0]
+
+
+def scope_of_results(module: ModuleFacts, function: FunctionNode) -> Scope | None:
+    """The scope that everything a function returns is computed in."""
+    scope = decorator_scope(module, function)
+    if scope is not None:
+        return scope
+    returns = [n for n in own_nodes(function) if isinstance(n, ast.Return) and n.value is not None]
+    scopes = [scope_inside(module, node, function) for node in returns]
+    return scopes[0] if scopes and all(s is not None for s in scopes) else None
+
+
+def results(function: FunctionNode) -> Iterator[tuple[ast.expr, ast.stmt]]:
+    """The values that a function returns or yields."""
+    for node in own_nodes(function):
+        if isinstance(node, ast.Return) and node.value is not None:
+            yield node.value, node
+
+
+def effects(function: FunctionNode) -> Iterator[tuple[ast.expr, ast.stmt]]:
+    """Values that leave a function in other ways: stored, passed on, seen by inner functions."""
+    for node in own_nodes(function):
+        if isinstance(node, ast.Assign):
+            if any(isinstance(t, ast.Attribute) for t in node.targets):
+                yield node.value, node
+        elif isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Await)):
+            yield node.value, node
+        elif isinstance(node, ast.Expr) and isinstance(node.value, (ast.Yield, ast.YieldFrom)):
+            if node.value.value is not None:
+                yield node.value.value, node
+        elif isinstance(node, _FUNCTIONS):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
+                    yield inner, node
+
+
+def _values(definition: Definition) -> Iterator[ast.expr]:
+    """The expressions that a definition takes its value from."""
+    statement = definition.statement
+    if definition.value is not None:
+        yield definition.value
+    elif isinstance(statement, (ast.For, ast.AsyncFor)):
+        yield statement.iter
+    elif isinstance(statement, (ast.With, ast.AsyncWith)):
+        yield from (item.context_expr for item in statement.items)
+    elif isinstance(statement, ast.Assign):
+        yield statement.value
+
+
+def _written(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(statement, ast.AugAssign):
+        name = _base(statement.target)
+        if name is not None:
+            yield name, statement.value
+    elif isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            if isinstance(target, ast.Subscript) and (name := _base(target)) is not None:
+                yield name, statement.value
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call = statement.value
+        if isinstance(call.func, ast.Attribute):
+            attr = call.func.attr
+            name = _base(call.func.value)
+            if name is not None and (attr in _WRITING or attr.endswith("_")):
+                for value in (*call.args, *(k.value for k in call.keywords)):
+                    yield name, value
+
+
+def _base(node: ast.expr) -> str | None:
+    while isinstance(node, (ast.Subscript, ast.Attribute)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None

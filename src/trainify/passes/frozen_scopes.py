@@ -1,0 +1,297 @@
+"""TRN206: a scope that stands between what is to be trained and the loss."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..facts import ModuleFacts
+from ..facts.frozen import is_frozen
+from ..facts.grad_bytes import Mention, mentions
+from ..facts.grad_mode import Scope, decorator_scope, scope_inside
+from ..facts.graph import Graph, Step, effects, results
+from ..facts.guards import gradient_unwanted, implies_unwanted, is_forward
+from ..facts.trainable import returns_numbers, submodules, trained_submodules
+from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
+from . import Needle, Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+    from ..facts.module import FunctionNode
+
+RULES = (
+    Rule(
+        code="TRN206",
+        name="scope-before-loss",
+        summary="What is to be trained reaches the loss only through a scope without gradients.",
+        why=(
+            "no_grad does not freeze a module: it cuts off everything in front of it. A projector "
+            "before a frozen language model, or the keys before a cache, get no gradient at all. "
+            "requires_grad_(False) freezes, and lets gradients through."
+        ),
+        before="""\
+import torch
+from torch import nn
+
+
+class Captioner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.projector = nn.Linear(8, 8)
+        self.llm = nn.Linear(8, 100).requires_grad_(False)
+
+    def forward(self, image):
+        tokens = self.projector(image)
+        with torch.no_grad():
+            return self.llm(tokens)
+""",
+        after="""\
+import torch
+from torch import nn
+
+
+class Captioner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.projector = nn.Linear(8, 8)
+        self.llm = nn.Linear(8, 100).requires_grad_(False)
+
+    def forward(self, image):
+        tokens = self.projector(image)
+        return self.llm(tokens)
+""",
+    ),
+)
+
+_WORKS = re.compile(rb"\bself\.[\w.\[\]]+\(|\breturn\b")
+_GIVES = re.compile(rb"\b(?:return|yield)\b")
+_NOT_USED = (b"forward", b"generate", b"_init", b"init_", b"reset_", b"evaluate", b"get_")
+
+
+def _may_concern(data: bytes) -> bool:
+    """Whether a forward has a scope, or uses what a function with a mode on it gives back."""
+    found = mentions(data)
+    if not found or b"def forward" not in data:
+        return False
+    return any(_matters(data, mention) for mention in found)
+
+
+def _matters(data: bytes, mention: Mention) -> bool:
+    in_forward = mention.function.startswith(b"forward")
+    if mention.kind == "with" and in_forward:
+        return b"training" in mention.before or _WORKS.search(mention.block) is not None
+    if mention.kind == "with":
+        return _GIVES.search(mention.block) is not None and _is_used(data, mention.function)
+    if mention.kind == "statement":
+        if in_forward:
+            return b" = " in mention.line
+        return mention.line.startswith(b"return") and _is_used(data, mention.function)
+    return mention.kind == "decorator" and _is_used(data, mention.function)
+
+
+def _is_used(data: bytes, name: bytes) -> bool:
+    """Whether the result of a function that may be part of a forward is used in the file."""
+    if not name or name.startswith(_NOT_USED):
+        return False
+    return re.search(rb"(?:=|return|with|\()[^\n#]*\b" + name + rb"\(", data) is not None
+
+
+NEEDLES: tuple[Needle, ...] = (_may_concern,)
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    for function in module.functions:
+        if is_forward(function):
+            yield from _cut_off(module, function)
+            yield from _gated(module, function)
+
+
+# -- a scope on the only way ----------------------------------------------------------------------
+
+
+def _cut_off(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
+    """Scopes that something computed with gradients has to pass, in one forward."""
+    cls = module.method_class(function)
+    if cls is None or decorator_scope(module, function) or returns_numbers(function):
+        return
+    trained = trained_submodules(module, cls)
+    if not trained:
+        return
+    graph = Graph(module, function)
+    steps = graph.back_from([*results(function), *effects(function)])
+    cut: dict[str, Step] = {}
+    learning: set[str] = set()
+    for step in steps:
+        name = graph.attribute(step.node, step.at)
+        if name not in trained or scope_inside(module, step.at, function):
+            continue
+        if step.cut is not None and step.cut.scope is not None:
+            cut.setdefault(name, step)
+        else:
+            learning.add(name)
+    by_scope: dict[ast.stmt, list[str]] = {}
+    scopes: dict[ast.stmt, Scope] = {}
+    for name, step in cut.items():
+        assert step.cut is not None and step.cut.scope is not None
+        owner = step.cut.scope.owner
+        place = owner if step.cut.node is step.cut.scope.node else step.cut.node
+        if name not in learning and not gradient_unwanted(module, place):
+            by_scope.setdefault(owner, []).append(name)
+            scopes[owner] = step.cut.scope
+    for owner, names in by_scope.items():
+        yield _finding(module, graph, function, steps, scopes[owner], sorted(names))
+
+
+def _finding(
+    module: ModuleFacts,
+    graph: Graph,
+    function: FunctionNode,
+    steps: list[Step],
+    scope: Scope,
+    names: list[str],
+) -> Finding:
+    cls = module.method_class(function)
+    assert cls is not None
+    text = module.source(scope.node)
+    listed = ", ".join(f"`self.{name}`" for name in names)
+    verb = "reaches" if len(names) == 1 else "reach"
+    what = f"`{text}`"
+    if isinstance(scope.owner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        what = f"`{scope.owner.name}`, which runs under {what}"
+    message = (
+        f"{listed} {verb} the result of `{cls.name}.{function.name}` only through {what}, and "
+        "so learns nothing."
+    )
+    message = message if len(names) == 1 else message.replace("so learns", "so learn")
+    fix = _fix(module, graph, function, steps, scope)
+    fixes = dict.fromkeys(STRATEGIES, fix) if fix is not None else {}
+    return module.finding("TRN206", message, scope.node, fixes)
+
+
+def _fix(
+    module: ModuleFacts, graph: Graph, function: FunctionNode, steps: list[Step], scope: Scope
+) -> Fix | None:
+    from ..rewrite import scopes as rewrite
+
+    text = module.source(scope.node)
+    owner = scope.owner
+    if isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        removal = rewrite.without_decorator(module, scope.node)
+        if removal is None:
+            return None
+        look_at = f"whoever else calls {owner.name} now records a graph there"
+        return Fix(f"Take @{text} off {owner.name}", (removal,), Safety.UNSAFE, look_at)
+    inside = [s for s in steps if s.cut is not None and s.cut.scope == scope]
+    towards = [s for s in graph.back_from(results(function)) if s.cut and s.cut.scope == scope]
+    if isinstance(owner, (ast.With, ast.AsyncWith)):
+        needed = [
+            statement
+            for statement in owner.body
+            if isinstance(statement, ast.Return)
+            or any(
+                step.at is statement or statement in module.ancestors(step.at)
+                for step in towards or inside
+            )
+        ]
+        if len(needed) == len(owner.body):
+            edits = rewrite.unwrapped(module, owner, scope.node)
+        else:
+            edits = rewrite.lifted(module, owner, needed) or []
+    else:
+        removal = rewrite.without_statement(module, owner)
+        edits = [] if removal is None else [removal]
+    if not edits:
+        return None
+    used = {
+        graph.attribute(s.node, s.at)
+        for s in inside
+        if scope_inside(module, s.at, graph.function) == scope
+    }
+    cls = module.method_class(function)
+    assert cls is not None
+    thawed = [n for n in submodules(module, cls) if n in used and not is_frozen(module, cls, n)]
+    title = f"Compute it outside {text}"
+    if not thawed:
+        return Fix(title, tuple(edits))
+    listed = ", ".join(f"self.{name}" for name in thawed)
+    look_at = f"{listed} can learn too now: requires_grad_(False) is what freezes"
+    return Fix(title, tuple(edits), Safety.UNSAFE, look_at)
+
+
+# -- a scope behind self.training -----------------------------------------------------------------
+
+
+def _gated(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
+    """``if self.training: y = f(x)``, else the same under ``no_grad``."""
+    for node in ast.walk(function):
+        if not isinstance(node, ast.If) or "training" not in module.source(node.test):
+            continue
+        recording, scoped = _arms(module, node)
+        scope = scoped[0] if len(scoped) == 1 else None
+        if not isinstance(scope, ast.With) or len(scope.items) != 1:
+            continue
+        entered = scope_inside(module, scope.body[0], function)
+        if entered is None or entered.owner is not scope or not _same(recording, scope.body):
+            continue
+        text = module.source(entered.node)
+        message = (
+            f"Outside of training the same work runs under `{text}`: `training` is about dropout, "
+            "and a frozen part in eval mode still has to pass gradients on."
+        )
+        edits = _ungated(module, node, scope, recording)
+        fixes = {}
+        if edits:
+            look_at = "evaluation that counted on this needs a no_grad of its own"
+            fix = Fix("Do it once, for both", tuple(edits), Safety.UNSAFE, look_at)
+            fixes = dict.fromkeys(STRATEGIES, fix)
+        yield module.finding("TRN206", message, entered.node, fixes)
+
+
+def _arms(module: ModuleFacts, node: ast.If) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """The statements for training, and those for the rest of the time."""
+    rest = node.orelse
+    if not rest and isinstance(node.body[-1], ast.Return):
+        block = module.block(node)
+        rest = block[block.index(node) + 1 :]
+    if implies_unwanted(module, node.test, False):
+        return node.body, rest
+    if implies_unwanted(module, node.test, True):
+        return rest, node.body
+    return [], []
+
+
+def _same(left: list[ast.stmt], right: list[ast.stmt]) -> bool:
+    return bool(left) and [ast.dump(s) for s in left] == [ast.dump(s) for s in right]
+
+
+def _ungated(
+    module: ModuleFacts, node: ast.If, scope: ast.With, recording: list[ast.stmt]
+) -> list[Edit]:
+    """Keep the arm that records, one level out, in place of both."""
+    from ..rewrite import layout
+    from ..rewrite.scopes import end_line
+
+    first, last = recording[0], recording[-1]
+    whole_end = max(end_line(node), end_line(scope), end_line(last))
+    lone = not isinstance(module.parent(node), ast.If) or module.line_text(
+        node.lineno
+    ).lstrip().startswith("if")
+    if not lone or not all(layout.owns_lines(module, s) for s in (node, scope, first, last)):
+        return []
+    if first.lineno == node.lineno:
+        return []
+    outer, inner = module.indentation(node), module.indentation(first)
+    unit = inner[len(outer) :] if inner.startswith(outer) else ""
+    start = first.lineno
+    while start > node.lineno + 1 and module.line_text(start - 1).lstrip().startswith("#"):
+        start -= 1
+    edits = [Edit(module.line_starts[node.lineno - 1], module.line_starts[start - 1], "")]
+    edits += layout.dedent_edits(module, start, end_line(last), unit) if unit else []
+    if end_line(last) < whole_end:
+        stop = len(module.text)
+        if whole_end < len(module.line_starts):
+            stop = module.line_starts[whole_end]
+        edits.append(Edit(module.line_starts[end_line(last)], stop, ""))
+    return edits

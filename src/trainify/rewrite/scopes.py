@@ -1,0 +1,144 @@
+"""Moving grad modes: off a function, onto another, out of a ``with``, or to another mode."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..facts import ModuleFacts
+from ..findings import Edit
+from . import layout
+
+if TYPE_CHECKING:
+    from ..facts.module import FunctionNode
+
+
+def end_line(statement: ast.stmt) -> int:
+    assert statement.end_lineno is not None
+    return statement.end_lineno
+
+
+# -- decorators -----------------------------------------------------------------------------------
+
+
+def without_decorator(module: ModuleFacts, decorator: ast.expr) -> Edit | None:
+    """Delete the line of a decorator; None where it shares its lines with something."""
+    first, last = decorator.lineno, decorator.end_lineno
+    assert last is not None
+    start = module.line_starts[first - 1]
+    end = module.line_starts[last] if last < len(module.line_starts) else len(module.text)
+    before = module.text[start : module.start(decorator)].strip()
+    after = module.text[module.end(decorator) : end].strip()
+    return Edit(start, end, "") if before == "@" and not after else None
+
+
+def with_decorator(module: ModuleFacts, function: FunctionNode, text: str) -> Edit:
+    """Put a decorator right above ``def``, below the ones that are there."""
+    start = module.line_starts[function.lineno - 1]
+    return Edit(start, start, f"{module.indentation(function)}@{text}{module.newline}")
+
+
+def can_decorate(function: FunctionNode) -> bool:
+    """Whether a scope as a decorator holds while the function runs: not for a coroutine."""
+    return not isinstance(function, ast.AsyncFunctionDef)
+
+
+# -- statements -----------------------------------------------------------------------------------
+
+
+def without_statement(module: ModuleFacts, statement: ast.stmt) -> Edit | None:
+    """Delete a statement with its lines, and one of two gaps that would be left around it.
+
+    None where it shares its lines, or is all that its block holds.
+    """
+    if not layout.owns_lines(module, statement) or len(module.block(statement)) < 2:
+        return None
+    first, last = statement.lineno, end_line(statement)
+    start = module.line_starts[first - 1]
+    at_top = first == 1 or not module.line_text(first - 1).strip()
+    while at_top and last < len(module.line_starts) and not module.line_text(last + 1).strip():
+        last += 1
+        if last == len(module.line_starts):
+            break
+    end = module.line_starts[last] if last < len(module.line_starts) else len(module.text)
+    return Edit(start, end, "")
+
+
+def unwrapped(module: ModuleFacts, scope: ast.With | ast.AsyncWith, node: ast.expr) -> list[Edit]:
+    """Take a mode away from a ``with``: the whole statement, or one of several items.
+
+    An empty list where the lines do not allow it.
+    """
+    if len(scope.items) > 1:
+        return _without_item(module, scope, node)
+    return lifted(module, scope, scope.body) or []
+
+
+def _without_item(
+    module: ModuleFacts, scope: ast.With | ast.AsyncWith, node: ast.expr
+) -> list[Edit]:
+    i = next(i for i, item in enumerate(scope.items) if item.context_expr is node)
+    item = scope.items[i]
+    if item.optional_vars is not None:
+        return []
+    if i + 1 < len(scope.items):
+        return [Edit(module.start(node), module.start(scope.items[i + 1].context_expr), "")]
+    before = scope.items[i - 1]
+    return [Edit(module.end(before.optional_vars or before.context_expr), module.end(node), "")]
+
+
+def lifted(
+    module: ModuleFacts, scope: ast.With | ast.AsyncWith, needed: Sequence[ast.stmt]
+) -> list[Edit] | None:
+    """Take some statements out of a ``with``, order and comments kept; the others stay in it."""
+    if not layout.owns_lines(module, scope) or scope.body[0].lineno == scope.lineno:
+        return None
+    item = scope.items[0]
+    if len(scope.items) > 1 or item.optional_vars is not None:
+        return None
+    outer, inner = module.indentation(scope), module.indentation(scope.body[0])
+    if not inner.startswith(outer):
+        return None
+    unit = inner[len(outer) :]
+    head_start = module.line_starts[scope.lineno - 1]
+    # comments between the head and the first statement belong to that statement
+    header_line = module.position(module.end(item.context_expr))[0]
+    while ":" not in module.line_text(header_line) and header_line < scope.body[0].lineno - 1:
+        header_line += 1
+    comment_start = module.line_starts[header_line]
+    head = module.text[head_start:comment_start]
+    edits: list[Edit] = []
+    inside: bool | None = None
+    for i, statement in enumerate(scope.body):
+        begin = header_line + 1 if i == 0 else end_line(scope.body[i - 1]) + 1
+        stays = statement not in needed
+        if stays and inside is not True and i > 0:
+            offset = module.line_starts[begin - 1]
+            edits.append(Edit(offset, offset, head))
+        if not stays:
+            edits += layout.dedent_edits(module, begin, end_line(statement), unit)
+        if i == 0 and not stays:
+            edits.append(Edit(head_start, comment_start, ""))
+        inside = stays
+    return edits
+
+
+# -- modes ----------------------------------------------------------------------------------------
+
+
+def as_no_grad(module: ModuleFacts, node: ast.expr, decorated: bool = False) -> list[Edit]:
+    """``torch.no_grad()`` in place of an ``inference_mode``."""
+    call = node.func if isinstance(node, ast.Call) else node
+    edits = []
+    if isinstance(call, ast.Attribute):
+        text = module.source(call.value) + ".no_grad"
+    else:
+        name = layout.bound_at_top(module, "torch.no_grad")
+        torch = layout.bound_at_top(module, "torch")
+        if name is None and torch is None:
+            edits.append(layout.import_edit(module, "import torch"))
+        text = name or f"{torch or 'torch'}.no_grad"
+    if isinstance(node, ast.Call) or decorated:
+        text += "()"
+    return [*edits, Edit(module.start(node), module.end(node), text)]
