@@ -364,8 +364,8 @@ def rules() -> None:
 
 @cli.command()
 @click.argument("code")
-def rule(code: str) -> None:
-    """Explain one rule."""
+def explain(code: str) -> None:
+    """Explain one rule: what it finds, why that matters, what to write instead."""
     from .passes import all_rules
 
     found = all_rules().get(code.upper())

@@ -217,11 +217,11 @@ def test_rules(trainify) -> None:
         "TRN902  risky: A call of `risky` may have no gradient."
     )
     for code in ("TRN901", "trn901"):
-        result = trainify("rule", code)
+        result = trainify("explain", code)
         assert result.exit_code == 0
         assert "    fused(x)\n\n## Use instead\n\n    plain(x)\n" in result.stdout
         assert "# trainify: ignore[TRN901]" in result.stdout
-    assert trainify("rule", "TRN999").exit_code == 2
+    assert trainify("explain", "TRN999").exit_code == 2
 
 
 # -- which files ----------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def test_misuse(process) -> None:
         ("frobnicate",),
         ("check", "--nope"),
         ("check", "--strategy", "magic"),
-        ("rule",),
+        ("explain",),
     ):
         done = process(*arguments)
         assert done.returncode == 2
