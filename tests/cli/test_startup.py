@@ -78,7 +78,7 @@ def test_both_ways_to_start(command: tuple[str, ...]) -> None:
         done = subprocess.run([*arguments, option], capture_output=True, text=True, check=True)
         assert done.stdout == f"trainify {trainify.__version__}\n"
     done = subprocess.run([*arguments, "-h"], capture_output=True, text=True, check=True)
-    assert [word for word in ("check", "fix", "rule ", "rules") if word not in done.stdout] == []
+    assert [word for word in ("check", "fix", "explain", "rules") if word not in done.stdout] == []
 
 
 def test_misuse(process) -> None:
