@@ -101,6 +101,14 @@ def dense() -> dict[str, Any]:
     return _family(q=q, k=k, v=v, query=q, key=k, value=v)
 
 
+def biased() -> dict[str, Any]:
+    q, k = _x(2, HEADS, 3, D), _x(2, HEADS, 5, D)
+    bias = _x(1, HEADS, 3, 5)
+    return _family(
+        query=q, key=k, value=-k, attn_mask=bias, attn_bias=bias, compute_log_sumexp=True,
+    )  # fmt: skip
+
+
 def varlen() -> dict[str, Any]:
     q, k, v = _x(T, HEADS, D), _x(T, KV_HEADS, D), _x(T, KV_HEADS, D)
     lengths = torch.tensor([0, 2, T], dtype=torch.int32)
@@ -212,7 +220,7 @@ def bnb() -> dict[str, Any]:
 def scaled() -> dict[str, Any]:
     a, b, rows, columns = _x(T, H), _x(H, 3), _x(T, 1), _x(1, 3)
     return _family(
-        a=a, b=b, mat_a=a, mat_b=b, scale_a=rows, scale_b=columns, scales_a=rows,
+        a=a, b=b, mat_a=a, mat_b=b, self=a, mat2=b, scale_a=rows, scale_b=columns, scales_a=rows,
         scales_b=columns, bias=_x(3), a_data=a, b_data=b, a_scale=rows, b_scale=columns,
         XQ=a, WQ=b.t(), x_scale=rows, w_scale=columns, dtype=torch.float32,
     )  # fmt: skip
@@ -366,6 +374,8 @@ FAMILIES = {
     "fused_qk_norm_rope": qkv,
     "head_layer_norm": lambda: {"X": _x(T, HEADS, D), "W": _x(HEADS, D)},
     "attention_fwd": dense,
+    "biased_attention": biased,
+    "biased_attention_results": biased,
     "varlen_attention_fwd": varlen,
     "prefill_attention": prefill,
     "pooled_attention": pooled,

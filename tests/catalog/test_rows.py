@@ -23,6 +23,7 @@ import trainify.reference
 from tests.catalog.examples import FAMILIES, common
 from tests.catalog.examples import ROWS as EXAMPLES
 from trainify.catalog import CONSTANTS, RETURNED, FusedOp, all_ops, lookup, parse_schema, roots
+from trainify.catalog.kinds import KINDS
 from trainify.reference.backward import CLOSED_FORMS
 
 ROWS = all_ops()
@@ -181,6 +182,7 @@ def test_equivalent_runs_and_lets_the_gradient_through(op: FusedOp) -> None:
 
 def test_every_reference_function_is_used() -> None:
     values = [parsed(op)[1] for op in ROWS if op.equivalent]
+    values += [ast.parse(kind.equivalent, mode="eval").body for kind in KINDS]
     used = {ast.unparse(call.func) for value in values for call in called(value)}
     used |= {
         name

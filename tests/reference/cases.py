@@ -678,6 +678,18 @@ def expect_broadcast(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Te
     return rotated(q, cos, sin, True, rounded=True), rotated(k, cos, sin, True, rounded=True)
 
 
+def draw_tables(draw: Draw) -> tuple[Any, ...]:
+    q, k, cos, sin = draw_broadcast(draw)
+    columns = cos.shape[-1] // (2 if draw.flag() else 1)
+    return q, k, cos[..., :columns], sin[..., :columns]
+
+
+def expect_tables(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    pairs = q.shape[-1] // 2
+    cos, sin = cos[..., :pairs], sin[..., :pairs]
+    return rotated(q, cos, sin, True, rounded=True), rotated(k, cos, sin, True, rounded=True)
+
+
 def draw_apply_rotary(draw: Draw) -> tuple[Any, ...]:
     batch, steps, pairs = draw.size(1, 2), draw.size(1, 3), draw.size(1, 3)
     angles = torch.randn(8, pairs, generator=draw.generator)
@@ -772,6 +784,7 @@ ROPES += [
         exact=True,
     ),
     Case(rope.apply_rotary_pos_emb, draw_broadcast, expect_broadcast, exact=True),
+    Case(rope.rotate_by_tables, draw_tables, expect_tables, exact=True),
     Case(rope.rotate_two_halves, draw_two_halves, expect_two_halves, exact=True),
     Case(rope.apply_rotary, draw_apply_rotary, expect_apply_rotary, exact=True),
     Case(rope.fused_qk_norm_rope, draw_qk_norm_rope, expect_qk_norm_rope, exact=True),
@@ -1676,6 +1689,34 @@ ATTENTIONS += [
         ),
         expect_sinks,
     ),
+]
+
+
+def draw_biased(draw: Draw) -> tuple[Any, ...]:
+    q_len, k_len = draw.size(1, 4), draw.size(1, 4)
+    q, k, v = (draw.tensor(2, 2, n, 3) for n in (q_len, k_len, k_len))
+    bias = draw.tensor(1, 2, q_len, k_len) if draw.flag() else None
+    return q, k, v, bias, draw.flag(), draw.random.choice((None, 0.3))
+
+
+def expect_biased(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, scale: float | None
+) -> Tensor:
+    rows = []
+    for i in range(q.shape[-2]):
+        keys = slice(0, i + 1 if causal else None)
+        scores = wide(q)[..., i : i + 1, :] @ wide(k)[..., keys, :].mT
+        scores = scores * (q.shape[-1] ** -0.5 if scale is None else scale)
+        if bias is not None:
+            scores = scores + wide(bias)[..., i : i + 1, keys]
+        weights = torch.exp(scores) / torch.exp(scores).sum(-1, keepdim=True)
+        rows.append(weights @ wide(v)[..., keys, :])
+    return torch.cat(rows, -2).to(q.dtype)
+
+
+ATTENTIONS += [
+    Case(attention.biased_attention, draw_biased, expect_biased),
+    Case(attention.biased_attention_results, draw_biased, expect_biased),
 ]
 
 

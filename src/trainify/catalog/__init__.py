@@ -80,6 +80,8 @@ class FusedOp:
     ``since``       the releases the row holds for, as ``"vllm>=0.9"``; empty for all.
     ``unsupported`` arguments for which the equivalent does not hold, unless they are left out or
                     given a literal that equals their default, or None where they are optional.
+    ``look_at``     what a person should check of a call; where it is set, no fix is safe.
+    ``loses``       the arguments that get no gradient, where the others do get theirs.
     ``imports``     modules of the user's own that the equivalent names in full; :mod:`.own` only.
 
     A row without an equivalent, made by :func:`opaque`, may give the signature as the library
@@ -97,6 +99,8 @@ class FusedOp:
     source: str
     since: str = ""
     unsupported: tuple[str, ...] = ()
+    look_at: str = ""
+    loses: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     family: str = ""
     note: str = ""

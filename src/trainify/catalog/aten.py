@@ -72,6 +72,41 @@ OPS: tuple[FusedOp, ...] = (
         unsupported=("dropout_p",),
         family="attention",
     ),
+    FusedOp(
+        names=("torch.ops.aten._scaled_mm", "torch._scaled_mm"),
+        schema="_scaled_mm(Tensor self, Tensor mat2, Tensor scale_a, Tensor scale_b, "
+        "Tensor? bias=None, Tensor? scale_result=None, ScalarType? out_dtype=None, "
+        "bool use_fast_accum=False) -> Tensor",
+        equivalent="scaled_mm(self, mat2, scale_a, scale_b, "
+        "self.dtype if out_dtype is None else out_dtype, bias)",
+        source="native_functions.yaml, torch 2.13.0",
+        unsupported=("scale_result",),
+        look_at="scales must be one number, or one for each row and column; the gradient of fp8 "
+        "codes is rounded to fp8 as well",
+    ),
+    # These two have gradients for query, key and value alone.
+    FusedOp(
+        names=("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu",),
+        schema="_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, "
+        "Tensor value, float dropout_p=0.0, bool is_causal=False, *, Tensor? attn_mask=None, "
+        "float? scale=None) -> (Tensor output, Tensor logsumexp)",
+        equivalent="biased_attention(query, key, value, attn_mask, is_causal, scale)",
+        source="derivatives.yaml, torch 2.13.0",
+        unsupported=("dropout_p",),
+        loses=("attn_mask",),
+    ),
+    FusedOp(
+        names=("torch.ops.aten._scaled_dot_product_cudnn_attention",),
+        schema="_scaled_dot_product_cudnn_attention(Tensor query, Tensor key, Tensor value, "
+        "Tensor? attn_bias, bool compute_log_sumexp, float dropout_p=0.0, bool is_causal=False, "
+        "bool return_debug_mask=False, *, float? scale=None) -> (Tensor output, "
+        "Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, int max_q, int max_k, "
+        "Tensor philox_seed, Tensor philox_offset, Tensor debug_attn_mask)",
+        equivalent="biased_attention_results(query, key, value, attn_bias, is_causal, scale)",
+        source="derivatives.yaml, torch 2.13.0",
+        unsupported=("dropout_p", "return_debug_mask"),
+        loses=("attn_bias",),
+    ),
 )
 
 # Without an equivalent.
@@ -136,9 +171,6 @@ OPS += opaque(
         int qGroupSize, Tensor qScale, Tensor qZeros) -> Tensor
     torch.ops.aten._dyn_quant_matmul_4bit(Tensor inp, Tensor packed_weights, int block_size,
         int in_features, int out_features) -> Tensor
-    torch.ops.aten._scaled_mm(Tensor self, Tensor mat2, Tensor scale_a, Tensor scale_b,
-        Tensor? bias=None, Tensor? scale_result=None, ScalarType? out_dtype=None,
-        bool use_fast_accum=False) -> Tensor
     torch.ops.aten._scaled_mm_v2(Tensor self, Tensor mat2, Tensor[] scale_a, int[] recipe_a,
         int[] swizzle_a, Tensor[] scale_b, int[] recipe_b, int[] swizzle_b, Tensor? bias,
         ScalarType? out_dtype, int[] contraction_dim=[], bool use_fast_accum=False) -> Tensor

@@ -94,6 +94,11 @@ def view_of(node: ast.expr) -> View | None:
             return None
 
 
+def is_view_method(name: str) -> bool:
+    """Whether a method of a tensor gives a view of it, or a copy of its values."""
+    return name in _FULL_VIEWS or name in _PART_VIEWS
+
+
 def views_of(node: ast.expr) -> list[View]:
     """The names whose storage an expression may have: both arms of ``x if keep else y``."""
     if isinstance(node, ast.IfExp):

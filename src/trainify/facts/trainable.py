@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from .flow import is_view_method
 from .frozen import is_frozen
 
 if TYPE_CHECKING:
@@ -154,3 +155,65 @@ def _is_discrete(value: ast.expr) -> bool:
         return True
     names = {n.attr for n in ast.walk(value) if isinstance(n, ast.Attribute)}
     return not names.isdisjoint(_DISCRETE)
+
+
+def is_buffer(module: ModuleFacts, node: ast.expr) -> bool:
+    """Whether an expression is a buffer of ``self``, or a view of one, which nothing trains."""
+    while isinstance(node, (ast.Call, ast.Subscript)) or (
+        isinstance(node, ast.Attribute) and not isinstance(node.value, ast.Name)
+    ):
+        if not isinstance(node, ast.Call):
+            node = node.value
+        elif isinstance(node.func, ast.Attribute) and is_view_method(node.func.attr):
+            node = node.func.value  # self.codes.t()
+        else:
+            return False
+    if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+        return False
+    if f'register_buffer("{node.attr}"' not in module.text:
+        if f"register_buffer('{node.attr}'" not in module.text:
+            return False
+    cls = module.names.self_class(node.value)
+    return cls is not None and any(
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "register_buffer"
+        and bool(call.args)
+        and isinstance(call.args[0], ast.Constant)
+        and call.args[0].value == node.attr
+        for call in ast.walk(cls)
+    )
+
+
+_BIAS = re.compile(r"(?!.*(mask|alibi)).*bias", re.IGNORECASE)
+
+
+def may_learn(module: ModuleFacts, node: ast.expr, depth: int = 4) -> bool:
+    """Whether a value can depend on a parameter, as far as it shows: masks and tables do not.
+
+    What a function is given counts by its name: ``bias``, but not ``mask``.
+    """
+    if depth == 0 or is_buffer(module, node):
+        return False
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        cls = module.names.self_class(node.value)
+        if cls is not None:
+            bindings = module.names.attributes(cls).get(node.attr)
+            if bindings is None:
+                return _BIAS.match(node.attr) is not None
+            calls = [b.value for b in bindings if isinstance(b.value, ast.Call)]
+            return any(_makes_module(module, call) for call in calls)
+        return _BIAS.match(node.attr) is not None
+    if isinstance(node, ast.Name):
+        statement = module.statement(node)
+        function = module.function(statement)
+        flow = module.flow(function or module.tree)
+        for definition in flow.reaching(node.id, statement):
+            if definition.is_parameter and _BIAS.match(node.id):
+                return True
+            if definition.value is not None and may_learn(module, definition.value, depth - 1):
+                return True
+        return False
+    children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+    children += [k.value for k in getattr(node, "keywords", ()) if isinstance(node, ast.Call)]
+    return any(may_learn(module, child, depth) for child in children)

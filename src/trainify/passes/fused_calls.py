@@ -23,6 +23,8 @@ from ..facts import ModuleFacts, Target
 from ..facts.flow import view_of
 from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.names import is_none
+from ..facts.operands import recognize, root_of
+from ..facts.trainable import is_buffer, may_learn
 from ..findings import Finding, Fix
 from . import Needle, Rule
 
@@ -219,9 +221,14 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
                 yield module.finding("TRN103", message, call)
             continue
         if match is None:
-            if direct and _is_unverified(module, call) and not gradient_unwanted(module, call):
+            unverified = _unverified(module, call) if direct else None
+            if unverified is not None and not gradient_unwanted(module, call):
                 message = f"`{module.source(call.func)}` is a kernel without a known backward."
-                yield module.finding("TRN108", message, call)
+                site = _by_operands(module, call, unverified, "TRN108", message)
+                if site is not None:
+                    sites.append(site)
+                else:
+                    yield module.finding("TRN108", message, call)
             continue
         op, target = match
         if not op.cuts or gradient_unwanted(module, call):
@@ -240,23 +247,59 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         try:
             bound = _bind(op, target, call)
+            misread = _misread(op, bound)
         except BindError as error:
+            misread = str(error)
+        if misread:
             message = (
-                f"`{module.source(call.func)}` is called in a way trainify does not know: {error}"
+                f"`{module.source(call.func)}` is called in a way trainify does not know: {misread}"
             )
-            yield module.finding("TRN103", message, call)
+            site = _by_operands(module, call, target, "TRN103", message)
+            if site is not None:
+                sites.append(site)
+            else:
+                yield module.finding("TRN103", message, call)
             continue
-        sites.append(Site(module, call, op, target, bound))
+        lost = [node for name in op.loses if (node := bound[name]) is not None]
+        if not op.loses or any(may_learn(module, node) for node in lost):
+            sites.append(Site(module, call, op, target, bound))
     if sites:
-        yield from _Rewriter(module, options, sites).findings()
+        yield from Rewriter(module, options, sites).findings()
 
 
-def _is_unverified(module: ModuleFacts, call: ast.Call) -> bool:
+def _unverified(module: ModuleFacts, call: ast.Call) -> Target | None:
     for target in module.resolve(call.func):
         family = unverified().get(target.name)
         if family is not None and family not in _HARMLESS and _takes_a_tensor(call, target):
-            return True
-    return False
+            return target
+    return None
+
+
+# What is passed by these names is a table, and what is expected by those is a list of integers.
+_TABLES = re.compile(r"(\w*_)?(cos|sin)")
+_INTEGERS = re.compile(r"\w*(indptr|offsets|positions|pos_ids|position_ids|seqlens\w*|indices)")
+
+
+def _misread(op: FusedOp, bound: Mapping[str, ast.expr | None]) -> str:
+    """Why a call that fits the schema by number cannot mean it; empty where it can."""
+    for name, node in bound.items():
+        if node is not None and _INTEGERS.fullmatch(name) and _TABLES.fullmatch(root_of(node)):
+            return f"`{root_of(node)}` is passed for {name!r}"
+    return ""
+
+
+def _by_operands(
+    module: ModuleFacts, call: ast.Call, target: Target, rule: str, message: str
+) -> Site | None:
+    """A call whose meaning only the name of the kernel and those of its operands tell."""
+    if target.args or target.keywords or not isinstance(call.func, (ast.Name, ast.Attribute)):
+        return None
+    op = recognize(module, call, target.name)
+    if op is None:
+        return None
+    return Site(
+        module, call, op, target, op.signature.bind(call.args, call.keywords), rule, message
+    )
 
 
 def _takes_a_tensor(call: ast.Call, target: Target) -> bool:
@@ -335,15 +378,19 @@ class Site:
     op: FusedOp
     target: Target
     bound: dict[str, ast.expr | None]
+    rule: str = ""
+    """The rule that found it, and what to say; those of this pass where there is none."""
+    said: str = ""
 
     @cached_property
     def statement(self) -> ast.stmt:
         return self.module.statement(self.call)
 
     def name(self, options: Options) -> str:
-        """A name of the op by which it is looked up, the one of the call if it can be."""
+        """A name by which the op is looked up, the one of the call if it can be; or none."""
         names = (self.target.name, *self.op.names)
-        return next(n for n in names if lookup(n, options.ops, options.releases) is self.op)
+        found = (n for n in names if lookup(n, options.ops, options.releases) is self.op)
+        return next(found, "")
 
     @cached_property
     def value(self) -> str:
@@ -377,9 +424,15 @@ class Site:
             if a.is_tensor
             and a.name not in CONSTANTS
             and (not a.written or a.name in self.reads)
-            and self.bound[a.name] is not None
-            and not is_none(self.bound[a.name])
+            and (node := self.bound[a.name]) is not None
+            and not is_none(node)
+            and (a.written or not is_buffer(self.module, node))
         ]
+
+    @property
+    def lost(self) -> list[str]:
+        """Those of them that the op gives no gradient."""
+        return [n for n in self.differentiable if not self.op.loses or n in self.op.loses]
 
     @property
     def in_place(self) -> list[str]:
@@ -561,10 +614,13 @@ class _Writer(Protocol):
     def makes(self, call: ast.Call, argument: str) -> bool:
         """Whether an output is made, so that the buffer for it is not needed."""
 
+    def leaves_out(self, call: ast.Call, index: int) -> bool:
+        """Whether the new form has None for this one of several results."""
+
     def fixes(self, changes: Sequence[Change]) -> dict[str, Fix]: ...
 
 
-class _Rewriter:
+class Rewriter:
     """Plans the rewriting of all sites of a file."""
 
     def __init__(self, module: ModuleFacts, options: Options, sites: Sequence[Site]) -> None:
@@ -609,8 +665,8 @@ class _Rewriter:
 
     def _finding(self, plan: _Plan) -> Finding:
         site = plan.site
-        rule = "TRN102" if site.in_place else "TRN101"
-        message = _message(site) + _release(site.op, self.options)
+        rule = site.rule or ("TRN102" if site.in_place else "TRN101")
+        message = (site.said or _message(site)) + _release(site.op, self.options)
         reason = plan.reasons.get(self.options.strategy)
         if reason:
             message += f" Not rewritten: {reason}."
@@ -620,7 +676,7 @@ class _Rewriter:
 
 def _message(site: Site) -> str:
     name = site.module.source(site.call.func)
-    tensors = [f"`{site.shown(n)}`" for n in site.differentiable]
+    tensors = [f"`{site.shown(n)}`" for n in site.lost]
     overwritten = [f"`{site.shown(n)}`" for n in site.in_place]
     if overwritten:
         others = [t for t in tensors if t not in overwritten]
@@ -631,9 +687,11 @@ def _message(site: Site) -> str:
         text += f", {_and(others)} none." if others else "."
     else:
         text = f"`{name}` records no backward: no gradient reaches {_and(tensors) or 'its inputs'}."
+        if site.op.loses:
+            text = f"`{name}` has no derivative for {_and(tensors)}: it raises where one is wanted."
     detached = [
         f"`{site.module.source(node)}`"
-        for n in site.differentiable
+        for n in site.lost
         if (node := site.bound[n]) is not None and site.shown(n) != site.module.source(node)
     ]
     if detached:
@@ -700,6 +758,15 @@ class _Equivalents:
 
     def makes(self, call: ast.Call, argument: str) -> bool:
         return True
+
+    def leaves_out(self, call: ast.Call, index: int) -> bool:
+        from ..rewrite.specialize import is_none_result, reference
+
+        tree = ast.parse(self.uses[call][1].value, mode="eval").body
+        if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
+            return False
+        function = reference(tree.func.id)
+        return function is not None and is_none_result(function, index)
 
     def fixes(self, changes: Sequence[Change]) -> dict[str, Fix]:
         from ..rewrite import branch
@@ -832,9 +899,20 @@ class _StatementRewriter:
         text = self.module.source(node)
         outer = list(self._outermost(node))
         for call in sorted(outer, key=self.module.start, reverse=True):
-            a, b = self.module.start(call) - start, self.module.end(call) - start
-            text = text[:a] + self._value(self.sites[call], node) + text[b:]
+            value = self._value(self.sites[call], node)
+            exchanged, value = self._element(call, value)
+            a, b = self.module.start(exchanged) - start, self.module.end(exchanged) - start
+            text = text[:a] + value + text[b:]
         return text
+
+    def _element(self, call: ast.Call, value: str) -> tuple[ast.expr, str]:
+        """``f(x)[0]``, where f gives a tuple that is written out, becomes its element."""
+        parent = self.module.parent(call)
+        if isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Constant):
+            tree = ast.parse(value, mode="eval").body
+            if isinstance(tree, ast.Tuple) and isinstance(parent.slice.value, int):
+                return parent, ast.unparse(tree.elts[parent.slice.value])
+        return call, value
 
     def _outermost(self, node: ast.AST) -> Iterator[ast.Call]:
         for child in ast.iter_child_nodes(node):
@@ -868,6 +946,7 @@ class _StatementRewriter:
 
     def _template(self, site: Site) -> Template | Applied:
         arguments = {name: self._argument(site, name) for name in site.bound}
+        self._remind(site.op.look_at)
         return self.writer.template(site.call, arguments)
 
     def _writes(self, site: Site) -> dict[str, Write]:
@@ -876,10 +955,13 @@ class _StatementRewriter:
             if write.allocation is not None and write.allocation not in self.dropped:
                 if self.writer.makes(site.call, name):
                     self.dropped.append(write.allocation)
-            if write.look_at and write.look_at not in self.look_at:
-                self.look_at.append(write.look_at)
+            self._remind(write.look_at)
             self._look_ahead(site)
         return writes
+
+    def _remind(self, look_at: str) -> None:
+        if look_at and look_at not in self.look_at:
+            self.look_at.append(look_at)
 
     def _look_ahead(self, site: Site) -> None:
         """Autograd saves what the new form reads: a later write in place makes backward raise."""
@@ -890,9 +972,9 @@ class _StatementRewriter:
                 continue
             later = self.flow.written_later(node.id, self.statement)
             if later is not None and argument.name in site.differentiable:
-                text = f"`{later}` writes into `{node.id}`, which the new form saves for backward"
-                if text not in self.look_at:
-                    self.look_at.append(text)
+                self._remind(
+                    f"`{later}` writes into `{node.id}`, which the new form saves for backward"
+                )
 
     def _effect(self, site: Site, target: ast.expr | None) -> bool:
         """Write out a call whose result goes to names: its statement, or an assignment of it."""
@@ -933,6 +1015,7 @@ class _StatementRewriter:
                     if place is not None and place.text != text and self._still_read(place.text):
                         self.after.append(f"{place.text} = {text}")
             else:
+                self._refuse_missing(site, texts)
                 self._take(template.render([Place(t) for t in texts], self.taken))
                 for write in writes.values():
                     if write.place.text not in texts and self._still_read(write.place.text):
@@ -940,6 +1023,12 @@ class _StatementRewriter:
         for write in writes.values():
             self.after += write.followers
         return True
+
+    def _refuse_missing(self, site: Site, texts: Sequence[str]) -> None:
+        for i, text in enumerate(texts):
+            if self.writer.leaves_out(site.call, i) and len(texts) > 1 and text != "_":
+                if self._still_read(text):
+                    raise _NoRewrite(f"its equivalent does not give `{text}`, which is read later")
 
     def _still_read(self, text: str) -> bool:
         return not text.isidentifier() or self.flow.read_after(text, self.statement)
@@ -999,7 +1088,7 @@ class _StatementRewriter:
             if a.is_optional
         }
         for site in self.sites.values():
-            for name in site.differentiable:
+            for name in site.lost:
                 node = site.bound[name]
                 assert node is not None
                 text = self._root(ast.parse(site.shown(name).strip(), mode="eval").body)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.flow import is_allocation
 from ..facts.guards import gradient_unwanted, serves_backward
+from ..facts.operands import recognize
+from ..facts.triton import stored
 from ..findings import Finding
 from . import Rule
+from .fused_calls import Rewriter, Site
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -56,10 +59,10 @@ _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|dgrad|wgrad)(_|$)")
 _OWN_GRADIENT = re.compile(
     r"(^|_)(bwd|backward|grad|loss|entropy|jsd|kl|kldiv|index|indices|sample|topk|quant\w*|copy)(_|$|\b)"
 )
-_WRITES = ("store", "atomic_add", "atomic_max", "atomic_cas", "atomic_xchg")
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    sites: list[Site] = []
     for call in module.calls:
         if not isinstance(call.func, ast.Subscript):
             continue
@@ -74,7 +77,37 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue  # the author of this file writes backwards
         if function is not None and serves_backward(module, function):
             continue
-        yield module.finding("TRN104", _message(module, call, kernel), call)
+        message = _message(module, call, kernel)
+        site = launch(module, call, kernel, message)
+        if site is not None:
+            sites.append(site)
+        else:
+            yield module.finding("TRN104", message, call)
+    if sites:
+        yield from Rewriter(module, options, sites).findings()
+
+
+def launch(
+    module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str, message: str
+) -> Site | None:
+    """A launch of a kernel that computes what its name says, ready to be rewritten."""
+    assert isinstance(call.func, ast.Subscript)
+    targets = module.resolve(call.func.value)
+    source = None if isinstance(kernel, str) else kernel
+    op = recognize(module, call, targets[0].name, source) if len(targets) == 1 else None
+    if op is None:
+        return None
+    bound = op.signature.bind(call.args, call.keywords)
+    statement = module.statement(call)
+    flow = module.flow(module.function(call) or module.tree)
+    for argument in op.signature.arguments:  # the new form does not fill these
+        node = bound[argument.name]
+        if argument.type == "Any" and isinstance(node, ast.Name) and not argument.written:
+            made = flow.only_definition(node.id, statement)
+            if made is not None and is_allocation(made.value):
+                if flow.read_after(node.id, statement):
+                    return None
+    return Site(module, call, op, targets[0], bound, "TRN104", message)
 
 
 def _kernel(module: ModuleFacts, node: ast.expr) -> FunctionNode | str | None:
@@ -123,54 +156,11 @@ def _message(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) ->
 
 
 def _stored(module: ModuleFacts, call: ast.Call, kernel: FunctionNode) -> list[str]:
-    """The arguments of a launch that the kernel's ``tl.store`` and atomics write."""
-    parameters = [a.arg for a in (*kernel.args.posonlyargs, *kernel.args.args)]
-    written: set[str] = set()
-    for node in ast.walk(kernel):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-            if node.func.attr in _WRITES:
-                written |= _pointers(kernel, node.args[0], set(parameters))
-    found = []
-    for parameter, argument in zip(parameters, call.args, strict=False):
-        if parameter in written:
-            found.append(module.source(argument))
-    for keyword in call.keywords:
-        if keyword.arg in written:
-            found.append(module.source(keyword.value))
-    return found
-
-
-def _pointers(kernel: FunctionNode, node: ast.expr, parameters: set[str]) -> set[str]:
-    """The pointer parameters that an address is computed from, through local names."""
-    bases = _address(node)
-    found: set[str] = set()
-    seen: set[str] = set()
-    while bases:
-        name = bases.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        if name in parameters:
-            found.add(name)
-        for statement in ast.walk(kernel):
-            if isinstance(statement, ast.Assign):
-                for target in statement.targets:
-                    if isinstance(target, ast.Name) and target.id == name:
-                        bases |= _address(statement.value)
-    return {name for name in found if _looks_like_pointer(name, found)}
-
-
-def _address(node: ast.expr) -> set[str]:
-    """The names on the left edge of a sum: ``base + row * stride`` starts at ``base``."""
-    while isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
-        node = node.left
-    if isinstance(node, ast.Call) and node.args:  # tl.make_block_ptr(base=..., ...)
-        node = node.args[0]
-    return {node.id} if isinstance(node, ast.Name) else set()
-
-
-def _looks_like_pointer(name: str, found: Sequence[str] | set[str]) -> bool:
-    return len(found) == 1 or not name.startswith("stride")
+    """The arguments of a launch that the kernel writes."""
+    written = stored(kernel)
+    own = [a.arg for a in (*kernel.args.posonlyargs, *kernel.args.args)]
+    found = [module.source(a) for name, a in zip(own, call.args, strict=False) if name in written]
+    return found + [module.source(k.value) for k in call.keywords if k.arg in written]
 
 
 def _allocated(module: ModuleFacts, call: ast.Call) -> list[str]:

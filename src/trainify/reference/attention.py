@@ -445,3 +445,36 @@ def attention_with_sinks(
     scores = torch.cat((scores.masked_fill(hidden, -torch.inf), sink), dim=-1)
     weights = torch.softmax(scores, dim=-1)[..., :-1]
     return torch.einsum("bhmqk,bkhd->bqhmd", weights, v.float()).flatten(2).to(q.dtype)
+
+
+def biased_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, None]:
+    """Attention over heads-first tensors [B, H, S, D] by scores with a bias that may be trained.
+
+    Returns (result, None).  Causal: query i sees key j if j <= i.
+    """
+    if causal:
+        hidden = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(1)
+        past = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device)
+        past = past.masked_fill(hidden, float("-inf"))
+        bias = past if bias is None else bias + past
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale), None
+
+
+def biased_attention_results(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, None, None, None, None, None, None, None, None]:
+    """As biased_attention; returns (result, None, ...): PyTorch's op for cuDNN."""
+    out, _ = biased_attention(q, k, v, bias, causal, scale)
+    return out, None, None, None, None, None, None, None, None

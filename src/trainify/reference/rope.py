@@ -233,6 +233,19 @@ def apply_rotary_pos_emb(
     return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
 
 
+def rotate_by_tables(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate q and k by tables that broadcast against them, in their dtype.
+
+    The tables have a column for each pair of features, or for each feature.  Feature i pairs with
+    feature i + D/2.
+    """
+    if cos.shape[-1] != q.shape[-1]:
+        cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1)
+    return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
+
+
 def apply_rotary_pos_emb_backward(
     grad_q: torch.Tensor, grad_k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -80,6 +80,9 @@ class Functions:
         """Whether the class of a call makes this output itself."""
         return argument not in self._function(call).passed
 
+    def leaves_out(self, call: ast.Call, index: int) -> bool:
+        return False  # the kernel itself gives all results
+
     def fixes(self, changes: Sequence[Change]) -> dict[str, Fix]:
         """The fix for a run of changes; raises :class:`CannotPlace`."""
         statements = {statement for change in changes for statement in change.statements}

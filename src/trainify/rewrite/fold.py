@@ -11,6 +11,7 @@ its value is.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -865,6 +866,9 @@ def fold_expression(node: cst.BaseExpression, known: Known) -> cst.BaseExpressio
     return folded
 
 
+_DTYPE = re.compile(r"dtype|half|double|(bfloat|float|uint|int|complex)\d+(_\w+)?")
+
+
 def is_given(node: cst.BaseExpression) -> bool:
     """Whether an expression over tensors surely has a value other than None."""
     if is_literal(node):
@@ -876,7 +880,7 @@ def is_given(node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
         owner, method = code(node.func.value), node.func.attr.value
         return owner in ("torch", "F") or method in _PURE_METHODS
-    return False
+    return isinstance(node, cst.Attribute) and _DTYPE.fullmatch(node.attr.value) is not None
 
 
 def given_names(node: cst.CSTNode, known: Known) -> set[str]:

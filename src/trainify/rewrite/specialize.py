@@ -22,6 +22,7 @@ from pathlib import Path
 
 import libcst as cst
 
+from ..facts.names import is_none
 from .expressions import Substitute, bare, code, expression, one_line
 from .fold import (
     GIVEN,
@@ -110,6 +111,14 @@ def reference(name: str) -> Reference | None:
     """The reference function of this name, read without importing torch."""
     path = paths().get(name)
     return _parse(path).get(name) if path is not None else None
+
+
+def is_none_result(function: Reference, index: int) -> bool:
+    """Whether a function gives None as this one of several results."""
+    last = function.body[-1]
+    value = last.value if isinstance(last, ast.Return) else None
+    elements = value.elts if isinstance(value, ast.Tuple) else []
+    return index < len(elements) and is_none(elements[index])
 
 
 @cache

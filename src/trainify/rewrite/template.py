@@ -228,6 +228,8 @@ class Template:
         done = [self._substitute(_source(function, r), current) for r in results]
         if value:
             return Rendered(lines, done[0] if len(done) == 1 else f"({', '.join(done)})")
+        if len(places) == 1 < len(done):  # one name for them all
+            return Rendered(lines + assign_all(f"({', '.join(done)})", places, taken))
         if len(places) > len(done):  # one call gives them all
             return Rendered(lines + assign_all(done[0], places, taken))
         return Rendered(lines + _store_all(places, done))
