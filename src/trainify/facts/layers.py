@@ -21,7 +21,7 @@ _WITH_WEIGHTS = re.compile(
 )
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
 _PARAMETER_CONTAINERS = frozenset({"ParameterList", "ParameterDict"})
-_FOREIGN_MODULE = re.compile(r"(^|[a-z])(Module|PreTrainedModel|ModelMixin)$")
+_FOREIGN_MODULE = re.compile(r"[a-z]Module$|PreTrainedModel$|ModelMixin$")
 _SAME_MODULE = frozenset("to cuda cpu half bfloat16 float double apply train type".split())
 _WRAPPERS = ("torch.nn.utils.", "torch.compile", "torch.jit.script", "torch.jit.trace")
 _MAX_DEPTH = 6
@@ -99,6 +99,20 @@ def _made_by_torch(module: ModuleFacts, call: ast.Call, name: str, depth: int) -
     if name in _PARAMETER_CONTAINERS or _WITH_WEIGHTS.match(name):
         return "weights"
     return "plain" if name[:1].isupper() else None
+
+
+def after_init(module: ModuleFacts, statement: ast.stmt) -> bool:
+    """Whether ``nn.Module.__init__`` has run when a module is assigned."""
+    function = module.function(statement)
+    if function is None or function.name != "__init__":
+        return True
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "__init__"
+        and node.lineno < statement.lineno
+        for node in ast.walk(function)
+    )
 
 
 def elements(node: ast.expr) -> Iterable[ast.expr]:

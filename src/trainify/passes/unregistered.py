@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..facts import ModuleFacts
 from ..facts.guards import gradient_unwanted, is_forward
-from ..facts.layers import Made, elements, is_module_class, made_by
+from ..facts.layers import Made, after_init, elements, is_module_class, made_by
 from ..facts.names import is_none
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Needle, Rule
@@ -486,7 +486,7 @@ def _fixes(
         return {}
     if not all(_is_supported(module, held, use) for use in uses):
         return {}
-    if not _after_init(module, held.statement):
+    if not after_init(module, held.statement):
         return {}
     look_at = ""
     if held.kind == "dict":
@@ -523,21 +523,6 @@ def _is_supported(module: ModuleFacts, held: _Held, use: ast.Attribute) -> bool:
     return isinstance(
         parent,
         (ast.For, ast.AsyncFor, ast.comprehension, ast.Starred, ast.AugAssign, ast.If, ast.Assert),
-    )
-
-
-def _after_init(module: ModuleFacts, statement: ast.stmt) -> bool:
-    """Whether ``nn.Module.__init__`` has run when a module is assigned."""
-    function = module.function(statement)
-    assert function is not None
-    if function.name != "__init__":
-        return True
-    return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "__init__"
-        and node.lineno < statement.lineno
-        for node in ast.walk(function)
     )
 
 

@@ -1,0 +1,323 @@
+"""TRN503: weights that are buffers or plain tensors."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..facts import ModuleFacts
+from ..facts.frozen import is_false
+from ..facts.guards import gradient_unwanted
+from ..facts.layers import after_init, is_module_class, made_by
+from ..facts.weights import is_weight_use
+from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
+from . import Needle, Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+
+RULES = (
+    Rule(
+        code="TRN503",
+        name="weight-is-no-parameter",
+        summary="A weight is a buffer or a plain tensor, not a parameter.",
+        why=(
+            "Code that only serves has no use for parameters: it allocates its weights as tensors "
+            "or buffers and copies a checkpoint into them. An optimizer is given `parameters()`, "
+            "and a buffer requires no gradient, so such a weight never changes."
+        ),
+        before="""\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Linear(nn.Module):
+    def __init__(self, i, o):
+        super().__init__()
+        self.register_buffer("weight", torch.randn(o, i))
+        self.bias = nn.Parameter(torch.zeros(o))
+
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias)
+""",
+        after="""\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Linear(nn.Module):
+    def __init__(self, i, o):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(o, i))
+        self.bias = nn.Parameter(torch.zeros(o))
+
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias)
+""",
+    ),
+)
+
+_MADE = rb"torch\.(?:randn|rand|empty|zeros|ones|normal)\("
+_BUFFER = re.compile(rb"register_buffer\(\s*[\"']\w+[\"'],\s*" + _MADE)
+_PLAIN = re.compile(rb"= " + _MADE)
+_ATTRIBUTE = re.compile(
+    rb"\s*self\.\w*(?:weights?|bias|kernel|gamma|emb|embeddings?|[wW][qkvo\d]?|W_\w+)(?::.*)?\s$"
+)
+
+
+def _may_hold_weights(data: bytes) -> bool:
+    if b"Module" not in data or b"torch." not in data:
+        return False
+    if _BUFFER.search(data):
+        return True
+    for match in _PLAIN.finditer(data):
+        start = match.start()
+        if _ATTRIBUTE.match(data[data.rfind(b"\n", 0, start) + 1 : start]):
+            return True
+    return False
+
+
+NEEDLES: tuple[Needle, ...] = (_may_hold_weights,)
+
+_WEIGHT = re.compile(
+    r"(\w*_)?(weights?|bias|kernel|gamma|w|w[qkvo]|w\d|emb(eddings?)?)$|[wW]_?[qkvo\d]?$|W_\w+$"
+)
+_CONSTANT = re.compile(
+    r"fixed|frozen|freez|random|fourier|quant|int[48]|fp[48]|running_|\bema|codebook|\bvq|hash|"
+    r"blur|filter|\bdct|\bmel|stft|window|sinus|position|rotary|rope|anchor|mask|noise|teacher|"
+    r"target|constant|not (be )?(train|learn)|non.?(train|learn)|buffer for|smooth|average",
+    re.IGNORECASE,
+)
+_RANDOM = frozenset({"randn", "rand", "normal"})
+_MAKERS = _RANDOM | {"empty", "zeros", "ones"}
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A tensor that an attribute is given: ``statement`` is the assignment or the registration."""
+
+    name: str
+    statement: ast.stmt
+    tensor: ast.expr
+    made: str
+    is_buffer: bool
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    for cls in module.classes:
+        if _CONSTANT.search(cls.name) or not is_module_class(module, cls):
+            continue
+        for weight in _weights(module, cls):
+            if _is_said_constant(module, cls, weight) or _is_handled(module, weight):
+                continue
+            if not _is_to_learn(module, cls, weight):
+                continue
+            uses = _uses(module, cls, weight.name)
+            written = any(_is_written(module, use) for use in uses)
+            if written and not _only_loaded(module, uses):
+                continue
+            if any(_counts(module, use) for use in uses):
+                yield _finding(module, weight, written)
+
+
+def _finding(module: ModuleFacts, weight: _Weight, written: bool) -> Finding:
+    kind = "a buffer" if weight.is_buffer else "a plain tensor"
+    message = (
+        f"`self.{weight.name}` is used as a weight, and is {kind}: it is not among `parameters()` "
+        "and requires no gradient, so it never learns."
+    )
+    fixes: dict[str, Fix] = {}
+    filled = weight.made in _RANDOM or (weight.made == "empty" and weight.is_buffer)
+    if (
+        weight.name in ("weight", "bias")
+        and filled
+        and not written
+        and after_init(module, weight.statement)
+    ):
+        edits = _register(module, weight)
+        if edits:
+            title = f"Make {weight.name} a parameter"
+            look_at = f"is `{weight.name}` meant to be trained?"
+            fix = Fix(title, edits, Safety.UNSAFE, look_at)
+            fixes = dict.fromkeys(STRATEGIES, fix)
+    return module.finding("TRN503", message, weight.statement, fixes)
+
+
+# -- the weights ----------------------------------------------------------------------------------
+
+
+def _weights(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[_Weight]:
+    """The attributes of a class that are fresh tensors called like a weight, and nothing else."""
+    buffers = dict(_buffers(module, cls))
+    attributes = module.names.attributes(cls)
+    for name, (call, tensor) in buffers.items():
+        if name not in attributes and _WEIGHT.match(name):
+            made = _maker(module, tensor)
+            if made is not None:
+                yield _Weight(name, module.statement(call), tensor, made, True)
+    for name, bindings in attributes.items():
+        if name in buffers or not _WEIGHT.match(name):
+            continue
+        if not all(_initializes(module, binding.value) for binding in bindings[1:]):
+            continue
+        node, value = bindings[0].node, bindings[0].value
+        if value is not None and isinstance(node, ast.Assign) and len(node.targets) == 1:
+            made = _maker(module, value)
+            if made is not None and module.function(node) is not None:
+                yield _Weight(name, node, value, made, False)
+
+
+def _initializes(module: ModuleFacts, value: ast.expr | None) -> bool:
+    """``self.weight = nn.init.trunc_normal_(self.weight)``, which gives back what it fills."""
+    return isinstance(value, ast.Call) and any(
+        target.name.startswith("torch.nn.init.") for target in module.resolve(value.func)
+    )
+
+
+def _buffers(
+    module: ModuleFacts, cls: ast.ClassDef
+) -> Iterator[tuple[str, tuple[ast.Call, ast.expr]]]:
+    """What is registered by ``self.register_buffer("name", tensor)``."""
+    for node in ast.walk(cls):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr == "register_buffer" and len(node.args) >= 2:
+            name = node.args[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                yield name.value, (node, node.args[1])
+
+
+def _maker(module: ModuleFacts, node: ast.expr) -> str | None:
+    """The function that made a fresh floating-point tensor, scaled perhaps: ``randn(n) * 0.1``."""
+    if isinstance(node, ast.BinOp):
+        return _maker(module, node.left)
+    if not isinstance(node, ast.Call):
+        return None
+    for keyword in node.keywords:
+        if keyword.arg == "requires_grad" and is_false(keyword.value):
+            return None
+        if keyword.arg == "dtype" and re.search(
+            r"int|bool|fp?8|float8", ast.unparse(keyword.value)
+        ):
+            return None
+    names = {target.name for target in module.resolve(node.func)}
+    return next((made for made in sorted(_MAKERS) if f"torch.{made}" in names), None)
+
+
+def _is_said_constant(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight) -> bool:
+    """Whether names or comments of a class say that it does not learn its weight."""
+    if _CONSTANT.search(ast.get_docstring(cls) or ""):
+        return True
+    others = [*module.names.attributes(cls), *(name for name, _ in _buffers(module, cls))]
+    if any(re.search(r"scale|zero|running_|quant|ema|cluster", name) for name in others):
+        return True
+    text = module.source(cls)
+    return any(
+        _CONSTANT.search(line[line.index("#") :]) for line in text.splitlines() if "#" in line
+    )
+
+
+def _is_to_learn(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight) -> bool:
+    """Whether something shows that a tensor is no constant.
+
+    It asks for a gradient; it is empty, for a checkpoint to be copied into; it is initialized as
+    weights are; or it stands next to parameters.
+    """
+    if weight.made == "empty" or "requires_grad=True" in module.source(weight.tensor):
+        return True
+    for bindings in module.names.attributes(cls).values():
+        for binding in bindings:
+            if binding.value is not None:
+                if made_by(module, binding.value) in ("weights", "parameter"):
+                    return True
+    for use in _uses(module, cls, weight.name):
+        call = module.parent(use)
+        if isinstance(call, ast.Call) and use in call.args:
+            if _initializes(module, call):
+                return True
+    return False
+
+
+def _is_handled(module: ModuleFacts, weight: _Weight) -> bool:
+    """Whether code outside of the class sets the tensor, or hands it to an optimizer."""
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == weight.name
+        and not (isinstance(node.value, ast.Name) and module.names.self_class(node.value))
+        and (
+            isinstance(node.ctx, ast.Store)
+            or isinstance(module.parent(node), (ast.List, ast.Dict, ast.Tuple))
+        )
+        for node in ast.walk(module.tree)
+    )
+
+
+# -- the uses -------------------------------------------------------------------------------------
+
+
+def _uses(module: ModuleFacts, cls: ast.ClassDef, name: str) -> list[ast.Attribute]:
+    return [
+        node
+        for node in ast.walk(cls)
+        if isinstance(node, ast.Attribute)
+        and node.attr == name
+        and isinstance(node.value, ast.Name)
+        and module.names.self_class(node.value) is cls
+    ]
+
+
+def _counts(module: ModuleFacts, use: ast.Attribute) -> bool:
+    """Whether a use is one as a weight where a gradient is wanted."""
+    return is_weight_use(module, use) and not gradient_unwanted(module, use)
+
+
+def _is_written(module: ModuleFacts, use: ast.Attribute) -> bool:
+    """``self.weight.copy_(x)``, ``self.weight[i] = x``, ``self.weight.data = x``."""
+    node: ast.AST = use
+    parent = module.parent(node)
+    while isinstance(parent, (ast.Attribute, ast.Subscript)) and parent.value is node:
+        if not isinstance(parent.ctx, ast.Load):
+            return True
+        if isinstance(parent, ast.Attribute) and parent.attr.endswith("_"):
+            return not parent.attr.startswith("_")
+        node, parent = parent, module.parent(parent)
+    return isinstance(parent, ast.AugAssign)
+
+
+def _only_loaded(module: ModuleFacts, uses: list[ast.Attribute]) -> bool:
+    """Whether it is only written by what loads a checkpoint."""
+    for use in uses:
+        function = module.function(use)
+        if _is_written(module, use) and (function is None or "load" not in function.name):
+            return False
+    return True
+
+
+# -- the fix --------------------------------------------------------------------------------------
+
+
+def _register(module: ModuleFacts, weight: _Weight) -> tuple[Edit, ...]:
+    """Wrap the tensor in ``nn.Parameter``; a registration becomes an assignment."""
+    from ..rewrite import layout
+
+    nn = layout.bound_at_top(module, "torch.nn")
+    torch = layout.bound_at_top(module, "torch")
+    if nn is None and torch is None:
+        return ()
+    start, end = module.start(weight.tensor), module.end(weight.tensor)
+    parameter = f"{nn or f'{torch}.nn'}.Parameter("
+    if not weight.is_buffer:
+        return (Edit(start, start, parameter), Edit(end, end, ")"))
+    if not isinstance(weight.statement, ast.Expr):
+        return ()
+    call = weight.statement.value
+    assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+    owner = module.source(call.func.value)
+    before = f"{owner}.{weight.name} = {parameter}"
+    first, last = module.start(weight.statement), module.end(weight.statement)
+    return (Edit(first, start, before), Edit(end, last, ")"))

@@ -1,0 +1,138 @@
+"""Weights that are buffers or plain tensors, and tensors that are constants."""
+
+from __future__ import annotations
+
+import pytest
+from verbs import becomes, findings, fix, rules, stays
+
+
+def layer(
+    init: str,
+    use: str = "F.linear(x, self.weight)",
+    *,
+    name: str = "Projection",
+    base: str = "nn.Module",
+    more: str = "",
+) -> str:
+    lines = "".join(f"        {line}\n" for line in init.splitlines())
+    return (
+        "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
+        f"class {name}({base}):\n    def __init__(self, i, o, dtype=None):\n"
+        f"        super().__init__()\n{lines}        self.norm = nn.LayerNorm(o)\n\n"
+        f"    def forward(self, x, ids=None):\n        return {use}\n{more}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("init", "fixed"),
+    [
+        ("self.weight = torch.randn(o, i)", "self.weight = nn.Parameter(torch.randn(o, i))"),
+        (
+            "self.weight = torch.randn(o, i) * i**-0.5",
+            "self.weight = nn.Parameter(torch.randn(o, i) * i**-0.5)",
+        ),
+        (
+            'self.register_buffer("weight", torch.randn(o, i))',
+            "self.weight = nn.Parameter(torch.randn(o, i))",
+        ),
+        (
+            "self.register_buffer(\n    'weight', torch.empty(o, i), persistent=True\n)  # (o, i)",
+            "self.weight = nn.Parameter(torch.empty(o, i))  # (o, i)",
+        ),
+    ],
+)
+def test_becomes_a_parameter_after_a_look(init: str, fixed: str) -> None:
+    before = layer(init)
+    assert fix(before) == before
+    becomes(before, layer(fixed), unsafe=True)
+
+
+@pytest.mark.parametrize(
+    ("init", "use"),
+    [
+        ("self.w = torch.empty(o, i)", "x @ self.w.t()"),
+        ("self.wq = torch.empty(o, i, dtype=dtype)", "torch.matmul(x, self.wq.T)"),
+        ("self.W_o = torch.rand(o, i)", "x.matmul(self.W_o.to(x.dtype))"),
+        ("self.embeddings = torch.randn(o, i)", "F.embedding(ids, self.embeddings)"),
+        ("self.kernel = torch.randn(o, i, 3)", "F.conv1d(x, self.kernel)"),
+        ("self.gamma = torch.ones(o)", "F.layer_norm(x, (8,), self.gamma)"),
+        ("self.weight = torch.ones(o)", "F.rms_norm(x, (8,), weight=self.weight)"),
+        ("self.weight = torch.zeros(o, i, requires_grad=True)", "F.linear(x, self.weight)"),
+    ],
+)
+def test_ways_to_use_a_weight(init: str, use: str) -> None:
+    (finding,) = findings(layer(init, use))
+    assert finding.rule == "TRN503" and not finding.fixes
+
+
+def test_a_checkpoint_that_is_copied_into_it() -> None:
+    load = "\n    def load_weights(self, state):\n        self.weight.copy_(state['weight'])\n"
+    (finding,) = findings(layer("self.weight = torch.empty(o, i)", more=load))
+    assert finding.rule == "TRN503" and not finding.fixes
+
+
+def test_initialized_like_a_weight() -> None:
+    init = "self.weight = torch.zeros(o, i)\nnn.init.xavier_uniform_(self.weight)"
+    assert rules(layer(init).replace("self.norm = nn.LayerNorm(o)", "pass")) == ["TRN503"]
+
+
+def test_initialized_and_assigned_again() -> None:
+    init = "self.weight = torch.empty(o, i)\nself.weight = nn.init.trunc_normal_(self.weight)"
+    assert rules(layer(init)) == ["TRN503"]
+
+
+def test_a_random_tensor_in_a_class_that_has_nothing_to_learn() -> None:
+    text = layer("self.weight = torch.randn(o, i)").replace("self.norm = nn.LayerNorm(o)", "pass")
+    stays(text)
+
+
+@pytest.mark.parametrize(
+    ("init", "use"),
+    [
+        ("self.weight = nn.Parameter(torch.randn(o, i))", "F.linear(x, self.weight)"),
+        ("self.projection = torch.randn(o, i)", "x @ self.projection"),
+        ("self.freqs = torch.randn(o)", "torch.matmul(x, self.freqs)"),
+        ("self.weight = torch.randn(o, i)  # fixed random projection", "x @ self.weight"),
+        ("self.weight = torch.empty(o, i, dtype=torch.int8)", "x @ self.weight.to(x.dtype)"),
+        (
+            "self.weight = torch.empty(o, i)\nself.weight_scale = torch.ones(o)",
+            "x @ self.weight * self.weight_scale",
+        ),
+        ("self.weight = torch.ones(o)\nself.running_mean = torch.zeros(o)", "x @ self.weight"),
+        ("self.loss_weights = torch.ones(o)", "(x * self.loss_weights).sum()"),
+        ("self.weight = torch.randn(o, i)\nself.weight = load()", "x @ self.weight"),
+        ("self.weight = torch.randn(o, i)\nself.weight.fill_(1)", "x @ self.weight"),
+        ("self.weight = torch.randn(o, i, requires_grad=False)", "x @ self.weight"),
+        ("self.weight = torch.randn(o, i)", "x"),
+        ("self.weight = torch.linspace(0, 1, o)", "x @ self.weight"),
+        ("self.weight = torch.randn(o, i)", "self.weight @ x"),
+    ],
+)
+def test_constants_states_and_parameters(init: str, use: str) -> None:
+    stays(layer(init, use))
+
+
+@pytest.mark.parametrize("name", ["FrozenLinear", "FourierFeatures", "RandomProjection", "VQ_EMA"])
+def test_classes_whose_name_says_that_they_do_not_learn(name: str) -> None:
+    stays(layer("self.weight = torch.randn(o, i)", name=name))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "\n\ndef generate(net, hyper, z):\n    net.weight = hyper(z)\n",
+        "\n\ndef train(net):\n    return torch.optim.SGD([net.weight], lr=0.1)\n",
+        "\n    def step(self, x):\n        self.weight.lerp_(x, 0.1)\n",
+    ],
+)
+def test_tensors_that_others_see_to(more: str) -> None:
+    stays(layer("self.weight = torch.randn(o, i, requires_grad=True)", more=more))
+
+
+def test_where_no_gradient_is_wanted() -> None:
+    use = "F.linear(x, self.weight) if not self.training else x"
+    stays(layer("self.weight = torch.randn(o, i)", use))
+
+
+def test_no_module() -> None:
+    stays(layer("self.weight = torch.randn(o, i)", base="Base"))
