@@ -58,8 +58,6 @@ UNSOLVED = frozenset(
     frozen-backbone-inference-mode-head
     leaf-embeds-inplace-add
     linear-attention-state-inplace-add
-    loss-requires-grad-true-hack
-    module-level-set-grad-enabled-false
     parameters-created-in-inference-mode
     rmsnorm-function-without-backward
     rope-inplace-slice-version-error

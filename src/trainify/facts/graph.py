@@ -54,8 +54,9 @@ class Cut:
 class Step:
     """A call, or a name that comes from outside, on the way to a value.
 
-    ``cut`` is the cut nearest to the value; ``through`` the call, nearest to ``node``, that the
-    value goes through where gradients are still recorded.
+    ``cut`` is the scope nearest to the value, else the call nearest to ``node`` that leaves the
+    graph; ``through`` the call, nearest to ``node``, that the value goes through where gradients
+    are still recorded.
     """
 
     node: ast.expr
@@ -124,7 +125,7 @@ class Graph:
         if cut is not None and cut.scope is not None:
             return
         for part in parts:
-            self._visit(part, at, cut or Cut(node), through)
+            self._visit(part, at, Cut(node), through)
 
     def _attribute(
         self, node: ast.Attribute, at: ast.stmt, cut: Cut | None, through: ast.Call | None

@@ -48,21 +48,26 @@ def can_decorate(function: FunctionNode) -> bool:
 
 
 def without_statement(module: ModuleFacts, statement: ast.stmt) -> Edit | None:
-    """Delete a statement with its lines, and one of two gaps that would be left around it.
+    """Delete a statement with its lines, and the smaller of the gaps around it.
 
     None where it shares its lines, or is all that its block holds.
     """
-    if not layout.owns_lines(module, statement) or len(module.block(statement)) < 2:
+    block = module.block(statement)
+    if not layout.owns_lines(module, statement) or len(block) < 2:
         return None
     first, last = statement.lineno, end_line(statement)
-    start = module.line_starts[first - 1]
-    at_top = first == 1 or not module.line_text(first - 1).strip()
-    while at_top and last < len(module.line_starts) and not module.line_text(last + 1).strip():
-        last += 1
-        if last == len(module.line_starts):
-            break
-    end = module.line_starts[last] if last < len(module.line_starts) else len(module.text)
-    return Edit(start, end, "")
+    lines = len(module.line_starts)
+    before = after = 0
+    while first - before > 1 and not module.line_text(first - before - 1).strip():
+        before += 1
+    while last + after + 1 < lines and not module.line_text(last + after + 1).strip():
+        after += 1
+    if before <= after and statement is not block[0]:
+        first -= before
+    elif before or statement is block[0]:
+        last += after
+    end = module.line_starts[last] if last < lines else len(module.text)
+    return Edit(module.line_starts[first - 1], end, "")
 
 
 def unwrapped(module: ModuleFacts, scope: ast.With | ast.AsyncWith, node: ast.expr) -> list[Edit]:

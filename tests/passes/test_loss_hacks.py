@@ -1,0 +1,104 @@
+"""A loss that is told to require a gradient hides what cut its graph."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from verbs import findings, rules, stays
+
+STEP = """\
+import torch
+import torch.nn.functional as F
+from torch.autograd import Variable
+
+
+def step(model, x, y, loader):
+{body}
+"""
+
+
+def step(body: str) -> str:
+    return STEP.format(body=textwrap.indent(textwrap.dedent(body), "    "))
+
+
+@pytest.mark.parametrize(
+    "hack",
+    [
+        "loss.requires_grad = True",
+        "loss.requires_grad_(True)",
+        "loss.requires_grad_()",
+        "loss.requires_grad_(requires_grad=True)",
+        "loss = Variable(loss, requires_grad=True)",
+        "loss = torch.tensor(loss, requires_grad=True)",
+        "loss = loss.clone().requires_grad_(True)",
+        "if not loss.requires_grad:\n    loss.requires_grad_(True)",
+    ],
+)
+@pytest.mark.parametrize("end", ["loss.backward()", "return loss"])
+def test_spellings(hack: str, end: str) -> None:
+    (finding,) = findings(
+        step(f"loss = F.cross_entropy(model(x).detach(), y)\n{hack}\n{end}"), select=("TRN207",)
+    )
+    assert not finding.fixes and "`model(x).detach()`, line 7" in finding.message
+
+
+def test_any_name_that_goes_backward() -> None:
+    text = step("out = model(x).data.sum()\nout.requires_grad_()\nout.backward()")
+    (finding,) = findings(text, select=("TRN207",))
+    assert "`model(x).data`" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("cut", "named"),
+    [
+        ("pred = torch.from_numpy(model(x).detach().numpy())", "`model(x).detach()`, line 7"),
+        ("pred = model(x).argmax(-1).float()", "`model(x).argmax(-1)`, line 7"),
+        ("pred = (model(x) > 0).float()", "`model(x) > 0`, line 7"),
+        ("with torch.no_grad():\n    pred = model(x)", "`torch.no_grad()`, line 7"),
+        ("pred = torch.tensor([model(v).item() for v in x])", "`model(v).item()`, line 7"),
+    ],
+)
+def test_the_cut_that_it_hides_is_named(cut: str, named: str) -> None:
+    text = step(f"{cut}\nloss = F.mse_loss(pred, y)\nloss.requires_grad = True\nloss.backward()")
+    (finding,) = findings(text, select=("TRN207",))
+    assert named in finding.message
+
+
+def test_without_a_cut_in_sight_it_is_still_no_use() -> None:
+    text = step("loss = F.mse_loss(model(x), y)\nloss.requires_grad_(True)\nloss.backward()")
+    (finding,) = findings(text, select=("TRN207",))
+    assert "does nothing where there is one" in finding.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # gradients with respect to inputs
+        "x.requires_grad_(True)\nloss = model(x).sum()\nloss.backward()\nreturn x.grad",
+        "x.requires_grad = True\nreturn torch.autograd.grad(model(x).sum(), x)",
+        "noise = torch.randn(3)\nnoise.requires_grad_()\n(model(noise)).sum().backward()",
+        "mixed = 0.5 * x + 0.5 * y\nmixed.requires_grad_(True)\nreturn model(mixed)",
+        # a sum that starts from nothing
+        "loss = torch.zeros(1, requires_grad=True)\nfor v in x:\n    loss = loss + model(v)\n"
+        "loss.backward()",
+        "loss = torch.tensor(0.0)\nloss.requires_grad_(True)\nloss = loss + model(x)\n"
+        "loss.backward()",
+        # a leaf on purpose: its gradient is handed on
+        "loss = model(x).sum()\nleaf_loss = loss.detach().requires_grad_()\n"
+        "(leaf_loss * y).backward()\nloss.backward(leaf_loss.grad)",
+        # parameters
+        "for p in model.parameters():\n    p.requires_grad = True\nloss = model(x)\n"
+        "loss.backward()",
+        "loss = model(x)\nloss.requires_grad_(False)",
+        "hidden = model(x)\nhidden.requires_grad_(True)\nreturn hidden",
+    ],
+)
+def test_leaves_that_are_meant_stay(body: str) -> None:
+    stays(step(body), select=("TRN207",))
+
+
+def test_the_hack_is_found_where_a_file_has_no_backward() -> None:
+    assert rules(
+        step("loss = F.mse_loss(model(x), y)\nloss.requires_grad = True\nreturn loss")
+    ) == ["TRN207"]
