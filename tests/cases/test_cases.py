@@ -61,11 +61,9 @@ UNSOLVED = frozenset(
     parameters-created-in-inference-mode
     rmsnorm-function-without-backward
     rope-inplace-slice-version-error
-    rope-stop-gradient-on-result
     rqvae-codebook-loss-on-ste-output
     sam-forward-no-grad-and-thresholded-masks
     sdpa-double-backward
-    stack-logits-dot-data
     weight-edit-needs-no-grad
     """.split()
 )

@@ -26,6 +26,15 @@ _NO_MODULE = re.compile(
     r"Config|Token|Process|Cache|Dict|Lock|Queue|Manager|Buffer|Dataset|Loader|Logger|Scheduler|"
     r"Args|Params$|Settings|Type|Namespace|Event|Thread|Client|Timer|Counter|Path|Generator|Mode$"
 )
+_NN_WEIGHTS = re.compile(
+    r"torch\.nn\.((modules|parameter)\.\w+\.)?(Linear|Bilinear|Embedding|EmbeddingBag|"
+    r"(Lazy)?Conv(Transpose)?\dd|\w*Norm(\dd)?|LSTM|GRU|RNN|LSTMCell|GRUCell|RNNCell|PReLU|"
+    r"MultiheadAttention|Transformer\w*)$"
+)
+_NN_CONTAINER = re.compile(r"torch\.nn\.(Sequential|ModuleList|ModuleDict)$")
+_NOT_FROM_SCRATCH = re.compile(
+    r"requires_grad|pretrained|load_state_dict|torch\.load|freez|frozen|\.eval\(\)|deepcopy", re.I
+)
 _DISCRETE = frozenset(
     "indices argmax argmin argsort multinomial long int int32 int64 bool topk_indices".split()
 )
@@ -142,6 +151,38 @@ def _makes_module(module: ModuleFacts, call: ast.Call) -> bool:
             return bool(_WITH_WEIGHTS.search(target.name.rpartition(".")[2]))
     name = module.source(call.func).rpartition(".")[2]
     return bool(_CLASS_NAME.match(name)) and not _NO_MODULE.search(name)
+
+
+def is_trainable(module: ModuleFacts, cls: ast.ClassDef) -> bool:
+    """Whether a class has weights of its own, made from scratch, that nothing freezes."""
+    return holds_weights(module, cls) and not _NOT_FROM_SCRATCH.search(module.source(cls))
+
+
+def weights_made(module: ModuleFacts, value: ast.expr) -> Iterator[ast.Call]:
+    """The calls in an expression that make modules with weights; none where it is no module."""
+    if not isinstance(value, ast.Call):
+        return
+    if isinstance(value.func, ast.Attribute) and value.func.attr in ("to", "cuda", "train"):
+        yield from weights_made(module, value.func.value)
+        return
+    names = [t.name for t in module.resolve(value.func)]
+    if any(_NN_CONTAINER.match(name) for name in names):
+        for argument in (*value.args, *(k.value for k in value.keywords)):
+            for inner in ast.walk(argument):
+                if isinstance(inner, ast.Call):
+                    yield from weights_made(module, inner)
+    elif any(_NN_WEIGHTS.match(name) for name in names):
+        yield value
+    else:
+        cls = local_class(module, value.func)
+        if cls is not None and is_trainable(module, cls):
+            yield value
+
+
+def local_class(module: ModuleFacts, node: ast.expr) -> ast.ClassDef | None:
+    if isinstance(node, ast.Name):
+        return next((c for c in module.classes if c.name == node.id), None)
+    return None
 
 
 def returns_numbers(function: FunctionNode) -> bool:

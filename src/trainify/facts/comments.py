@@ -1,0 +1,30 @@
+"""What the author says next to the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .module import ModuleFacts
+
+_STOPS_GRADIENT = re.compile(
+    r"detach|stop[- _]?grad|grad|back[- ]?prop|backward|freez|frozen|straight[- ]through|\bSTE\b",
+    re.IGNORECASE,
+)
+
+
+def explained(module: ModuleFacts, node: ast.expr) -> bool:
+    """Whether a comment at an expression, or right above it, speaks of gradients."""
+    assert node.end_lineno is not None
+    first = module.statement(node).lineno
+    while first > 1 and module.line_text(first - 1).lstrip().startswith("#"):
+        first -= 1
+    for line in range(first, node.end_lineno + 1):
+        _, hash_, comment = module.line_text(line).partition("#")
+        if hash_ and _STOPS_GRADIENT.search(comment):
+            return True
+    function = module.function(node)
+    text = ast.get_docstring(function, clean=False) if function is not None else None
+    return text is not None and _STOPS_GRADIENT.search(text) is not None

@@ -1,0 +1,787 @@
+"""Whose gradient a value carries, and where it is cut off: ``detach``, ``item``, ``torch.tensor``.
+
+The answers of :class:`Gradients` lean to one side: what is not understood may carry any gradient.
+So a weight that no value carries surely gets none, and a cut that is sure is one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from .carried import Carried, Cut, Network, blurred, either, together
+from .flow import Definition, is_allocation
+from .names import is_none, parameters, self_name
+from .trainable import is_trainable, local_class, weights_made
+
+if TYPE_CHECKING:
+    from .module import FunctionNode, ModuleFacts
+
+
+_NUMBER = Carried(plain=True)
+_TENSOR = Carried()
+_UNKNOWN = Carried(known=False)
+_MAX_DEPTH = 3
+_MAX_STEPS = 2000
+"""Expressions looked at for one question; what is not done by then is not understood."""
+
+_PASSED_ON = frozenset(
+    # methods and functions whose result carries the gradient of their first argument
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square abs tanh sigmoid sin cos tan erf "
+    "relu relu6 elu gelu silu mish softplus leaky_relu hardtanh hardswish logsigmoid selu softsign "
+    "softmax log_softmax softmin logsumexp sum mean prod norm var std cumsum cumprod clamp clip "
+    "clamp_min clamp_max masked_fill masked_select gather index_select take_along_dim roll flip "
+    "permute transpose reshape view flatten unflatten squeeze unsqueeze expand expand_as repeat "
+    "repeat_interleave contiguous t narrow select split chunk unbind float double half bfloat16 "
+    "type_as clone cuda cpu view_as reshape_as movedim swapaxes swapdims normalize layer_norm "
+    "rms_norm group_norm batch_norm dropout interpolate pad neg reciprocal nan_to_num tril triu "
+    "diagonal amax amin adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d max_pool1d "
+    "max_pool2d unfold fold glu requires_grad_ to type view_as_real view_as_complex".split()
+)
+_COMBINED = frozenset(
+    # whose result carries the gradient of all of their tensors
+    "add sub mul div true_divide matmul mm bmm mv dot outer addmm baddbmm einsum pow where stack "
+    "cat concat concatenate hstack vstack maximum minimum lerp linear conv1d conv2d conv3d "
+    "scaled_dot_product_attention cosine_similarity pairwise_distance cdist mse_loss l1_loss "
+    "smooth_l1_loss huber_loss cross_entropy nll_loss binary_cross_entropy "
+    "binary_cross_entropy_with_logits kl_div triplet_margin_loss logaddexp atan2 cross rsub "
+    "embedding".split()
+)
+_WITH_INDICES = frozenset({"max", "min", "sort", "topk", "median", "kthvalue", "cummax", "cummin"})
+_SHAPES = frozenset("shape dtype device ndim requires_grad is_cuda".split())
+_COUNTS = frozenset("size dim numel nelement ndimension get_device stride".split())
+_SAME = frozenset({"T", "mT", "H", "mH", "real", "imag", "values"})
+_FRESH = frozenset("rand randn rand_like randn_like arange linspace eye ones randint".split())
+_INTEGERS = re.compile(r"\b(u?int\d*|long|short|bool|uint8|int\w+)\b")
+_MODEL_NAME = re.compile(r"(^|_)(model|net|network|policy|encoder|decoder|classifier)$")
+_NUMPY_FLOAT = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sqrt square abs absolute fabs tanh sinh cosh sin cos tan "
+    "arctan arcsin arccos reciprocal clip maximum minimum mean sum prod var std cumsum matmul dot "
+    "power multiply add subtract divide logaddexp where transpose reshape squeeze expand_dims "
+    "stack concatenate vstack hstack array asarray ascontiguousarray float32 float64 "
+    "copy flatten ravel max min amax amin".split()
+)
+MAKES_TENSOR = (
+    *("torch.tensor", "torch.as_tensor", "torch.asarray", "torch.from_numpy", "torch.FloatTensor"),
+    *("torch.Tensor", "torch.DoubleTensor", "torch.autograd.Variable", "torch.autograd.variable"),
+)
+_SHARES = ("torch.as_tensor", "torch.asarray", "torch.autograd.Variable")
+"""Given a tensor, these hand on its gradient."""
+
+
+@dataclass
+class _Shared:
+    """What a question and those that it leads to have in common."""
+
+    steps: int = _MAX_STEPS
+    trainable: dict[ast.ClassDef, bool] = field(default_factory=dict)
+    gives_tensor: dict[ast.ClassDef, bool] = field(default_factory=dict)
+
+
+class Gradients:
+    """The gradients that the values of one function carry.
+
+    ``arguments``: what is known of the function's parameters.
+    """
+
+    def __init__(
+        self,
+        module: ModuleFacts,
+        function: FunctionNode | ast.Module,
+        arguments: Mapping[str, Carried] | None = None,
+        outer: Gradients | None = None,
+    ) -> None:
+        self.module = module
+        self.function = function
+        self.flow = module.flow(function)
+        self.arguments = arguments or {}
+        self._depth: int = outer._depth + 1 if outer is not None else 0
+        self._shared: _Shared = outer._shared if outer is not None else _Shared()
+        self._local: dict[str, bool] = {}
+        self._active: set[Definition] = set()
+        self._memo: dict[Definition, Carried] = {}
+        self._cycles = 0
+
+    # -- results --------------------------------------------------------------------------------
+
+    def returned(self) -> list[Carried]:
+        """What each ``return`` with a value hands out."""
+        return [
+            self.value(node.value, node)
+            for node in self.own_statements
+            if isinstance(node, ast.Return) and node.value is not None and not is_none(node.value)
+        ]
+
+    def escaping(self) -> frozenset[str]:
+        """Weights whose gradient leaves the function by another way than ``return``."""
+        found: set[str] = set()
+        for node in self.own_statements:
+            if isinstance(node, ast.Expr) and not self._is_local_write(node):
+                found |= self._anywhere(node.value, node)
+            elif isinstance(node, ast.Assign):
+                if any(self._is_outside(target) for target in node.targets):
+                    found |= self._anywhere(node.value, node)
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                found |= self._anywhere(node, node)
+        for inner in ast.walk(self.function):
+            if isinstance(inner, ast.Lambda):
+                found |= self._anywhere(inner, self.module.statement(inner))
+        return frozenset(found)
+
+    @cached_property
+    def own_statements(self) -> list[ast.stmt]:
+        """The function's statements without those of functions inside it."""
+        found: list[ast.stmt] = []
+        stack: list[ast.AST] = list(reversed(self.function.body))
+        while stack:
+            node = stack.pop()
+            if isinstance(node, ast.stmt):
+                found.append(node)
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                    continue
+            inner = [
+                child
+                for child in ast.iter_child_nodes(node)
+                if isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case))
+            ]
+            stack.extend(reversed(inner))
+        return found
+
+    def _anywhere(self, node: ast.AST, at: ast.stmt) -> frozenset[str]:
+        """The weights of every value mentioned below a node."""
+        found: frozenset[str] = frozenset()
+        for inner in ast.walk(node):
+            if isinstance(inner, (ast.Name, ast.Attribute)) and isinstance(inner.ctx, ast.Load):
+                found |= self.value(inner, at).weights
+            elif isinstance(inner, ast.Call):
+                network = self.network(inner.func, at)
+                if network is not None:
+                    found |= {network.key}
+        return found
+
+    def _is_outside(self, target: ast.expr) -> bool:
+        while isinstance(target, ast.Subscript):
+            target = target.value
+        if isinstance(target, (ast.Tuple, ast.List)):
+            return any(self._is_outside(element) for element in target.elts)
+        return not (isinstance(target, ast.Name) and self._is_local(target.id))
+
+    def _is_local(self, name: str) -> bool:
+        if name not in self._local:
+            self._local[name] = self.flow.is_local(name)
+        return self._local[name]
+
+    def _trainable(self, cls: ast.ClassDef) -> bool:
+        known = self._shared.trainable
+        if cls not in known:
+            known[cls] = is_trainable(self.module, cls)
+        return known[cls]
+
+    def _is_local_write(self, node: ast.Expr) -> bool:
+        """``name.append(x)``, of a list made here."""
+        call = node.value
+        return (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr in ("append", "extend", "insert")
+            and isinstance(call.func.value, ast.Name)
+            and self._is_local(call.func.value.id)
+            and call.func.value.id not in self.flow.parameters
+        )
+
+    # -- expressions ----------------------------------------------------------------------------
+
+    def value(
+        self,
+        node: ast.expr | None,
+        at: ast.stmt,
+        scope: Mapping[str, Carried | Network] | None = None,
+    ) -> Carried:
+        """What an expression in the statement ``at`` carries; ``scope`` holds a comprehension's."""
+        self._shared.steps -= 1
+        if self._shared.steps < 0:
+            return _UNKNOWN
+        scope = scope or {}
+        if node is None or isinstance(node, (ast.Constant, ast.JoinedStr, ast.Compare)):
+            return _NUMBER
+        if isinstance(node, ast.Name):
+            return self._name(node, at, scope)
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node, at, scope)
+        if isinstance(node, ast.Call):
+            return self._call(node, at, scope)
+        if isinstance(node, ast.BinOp):
+            if isinstance(node.op, (ast.FloorDiv, ast.Mod, ast.BitAnd, ast.BitOr, ast.BitXor)):
+                return blurred([self.value(n, at, scope) for n in (node.left, node.right)])
+            return together([self.value(n, at, scope) for n in (node.left, node.right)])
+        if isinstance(node, ast.UnaryOp):
+            if isinstance(node.op, (ast.Not, ast.Invert)):
+                return _UNKNOWN
+            return self.value(node.operand, at, scope)
+        if isinstance(node, ast.IfExp):
+            return either([self.value(n, at, scope) for n in (node.body, node.orelse)])
+        if isinstance(node, ast.BoolOp):
+            return either([self.value(n, at, scope) for n in node.values])
+        if isinstance(node, (ast.NamedExpr, ast.Starred)):
+            return self.value(node.value, at, scope)
+        if isinstance(node, ast.Subscript):
+            return self._subscript(node, at, scope)
+        if isinstance(node, (ast.Tuple, ast.List)):
+            return together([self.value(n, at, scope) for n in node.elts])
+        if isinstance(node, ast.Dict):
+            return together([self.value(n, at, scope) for n in node.values])
+        if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+            inner = dict(scope)
+            for generator in node.generators:
+                inner.update(self._bound(generator.target, generator.iter, at, inner))
+            return self.value(node.elt, at, inner)
+        return _UNKNOWN
+
+    def _subscript(
+        self, node: ast.Subscript, at: ast.stmt, scope: Mapping[str, Carried | Network]
+    ) -> Carried:
+        index = node.slice
+        if isinstance(node.value, ast.Call) and isinstance(index, ast.Constant):
+            if isinstance(index.value, int):
+                return self._element(node.value, index.value, at, scope)
+        return self.value(node.value, at, scope)
+
+    def _name(
+        self, node: ast.Name, at: ast.stmt, scope: Mapping[str, Carried | Network]
+    ) -> Carried:
+        if node.id in scope:
+            bound = scope[node.id]
+            return bound if isinstance(bound, Carried) else _UNKNOWN
+        if not self._is_local(node.id):
+            return _UNKNOWN
+        reaching = self.flow.reaching(node.id, at)
+        looped = [d for d in reaching if self._in_loop_over_modules(d, at)]
+        found = [self._definition(d) for d in looped or reaching]
+        if not found:
+            return _UNKNOWN
+        known = [f for f in found if f is not None]
+        value = either(known) if known else _NUMBER
+        for statement, written, adds in self._writes.get(node.id, ()):
+            if statement is at or not self._same_object(node.id, statement, at):
+                continue
+            if written is None:
+                value = replace(value, known=False)
+                continue
+            more = self._guarded(statement, node.id, written)
+            if more is not None:
+                value = together([value, more if adds else replace(more, sure=False)])
+        return value
+
+    def _in_loop_over_modules(self, definition: Definition, at: ast.stmt) -> bool:
+        """Whether a value is made in ``for layer in self.layers``, which runs at least once."""
+        if definition.statement is None:
+            return False
+        loop = self.module.parent(definition.statement)
+        if not isinstance(loop, ast.For) or loop in self.module.ancestors(at):
+            return False
+        bound = self._bound(loop.target, loop.iter, loop, {})
+        return any(isinstance(value, Network) for value in bound.values())
+
+    def _same_object(self, name: str, first: ast.stmt, last: ast.stmt) -> bool:
+        return bool(self.flow.reaching(name, first) & self.flow.reaching(name, last))
+
+    def _guarded(self, statement: ast.stmt, name: str, written: ast.expr) -> Carried | None:
+        return self._definition(Definition(name, statement, written))
+
+    def _definition(self, definition: Definition) -> Carried | None:
+        """None where the value is computed from itself, and that says nothing new."""
+        if definition in self._memo:
+            return self._memo[definition]
+        if definition in self._active:
+            self._cycles += 1
+            return None
+        cycles = self._cycles
+        self._active.add(definition)
+        try:
+            value = self._defined(definition)
+        finally:
+            self._active.discard(definition)
+        if self._cycles == cycles:
+            self._memo[definition] = value
+        return value
+
+    def _defined(self, definition: Definition) -> Carried:
+        statement = definition.statement
+        if statement is None:
+            return self.arguments.get(definition.name, _UNKNOWN)
+        if definition.value is None:
+            if isinstance(statement, (ast.For, ast.AsyncFor)):
+                bound = self._bound(statement.target, statement.iter, statement, {})
+                value = bound.get(definition.name)
+                return value if isinstance(value, Carried) else _UNKNOWN
+            return _UNKNOWN
+        if definition.index is not None:
+            return self._element(definition.value, definition.index, statement, {})
+        return self.value(definition.value, statement)
+
+    @cached_property
+    def _writes(self) -> dict[str, list[tuple[ast.stmt, ast.expr | None, bool]]]:
+        """What statements add to a name's value: ``x += y``, ``xs.append(y)``, ``x[i] = y``.
+
+        The value is None where anything may come of it; the last says that it surely gets in.
+        """
+        found: dict[str, list[tuple[ast.stmt, ast.expr | None, bool]]] = {}
+        for node in self.own_statements:
+            if isinstance(node, ast.AugAssign):
+                name = _base(node.target)
+                adds = isinstance(node.target, ast.Name)
+                found.setdefault(name, []).append((node, node.value, adds))
+            elif isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Subscript):
+                        found.setdefault(_base(target), []).append((node, node.value, False))
+                    elif isinstance(target, ast.Attribute):
+                        found.setdefault(_base(target), []).append((node, None, False))
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                function = node.value.func
+                if isinstance(function, ast.Attribute):
+                    name, arguments = _base(function.value), _arguments(node.value)
+                    if function.attr in ("append", "extend") and len(arguments) == 1:
+                        found.setdefault(name, []).append((node, arguments[0], True))
+                    elif name != "self" and function.attr != "backward":
+                        found.setdefault(name, []).append((node, None, False))
+        return found
+
+    # -- attributes -----------------------------------------------------------------------------
+
+    def _attribute(
+        self, node: ast.Attribute, at: ast.stmt, scope: Mapping[str, Carried | Network]
+    ) -> Carried:
+        if isinstance(node.value, ast.Name):
+            cls = self.module.names.self_class(node.value)
+            if cls is not None:
+                return self._of_self(cls, node.attr)
+        if node.attr in _SHAPES:
+            return _NUMBER
+        network = self.network(node.value, at, scope)
+        if network is not None:
+            return Carried(frozenset({network.key}), sure=node.attr in ("weight", "bias"))
+        inner = self.value(node.value, at, scope)
+        if node.attr == "data":
+            return self._cut(node, inner, "detach")
+        return inner if node.attr in _SAME else blurred([inner])
+
+    def _of_self(self, cls: ast.ClassDef, name: str) -> Carried:
+        """What ``self.name`` carries, from what the class assigns to it."""
+        values = self._assigned(cls, name)
+        if values and self._trainable(cls):
+            if all(
+                isinstance(value, ast.Call)
+                and self.module.is_name(value.func, "torch.nn.Parameter")
+                for value in values
+            ):
+                return Carried(frozenset({f"{cls.name}.{name}"}), sure=True)
+        if values and all(isinstance(value, ast.Constant) for value in values):
+            return _NUMBER
+        return _UNKNOWN
+
+    def _assigned(self, cls: ast.ClassDef, name: str) -> list[ast.expr]:
+        """The values that an attribute gets; empty where they are not all there."""
+        bindings = self.module.names.attributes(cls).get(name, ())
+        values = [binding.value for binding in bindings]
+        present = [value for value in values if value is not None and not is_none(value)]
+        return present if None not in values else []
+
+    # -- networks -------------------------------------------------------------------------------
+
+    def network(
+        self,
+        node: ast.expr,
+        at: ast.stmt,
+        scope: Mapping[str, Carried | Network] | None = None,
+    ) -> Network | None:
+        """The module with weights that an expression stands for."""
+        scope = scope or {}
+        if isinstance(node, ast.Subscript):
+            return self.network(node.value, at, scope)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            cls = self.module.names.self_class(node.value)
+            if cls is None or not self._trainable(cls):
+                return None
+            return self._made(f"{cls.name}.{node.attr}", self._assigned(cls, node.attr))
+        if not isinstance(node, ast.Name):
+            return None
+        if node.id in scope:
+            bound = scope[node.id]
+            return bound if isinstance(bound, Network) else None
+        if not self._is_local(node.id):
+            return self._global(node)
+        definition = self.flow.only_definition(node.id, at)
+        if definition is None:
+            return None
+        statement = definition.statement
+        if statement is None:
+            return self._trained_argument(node)
+        if isinstance(statement, (ast.For, ast.AsyncFor)):
+            inner = self._bound(statement.target, statement.iter, statement, {}).get(node.id)
+            return inner if isinstance(inner, Network) else None
+        if definition.value is None or definition.index is not None:
+            return None
+        if isinstance(definition.value, ast.Call):
+            return self._made(node.id, [definition.value])
+        return self.network(definition.value, statement)
+
+    def _global(self, node: ast.Name) -> Network | None:
+        """A model made once at the top of the file."""
+        bindings = self.module.names.bindings(self.module.tree).get(node.id, [])
+        values = [b.value for b in bindings if b.value is not None]
+        return self._made(node.id, values) if len(values) == len(bindings) else None
+
+    def _trained_argument(self, node: ast.Name) -> Network | None:
+        """``model`` in a function that calls ``backward`` on what it computes with it."""
+        if not _MODEL_NAME.search(node.id) or isinstance(self.function, ast.Module):
+            return None
+        for inner in ast.walk(self.function):
+            if isinstance(inner, ast.Attribute) and inner.attr == "backward":
+                return Network(node.id, ())
+        return None
+
+    def _made(self, key: str, values: Sequence[ast.expr]) -> Network | None:
+        calls: list[ast.Call] = []
+        for value in values:
+            made = list(weights_made(self.module, value))
+            if not made:
+                return None
+            calls += made
+        return Network(key, tuple(calls)) if calls else None
+
+    def _bound(
+        self,
+        target: ast.expr,
+        iterated: ast.expr,
+        at: ast.stmt,
+        scope: Mapping[str, Carried | Network],
+    ) -> dict[str, Carried | Network]:
+        """What the names of a loop's target stand for."""
+        names = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+        if isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name):
+            kind = iterated.func.id
+            if kind == "range":
+                return dict.fromkeys(names, _NUMBER)
+            if kind in ("enumerate", "zip") and isinstance(target, ast.Tuple):
+                found: dict[str, Carried | Network] = dict.fromkeys(names, _UNKNOWN)
+                parts = target.elts if kind == "zip" else target.elts[1:]
+                if kind == "enumerate" and isinstance(target.elts[0], ast.Name):
+                    found[target.elts[0].id] = _NUMBER
+                for part, source in zip(parts, iterated.args, strict=False):
+                    found.update(self._bound(part, source, at, scope))
+                return found
+            if kind in ("reversed", "list", "tuple", "iter") and iterated.args:
+                return self._bound(target, iterated.args[0], at, scope)
+        if isinstance(target, ast.Name):
+            network = self.network(iterated, at, scope)
+            return {target.id: network or self.value(iterated, at, scope)}
+        value = replace(self.value(iterated, at, scope), sure=False)
+        return dict.fromkeys(names, value)
+
+    # -- calls ----------------------------------------------------------------------------------
+
+    def _call(
+        self, node: ast.Call, at: ast.stmt, scope: Mapping[str, Carried | Network]
+    ) -> Carried:
+        network = self.network(node.func, at, scope)
+        if network is not None:
+            inputs = [self.value(a, at, scope) for a in _arguments(node)]
+            own = Carried(frozenset({network.key}), sure=self._gives_tensors(network))
+            return together([own, *inputs])
+        if isinstance(node.func, ast.Attribute):
+            method = self._method(node.func)
+            if method is not None:
+                return self._inlined(method, node, at, scope, None)
+        if isinstance(node.func, (ast.Name, ast.Attribute)):
+            names = {t.name for t in self.module.resolve(node.func)}
+            torch = next((n for n in names if n.startswith("torch.")), None)
+            if torch is not None:
+                return self._torch(torch, node, at, scope)
+            numpy = next((n for n in names if n.startswith("numpy.")), None)
+            if numpy is not None:
+                return self._numpy(numpy.rpartition(".")[2], node, at, scope)
+            function = self._local_function(names)
+            if function is not None:
+                return self._inlined(function, node, at, scope, None)
+        if isinstance(node.func, ast.Name):
+            return self._builtin(node.func.id, node, at, scope)
+        if isinstance(node.func, ast.Attribute):
+            return self._method_of_tensor(node.func, node, at, scope)
+        return self._opaque(node, at, scope)
+
+    def _opaque(
+        self, node: ast.Call, at: ast.stmt, scope: Mapping[str, Carried | Network]
+    ) -> Carried:
+        """A call of something unknown: the gradient of its arguments may come out."""
+        values = [self.value(a, at, scope) for a in _arguments(node)]
+        if isinstance(node.func, ast.Attribute):
+            values.append(self.value(node.func.value, at, scope))
+        return blurred(values)
+
+    def _gives_tensors(self, network: Network) -> bool:
+        """Whether all that a module returns carries the gradient of its weights."""
+        return all(self._gives_tensor(call) for call in network.calls)
+
+    def _gives_tensor(self, call: ast.Call) -> bool:
+        cls = local_class(self.module, call.func)
+        if cls is None:
+            return True
+        known = self._shared.gives_tensor
+        if cls not in known:
+            known[cls] = False  # until it is found out, if it uses itself
+            known[cls] = self._forward_gives_tensor(cls)
+        return known[cls]
+
+    def _forward_gives_tensor(self, cls: ast.ClassDef) -> bool:
+        forward = _method_of(cls, "forward")
+        if forward is None or self._depth >= _MAX_DEPTH or forward is self.function:
+            return False
+        inner = Gradients(self.module, forward, outer=self)
+        returns = [n for n in inner.own_statements if isinstance(n, ast.Return)]
+        if any(isinstance(n.value, ast.Tuple) for n in returns):
+            return False
+        returned = inner.returned()
+        return bool(returned) and all(r.sure for r in returned)
+
+    def _method(self, node: ast.Attribute) -> FunctionNode | None:
+        """The method of this file that ``self.name(...)`` runs."""
+        if isinstance(node.value, ast.Name):
+            cls = self.module.names.self_class(node.value)
+            if cls is not None:
+                return _method_of(cls, node.attr)
+        return None
+
+    def _local_function(self, names: Iterable[str]) -> FunctionNode | None:
+        prefix = f"{self.module.module_name}." if self.module.module_name else ""
+        for statement in self.module.tree.body:
+            if isinstance(statement, ast.FunctionDef) and prefix + statement.name in names:
+                return statement
+        return None
+
+    def _inlined(
+        self,
+        function: FunctionNode,
+        node: ast.Call,
+        at: ast.stmt,
+        scope: Mapping[str, Carried | Network],
+        index: int | None,
+    ) -> Carried:
+        """What a function of this file returns for these arguments."""
+        arguments = function.args
+        named = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+        if self.module.method_class(function) is not None and self_name(function) is not None:
+            named = named[1:]
+        if (
+            self._depth >= _MAX_DEPTH
+            or function is self.function
+            or arguments.vararg is not None
+            or arguments.kwarg is not None
+            or isinstance(function, ast.AsyncFunctionDef)
+            or any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in ast.walk(function))
+            or any(isinstance(a, ast.Starred) for a in node.args)
+            or any(k.arg is None for k in node.keywords)
+        ):
+            return self._opaque(node, at, scope)
+        given: dict[str, Carried] = {}
+        for name, argument in zip(named, node.args, strict=False):
+            given[name] = self.value(argument, at, scope)
+        for keyword in node.keywords:
+            given[str(keyword.arg)] = self.value(keyword.value, at, scope)
+        for parameter in parameters(arguments):
+            given.setdefault(parameter.arg, _NUMBER)  # its default
+        inner = Gradients(self.module, function, given, self)
+        found = []
+        for statement in inner.own_statements:
+            if not isinstance(statement, ast.Return) or statement.value is None:
+                continue
+            returned = statement.value
+            if index is not None and isinstance(returned, ast.Tuple):
+                if index < len(returned.elts):
+                    returned = returned.elts[index]
+            elif index is not None:
+                return blurred([inner.value(returned, statement)])
+            found.append(inner.value(returned, statement))
+        return either(found) if found else _UNKNOWN
+
+    def _element(
+        self,
+        node: ast.expr,
+        index: int,
+        at: ast.stmt,
+        scope: Mapping[str, Carried | Network],
+    ) -> Carried:
+        """What one of the values carries that an expression gives."""
+        if isinstance(node, ast.Call):
+            function = None
+            if isinstance(node.func, ast.Attribute):
+                function = self._method(node.func)
+                name = node.func.attr
+                if name in _WITH_INDICES and function is None:
+                    of_torch = node.args and self._is_torch(node.func.value)
+                    operand = node.args[0] if of_torch else node.func.value
+                    return self.value(operand, at, scope) if index == 0 else _UNKNOWN
+            if function is None and isinstance(node.func, ast.Name):
+                function = self._local_function(t.name for t in self.module.resolve(node.func))
+            if function is not None:
+                return self._inlined(function, node, at, scope, index)
+            network = self.network(node.func, at, scope)
+            value = self.value(node, at, scope)
+            if network is None and not self._gives_like_parts(node):
+                return replace(value, sure=False, known=False)
+            return value
+        if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+            return self.value(node, at, scope)
+        return replace(self.value(node, at, scope), sure=False)
+
+    def _gives_like_parts(self, node: ast.Call) -> bool:
+        name = getattr(node.func, "attr", "")
+        return name in ("split", "chunk", "unbind", "tensor_split")
+
+    def _is_torch(self, node: ast.expr) -> bool:
+        return self.module.is_name(node, "torch", "torch.nn.functional")
+
+    # -- what calls do --------------------------------------------------------------------------
+
+    def _torch(
+        self, name: str, node: ast.Call, at: ast.stmt, scope: Mapping[str, Carried | Network]
+    ) -> Carried:
+        values = [self.value(a, at, scope) for a in _arguments(node)]
+        last = name.rpartition(".")[2]
+        if name in MAKES_TENSOR or name.endswith("Tensor"):
+            return self._made_tensor(name, node, values)
+        if name.startswith("torch.nn.") and not name.startswith("torch.nn.functional."):
+            return blurred(values)
+        if is_allocation(node) or last in _FRESH or last in ("ones_like", "zeros_like"):
+            return _TENSOR
+        if last == "detach" and values:
+            return self._cut(node, values[0], "detach")
+        if last in _PASSED_ON and values:
+            return replace(values[0], plain=False)
+        if last in _COMBINED and values:
+            return replace(together(values), plain=False)
+        if last in _WITH_INDICES and len(values) == 1:
+            return values[0]
+        return blurred(values)
+
+    def _made_tensor(self, name: str, node: ast.Call, values: Sequence[Carried]) -> Carried:
+        if not values or not node.args:
+            return blurred(values)
+        if any(k.arg == "dtype" and _INTEGERS.search(ast.unparse(k.value)) for k in node.keywords):
+            return _UNKNOWN  # numbers, of which there is no gradient
+        made, source = values[0], node.args[0]
+        if name in _SHARES and not isinstance(source, (ast.List, ast.Tuple, ast.ListComp)):
+            if made.weights or not made.known:
+                return made
+        inside = {c for c in made.cuts if c.node in set(ast.walk(source))}
+        lost = made.weights.union(*(c.weights for c in inside))
+        sure = made.sure or any(c.sure for c in inside)
+        cuts = made.cuts - inside
+        if lost or inside:
+            kind: Literal["detach", "tensor"] = "tensor"
+            if name == "torch.autograd.Variable" and all(c.kind == "detach" for c in inside):
+                kind = "detach"
+            cuts |= {Cut(node, kind, lost, sure)}
+        elif not made.known:
+            cuts |= {Cut(node, "tensor", frozenset(), False)}
+        return Carried(cuts=frozenset(cuts))
+
+    def _numpy(
+        self, last: str, node: ast.Call, at: ast.stmt, scope: Mapping[str, Carried | Network]
+    ) -> Carried:
+        """An array; only what stays a float of the same meaning remembers what it was cut from."""
+        values = [self.value(a, at, scope) for a in _arguments(node)]
+        joined = together(values) if values else _NUMBER
+        if last not in _NUMPY_FLOAT or joined.weights:
+            return blurred(values)
+        if any(k.arg == "dtype" and _INTEGERS.search(ast.unparse(k.value)) for k in node.keywords):
+            return _UNKNOWN
+        return replace(joined, plain=True)
+
+    def _builtin(
+        self, name: str, node: ast.Call, at: ast.stmt, scope: Mapping[str, Carried | Network]
+    ) -> Carried:
+        values = [self.value(a, at, scope) for a in _arguments(node)]
+        if name in ("len", "range", "isinstance", "str", "id", "type"):
+            return _NUMBER
+        if name == "float" and len(values) == 1:
+            if values[0].plain:
+                return values[0]
+            return self._cut(node, values[0], "number")
+        if name in ("sum", "list", "tuple", "abs", "reversed") and values:
+            return values[0]
+        cls = local_class(self.module, node.func)
+        if cls is not None and values and _method_of(cls, "forward") is None:
+            return together(values)  # a record of outputs
+        if name[:1].isupper() and name.endswith(("Output", "Outputs")) and values:
+            return together(values)
+        return blurred(values)
+
+    def _method_of_tensor(
+        self,
+        function: ast.Attribute,
+        node: ast.Call,
+        at: ast.stmt,
+        scope: Mapping[str, Carried | Network],
+    ) -> Carried:
+        name = function.attr
+        owner = self.value(function.value, at, scope)
+        if name == "detach":
+            return self._cut(node, owner, "detach")
+        if name in _COUNTS:
+            return _NUMBER
+        if name in ("item", "tolist", "numpy"):
+            return self._cut(node, owner, "number")
+        if name in ("new_tensor",):
+            return self._made_tensor("torch.tensor", node, [self.value(node.args[0], at, scope)])
+        if is_allocation(node):
+            return _TENSOR
+        if owner.plain:
+            return owner if name in _NUMPY_FLOAT else blurred([owner])
+        if name in ("to", "type") and _INTEGERS.search(
+            " ".join(ast.unparse(a) for a in _arguments(node))
+        ):
+            return _UNKNOWN
+        if name == "cpu":
+            return replace(owner, cuts=frozenset(c for c in owner.cuts if c.kind != "detach"))
+        if name == "requires_grad_":
+            return replace(owner, known=False)
+        if name in _PASSED_ON or (name in _WITH_INDICES and not node.args and not node.keywords):
+            return owner
+        if name in _COMBINED:
+            return together([owner, *(self.value(a, at, scope) for a in _arguments(node))])
+        return self._opaque(node, at, scope)
+
+    def _cut(self, node: ast.expr, inner: Carried, kind: Literal["detach", "number"]) -> Carried:
+        plain = kind == "number"
+        if inner.nothing:
+            before = frozenset(c for c in inner.cuts if plain and c.kind != "tensor")
+            if before:  # x.detach().numpy()
+                weights = frozenset[str]().union(*(c.weights for c in before))
+                merged = Cut(node, kind, weights, any(c.sure for c in before))
+                return Carried(cuts=inner.cuts - before | {merged}, plain=plain)
+            return Carried(cuts=inner.cuts, plain=plain)
+        cut = Cut(node, kind, inner.weights, inner.sure and bool(inner.weights))
+        return Carried(cuts=inner.cuts | {cut}, plain=plain)
+
+
+def _method_of(cls: ast.ClassDef, name: str) -> FunctionNode | None:
+    for node in cls.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
+            return node
+    return None
+
+
+def _arguments(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(k.value for k in call.keywords)]
+
+
+def _base(node: ast.expr) -> str:
+    """The name that a place belongs to: ``x`` for ``x[0].y``."""
+    while isinstance(node, (ast.Subscript, ast.Attribute)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""

@@ -1,0 +1,103 @@
+"""What gets no gradient in the end: weights of a forward, losses that ``backward`` is called on."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .carried import Cut, together
+from .gradients import MAKES_TENSOR, Gradients
+
+if TYPE_CHECKING:
+    from .module import FunctionNode, ModuleFacts
+
+_INITIALIZES = re.compile(r"init|reset_parameters|extra_repr")
+
+
+def lost(gradients: Gradients) -> list[tuple[Cut, frozenset[str]]]:
+    """The cuts on the way to what a method returns, with the weights that get no gradient by them.
+
+    A weight that is used in any other way, here or in another method, counts as learning.
+    """
+    result = together([r for r in gradients.returned() if not r.plain])
+    cuts = [cut for cut in result.cuts if cut.sure]
+    if not cuts:
+        return []
+    learning = result.weights | gradients.escaping()
+    found = []
+    for cut in sorted(cuts, key=lambda c: (c.node.lineno, c.node.col_offset)):
+        weights = frozenset(w for w in cut.weights - learning if _only_here(gradients, w))
+        if weights:
+            found.append((cut, weights))
+    return found
+
+
+def _only_here(gradients: Gradients, weight: str) -> bool:
+    """Whether nothing but the initialization uses ``self.name`` outside of a method."""
+    module, function = gradients.module, gradients.function
+    cls = module.method_class(function)
+    owner, _, name = weight.partition(".")
+    if cls is None or cls.name != owner:
+        return False
+    for method in cls.body:
+        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if method is function or _INITIALIZES.search(method.name):
+                continue
+        if any(isinstance(n, ast.Attribute) and n.attr == name for n in ast.walk(method)):
+            return False
+    return all(
+        _is_understood(module, node)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and node.attr == name
+    )
+
+
+def _is_understood(module: ModuleFacts, node: ast.expr) -> bool:
+    """Whether a weight or module is used where its gradient is followed: not as an argument."""
+    parent = module.parent(node)
+    if isinstance(parent, ast.Call):
+        return parent.func is node or module.is_name(parent.func, *MAKES_TENSOR)
+    return isinstance(
+        parent, (ast.Attribute, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.For, ast.comprehension)
+    )
+
+
+class CutNames:
+    """The functions of a file that have a cut in their text, which ``cuts`` finds."""
+
+    def __init__(self, module: ModuleFacts, cuts: re.Pattern[str]) -> None:
+        self._module = module
+        self._lines = [module.position(found.start())[0] for found in cuts.finditer(module.text)]
+        names = {f.name for f in module.functions if self._inside(f)} - {"forward"}
+        self._calls = re.compile(rf"\b(?:{'|'.join(sorted(names))})\(") if names else None
+
+    def concern(self, function: FunctionNode | ast.Module) -> bool:
+        """Whether a function has a cut, or calls a function of this file that has one."""
+        if isinstance(function, ast.Module) or self._inside(function):
+            return True
+        return self._calls is not None and bool(self._calls.search(self._module.source(function)))
+
+    def _inside(self, function: FunctionNode) -> bool:
+        last = function.end_lineno or function.lineno
+        return any(function.lineno <= line <= last for line in self._lines)
+
+
+def losses_without_gradient(module: ModuleFacts, names: CutNames) -> Iterator[tuple[ast.Call, Cut]]:
+    """The calls of ``backward`` on what certainly has no gradient, and the cut that took it."""
+    if ".backward(" not in module.text:
+        return
+    for call in module.calls:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
+            continue
+        function = module.function(call) or module.tree
+        if not names.concern(function):
+            continue
+        gradients = Gradients(module, function)
+        loss = gradients.value(call.func.value, module.statement(call))
+        if not loss.nothing or loss.plain or not loss.cuts:
+            continue
+        candidates = [cut for cut in loss.cuts if cut.sure] or list(loss.cuts)
+        if len(candidates) == 1:
+            yield call, candidates[0]

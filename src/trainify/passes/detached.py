@@ -1,0 +1,380 @@
+"""TRN301: values detached on the way to what is trained."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..facts import ModuleFacts
+from ..facts.carried import Carried, Cut
+from ..facts.comments import explained
+from ..facts.flow import FunctionFlow
+from ..facts.gradients import Gradients
+from ..facts.guards import gradient_unwanted
+from ..facts.losses import CutNames, losses_without_gradient, lost
+from ..facts.trainable import is_trainable
+from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
+from . import Needle, Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+    from ..facts.module import FunctionNode
+
+RULES = (
+    Rule(
+        code="TRN301",
+        name="detached-activation",
+        summary="A value that is trained through is detached: `.detach()` or `.data`.",
+        why=(
+            "What comes before has no gradient from here on. Where all of a result is detached, "
+            "backward() raises; where the loss has another path, it silently trains less than the "
+            "model. Stop-gradients on targets, statistics and straight-through estimators are "
+            "fine: there the value has another path, or is not the result."
+        ),
+        before="""\
+import torch
+from torch import nn
+
+
+class Decoder(nn.Module):
+    def __init__(self, width, vocabulary):
+        super().__init__()
+        self.cell = nn.GRUCell(width, width)
+        self.out = nn.Linear(width, vocabulary)
+
+    def forward(self, x, steps):
+        h, logits = torch.zeros_like(x), []
+        for _ in range(steps):
+            h = self.cell(x, h)
+            logits.append(self.out(h))
+        return torch.stack(logits, 1).data
+""",
+        after="""\
+import torch
+from torch import nn
+
+
+class Decoder(nn.Module):
+    def __init__(self, width, vocabulary):
+        super().__init__()
+        self.cell = nn.GRUCell(width, width)
+        self.out = nn.Linear(width, vocabulary)
+
+    def forward(self, x, steps):
+        h, logits = torch.zeros_like(x), []
+        for _ in range(steps):
+            h = self.cell(x, h)
+            logits.append(self.out(h))
+        return torch.stack(logits, 1)
+""",
+    ),
+)
+
+_CUT = re.compile(rb"\.(?:data|detach\(\))(?![\w\[(]|[ \t]*=|\.(?:cpu|numpy|item|tolist)\b)")
+_WEIGHT = re.compile(rb"(?<![\w.])self\.\w+$")
+_ASSIGNED = re.compile(rb"[ \t]*(\w+)(?:\[[^\]]*\])?[ \t]*=[^=]")
+_CLOSED = (b"", b")", b"]", b"}")
+_NEAR = 1200
+"""Bytes after an assignment in which its value may be returned, or its gradient be asked for."""
+
+
+def _may_concern(data: bytes) -> bool:
+    """Whether something detached is returned, or a weight's ``.data`` used, or a loss detached."""
+    if (b".detach()" not in data and b".data" not in data) or b"torch" not in data:
+        return False
+    return any(_matters(data, found) for found in _CUT.finditer(data))
+
+
+def _matters(data: bytes, found: re.Match[bytes]) -> bool:
+    start = data.rfind(b"\n", 0, found.start()) + 1
+    before = data[start : found.start()]
+    if b"return " in before:
+        return True
+    if b"#" in before:
+        return False
+    chained = data[found.end() : found.end() + 1] == b"."
+    if found[0] == b".data" and _WEIGHT.search(before) and not chained:
+        return True
+    if chained and data[found.end() : found.end() + 9] != b".backward":
+        return False
+    if before.lstrip()[:1] in _CLOSED or b"return" in data[max(0, start - 160) : start]:
+        return True
+    later = data[found.end() : found.end() + _NEAR]
+    if b".backward(" in later:
+        return True
+    assigned = _ASSIGNED.match(before)
+    return assigned is not None and bool(
+        re.search(rb"\breturn\b[^\n]*\b" + assigned[1] + rb"\b", later)
+    )
+
+
+NEEDLES: tuple[Needle, ...] = (_may_concern,)
+
+_DETACHES = re.compile(r"\.detach\(\)|\.data\b")
+_DELIBERATE = re.compile(
+    r"random|reservoir|rnd|fixed|fourier|extract|perceptual|embedder|predict|infer|export|sampl|"
+    r"post|eval|wrapper|stop|detach|memory|cache|bank|ema|state",
+    re.IGNORECASE,
+)
+"""Classes whose outputs are meant to be constants."""
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    names = CutNames(module, _DETACHES)
+    for cls in module.classes:
+        for function in cls.body:
+            if not isinstance(function, ast.FunctionDef) or function.name != "forward":
+                continue
+            if names.concern(function):
+                yield from _forward(module, cls, function)
+    for call, cut in losses_without_gradient(module, names):
+        if cut.kind == "detach" and not _is_meant(module, cut.node):
+            loss = " ".join(module.source(call.func).split())
+            message = (
+                f"`{_name(cut.node)}` leaves `{loss}()` nothing to go through: it raises, and "
+                "nothing gets a gradient."
+            )
+            yield _finding(module, message, cut.node)
+    yield from _rotations(module)
+
+
+def _forward(
+    module: ModuleFacts, cls: ast.ClassDef, function: ast.FunctionDef
+) -> Iterator[Finding]:
+    if _DELIBERATE.search(cls.name) or not is_trainable(module, cls):
+        return
+    if ".backward(" in module.source(cls):
+        return  # it trains itself, and hands out results
+    gradients = Gradients(module, function)
+    returned = gradients.returned()
+    cuts = [cut for result in returned for cut in result.cuts if cut.sure and cut.kind == "detach"]
+    if returned and all(_is_cut_off(result) for result in returned):
+        for cut in dict.fromkeys(cuts):
+            if not _is_meant(module, cut.node):
+                message = (
+                    f"`{_name(cut.node)}` on what `{cls.name}.forward` returns: no parameter of "
+                    f"`{cls.name}` gets a gradient."
+                )
+                yield _finding(module, message, cut.node)
+        return
+    for cut, weights in lost(gradients) if cuts else ():
+        if _is_weight_data(cut) and not _is_meant(module, cut.node):
+            name = f"self.{next(iter(weights)).partition('.')[2]}"
+            message = f"`{name}` is a parameter, but only its `.data` is used: it gets no gradient."
+            yield _finding(module, message, cut.node)
+
+
+def _is_cut_off(result: Carried) -> bool:
+    """Whether a result has no gradient, only because it was detached."""
+    return (
+        result.nothing
+        and not result.plain
+        and bool(result.cuts)
+        and all(cut.sure and cut.kind == "detach" for cut in result.cuts)
+        and not any(_leaves_device(cut) for cut in result.cuts)
+    )
+
+
+def _leaves_device(cut: Cut) -> bool:
+    """``x.cpu().data``: results for somebody outside."""
+    inner = detached(cut.node)
+    return (
+        isinstance(inner, ast.Call)
+        and isinstance(inner.func, ast.Attribute)
+        and inner.func.attr == "cpu"
+    )
+
+
+def _is_weight_data(cut: Cut) -> bool:
+    """``self.weight.data``: detach() on a weight is a choice, .data is a habit."""
+    node = cut.node
+    return (
+        cut.kind == "detach"
+        and isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Attribute)
+        and isinstance(node.value.value, ast.Name)
+    )
+
+
+def _is_meant(module: ModuleFacts, node: ast.expr) -> bool:
+    return gradient_unwanted(module, node) or explained(module, node)
+
+
+# -- rotary embeddings ----------------------------------------------------------------------------
+
+_COS = re.compile(r"cos", re.IGNORECASE)
+_SIN = re.compile(r"sin", re.IGNORECASE)
+_RESHAPES = frozenset(
+    "type_as to float half bfloat16 flatten reshape view contiguous squeeze unsqueeze".split()
+)
+
+
+def _rotations(module: ModuleFacts) -> Iterator[Finding]:
+    """Queries and keys that lose their gradient as they are rotated; tables may be detached."""
+    for function in module.functions:
+        text = module.source(function)
+        if not (_DETACHES.search(text) and _COS.search(text) and _SIN.search(text)):
+            continue
+        flow = module.flow(function)
+        for node in ast.walk(function):
+            if not isinstance(node, (ast.Call, ast.Attribute)):
+                continue
+            inner = detached(node)
+            if inner is None or module.function(node) is not function:
+                continue
+            rotated = _rotated(flow, inner, module.statement(node))
+            if rotated is None or _is_meant(module, node):
+                continue
+            if _carries_gradient(module, function, rotated, module.statement(node)):
+                message = (
+                    f"`{_name(node)}` on rotated `{module.source(rotated)}`: no gradient passes "
+                    f"`{function.name}`, so what projects it never learns."
+                )
+                yield _finding(module, message, node)
+
+
+def detached(node: ast.expr) -> ast.expr | None:
+    """What ``.detach()`` or ``.data`` is asked of."""
+    if isinstance(node, ast.Attribute) and node.attr == "data":
+        return node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr == "detach" and not node.args and not node.keywords:
+            return node.func.value
+    return None
+
+
+def _rotated(flow: FunctionFlow, node: ast.expr, at: ast.stmt) -> ast.Name | None:
+    """The name that ``x * cos + rotate_half(x) * sin`` turns, under any views and casts."""
+    for _ in range(8):
+        if isinstance(node, ast.Name):
+            definition = flow.only_definition(node.id, at)
+            if definition is None or definition.value is None or definition.statement is None:
+                return None
+            node, at = definition.value, definition.statement
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            function, arguments = node.func, node.args
+            if function.attr in _RESHAPES:
+                node = function.value
+            elif function.attr in ("cat", "concat", "stack") and arguments:
+                parts = arguments[0]
+                if not isinstance(parts, (ast.Tuple, ast.List)) or not parts.elts:
+                    return None
+                node = parts.elts[0]
+            else:
+                return None
+        else:
+            break
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub)):
+        return None
+    by_cos, by_sin = _factor(node.left, _COS), _factor(node.right, _SIN)
+    if by_cos is None or by_sin is None:
+        return None
+    while isinstance(by_cos, ast.Subscript):
+        by_cos = by_cos.value
+    return by_cos if isinstance(by_cos, ast.Name) else None
+
+
+def _factor(node: ast.expr, table: re.Pattern[str]) -> ast.expr | None:
+    """``x`` in ``x * cos``."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        for factor, other in ((node.left, node.right), (node.right, node.left)):
+            if isinstance(factor, (ast.Name, ast.Attribute)) or _is_call_on_name(factor):
+                if table.search(ast.unparse(factor)) and not table.search(ast.unparse(other)):
+                    return other
+    return None
+
+
+def _is_call_on_name(node: ast.expr) -> bool:
+    """``cos.unsqueeze(1)``, ``cos[None]``."""
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Name)
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+    )
+
+
+def _carries_gradient(
+    module: ModuleFacts, function: FunctionNode, rotated: ast.Name, at: ast.stmt
+) -> bool:
+    """Whether a rotated value comes from weights: in the function itself, or from a caller."""
+    own = Gradients(module, function)
+    if own.value(rotated, at).weights:
+        return True
+    for name in _parameters_of(module, function, rotated, at):
+        for other, call in module.project.calls_of(module, function):
+            caller = other.function(call)
+            cls = other.method_class(caller)
+            if caller is None or cls is None or not is_trainable(other, cls):
+                continue
+            argument = other.project.argument(module, function, call, name)
+            if argument is None or gradient_unwanted(other, call):
+                continue
+            if Gradients(other, caller).value(argument, other.statement(call)).weights:
+                return True
+    return False
+
+
+def _parameters_of(
+    module: ModuleFacts, function: FunctionNode, name: ast.Name, at: ast.stmt
+) -> set[str]:
+    """The parameters that a name's value is made from: ``x`` for ``a, b = x.chunk(2, -1)``."""
+    flow = module.flow(function)
+    found: set[str] = set()
+    pending = [(name.id, at)]
+    seen: set[str] = set()
+    while pending:
+        current, place = pending.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for definition in flow.reaching(current, place):
+            if definition.statement is None:
+                found.add(current)
+            elif definition.value is not None:
+                pending += [
+                    (n.id, definition.statement)
+                    for n in ast.walk(definition.value)
+                    if isinstance(n, ast.Name) and not _COS.search(n.id) and not _SIN.search(n.id)
+                ]
+    return found
+
+
+# -- fixes ----------------------------------------------------------------------------------------
+
+_SUFFIX = re.compile(r"[\s\\]*\.\s*(?:detach\s*\(\s*\)|data)$")
+
+
+def _name(node: ast.expr) -> str:
+    return ".data" if isinstance(node, ast.Attribute) else ".detach()"
+
+
+def _finding(module: ModuleFacts, message: str, node: ast.expr) -> Finding:
+    edit = removal(module, node)
+    if edit is None:
+        return module.finding("TRN301", message, node)
+    fix = Fix(
+        f"Drop {_name(node)}",
+        (edit,),
+        Safety.UNSAFE,
+        f"that nothing relies on {_name(node)} to stop the gradient or to free the graph",
+    )
+    return module.finding("TRN301", message, node, dict.fromkeys(STRATEGIES, fix))
+
+
+def removal(module: ModuleFacts, node: ast.expr) -> Edit | None:
+    """The node without its ``.detach()`` or ``.data``, and without parentheses that it needed."""
+    text = module.source(node)
+    suffix = _SUFFIX.search(text)
+    inner = detached(node)
+    if suffix is None or inner is None:
+        return None  # Variable(x.data), torch.detach(x)
+    start, end = module.start(node), module.end(node)
+    alone = isinstance(module.parent(node), (ast.Return, ast.Assign)) and "\n" not in text
+    wrapped = module.text[start : start + 1] == "(" and module.start(inner) == start + 1
+    if alone and wrapped and text[: suffix.start()] == f"({module.source(inner)})":
+        return Edit(start, end, module.source(inner))
+    return Edit(start + suffix.start(), end, "")
