@@ -130,6 +130,7 @@ class FunctionFlow:
         # Without a cycle, a file's facts are freed as soon as the file is done.
         self.module: ModuleFacts = weakref.proxy(module)
         self.function = function
+        self._definitions: dict[ast.stmt, tuple[list[Definition], list[Definition]]] = {}
 
     # -- tables ---------------------------------------------------------------------------------
 
@@ -148,6 +149,12 @@ class FunctionFlow:
 
     def definitions_in(self, statement: ast.stmt) -> tuple[list[Definition], list[Definition]]:
         """Names that a statement surely defines, and those that it may define."""
+        known = self._definitions.get(statement)
+        if known is None:
+            known = self._definitions[statement] = self._find_definitions(statement)
+        return known
+
+    def _find_definitions(self, statement: ast.stmt) -> tuple[list[Definition], list[Definition]]:
         sure: list[Definition] = []
         maybe: list[Definition] = []
         if isinstance(statement, ast.Assign):
@@ -227,14 +234,20 @@ class FunctionFlow:
             return True
         if isinstance(self.function, ast.Module):
             return True
-        for node in self.function.body:
-            sure, maybe = self.definitions_in(node)
-            if any(d.name == name for d in (*sure, *maybe)):
-                declared = (ast.Global, ast.Nonlocal)
-                return not any(
-                    isinstance(n, declared) and name in n.names for n in ast.walk(self.function)
-                )
-        return False
+        return name in self._bound and not any(
+            name in node.names and self.function in self.module.ancestors(node)
+            for node in self.module.declarations
+        )
+
+    @cached_property
+    def _bound(self) -> frozenset[str]:
+        """The names that statements of the function bind."""
+        return frozenset(
+            definition.name
+            for statement in self.function.body
+            for definitions in self.definitions_in(statement)
+            for definition in definitions
+        )
 
     def stored_before(self, name: str, statement: ast.stmt) -> str | None:
         """The statement before ``statement`` that keeps a reference to ``name`` somewhere else.

@@ -7,11 +7,12 @@ import re
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 from ..findings import Finding, Fix
 from .flow import FunctionFlow
-from .names import Names, Target
+from .names import Names, Scope, Target
 from .project import Project
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -22,7 +23,14 @@ _SIMPLE = (
     *(ast.Import, ast.ImportFrom, ast.Pass, ast.Delete, ast.Global, ast.Nonlocal),
     *(ast.Break, ast.Continue),
 )
-_CONTEXTS = frozenset({ast.Load, ast.Store, ast.Del})
+_PLAIN = frozenset({"arg", "attr", "ctx", "id", "kind", "level", "module", "op", "ops"})
+# The fields of each kind of node in which others stand that one may ask about.
+_FIELDS = {
+    kind: tuple(field for field in kind._fields if field not in _PLAIN)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
+_LEAVES = frozenset({ast.Constant, *(kind for kind, fields in _FIELDS.items() if not fields)})
 _LINE_END = re.compile("\r\n|\r|\n")
 
 
@@ -32,6 +40,15 @@ def parse_module(text: str, path: str, project: Project | None = None) -> Module
         warnings.simplefilter("ignore")  # invalid escapes are the author's business
         tree = ast.parse(text, path)
     return ModuleFacts(text, path, tree, project or Project())
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What stands around each statement of one block."""
+
+    parent: ast.AST
+    scope: Scope
+    function: FunctionNode | None
 
 
 class ModuleFacts:
@@ -136,23 +153,29 @@ class ModuleFacts:
     # -- tree -----------------------------------------------------------------------------------
 
     @cached_property
-    def _outline(self) -> tuple[dict[ast.AST, ast.AST], list[ast.stmt]]:
-        """Statements and their parents; most questions need nothing inside a statement."""
-        parents: dict[ast.AST, ast.AST] = {}
+    def _outline(self) -> tuple[dict[ast.AST, _Place], list[ast.stmt]]:
+        """Statements and their places; most questions need nothing inside a statement."""
+        places: dict[ast.AST, _Place] = {}
         statements: list[ast.stmt] = []
-        stack: list[ast.AST] = [self.tree]
+        stack: list[tuple[ast.AST, _Place]] = [(self.tree, _Place(self.tree, self.tree, None))]
         while stack:
-            node = stack.pop()
+            node, around = stack.pop()
+            if isinstance(node, _FUNCTIONS):
+                place = _Place(node, node, node)
+            elif isinstance(node, ast.ClassDef):
+                place = _Place(node, node, around.function)
+            else:
+                place = _Place(node, around.scope, around.function)
             for name in _BLOCKS:
                 for child in getattr(node, name, ()):
-                    parents[child] = node
+                    places[child] = place
                     if isinstance(child, ast.stmt):
                         statements.append(child)
                         if isinstance(child, _SIMPLE):
                             continue
-                    stack.append(child)  # or an except handler, or a case
+                    stack.append((child, place))  # or an except handler, or a case
         statements.sort(key=lambda s: (s.lineno, s.col_offset))
-        return parents, statements
+        return places, statements
 
     @cached_property
     def _walked(self) -> tuple[dict[ast.AST, ast.AST], list[ast.Call]]:
@@ -161,19 +184,15 @@ class ModuleFacts:
         stack: list[ast.AST] = [self.tree]
         while stack:
             node = stack.pop()
-            for value in node.__dict__.values():
-                if value.__class__ is list:
-                    for child in value:
-                        if isinstance(child, ast.AST):
-                            parents[child] = node
+            for field in _FIELDS[node.__class__]:
+                value = getattr(node, field)
+                for child in value if value.__class__ is list else (value,):
+                    if isinstance(child, ast.AST):
+                        parents[child] = node
+                        if child.__class__ is ast.Call:
+                            calls.append(child)
+                        if child.__class__ not in _LEAVES:
                             stack.append(child)
-                            if isinstance(child, ast.Call):
-                                calls.append(child)
-                elif isinstance(value, ast.AST) and value.__class__ not in _CONTEXTS:
-                    parents[value] = node
-                    stack.append(value)
-                    if isinstance(value, ast.Call):
-                        calls.append(value)
         calls.sort(key=lambda c: (c.end_lineno, c.end_col_offset))
         return parents, calls
 
@@ -199,13 +218,17 @@ class ModuleFacts:
     def classes(self) -> list[ast.ClassDef]:
         return [node for node in self.statements if isinstance(node, ast.ClassDef)]
 
+    @cached_property
+    def declarations(self) -> list[ast.Global | ast.Nonlocal]:
+        """Every ``global`` and ``nonlocal`` statement."""
+        return [node for node in self.statements if isinstance(node, (ast.Global, ast.Nonlocal))]
+
     def parent(self, node: ast.AST) -> ast.AST | None:
         """The node right around a node."""
-        if node is self.tree:
-            return None
-        if isinstance(node, (ast.stmt, ast.ExceptHandler, ast.match_case)):
-            return self._outline[0].get(node)
-        return self.parents.get(node)
+        place = self._outline[0].get(node)
+        if place is not None:
+            return place.parent
+        return self.parents.get(node) if node is not self.tree else None
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """Parents from the innermost outwards."""
@@ -216,18 +239,32 @@ class ModuleFacts:
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """The statement that contains a node (the node itself when it is one)."""
-        current: ast.AST | None = node
-        while current is not None and not isinstance(current, ast.stmt):
-            current = self.parent(current)
-        assert current is not None
-        return current
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        return node
 
     def function(self, node: ast.AST) -> FunctionNode | None:
         """The innermost function around a node, not counting the node itself."""
-        for ancestor in self.ancestors(node):
-            if isinstance(ancestor, _FUNCTIONS):
-                return ancestor
-        return None
+        places = self._outline[0]
+        while node not in places:
+            if node not in self.parents:
+                return None
+            node = self.parents[node]
+            if isinstance(node, _FUNCTIONS):
+                return node  # from its head: a default, a decorator
+        return places[node].function
+
+    def scope(self, node: ast.AST) -> Scope:
+        """The scope in which an expression or a statement is evaluated."""
+        places = self._outline[0]
+        while node not in places:
+            if node is self.tree:
+                return self.tree
+            parent = self.parents[node]
+            if isinstance(parent, ast.Lambda) and node is parent.body:
+                return parent
+            node = parent
+        return places[node].scope
 
     def method_class(self, function: ast.AST | None) -> ast.ClassDef | None:
         """The class whose body holds this function, or None."""

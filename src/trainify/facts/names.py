@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .module import ModuleFacts
 
-_Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MAX_DEPTH = 12
 _TRANSPARENT_CALLS = (
@@ -63,26 +63,10 @@ class Names:
         self.module: ModuleFacts = weakref.proxy(module)
         self._scopes: dict[ast.AST, dict[str, list[Binding]]] = {}
         self._attributes: dict[ast.ClassDef, dict[str, list[Binding]]] = {}
+        self._answers: dict[tuple[ast.expr, ast.stmt | None], tuple[tuple[Target, ...], bool]] = {}
         self._opaque: list[Binding] = []  # bindings met by the latest question that say nothing
 
     # -- scopes ---------------------------------------------------------------------------------
-
-    def scope_of(self, node: ast.AST) -> _Scope:
-        """The scope in which an expression or a statement is evaluated."""
-        child = node
-        for ancestor in self.module.ancestors(node):
-            if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-                body = ancestor.body if isinstance(ancestor.body, list) else [ancestor.body]
-                if child in body:
-                    return ancestor
-            elif isinstance(ancestor, ast.ClassDef):
-                if child in ancestor.body:
-                    return ancestor
-            elif isinstance(ancestor, ast.Module):
-                return ancestor
-            child = ancestor
-        assert isinstance(node, ast.Module)
-        return node
 
     def bindings(self, scope: ast.AST) -> dict[str, list[Binding]]:
         """Every binding made in a scope, in source order."""
@@ -107,8 +91,13 @@ class Names:
 
     def _collect_globals(self) -> Iterator[tuple[str, Binding]]:
         """What functions assign to the module's names, at a time that nobody knows."""
+        declared: dict[ast.AST, set[str]] = {}
+        for statement in self.module.declarations:
+            if isinstance(statement, ast.Global):
+                for around in self.module.ancestors(statement):
+                    declared.setdefault(around, set()).update(statement.names)
         for function in self.module.functions:
-            names = {n for s in ast.walk(function) if isinstance(s, ast.Global) for n in s.names}
+            names = declared.get(function)
             if names:
                 for name, binding in self._collect_block(function.body, False, ""):
                     if name in names:
@@ -184,42 +173,51 @@ class Names:
         table = self._attributes.get(cls)
         if table is None:
             table = {name: list(found) for name, found in self.bindings(cls).items()}
-            for attribute, node in self._attribute_assignments:
-                assert isinstance(attribute.value, ast.Name)
-                function = self.module.function(node)
-                if self.module.method_class(function) is cls:
-                    if attribute.value.id == self_name(function):
-                        binding = Binding(node, value=node.value, always=False)
-                        table.setdefault(attribute.attr, []).append(binding)
+            for attribute, binding in self._assignments_to_self.get(cls, ()):
+                table.setdefault(attribute, []).append(binding)
             self._attributes[cls] = table
         return table
 
     @cached_property
-    def _attribute_assignments(self) -> list[tuple[ast.Attribute, ast.Assign | ast.AnnAssign]]:
-        """Every ``name.attr = value`` of the module."""
-        return [
-            (target, node)
-            for node in self.module.statements
-            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
-            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name)
-        ]
+    def _assignments_to_self(self) -> dict[ast.ClassDef, list[tuple[str, Binding]]]:
+        """What the methods of each class assign to attributes, in order."""
+        found: dict[ast.ClassDef, list[tuple[str, Binding]]] = {}
+        for node in self.module.statements:
+            if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+                continue
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+                    function = self.module.function(node)
+                    cls = self.module.method_class(function)
+                    if cls is not None and target.value.id == self_name(function):
+                        binding = Binding(node, value=node.value, always=False)
+                        found.setdefault(cls, []).append((target.attr, binding))
+        return found
 
     # -- resolution -----------------------------------------------------------------------------
 
     def resolve(self, node: ast.expr, at: ast.stmt | None = None) -> tuple[Target, ...]:
         """What ``node`` can stand for; ``at`` is its statement, where the caller knows it."""
-        return tuple(dict.fromkeys(self._resolve(node, 0, at)))
+        return self._answer(node, at)[0]
+
+    def _answer(self, node: ast.expr, at: ast.stmt | None) -> tuple[tuple[Target, ...], bool]:
+        """What ``node`` can stand for, and whether it can be something else."""
+        answer = self._answers.get((node, at))
+        if answer is None:
+            self._opaque = []
+            targets = tuple(dict.fromkeys(self._resolve(node, 0, at)))
+            answer = self._answers[node, at] = targets, bool(self._opaque)
+        return answer
 
     def resolve_name(self, name: str, at: ast.AST) -> tuple[Target, ...]:
         """What a name stands for at some place of the file."""
-        return tuple(dict.fromkeys(self._resolve_name(name, self.scope_of(at), 0)))
+        return tuple(dict.fromkeys(self._resolve_name(name, self.module.scope(at), 0)))
 
     def _resolve(self, node: ast.expr, depth: int, at: ast.stmt | None = None) -> Iterator[Target]:
         if depth > _MAX_DEPTH:
             return
         if isinstance(node, ast.Name):
-            yield from self._resolve_name(node.id, self.scope_of(at or node), depth)
+            yield from self._resolve_name(node.id, self.module.scope(at or node), depth)
         elif isinstance(node, ast.Attribute):
             if isinstance(node.value, ast.Name) and at is None:
                 cls = self.self_class(node.value)
@@ -286,13 +284,13 @@ class Names:
 
     def visible(self, node: ast.Name) -> list[Binding]:
         """The bindings that a name can have where it stands."""
-        return self._visible(node.id, self.scope_of(node))
+        return self._visible(node.id, self.module.scope(node))
 
     def visible_at(self, name: str, at: ast.AST) -> list[Binding]:
         """The bindings that a name can have at some place of the file."""
-        return self._visible(name, self.scope_of(at))
+        return self._visible(name, self.module.scope(at))
 
-    def _visible(self, name: str, scope: _Scope) -> list[Binding]:
+    def _visible(self, name: str, scope: Scope) -> list[Binding]:
         current: ast.AST = scope
         while True:
             found = self.bindings(current).get(name)
@@ -302,16 +300,17 @@ class Names:
                 return []
             current = next(a for a in self.module.ancestors(current) if isinstance(a, _SCOPES))
 
-    def _resolve_name(self, name: str, scope: _Scope, depth: int) -> Iterator[Target]:
+    def _resolve_name(self, name: str, scope: Scope, depth: int) -> Iterator[Target]:
         yield from self._resolve_bindings(self._visible(name, scope), depth)
 
     def _resolve_bindings(self, found: Sequence[Binding], depth: int) -> Iterator[Target]:
         # An unconditional binding hides the ones before it, seen from code that runs later; what an
         # except clause binds is a stand-in for what could not be imported.
         last = max((i for i, b in enumerate(found) if b.always), default=0)
-        current = list(found[last:])
-        proper = [b for b in current if not self._is_fallback(b)]
-        for binding in reversed(proper or current):
+        current = found[last:]
+        if len(current) > 1:
+            current = [b for b in current if not self._is_fallback(b)] or current
+        for binding in reversed(current):
             if binding.qualified is not None:
                 yield Target(binding.qualified)
             elif binding.value is not None:
@@ -332,7 +331,6 @@ class Names:
 
         A local name is what it was last bound to; others count with all their bindings.
         """
-        self._opaque = []
         if isinstance(node, ast.Name):
             function = self.module.function(node)
             statement = self.module.statement(node)
@@ -344,11 +342,11 @@ class Names:
                 found = [b for b in self.bindings(scope).get(node.id, ()) if b.node in made]
                 if reaching and len(found) >= len(reaching):
                     found = [replace(b, always=False) for b in found]
+                    self._opaque = []
                     return tuple(dict.fromkeys(self._resolve_bindings(found, 0))), bool(
                         self._opaque
                     )
-        targets = self.resolve(node)
-        return targets, bool(self._opaque)
+        return self._answer(node, None)
 
 
 def is_none(node: ast.expr | None) -> bool:

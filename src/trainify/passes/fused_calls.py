@@ -165,21 +165,26 @@ class _Words:
         packages = "|".join(root for root in self.roots if "." not in root)
         others = r"(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*"  # import torch, flashinfer
         self._import = rf"[ \t]*(?:from|import)[ \t]+(?:{others})(?:{packages})\b"
+        # Many packages have common words for names, so they are looked for in import statements
+        # only; what begins with a fixed string is found several times as fast as such a line.
+        words = (rf"from[ \t]+(?:{packages})\b", rf"import[ \t]+(?:{others})(?:{packages})\b")
+        self._hints = tuple(re.compile(word.encode()) for word in words)
+        self._line = re.compile(rb"^(?:\xef\xbb\xbf)?" + self._import.encode(), re.MULTILINE)
         self._whole = tuple(root for root in self.roots if "." in root)
 
     @cached_property
     def needles(self) -> tuple[Needle, ...]:
-        # Many packages have common words for names, so they are looked for in import statements
-        # only.  A pattern that begins with a character is found three times as fast as with ^.
-        statement = self._import.encode()
         return (
-            re.compile(rb"(?:\xef\xbb\xbf)?" + statement).match,
-            re.compile(rb"\n" + statement).search,
+            self._imports,
             b"import_module",
             b"get_kernel",
             *(root.encode() for root in self._whole),
             *self.stems,
         )
+
+    def _imports(self, data: bytes) -> bool:
+        """Whether a file imports a package with fused ops."""
+        return any(hint.search(data) for hint in self._hints) and bool(self._line.search(data))
 
     def exports(self, data: bytes) -> bool:
         """Whether a file may hand on an op under a name of its own."""
@@ -492,8 +497,8 @@ class Site:
 
     def _visible(self, node: ast.expr) -> bool:
         """Whether an expression of another scope means the same where the call stands."""
-        scope = self.module.names.scope_of(node)
-        if scope is self.module.names.scope_of(self.call) or isinstance(scope, ast.Module):
+        scope = self.module.scope(node)
+        if scope is self.module.scope(self.call) or isinstance(scope, ast.Module):
             # partial keeps the value, a name may have another one by now
             names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
             bindings = self.module.names.bindings(scope)

@@ -59,7 +59,7 @@ class MLP(nn.Module):
     ),
 )
 
-NEEDLES = tuple(dict.fromkeys(layer.module.encode() for layer in LAYERS))
+NEEDLES = tuple(dict.fromkeys(".".join(layer.module.split(".")[:3]).encode() for layer in LAYERS))
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
@@ -95,7 +95,7 @@ def _layer(module: ModuleFacts, node: ast.expr) -> FusedLayer | None:
         if cls is not None:
             bindings = module.names.attributes(cls).get(node.attr)
     elif isinstance(node, ast.Name):
-        bindings = module.names.bindings(module.names.scope_of(node)).get(node.id)
+        bindings = module.names.bindings(module.scope(node)).get(node.id)
     for binding in bindings or ():
         if isinstance(binding.value, ast.Call):
             for target in module.resolve(binding.value.func):

@@ -91,7 +91,9 @@ _SAVES_RESULT = frozenset(
     "tanh sigmoid exp expm1 softmax log_softmax rsqrt sqrt reciprocal tan relu selu "
     "logsumexp cumprod prod norm".split()
 )
-_SAVED = re.compile(rb"[ \t]*=[^\n=][^\n]*\b(?:%s)\(" % "|".join(sorted(_SAVES_RESULT)).encode())
+_SAVED = re.compile(
+    rb"\b(\w+)[ \t]*=[^\n=][^\n]*\b(?:%s)\(" % "|".join(sorted(_SAVES_RESULT)).encode()
+)
 # One pattern for each beginning: a search for a fixed string is several times as fast.
 _CHANGES = tuple(re.compile(p) for p in (rb"\+=", rb"-=", rb"\*=", rb"/=", rb"\.[a-z]\w*_\("))
 _NAME = re.compile(rb"[ \t]*(\w+)[ \t]*")
@@ -116,9 +118,10 @@ def _saved_before(data: bytes, change: int) -> bool:
         return False
     at = max(0, change - _NEAR)
     while (at := data.find(name[1], at, change)) >= 0:
-        at += len(name[1])
-        if _SAVED.match(data, at, change):
+        saved = _SAVED.match(data, at, change)
+        if saved is not None and saved[1] == name[1]:
             return True
+        at += len(name[1])
     return False
 
 

@@ -77,7 +77,7 @@ def values_of(module: ModuleFacts, node: ast.expr) -> Iterator[ast.expr | None]:
 
 def scope_of(module: ModuleFacts, name: ast.Name) -> ast.AST | None:
     """The scope in which a name is bound, seen from where it stands."""
-    first: ast.AST = module.names.scope_of(name)
+    first: ast.AST = module.scope(name)
     scope = first
     while name.id not in module.names.bindings(scope) or (
         isinstance(scope, ast.ClassDef) and scope is not first
