@@ -1,0 +1,169 @@
+"""Weights computed from others once: derived where they are used, or reported."""
+
+from __future__ import annotations
+
+import pytest
+from verbs import becomes, findings, fix, rules, stays
+
+HEAD = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+"""
+
+
+def attention(init: str, use: str = "F.linear(x, self.w)", more: str = "") -> str:
+    lines = "".join(f"        {line}\n" for line in init.splitlines())
+    return (
+        HEAD
+        + f"""\
+class Attention(nn.Module):
+    def __init__(self, d, world):
+        super().__init__()
+        self.q = nn.Linear(d, d)
+        self.k = nn.Linear(d, d)
+        self.p = nn.Parameter(torch.zeros(d, d))
+{lines}        self.d = d
+
+    def forward(self, x):
+        return {use}
+{more}"""
+    )
+
+
+def with_property(value: str, use: str = "F.linear(x, self.w)") -> str:
+    text = attention("pass", use).replace("        pass\n", "")
+    made = f"    @property\n    def w(self):\n        return {value}\n\n"
+    return text.replace("    def forward", f"{made}    def forward")
+
+
+@pytest.mark.parametrize(
+    ("init", "value"),
+    [
+        (
+            "self.w = torch.cat([self.q.weight, self.k.weight])",
+            "torch.cat([self.q.weight, self.k.weight])",
+        ),
+        (
+            "self.w = torch.cat((self.q.weight.data, self.k.weight.detach()), dim=0)",
+            "torch.cat((self.q.weight, self.k.weight), dim=0)",
+        ),
+        ("self.w = self.q.weight.t().contiguous()", "self.q.weight.t().contiguous()"),
+        ("self.w = self.q.weight.data.t()", "self.q.weight.t()"),
+        ("self.w = self.p.data.detach().clone()", "self.p.clone()"),
+        ("self.w = self.q.weight * 0.5", "self.q.weight * 0.5"),
+        (
+            "self.register_buffer('w', torch.stack([self.q.weight, self.k.weight]))",
+            "torch.stack([self.q.weight, self.k.weight])",
+        ),
+    ],
+)
+def test_becomes_a_property_after_a_look(init: str, value: str) -> None:
+    before = attention(init)
+    assert fix(before) == before
+    becomes(before, with_property(value), unsafe=True)
+
+
+def test_the_last_statement_of_init() -> None:
+    before = attention("self.w = self.p.data.t()").replace("        self.d = d\n", "")
+    after = with_property("self.p.t()").replace("        self.d = d\n", "")
+    becomes(before, after, unsafe=True)
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        "with torch.no_grad():\n    self.w = torch.cat([self.q.weight, self.k.weight])",
+        "if world > 1:\n    self.w = self.q.weight.data.t()",
+        "q = self.q.weight.data\nself.w = torch.cat([q, self.k.weight])",
+        "self.w = torch.cat([self.q.weight, self.k.weight, torch.zeros(d, d)])[:d]",
+        "self.w = self.q.weight.data.t()  # for speed",
+    ],
+)
+def test_found_where_there_may_be_no_fix(init: str) -> None:
+    assert rules(attention(init)) == ["TRN502"]
+
+
+@pytest.mark.parametrize("name", ["load_weights", "post_init", "_make"])
+def test_methods_that_run_when_a_model_is_made_or_loaded(name: str) -> None:
+    more = f"\n    def {name}(self):\n        self.w = self.q.weight.data.t()\n"
+    call = "self._make()" if name == "_make" else "pass"
+    (finding,) = findings(attention(call, more=more))
+    assert finding.rule == "TRN502" and not finding.fixes
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "x @ self.w",
+        "torch.matmul(x, self.w.to(x.dtype))",
+        "F.linear(x, weight=self.w)",
+        "x.mm(self.w)",
+    ],
+)
+def test_ways_to_use_it(use: str) -> None:
+    assert rules(attention("self.w = self.q.weight.data.t()", use)) == ["TRN502"]
+
+
+@pytest.mark.parametrize(
+    ("init", "use"),
+    [
+        ("self.w = self.q.weight", "F.linear(x, self.w)"),
+        ("self.w = self.q.weight.t()", "x @ self.w"),  # a view follows, and has a gradient
+        ("self.w = nn.Parameter(torch.cat([self.q.weight, self.k.weight]))", "x @ self.w"),
+        ("self.initial_w = self.q.weight.detach().clone()", "x @ self.initial_w"),
+        ("self.w_ref = self.q.weight.detach().clone()", "x @ self.w_ref"),
+        ("self.w = self.q.weight.data.norm().item()", "x @ self.w"),
+        ("self.w = self.q.weight.shape[0]", "x @ self.w"),
+        ("self.w = pack(self.q.weight.data)", "x @ self.w"),
+        ("self.w = self.table.data.t()", "x @ self.w"),
+        ("self.w = self.q.weight.data.t()", "(x - self.w).sum()"),
+        ("self.w = self.q.weight.data.t()", "x @ self.w if not self.training else self.q(x)"),
+        ("self.q.requires_grad_(False)\nself.w = self.q.weight.data.t()", "x @ self.w"),
+        ("self.w = None", "x @ self.w"),
+        ("self.w = self.q.weight.data.t()", "self.k((x @ self.w).argmin(-1))"),  # a codebook
+    ],
+)
+def test_aliases_references_and_what_is_not_trained(init: str, use: str) -> None:
+    stays(attention(init, use))
+
+
+MAKE = "self.w = torch.cat([self.q.weight, self.k.weight])"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        f"\n    def fuse(self):\n        {MAKE}\n",
+        f"\n    def merge_weights(self):\n        {MAKE}\n",
+        f"\n    def load_fused(self):\n        {MAKE}\n        del self.q\n        self.k = None\n",
+        f"\n    def load(self):\n        {MAKE}\n\n    def reset(self):\n        self.w = None\n",
+        f"\n    def load(self):\n        if not self.training:\n            {MAKE}\n",
+        f"\n    def other(self):\n        {MAKE}\n",
+    ],
+)
+def test_what_is_done_for_serving_on_request(more: str) -> None:
+    stays(attention("pass", more=more))
+
+
+@pytest.mark.parametrize("name", ["TeacherAttention", "FrozenAttention", "AttentionEMA"])
+def test_classes_that_are_not_trained(name: str) -> None:
+    text = attention("self.w = self.q.weight.data.t()")
+    assert findings(text)
+    stays(text.replace("class Attention", f"class {name}"))
+
+
+def test_what_every_forward_does_again() -> None:
+    stays(
+        attention(
+            "pass",
+            f"self.refresh(x)\n\n    def refresh(self, x):\n        {MAKE}\n        return F.linear(x, self.w)",
+        )
+    )
+    stays(
+        attention("pass", "x").replace(
+            "        return x", f"        {MAKE}\n        return F.linear(x, self.w)"
+        )
+    )
