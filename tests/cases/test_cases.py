@@ -61,7 +61,6 @@ UNSOLVED = frozenset(
     parameters-created-in-inference-mode
     rmsnorm-function-without-backward
     rope-inplace-slice-version-error
-    rqvae-codebook-loss-on-ste-output
     sam-forward-no-grad-and-thresholded-masks
     sdpa-double-backward
     weight-edit-needs-no-grad

@@ -71,3 +71,13 @@ def blurred(values: Sequence[Carried]) -> Carried:
     """What may come out of something unknown that these go into."""
     weights = frozenset[str]().union(*(v.weights for v in values))
     return Carried(weights=weights, known=False)
+
+
+def detached(node: ast.expr) -> ast.expr | None:
+    """What ``.detach()`` or ``.data`` is asked of."""
+    if isinstance(node, ast.Attribute) and node.attr == "data":
+        return node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr == "detach" and not node.args and not node.keywords:
+            return node.func.value
+    return None

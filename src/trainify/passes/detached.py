@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
-from ..facts.carried import Carried, Cut
+from ..facts.carried import Carried, Cut, detached
 from ..facts.comments import explained
 from ..facts.flow import FunctionFlow
 from ..facts.gradients import Gradients
@@ -233,16 +233,6 @@ def _rotations(module: ModuleFacts) -> Iterator[Finding]:
                     f"`{function.name}`, so what projects it never learns."
                 )
                 yield _finding(module, message, node)
-
-
-def detached(node: ast.expr) -> ast.expr | None:
-    """What ``.detach()`` or ``.data`` is asked of."""
-    if isinstance(node, ast.Attribute) and node.attr == "data":
-        return node.value
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr == "detach" and not node.args and not node.keywords:
-            return node.func.value
-    return None
 
 
 def _rotated(flow: FunctionFlow, node: ast.expr, at: ast.stmt) -> ast.Name | None:
