@@ -55,10 +55,8 @@ UNSOLVED = frozenset(
     """
     conv-step-state-copy-roll
     flash-attn-custom-op-no-autograd
-    frozen-backbone-inference-mode-head
     leaf-embeds-inplace-add
     linear-attention-state-inplace-add
-    parameters-created-in-inference-mode
     rmsnorm-function-without-backward
     rope-inplace-slice-version-error
     sam-forward-no-grad-and-thresholded-masks

@@ -190,8 +190,8 @@ def _own(function: FunctionNode, kinds: tuple[type[ast.AST], ...]) -> Iterator[a
 # -- where code stands ----------------------------------------------------------------------------
 
 
-def decorator_scope(module: ModuleFacts, function: FunctionNode) -> Scope | None:
-    """The decorator that switches gradients off for a whole function."""
+def decorator_scope(module: ModuleFacts, function: FunctionNode | ast.ClassDef) -> Scope | None:
+    """The decorator that switches gradients off for a whole function, or for making an object."""
     for decorator in function.decorator_list:
         mode = mode_of(module, decorator, function)
         if mode is not None:

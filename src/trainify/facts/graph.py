@@ -34,6 +34,11 @@ _DETACHING = frozenset(
     "bernoulli eq ne gt lt ge le logical_not logical_and logical_or isnan isinf long int short "
     "bool byte searchsorted bucketize count_nonzero from_numpy tensor array asarray".split()
 )
+VIEWS = frozenset(
+    "view reshape view_as reshape_as flatten unflatten squeeze unsqueeze transpose permute t "
+    "movedim expand expand_as chunk split unbind narrow select to float half bfloat16 double "
+    "type_as type cuda cpu contiguous get items values keys".split()
+)
 _ABOUT_BUILTINS = frozenset("len range isinstance str repr type print hasattr id".split())
 _DETACHING_BUILTINS = frozenset({"int", "float", "bool"})
 _MAX_STEPS = 16
@@ -55,14 +60,23 @@ class Step:
     """A call, or a name that comes from outside, on the way to a value.
 
     ``cut`` is the scope nearest to the value, else the call nearest to ``node`` that leaves the
-    graph; ``through`` the call, nearest to ``node``, that the value goes through where gradients
-    are still recorded.
+    graph; ``through`` the operation, nearest to ``node``, that makes a new tensor of the value
+    where gradients are still recorded.
     """
 
     node: ast.expr
     at: ast.stmt
     cut: Cut | None
-    through: ast.Call | None
+    through: ast.expr | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a way enters a scope: ``through`` is the first operation outside of it."""
+
+    scope: Scope
+    at: ast.stmt
+    through: ast.expr | None
 
 
 class Graph:
@@ -75,19 +89,20 @@ class Graph:
         self.me = self_name(function)
         self._flow = module.flow(function)
         self._steps: list[Step] = []
+        self.entries: list[Entry] = []
         self._seen: set[tuple[int, int, int, int]] = set()
 
     def back_from(self, values: Iterable[tuple[ast.expr, ast.stmt]]) -> list[Step]:
         """Every step on the ways to some values; each comes with its statement."""
-        self._steps, self._seen = [], set()
+        self._steps, self._seen, self.entries = [], set(), []
         for value, at in values:
-            self._visit(value, at, self._cut_at(at, None), None)
+            self._visit(value, at, self._cut_at(at, None, None), None)
         return self._steps
 
     # -- expressions ----------------------------------------------------------------------------
 
     def _visit(
-        self, node: ast.expr, at: ast.stmt, cut: Cut | None, through: ast.Call | None
+        self, node: ast.expr, at: ast.stmt, cut: Cut | None, through: ast.expr | None
     ) -> None:
         key = id(node), id(at), id(cut.node) if cut else 0, id(through)
         if key in self._seen:
@@ -103,6 +118,10 @@ class Graph:
             self._detached(node, [node.left, *node.comparators], at, cut, through)
         elif isinstance(node, ast.Subscript):
             self._visit(node.value, at, cut, through)
+        elif isinstance(node, (ast.BinOp, ast.UnaryOp)):
+            parts = [node.operand] if isinstance(node, ast.UnaryOp) else [node.left, node.right]
+            for part in parts:
+                self._visit(part, at, cut, node if cut is None else through)
         elif isinstance(node, ast.IfExp):
             self._visit(node.body, at, cut, through)
             self._visit(node.orelse, at, cut, through)
@@ -119,7 +138,7 @@ class Graph:
         parts: Iterable[ast.expr],
         at: ast.stmt,
         cut: Cut | None,
-        through: ast.Call | None,
+        through: ast.expr | None,
     ) -> None:
         """Behind a call that leaves the graph; what a scope has cut as well is meant so."""
         if cut is not None and cut.scope is not None:
@@ -128,7 +147,7 @@ class Graph:
             self._visit(part, at, Cut(node), through)
 
     def _attribute(
-        self, node: ast.Attribute, at: ast.stmt, cut: Cut | None, through: ast.Call | None
+        self, node: ast.Attribute, at: ast.stmt, cut: Cut | None, through: ast.expr | None
     ) -> None:
         if node.attr in _METADATA:
             return
@@ -140,7 +159,7 @@ class Graph:
             self._visit(node.value, at, cut, through)
 
     def _call(
-        self, node: ast.Call, at: ast.stmt, cut: Cut | None, through: ast.Call | None
+        self, node: ast.Call, at: ast.stmt, cut: Cut | None, through: ast.expr | None
     ) -> None:
         function = node.func
         name = function.attr if isinstance(function, ast.Attribute) else None
@@ -167,7 +186,8 @@ class Graph:
                 cut = Cut(node)
             elif (scope := scope_of_results(self.module, callee)) is not None:
                 cut = Cut(node, scope)
-        if cut is None:
+                self.entries.append(Entry(scope, at, through))
+        if cut is None and name not in VIEWS:
             through = node
         for part in parts:
             self._visit(part, at, cut, through)
@@ -185,7 +205,7 @@ class Graph:
     # -- names ----------------------------------------------------------------------------------
 
     def _name(
-        self, node: ast.Name, at: ast.stmt, cut: Cut | None, through: ast.Call | None
+        self, node: ast.Name, at: ast.stmt, cut: Cut | None, through: ast.expr | None
     ) -> None:
         reaching = self._flow.reaching(node.id, at)
         if not reaching or any(d.is_parameter for d in reaching):
@@ -194,16 +214,19 @@ class Graph:
             for value in _values(definition):
                 statement = definition.statement
                 assert statement is not None
-                self._visit(value, statement, self._cut_at(statement, cut), through)
+                self._visit(value, statement, self._cut_at(statement, cut, through), through)
         for statement, value in self._writes.get(node.id, ()):
-            self._visit(value, statement, self._cut_at(statement, cut), through)
+            self._visit(value, statement, self._cut_at(statement, cut, through), through)
 
-    def _cut_at(self, statement: ast.stmt, cut: Cut | None) -> Cut | None:
+    def _cut_at(self, statement: ast.stmt, cut: Cut | None, through: ast.expr | None) -> Cut | None:
         """The cut for what a statement computes, on a way that is cut already or not."""
         if cut is not None:
             return cut
         scope = scope_inside(self.module, statement, self.function)
-        return Cut(scope.node, scope) if scope is not None else None
+        if scope is None:
+            return None
+        self.entries.append(Entry(scope, statement, through))
+        return Cut(scope.node, scope)
 
     @cached_property
     def _writes(self) -> dict[str, list[tuple[ast.stmt, ast.expr]]]:
@@ -251,17 +274,35 @@ class Graph:
             if len(nodes) == 1 and isinstance(nodes[0], _FUNCTIONS):
                 return nodes[0]
             return None
-        if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
+        if not isinstance(function, ast.Attribute):
             return None
         same = [f for f in self.module.functions if f.name == function.attr]
+        methods = [f for f in same if self.module.method_class(f) is not None]
+        if isinstance(function.value, ast.Attribute):
+            return methods[0] if len(methods) == 1 and self._holds(function, methods[0]) else None
+        if not isinstance(function.value, ast.Name):
+            return None
         if function.value.id == self.me:
             cls = self.module.names.self_class(function.value)
-            own = [f for f in same if self.module.method_class(f) is cls]
+            own = [f for f in methods if self.module.method_class(f) is cls]
             return own[0] if len(own) == 1 else None
-        methods = [f for f in same if self.module.method_class(f) is not None]
         if len(methods) != 1 or self._is_callee(function.value):
             return None
         return methods[0]
+
+    def _holds(self, callee: ast.Attribute, method: FunctionNode) -> bool:
+        """Whether ``self.part.method`` is a method of the class that ``self.part`` is made from."""
+        part, cls = callee.value, self.module.method_class(method)
+        if not isinstance(part, ast.Attribute) or not isinstance(part.value, ast.Name) or not cls:
+            return False
+        owner = self.module.names.self_class(part.value)
+        found = self.module.names.attributes(owner).get(part.attr, ()) if owner else ()
+        return any(
+            isinstance(node, ast.Call) and getattr(node.func, "id", None) == cls.name
+            for binding in found
+            if binding.value is not None
+            for node in ast.walk(binding.value)
+        )
 
 
 def scope_of_results(module: ModuleFacts, function: FunctionNode) -> Scope | None:

@@ -1,0 +1,115 @@
+"""What ``backward`` is called on, and what on the way to a loss may have parameters."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .grad_mode import own_nodes
+
+if TYPE_CHECKING:
+    from .module import FunctionNode, ModuleFacts
+
+_TAKES_LOSS = re.compile(
+    r"(^|[._])(accelerator|fabric|engine|autograd|amp|strategy|optimizer|self)$|engine$"
+)
+LOSS_CALL = re.compile(
+    r"loss|criterion|cross_entropy|kl_div|mse|\bnll|objective|\bbce", re.IGNORECASE
+)
+_JUDGES = re.compile(r"metric|accuracy|score|log|print|mask|reduce|gather|mean|norm", re.IGNORECASE)
+_RUNS_MODULES = frozenset("checkpoint checkpoint_sequential functional_call vmap compile".split())
+_LIBRARIES = ("torch.", "numpy.", "math.", "einops.", "random.", "time.", "os.", "logging.")
+_TENSOR_METHODS = frozenset(
+    "abs add amax amin bmm chunk clamp clip clone contiguous cos cpu cuda cumsum detach diagonal "
+    "div dot double exp expand expand_as flatten float gather get half index_select items keys "
+    "log log_softmax logsumexp long masked_fill masked_select matmul max mean median min mm mul "
+    "neg norm permute pow prod repeat reshape relu roll round rsqrt scatter select sigmoid sin "
+    "softmax split sqrt square squeeze stack std sub sum t tanh to tolist topk transpose tril "
+    "triu type type_as unbind unflatten unfold unsqueeze values var view view_as where bfloat16 "
+    "item numpy argmax int bool eq ne gt lt append scale size requires_grad_ pop copy".split()
+)
+_DATA = re.compile(
+    r"(^|_)(x|xs|xb|y|ys|yb|t|labels?|targets?|gt|truth|tgt|inputs?|ids|masks?|batch|data|images?|"
+    r"imgs?|weights?|n|eps|alpha|beta|gamma|lam(bda)?|tau|scale|temperature|accum\w*|steps?|i|idx|"
+    r"index|device|dtype|args|cfg|config|opt|hparams|num\w*)\d?$",
+    re.IGNORECASE,
+)
+_MAX_DEPTH = 2
+
+
+def backward_values(
+    module: ModuleFacts, function: FunctionNode | ast.Module
+) -> Iterator[tuple[ast.expr, ast.Call]]:
+    """What a function calls ``backward`` for, in every form, with the call."""
+    for node in own_nodes(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "manual_backward" and node.args:
+                yield node.args[0], node
+            elif node.func.attr == "backward":
+                receiver = node.func.value
+                if node.args and _TAKES_LOSS.search(module.source(receiver)):
+                    yield node.args[0], node
+                elif _is_scaled(receiver):
+                    assert isinstance(receiver, ast.Call)
+                    yield receiver.args[0], node
+                else:
+                    yield receiver, node
+
+
+def _is_scaled(node: ast.expr) -> bool:
+    """``scaler.scale(loss)``."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("scale", "scale_loss")
+        and bool(node.args)
+    )
+
+
+def may_learn(module: ModuleFacts, call: ast.Call, depth: int = 0) -> bool:
+    """Whether a call may run something with parameters; what is not known may."""
+    function = call.func
+    names = {t.name for t in module.resolve(function)}
+    if any(name.rpartition(".")[2] in _RUNS_MODULES for name in names):
+        return True
+    if names and all(name.startswith(_LIBRARIES) for name in names):
+        return any(_is_layer(name) for name in names)
+    if isinstance(function, ast.Call):  # nn.CrossEntropyLoss()(logits, labels)
+        made = {t.name for t in module.resolve(function.func)}
+        return not made or any(_is_layer(name) for name in made)
+    if isinstance(function, ast.Attribute):
+        if function.attr in _TENSOR_METHODS:
+            return False
+        return not LOSS_CALL.search(function.attr)
+    if not isinstance(function, ast.Name):
+        return True
+    for each in module.functions:
+        if each.name == function.id and module.parent(each) is module.tree:
+            return depth == _MAX_DEPTH or any(
+                may_learn(module, n, depth + 1) for n in own_nodes(each) if isinstance(n, ast.Call)
+            )
+    if hasattr(builtins, function.id):
+        return False
+    return not (LOSS_CALL.search(function.id) or _JUDGES.search(function.id))
+
+
+def _is_layer(name: str) -> bool:
+    """Whether a name of torch's is that of a module which is no loss."""
+    if not name.startswith("torch.nn.") or name.startswith("torch.nn.functional."):
+        return False
+    last = name.rpartition(".")[2]
+    return last[:1].isupper() and "Loss" not in last
+
+
+def is_data(node: ast.expr, module: ModuleFacts, at: ast.stmt) -> bool:
+    """Whether a value that comes from outside of a function is data, judged by its name."""
+    if isinstance(node, ast.Attribute):
+        return bool(_DATA.search(node.attr))
+    if not isinstance(node, ast.Name):
+        return False
+    if any(b.qualified is not None for b in module.names.visible_at(node.id, at)):
+        return True  # a function or a module, not a tensor
+    return bool(_DATA.search(node.id)) or node.id.isupper() or hasattr(builtins, node.id)

@@ -1,0 +1,269 @@
+"""TRN205: tensors made under ``inference_mode`` that training meets."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..facts import ModuleFacts
+from ..facts.grad_bytes import Mention, mentions
+from ..facts.grad_mode import Scope, decorator_scope, own_nodes, scope_around
+from ..facts.graph import Graph, results
+from ..facts.guards import gradient_unwanted, is_forward, is_inference_entry
+from ..facts.layers import is_module_class
+from ..facts.learning import LOSS_CALL, backward_values, may_learn
+from ..facts.names import self_name
+from ..facts.trainable import holds_weights, trained_submodules
+from ..findings import STRATEGIES, Finding, Fix
+from . import Needle, Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+    from ..facts.module import FunctionNode
+
+RULES = (
+    Rule(
+        code="TRN205",
+        name="inference-tensor-in-training",
+        summary="A tensor made under inference_mode is used where gradients are recorded.",
+        why=(
+            "Such a tensor can never be saved for backward (Inference tensors cannot be saved for "
+            "backward), also after the scope has ended: features for a trainable head, new "
+            "parameters, cached tables. Under no_grad the same numbers are ordinary tensors."
+        ),
+        before="""\
+import torch
+from torch import nn
+
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(8, 8).requires_grad_(False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, image):
+        with torch.inference_mode():
+            features = self.backbone(image)
+        return self.head(features)
+""",
+        after="""\
+import torch
+from torch import nn
+
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(8, 8).requires_grad_(False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, image):
+        with torch.no_grad():
+            features = self.backbone(image)
+        return self.head(features)
+""",
+    ),
+)
+
+_STORES = re.compile(
+    rb"\bParameter\(|\bregister_(?:buffer|parameter)\(|\bself\.\w+ = |\bself\.\w+, "
+)
+_ENTRY = re.compile(
+    rb"_?(?:generate|sample|predict|evaluate|infer|complet|chat|stream|main|run|test)|forward"
+)
+
+
+def _may_concern(data: bytes) -> bool:
+    """Whether an inference_mode stands where its tensors could be kept, or be trained on."""
+    if b"inference_mode" not in data:
+        return False
+    return any(_matters(data, m) for m in mentions(data) if m.mode == b"inference_mode")
+
+
+def _matters(data: bytes, mention: Mention) -> bool:
+    if mention.kind == "decorator":
+        return not _ENTRY.match(mention.function) or b".backward(" in data
+    if mention.kind == "with":
+        trains = (b"def forward", b"backward(", b".parameters()")
+        return any(w in data for w in trains) or _STORES.search(mention.block) is not None
+    return b" as " in mention.line or b"return" in mention.line
+
+
+NEEDLES: tuple[Needle, ...] = (_may_concern,)
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    seen: set[ast.expr] = set()
+    for scope, message in _faults(module):
+        if scope.mode == "inference_mode" and scope.node not in seen:
+            seen.add(scope.node)
+            yield _finding(module, scope, message)
+
+
+def _faults(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:
+    for function in module.functions:
+        if is_forward(function):
+            yield from _in_forward(module, function)
+        yield from _in_step(module, function)
+        yield from _kept(module, function)
+    yield from _in_step(module, module.tree)
+    yield from _constructed(module)
+
+
+# -- features -------------------------------------------------------------------------------------
+
+
+def _in_forward(module: ModuleFacts, function: FunctionNode) -> Iterator[tuple[Scope, str]]:
+    """What a trainable module is given, in a forward."""
+    cls = module.method_class(function)
+    if cls is None or decorator_scope(module, function):
+        return
+    trained = trained_submodules(module, cls)
+    graph = Graph(module, function)
+    graph.back_from(results(function))
+    for entry in graph.entries:
+        through = entry.through
+        if not isinstance(through, ast.Call) or gradient_unwanted(module, through):
+            continue
+        name = graph.attribute(through, module.statement(through))
+        if name in trained:
+            yield (
+                entry.scope,
+                f"`self.{name}` of `{cls.name}` is trained on what is computed under",
+            )
+        elif _saves(through):
+            yield entry.scope, f"`{module.source(through.func)}` is given what is computed under"
+
+
+def _in_step(
+    module: ModuleFacts, function: FunctionNode | ast.Module
+) -> Iterator[tuple[Scope, str]]:
+    """What a loss is computed from, in a function that differentiates it."""
+    values = list(backward_values(module, function))
+    if not values:
+        return
+    graph = Graph(module, function)
+    graph.back_from((value, module.statement(call)) for value, call in values)
+    for entry in graph.entries:
+        through = entry.through
+        if isinstance(through, ast.Call) and (_saves(through) or may_learn(module, through)):
+            yield entry.scope, f"`{module.source(through.func)}` is given what is computed under"
+
+
+def _saves(call: ast.Call) -> bool:
+    """Whether a function keeps its arguments for the backward pass: a loss, a linear map."""
+    name = str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+    return bool(LOSS_CALL.search(name)) or name in ("linear", "conv1d", "conv2d", "conv3d")
+
+
+# -- tensors that stay ----------------------------------------------------------------------------
+
+
+def _kept(module: ModuleFacts, function: FunctionNode) -> Iterator[tuple[Scope, str]]:
+    """Parameters, buffers and tables that are made in a scope and outlive it."""
+    if is_inference_entry(module, function):
+        return
+    cls = module.method_class(function)
+    for node in own_nodes(function):
+        if isinstance(node, ast.Call):
+            what = _registers(module, node)
+            scope = scope_around(module, node) if what else None
+            if scope is not None:
+                yield scope, f"{what} is made under"
+        elif isinstance(node, ast.Assign) and cls is not None and not is_forward(function):
+            name = _own_attribute(node, self_name(function))
+            if name is None or not isinstance(node.value, (ast.Call, ast.Tuple, ast.BinOp)):
+                continue
+            scope = scope_around(module, node)
+            if scope is not None and _is_read_in_training(module, cls, name):
+                yield scope, f"`self.{name}`, which `{cls.name}.forward` uses, is made under"
+
+
+def _registers(module: ModuleFacts, call: ast.Call) -> str:
+    if module.is_name(call.func, "torch.nn.Parameter", "torch.nn.parameter.Parameter"):
+        given = [*call.args[1:], *(k.value for k in call.keywords if k.arg == "requires_grad")]
+        off = any(isinstance(v, ast.Constant) and v.value is False for v in given)
+        return "" if off else "a parameter"
+    if isinstance(call.func, ast.Attribute) and call.func.attr in (
+        "register_buffer",
+        "register_parameter",
+    ):
+        return "a " + call.func.attr.rpartition("_")[2]
+    return ""
+
+
+def _own_attribute(statement: ast.Assign, me: str | None) -> str | None:
+    for target in statement.targets:
+        first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+        if isinstance(first, ast.Attribute) and isinstance(first.value, ast.Name):
+            if first.value.id == me:
+                return first.attr
+    return None
+
+
+def _is_read_in_training(module: ModuleFacts, cls: ast.ClassDef, name: str) -> bool:
+    """Whether a module's forward, where gradients are recorded, reads an attribute."""
+    if not is_module_class(module, cls):
+        return False
+    for function in module.functions:
+        if not is_forward(function) or module.method_class(function) is not cls:
+            continue
+        for node in own_nodes(function):
+            if isinstance(node, ast.Attribute) and node.attr == name:
+                if isinstance(node.ctx, ast.Load) and scope_around(module, node) is None:
+                    return True
+    return False
+
+
+def _constructed(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:
+    """Models that are built in a scope: by a decorated class, or under a ``with`` and trained."""
+    for cls in module.classes:
+        for decorator in cls.decorator_list:
+            scope = decorator_scope(module, cls)
+            if scope is not None and scope.node is decorator and holds_weights(module, cls):
+                yield scope, f"the parameters of `{cls.name}` are made under"
+    for statement in module.statements:
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+            continue
+        target = statement.targets[0]
+        if not isinstance(target, ast.Name) or f"{target.id}.parameters()" not in module.text:
+            continue
+        scope = scope_around(module, statement)
+        function = module.function(statement) or module.tree
+        if scope is not None and _is_trained(module, function, target.id):
+            yield scope, f"`{target.id}`, which is trained, is made under"
+
+
+def _is_trained(module: ModuleFacts, function: ast.AST, name: str) -> bool:
+    """Whether a model is put into training mode, or its parameters are handed to an optimizer."""
+    for node in own_nodes(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            text = module.source(node)
+            if node.func.attr == "train" and text == f"{name}.train()":
+                return scope_around(module, node) is None
+            if f"{name}.parameters()" in text and "optim" in module.source(node.func).lower():
+                return scope_around(module, node) is None
+    return False
+
+
+# -- the fix --------------------------------------------------------------------------------------
+
+
+def _finding(module: ModuleFacts, scope: Scope, what: str) -> Finding:
+    from ..rewrite.scopes import as_no_grad
+
+    text = module.source(scope.node)
+    message = (
+        f"{what[:1].upper()}{what[1:]} `{text}`: an inference tensor can never be saved for "
+        "backward. Under `no_grad` it is an ordinary one."
+    )
+    call = scope.node.func if isinstance(scope.node, ast.Call) else scope.node
+    direct = any(t.name.endswith(".inference_mode") for t in module.resolve(call, scope.owner))
+    if not direct:  # a helper of the project's
+        return module.finding("TRN205", message, scope.node)
+    edits = as_no_grad(module, scope.node, scope.node in getattr(scope.owner, "decorator_list", ()))
+    fix = Fix("Use no_grad", tuple(edits))
+    return module.finding("TRN205", message, scope.node, dict.fromkeys(STRATEGIES, fix))
