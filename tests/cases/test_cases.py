@@ -60,7 +60,6 @@ UNSOLVED = frozenset(
     rmsnorm-function-without-backward
     rope-inplace-slice-version-error
     sam-forward-no-grad-and-thresholded-masks
-    sdpa-double-backward
     weight-edit-needs-no-grad
     """.split()
 )
