@@ -1,6 +1,6 @@
-"""Remembering between runs which files had nothing to report.
+"""Remembering between runs what there was to report.
 
-A file that no pass needs to read stays so until it changes.  That a file was read and found clean
+A file that no pass needs to read stays so until it changes.  What was found in a file that was read
 may also rest on other files, whose functions it calls; so this is believed only while every file of
 the run, and every other file that was read for it, is unchanged.
 """
@@ -13,10 +13,12 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
+from .findings import Edit, Finding, Fix, Safety
 
 if TYPE_CHECKING:
     from .discovery import FoundFile
@@ -30,7 +32,7 @@ _RECENT_NS = 2_000_000_000
 
 class _Verdict(IntEnum):
     IRRELEVANT = 0
-    CLEAN = 1
+    READ = 1
     LOOK_AGAIN = 2
 
 
@@ -47,6 +49,7 @@ class Cache:
         self._fingerprint = _fingerprint()
         self._files: dict[str, _Stamp] = {}
         self._verdicts: dict[str, int] = {}
+        self._findings: dict[str, list[Finding]] = {}
         self._old_others: dict[str, _Stamp] = {}
 
     @classmethod
@@ -65,13 +68,13 @@ class Cache:
         key = repr((os.getcwd(), tuple(paths), settings))
         return cls(os.path.join(root, FOLDER, f"{_digest(key)}.json"))
 
-    def nothing_in(self, files: Iterable[FoundFile]) -> frozenset[str]:
-        """The paths, out of ``files``, that need not be looked at."""
+    def known(self, files: Iterable[FoundFile]) -> dict[str, list[Finding]]:
+        """The paths, out of ``files``, that need not be looked at, and what was found there."""
         self._files = {file.path: self._stamp(file.size, file.mtime_ns) for file in files}
         old = self._load()
         try:
             if old["fingerprint"] != self._fingerprint:
-                return frozenset()
+                return {}
             stamps: dict[str, _Stamp] = old["files"]
             verdicts: dict[str, int] = old["verdicts"]
             others: dict[str, _Stamp] = old["others"]
@@ -79,23 +82,28 @@ class Cache:
                 path for path, stamp in self._files.items() if stamp and stamps.get(path) == stamp
             }
             believed = _Verdict.IRRELEVANT
+            findings: dict[str, list[Finding]] = {}
             if len(same) == len(stamps) == len(self._files) and others == self._stamps(others):
-                believed = _Verdict.CLEAN
-                self._old_others = others
-            known = {path for path in same if verdicts[path] <= believed}
-        except (AttributeError, KeyError, TypeError):
-            return frozenset()  # not something that we wrote
-        self._verdicts = {path: verdicts[path] for path in known}
-        return frozenset(known)
+                believed = _Verdict.READ
+                findings = {p: list(map(_finding, found)) for p, found in old["findings"].items()}
+            known = {path: verdicts[path] for path in same if verdicts[path] <= believed}
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return {}  # not something that we wrote
+        if believed is _Verdict.READ:
+            self._old_others = others
+        self._verdicts, self._findings = known, findings
+        return {path: findings.get(path, []) for path in known}
 
     def saw(self, file: FoundFile, report: FileReport | None) -> None:
         """Note what looking at ``file`` gave."""
         if report is None:
             verdict = _Verdict.IRRELEVANT
-        elif report.findings or report.problem:
+        elif report.problem:
             verdict = _Verdict.LOOK_AGAIN
         else:
-            verdict = _Verdict.CLEAN
+            verdict = _Verdict.READ
+            if report.findings:
+                self._findings[file.path] = report.findings
         self._verdicts[file.path] = verdict
 
     def store(self, others: Iterable[str]) -> None:
@@ -105,6 +113,7 @@ class Cache:
             "fingerprint": self._fingerprint,
             "files": self._files,
             "verdicts": self._verdicts,
+            "findings": {p: list(map(asdict, found)) for p, found in self._findings.items()},
             "others": {**self._old_others, **extra},
         }
         folder = os.path.dirname(self.path)
@@ -140,6 +149,20 @@ class Cache:
 
     def _stamp(self, size: int, mtime_ns: int) -> _Stamp:
         return [size, mtime_ns] if mtime_ns < self._now - _RECENT_NS else []
+
+
+def _finding(written: dict[str, Any]) -> Finding:
+    """The inverse of ``asdict``."""
+    fixes = {
+        strategy: Fix(
+            fix["title"],
+            tuple(Edit(**edit) for edit in fix["edits"]),
+            Safety(fix["safety"]),
+            fix["look_at"],
+        )
+        for strategy, fix in written["fixes"].items()
+    }
+    return Finding(**{**written, "fixes": fixes})
 
 
 def _fingerprint() -> str:

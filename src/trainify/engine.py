@@ -269,6 +269,16 @@ class Session:
             return FileReport(path, problem=Problem(path, f"cannot read: {reason}"))
         return self.data(data, path)
 
+    def known(self, path: str, findings: list[Finding]) -> FileReport | None:
+        """What ``file`` gave for a file that has not changed since."""
+        if not findings:
+            return FileReport(path)
+        try:
+            with open(path, "rb") as file:
+                return FileReport(path, decode(file.read())[0], findings)
+        except (OSError, SourceError):
+            return self.file(path)
+
     def data(self, data: bytes, path: str) -> FileReport | None:
         """Check or fix the bytes of a file, without touching the file itself."""
         asked = tuple(passes_for(data, self.options))
@@ -389,7 +399,7 @@ def _run(session: Session, cache: Cache | None, jobs: int) -> Iterator[FileRepor
 
     found = list(find_files(session.roots, session.config.excludes))
     files = [item for item in found if isinstance(item, FoundFile)]
-    known = cache.nothing_in(files) if cache else frozenset[str]()
+    known = cache.known(files) if cache else {}
     pending = [file for file in files if file.path not in known]
     loaded: set[str] = set()
     if jobs > 1 and len(pending) > 1 and sum(file.size for file in pending) > _WORTH_WORKERS:
@@ -400,13 +410,13 @@ def _run(session: Session, cache: Cache | None, jobs: int) -> Iterator[FileRepor
         if not isinstance(item, FoundFile):
             yield FileReport(item.path, problem=Problem(item.path, f"cannot read: {item.reason}"))
         elif item.path in known:
-            yield FileReport(item.path)
+            yield session.known(item.path, known[item.path]) or FileReport(item.path)
         else:
             report = next(reports)
             if cache:
                 cache.saw(item, report)
             yield report or FileReport(item.path)
-    if cache:
+    if cache and len(known) < len(files):
         next(reports, None)  # let it add what it knows to ``loaded``
         cache.store(loaded)
 

@@ -51,11 +51,14 @@ def check(trainify, looked: list[str], *arguments: str) -> list[str]:
 ALL = ["clean.py", "found.py", "other.py"]
 
 
-def test_only_files_with_findings_are_looked_at_again(trainify, looked) -> None:
-    first = trainify("check")
+@pytest.mark.parametrize("style", ["text", "json", "github"])
+def test_nothing_is_looked_at_again(trainify, looked, style: str) -> None:
+    first = trainify("check", "--format", style)
     assert looked == ALL
-    assert check(trainify, looked) == ["found.py"]
-    assert trainify("check").output == first.output
+    looked.clear()
+    again = trainify("check", "--format", style)
+    assert looked == []
+    assert (again.output, again.exit_code) == (first.output, 1)
     assert Path(".trainify_cache/.gitignore").read_text() == "*\n"
 
 
@@ -104,7 +107,23 @@ def test_an_unrelated_edit_keeps_what_never_mattered(trainify, looked) -> None:
     check(trainify, looked)
     write("found.py", "fused(2)\n", 50)
     assert check(trainify, looked) == ["clean.py", "found.py"]
-    assert check(trainify, looked) == ["found.py"]
+    assert check(trainify, looked) == []
+
+
+def test_a_file_that_cannot_be_parsed_is_looked_at_again(trainify, looked) -> None:
+    write("other.py", "fused(\n")
+    first = trainify("check")
+    assert check(trainify, looked) == ["other.py"]
+    assert trainify("check").output == first.output
+
+
+def test_what_was_found_may_rest_on_other_files(trainify, looked) -> None:
+    check(trainify, looked)
+    write("other.py", "fused(1)\n", 50)
+    check(trainify, looked)
+    write("other.py", "x = 2\n", 40)
+    assert check(trainify, looked) == ALL
+    assert "other.py" not in trainify("check").stdout
 
 
 def test_new_and_lost_files(trainify, looked) -> None:
@@ -177,7 +196,7 @@ def test_a_damaged_cache_is_replaced(trainify, looked, content: bytes) -> None:
     [stored] = Path(".trainify_cache").glob("*.json")
     stored.write_bytes(content)
     assert check(trainify, looked) == ALL
-    assert check(trainify, looked) == ["found.py"]
+    assert check(trainify, looked) == []
 
 
 def test_a_cache_that_cannot_be_written(trainify, looked) -> None:
