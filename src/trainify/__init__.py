@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from .engine import FixResult, Options, check_text, fix_text
     from .findings import Edit, Finding, Fix, Safety, apply_edits
     from .gradients import MissingGradients, NoGraph, backward, require_gradients
+    from .live.attach import Attached, CannotAttach, attach
 
 __all__ = [
+    "Attached",
+    "CannotAttach",
     "Edit",
     "Finding",
     "Fix",
@@ -24,6 +27,7 @@ __all__ = [
     "Safety",
     "__version__",
     "apply_edits",
+    "attach",
     "backward",
     "check_text",
     "fix_text",
@@ -34,6 +38,8 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
+    "Attached": "live.attach",
+    "CannotAttach": "live.attach",
     "Edit": "findings",
     "Finding": "findings",
     "Fix": "findings",
@@ -43,6 +49,7 @@ _HOME = {
     "Options": "engine",
     "Safety": "findings",
     "apply_edits": "findings",
+    "attach": "live.attach",
     "backward": "gradients",
     "check_text": "engine",
     "fix_text": "engine",

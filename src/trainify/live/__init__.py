@@ -1,0 +1,1 @@
+"""Models that run: what is done to ops and modules in memory, not to files."""

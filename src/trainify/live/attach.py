@@ -1,0 +1,458 @@
+"""Strategy ``attach`` at run time: a registered op keeps its kernel and gets a backward.
+
+An op that a library registers with PyTorch's dispatcher (``torch.ops._C.rms_norm``) has a kernel
+for a device and none for autograd.  Here it gets one for its Autograd key: the forward is the fused
+kernel, on the same bits, and the backward differentiates the reference that the catalog gives for
+the op.  No source changes, no module changes, and without a gradient to compute nothing but the
+fused kernel runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload, OpOverloadPacket
+
+from ..catalog import FusedOp, all_ops
+from ..catalog.own import registered
+from ..releases import assumed_version, find_releases
+from ..verify.equivalent import Equivalent, value_of
+from ..verify.kernels import Libraries
+
+Op = str | OpOverload | OpOverloadPacket
+"""An op: ``"_C::rms_norm"``, ``torch.ops._C.rms_norm`` or ``torch.ops._C.rms_norm.default``."""
+
+
+class CannotAttach(ValueError):
+    """An op to which no backward can be given; the message says why."""
+
+
+class Attached:
+    """The ops that have got a backward, until :meth:`undo` or the end of a ``with`` block."""
+
+    def __init__(self, formulas: Sequence[_Formula]) -> None:
+        self._libraries: list[torch.library.Library] = []
+        self._formulas = tuple(formulas)
+        self._tag = torch.compiler.config.cache_key_tag
+        for formula in formulas:
+            self._libraries += _register(formula)
+        _forget_compiled(formulas)
+        # The caches on disk of compiled graphs do not know of registrations.
+        names = ",".join(sorted(f"{f.name}={f.equivalent.op.equivalent}" for f in formulas))
+        torch.compiler.config.cache_key_tag = f"{self._tag}trainify:{names}"
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Their names, as ``namespace::name``."""
+        return tuple(formula.name for formula in self._formulas)
+
+    def undo(self) -> None:
+        """Take the backwards away again; doing it twice does nothing."""
+        if not self._libraries:
+            return
+        for library in self._libraries:
+            library._destroy()
+        self._libraries.clear()
+        _forget_compiled(self._formulas)
+        for name in self.ops:
+            _attached.pop(name, None)
+        torch.compiler.config.cache_key_tag = self._tag
+
+    def __enter__(self) -> Attached:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.undo()
+
+    def __repr__(self) -> str:
+        return f"<trainify.attach: {', '.join(self.ops)}>"
+
+
+def attach(*ops: Op) -> Attached:
+    """Give registered ops a backward; their forward stays what it is, to the bit.
+
+    With a gradient to compute, the fused kernel runs on copies of what it writes into, so that the
+    results can be put where they belong in a way that autograd sees, views included.  Backward
+    computes the reference of :mod:`trainify.reference` again and differentiates that.
+
+    Args:
+        ops: The ops, which have to be registered (import their library first).  Without any, every
+            registered op that the catalog has an equivalent for, and that has no backward yet.
+
+    Returns:
+        What undoes it: :meth:`Attached.undo`, or the end of a ``with`` block.
+
+    Raises:
+        CannotAttach: An op is not registered, is not in the catalog, has no equivalent there, has
+            another signature than any release in the catalog, or has been given a backward before.
+    """
+    formulas = [_formula(op) for op in ops] if ops else list(_known())
+    names = [formula.name for formula in formulas]
+    for name in names:
+        if name in _attached or names.count(name) > 1:
+            raise CannotAttach(f"{name} has been given a backward already")
+    attached = Attached(formulas)
+    _attached.update(dict.fromkeys(names, attached))
+    return attached
+
+
+_attached: dict[str, Attached] = {}
+"""By the name of the op; a registration lasts as long as something holds it."""
+
+
+# -- which formula --------------------------------------------------------------------------------
+
+
+def _formula(op: Op) -> _Formula:
+    overload = _overload(op)
+    rows = _rows(overload)
+    if not rows:
+        raise CannotAttach(
+            f"{_name(overload)} is not in the catalog; `trainify.register` adds an op of your own"
+        )
+    reasons = []
+    for row in rows:
+        if row.equivalent is None:
+            raise CannotAttach(f"{_name(overload)}: {row.note or 'it has no equivalent'}")
+        reason = _mismatch(overload, row)
+        if reason is None:
+            return _Formula(overload, row)
+        reasons.append(reason)
+    raise CannotAttach(f"{_name(overload)} is another op than the catalog's: {reasons[0]}")
+
+
+def _known() -> Iterable[_Formula]:
+    """The formulas for every op that is registered, has an equivalent, and no backward."""
+    seen = set()
+    for row in (*registered(), *all_ops()):
+        for name in row.names:
+            parts = name.split(".")
+            if parts[:2] != ["torch", "ops"] or len(parts) != 4 or name in seen:
+                continue
+            seen.add(name)
+            if parts[2] in ("aten", "prims") or row.equivalent is None:
+                continue
+            packet = getattr(getattr(torch.ops, parts[2]), parts[3], None)
+            if packet is None or f"{parts[2]}::{parts[3]}" in _attached:
+                continue
+            try:
+                formula = _formula(packet)
+            except CannotAttach:
+                continue
+            if not _has_backward(formula.op):
+                yield formula
+
+
+def _overload(op: Op) -> OpOverload:
+    if isinstance(op, str):
+        namespace, _, name = op.removeprefix("torch.ops.").replace("::", ".").partition(".")
+        packet = getattr(getattr(torch.ops, namespace), name.removesuffix(".default"), None)
+        if packet is None:
+            raise CannotAttach(f"{op!r} is not registered; import its library first")
+        op = packet
+    if isinstance(op, OpOverloadPacket):
+        overloads = op.overloads()
+        if "default" not in overloads and len(overloads) > 1:
+            raise CannotAttach(f"{op} has several overloads; name one: {', '.join(overloads)}")
+        op = getattr(op, "default" if "default" in overloads else overloads[0])
+    if not isinstance(op, OpOverload):
+        what = getattr(op, "__qualname__", repr(op))
+        raise CannotAttach(
+            f"{what} is no registered op: only what PyTorch's dispatcher knows can be given a "
+            "backward in place"
+        )
+    return op
+
+
+def _name(op: OpOverload) -> str:
+    return op._schema.name
+
+
+def _rows(op: OpOverload) -> list[FusedOp]:
+    """The catalog's rows for an op, that for the release in use first."""
+    qualified = "torch.ops." + _name(op).replace("::", ".")
+    rows = [row for row in (*registered(), *all_ops()) if qualified in row.names]
+    stated = {release.library: release for release in find_releases(".")}
+
+    def suits(row: FusedOp) -> bool:
+        from ..catalog import named_releases, split_since
+        from ..releases import admits
+
+        library, specifier = split_since(row)
+        if not row.since or library not in stated:
+            return True
+        version = assumed_version(stated[library].specifier, named_releases()[library])
+        return version is None or admits(specifier, version)
+
+    return sorted(rows, key=lambda row: not suits(row))
+
+
+def _mismatch(op: OpOverload, row: FusedOp) -> str | None:
+    """Why the op that is registered is not the one in a row; None where it is."""
+    theirs = op._schema.arguments
+    ours = row.signature.arguments
+    for i, argument in enumerate(ours):
+        if i >= len(theirs):
+            if argument.default is None:
+                return f"it has no argument {argument.name!r}"
+        elif _is_written(theirs[i]) != argument.written:
+            return f"argument {i + 1}, {theirs[i].name!r}, is written by one of them only"
+        elif (str(theirs[i].type) in ("Tensor", "Optional[Tensor]")) != argument.is_tensor:
+            return f"argument {i + 1} is {theirs[i].type}, and {argument.type} in the catalog"
+    if len(theirs) > len(ours):
+        return f"it has an argument {theirs[len(ours)].name!r}, and the catalog knows nothing of it"
+    return None
+
+
+def _is_written(argument: torch.Argument) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _has_backward(op: OpOverload) -> bool:
+    defined = torch._library.custom_ops.OPDEFS.get(_name(op))
+    if defined is not None:
+        return defined._backward_fn is not None
+    return any(
+        torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
+        for key in ("Autograd", "AutogradCPU", "AutogradCUDA", "CompositeImplicitAutograd")
+    )
+
+
+# -- running it -----------------------------------------------------------------------------------
+
+
+class _Formula:
+    """How an op runs where a gradient may be wanted; it is the kernel for its Autograd key."""
+
+    def __init__(self, op: OpOverload, row: FusedOp) -> None:
+        self.op = op
+        self.name = _name(op)
+        self.equivalent = Equivalent(row, Libraries())
+        self.arguments = row.signature.arguments[: len(op._schema.arguments)]
+        self.names = [argument.name for argument in self.arguments]
+        self.written = [i for i, argument in enumerate(self.arguments) if argument.written]
+        self.reads = [name in self.equivalent.reads for name in self.names]
+        self.unsupported = {
+            i: None if a.default is None else value_of(a.default)
+            for i, a in enumerate(self.arguments)
+            if a.name in row.unsupported
+        }
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = self._bind(args, kwargs)
+        tensors = [value for value in given if isinstance(value, Tensor)]
+        if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
+            return self.run(given)
+        self._check(given)
+        seen = [
+            value.detach() if isinstance(value, Tensor) and not read else value
+            for value, read in zip(given, self.reads, strict=True)
+        ]  # what is not read has no gradient, and its history is not this op's
+        results = _Differentiable.apply(self, *seen)  # type: ignore[no-untyped-call]
+        for i, result in zip(self.written, results, strict=False):
+            if given[i] is not None:
+                self._put(given[i], result, self.reads[i])
+        returned = results[len(self.written) :]
+        aliases = [given[i] for i in self._returns_written()]
+        values = (*aliases, *returned)
+        return values[0] if len(values) == 1 else values or None
+
+    def run(self, args: Sequence[Any]) -> Any:
+        """The fused kernel, below autograd."""
+        split = [a.kwarg_only for a in self.op._schema.arguments]
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.op(
+                *(value for value, named in zip(args, split, strict=True) if not named),
+                **{
+                    a.name: value
+                    for a, value in zip(self.op._schema.arguments, args, strict=True)
+                    if a.kwarg_only
+                },
+            )
+
+    def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """A value for each argument, in order."""
+        given = list(args)
+        for argument in self.op._schema.arguments[len(args) :]:
+            given.append(kwargs.get(argument.name, argument.default_value))
+        return given
+
+    def _check(self, given: Sequence[Any]) -> None:
+        for i, default in self.unsupported.items():
+            if given[i] is not None and given[i] != default:
+                raise NotImplementedError(
+                    f"{self.name}: no backward is known for {self.names[i]}={given[i]!r}"
+                )
+        for name, value in zip(self.names, given, strict=True):
+            if isinstance(value, (list, tuple)):
+                if any(isinstance(v, Tensor) and v.requires_grad for v in value):
+                    raise NotImplementedError(f"{self.name}: {name} holds tensors that are trained")
+
+    def _put(self, target: Tensor, result: Tensor, read: bool) -> None:
+        """Write a result where the kernel would have, seen by autograd."""
+        if not read and target.grad_fn is not None and not target._is_view():
+            target.detach_()  # a buffer that is used again: what it held before is gone
+        try:
+            target.copy_(result)
+        except RuntimeError as error:
+            if "is a view and is being modified inplace" not in str(error):
+                raise
+            raise RuntimeError(
+                f"{self.name} writes into one of several views that split(), chunk() or unbind() "
+                "made together, which autograd cannot follow. Take slices instead, or let "
+                "`trainify fix` rewrite the call"
+            ) from error
+
+    def _returns_written(self) -> list[int]:
+        """The arguments that the op returns again, by position: ``-> Tensor(a!)``."""
+        found = []
+        for returned in self.op._schema.returns:
+            if returned.alias_info is not None:
+                found += [
+                    i
+                    for i in self.written
+                    if (info := self.op._schema.arguments[i].alias_info) is not None
+                    and info.before_set == returned.alias_info.before_set
+                ]
+        return found
+
+    def differentiate(
+        self, values: Sequence[Any], inputs: Sequence[int], grads: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """The gradients of some inputs; ``values`` are all arguments, from before the call."""
+        create_graph = torch.is_grad_enabled()
+        given = list(values)
+        with torch.enable_grad():
+            for i in inputs:
+                if not create_graph:
+                    given[i] = given[i].detach().requires_grad_()
+            results = self.equivalent(dict(zip(self.names, given, strict=True)))
+            outputs = self.equivalent.outputs or ["_"] * len(results)
+            by_name = dict(zip(outputs, results, strict=True))
+            kept = [by_name.get(self.names[i]) for i in self.written]
+            kept += [r for name, r in zip(outputs, results, strict=True) if name == "_"]
+            pairs = [
+                (result, grad.reshape(result.shape).to(result.dtype))
+                for result, grad in zip(kept, grads, strict=False)
+                if isinstance(result, Tensor) and result.requires_grad and grad is not None
+            ]
+        if not pairs:
+            return [None] * len(inputs)
+        found = torch.autograd.grad(
+            [result for result, _ in pairs],
+            [given[i] for i in inputs],
+            [grad for _, grad in pairs],
+            create_graph=create_graph,
+            allow_unused=True,
+        )
+        return list(found)
+
+
+class _Differentiable(torch.autograd.Function):
+    """An op whose results are new tensors: what it would have written, then what it returns."""
+
+    @staticmethod
+    def forward(ctx: Any, formula: _Formula, *args: Any) -> Any:
+        written = {i: args[i] for i in formula.written if args[i] is not None}
+        # What the kernel leaves alone has to stay, so it gets copies and not empty buffers.
+        copies = {i: value.clone() for i, value in written.items()}
+        ctx.formula = formula
+        ctx.copied = []
+        ctx.others = list(args)
+        saved = []
+        for i, value in enumerate(args):
+            if isinstance(value, Tensor):
+                ctx.others[i] = None
+                if formula.reads[i]:
+                    if any(_share(value, each) for each in written.values()):
+                        ctx.copied.append(i)  # it is about to be overwritten
+                        value = value.clone()
+                    saved.append(value)
+        ctx.save_for_backward(*saved)
+        ctx.tensors = [i for i, v in enumerate(args) if isinstance(v, Tensor) and formula.reads[i]]
+        returned = formula.run([copies.get(i, value) for i, value in enumerate(args)])
+        results = [copies.get(i) for i in formula.written]
+        if not formula._returns_written():
+            results += returned if isinstance(returned, (list, tuple)) else [returned]
+        while results and results[-1] is None and len(results) > len(formula.written):
+            results.pop()
+        ctx.mark_non_differentiable(
+            *(r for r in results if isinstance(r, Tensor) and not r.is_floating_point())
+        )
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        formula: _Formula = ctx.formula
+        inputs = [i for i in ctx.tensors if ctx.needs_input_grad[i + 1]]
+        values = list(ctx.others)
+        for i, value in zip(ctx.tensors, ctx.saved_tensors, strict=True):
+            values[i] = value
+        lost = [formula.names[i] for i in inputs if i in ctx.copied]
+        if lost and torch.is_grad_enabled():
+            raise RuntimeError(
+                f"{formula.name} has overwritten {lost[0]!r}: its gradient cannot be "
+                "differentiated again (create_graph=True)"
+            )
+        found = dict(zip(inputs, formula.differentiate(values, inputs, grads), strict=True))
+        return (None, *(found.get(i) for i in range(len(values))))
+
+
+def _share(a: Tensor, b: Tensor) -> bool:
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+# -- registering ----------------------------------------------------------------------------------
+
+
+def _register(formula: _Formula) -> list[torch.library.Library]:
+    namespace, _, name = formula.op.name().partition("::")
+    library = torch.library.Library(namespace, "IMPL")
+    library.impl(name, formula, "Autograd", allow_override=True)
+    libraries = [library]
+    if not _has_fake(formula.op):
+        fake = torch.library.Library(namespace, "FRAGMENT")
+        torch.library.register_fake(formula.op.name(), _fake(formula), lib=fake)
+        libraries.append(fake)
+    return libraries
+
+
+def _has_fake(op: OpOverload) -> bool:
+    if torch._library.simple_registry.singleton.find(op.name()).fake_impl.kernel is not None:
+        return True
+    return any(
+        torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
+        for key in ("Meta", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
+    )
+
+
+def _fake(formula: _Formula) -> Any:
+    """What tracing needs: the results that the op returns, without values."""
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        given = formula._bind(args, kwargs)
+        aliases = [given[i] for i in formula._returns_written()]
+        if aliases or not formula.op._schema.returns:
+            return aliases[0] if len(aliases) == 1 else tuple(aliases) or None
+        results = formula.equivalent(dict(zip(formula.names, given, strict=True)))
+        outputs = formula.equivalent.outputs or ["_"] * len(results)
+        returned = [r for name, r in zip(outputs, results, strict=True) if name == "_"]
+        return returned[0] if len(returned) == 1 else tuple(returned)
+
+    return fake
+
+
+def _forget_compiled(formulas: Iterable[_Formula]) -> None:
+    """Nothing that was compiled or looked up before holds any more."""
+    for formula in formulas:
+        formula.op._dispatch_cache.clear()
+    torch._dynamo.reset()

@@ -1,0 +1,362 @@
+"""`trainify.attach`: kernels that are registered get a backward, and keep their forward."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import trainify
+from trainify.live.attach import _attached
+from trainify.reference import activation, norm, rope
+
+T, H, HEADS, D = 6, 32, 4, 8
+
+
+def table() -> Tensor:
+    angles = torch.outer(torch.arange(16.0), 1 / 10000 ** (torch.arange(0, D, 2) / D))
+    return torch.cat((angles.cos(), angles.sin()), -1)
+
+
+def rms_norm(x: Tensor, w: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    torch.ops._C.rms_norm(out, x, w, 1e-6)
+    return out
+
+
+def add_norm(x: Tensor, r: Tensor, w: Tensor) -> Tensor:
+    x, r = x * 1, r * 1
+    torch.ops._C.fused_add_rms_norm(x, r, w, 1e-6)
+    return x * 2 + r
+
+
+def rotary(q: Tensor, k: Tensor) -> Tensor:
+    q, k = q * 1, k * 1
+    torch.ops._C.rotary_embedding(torch.arange(T), q, k, D, table(), True)
+    return q * k
+
+
+def rotary_of_slices(qk: Tensor) -> Tensor:
+    """In place on views of a tensor whose other columns have a gradient of their own."""
+    qkv = torch.cat((qk, qk[:, :4]), 1) * 1
+    q, k = qkv[:, :H], qkv[:, H : 2 * H]
+    torch.ops._C.rotary_embedding(torch.arange(T), q, k, D, table(), False)
+    return qkv * qkv.detach().roll(1, 0)
+
+
+def silu(x: Tensor) -> Tensor:
+    out = x.new_empty(x.shape[0], x.shape[1] // 2)
+    torch.ops._C.silu_and_mul(out, x)
+    return out
+
+
+def silu_into_a_part(x: Tensor) -> Tensor:
+    """Into columns of a tensor with a history; the others keep theirs."""
+    out = torch.cat((x, x), 1) * 1
+    torch.ops._C.silu_and_mul(out[:, : x.shape[1] // 2], x)
+    return out
+
+
+def by_reference_part(x: Tensor) -> Tensor:
+    gate_up = activation.silu_and_mul(x)
+    return torch.cat((gate_up, torch.cat((x, x), 1)[:, gate_up.shape[1] :]), 1)
+
+
+def by_reference_slices(qk: Tensor) -> Tensor:
+    q, k = rope.rotary_embedding(torch.arange(T), qk[:, :H], qk[:, H:], D, table(), False)
+    qkv = torch.cat((q, k, qk[:, :4]), 1)
+    return qkv * qkv.detach().roll(1, 0)
+
+
+def by_reference_add(x: Tensor, r: Tensor, w: Tensor) -> Tensor:
+    x, r = norm.fused_add_rms_norm(x, r, w, 1e-6)
+    return x * 2 + r
+
+
+def by_reference_rotary(q: Tensor, k: Tensor) -> Tensor:
+    q, k = rope.rotary_embedding(torch.arange(T), q, k, D, table(), True)
+    return q * k
+
+
+CALLS: dict[
+    str, tuple[str, Callable[..., Tensor], Callable[..., Tensor], list[tuple[int, ...]]]
+] = {
+    "out": (
+        "_C::rms_norm",
+        rms_norm,
+        lambda x, w: norm.rms_norm(x, w, 1e-6),
+        [(T, H), (H,)],
+    ),
+    "in place": ("_C::fused_add_rms_norm", add_norm, by_reference_add, [(T, H), (T, H), (H,)]),
+    "not first": (
+        "_C::rotary_embedding",
+        rotary,
+        by_reference_rotary,
+        [(T, H), (T, H)],
+    ),
+    "slices": ("_C::rotary_embedding", rotary_of_slices, by_reference_slices, [(T, 2 * H)]),
+    "packed": ("_C::silu_and_mul", silu, activation.silu_and_mul, [(T, 2 * H)]),
+    "into a part": ("_C::silu_and_mul", silu_into_a_part, by_reference_part, [(T, 2 * H)]),
+}
+
+
+@pytest.fixture(params=CALLS)
+def call(request: pytest.FixtureRequest) -> Any:
+    return CALLS[request.param]
+
+
+def inputs(shapes: list[tuple[int, ...]], dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    return [torch.randn(s).to(dtype).requires_grad_() for s in shapes]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_attached() -> Iterator[None]:
+    tag = torch.compiler.config.cache_key_tag
+    yield
+    assert torch.compiler.config.cache_key_tag == tag
+    assert not rms_norm(*inputs([(T, H), (H,)])).requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_the_reference_and_bits_of_the_kernel(call: Any, dtype: torch.dtype) -> None:
+    op, run, reference, shapes = call
+    given = inputs(shapes, dtype)
+    with torch.no_grad():
+        served = run(*given)
+    weight = torch.randn_like(served)
+    with trainify.attach(op):
+        result = run(*given)
+        found = torch.autograd.grad((result * weight).sum(), given)
+    assert torch.equal(result, served)
+    right = torch.autograd.grad((reference(*given) * weight).sum(), given)
+    for ours, theirs in zip(found, right, strict=True):
+        tolerance = 1e-6 if dtype == torch.float32 else 2e-2
+        assert (ours - theirs).abs().max() <= tolerance * theirs.abs().max()
+
+
+def test_without_a_gradient_only_the_kernel_runs(call: Any, monkeypatch: Any) -> None:
+    op, run, _, shapes = call
+    with trainify.attach(op) as attached:
+        (formula,) = attached._formulas
+        monkeypatch.setattr(type(formula.equivalent), "__call__", None)
+        with torch.no_grad():
+            assert not run(*inputs(shapes)).requires_grad
+        with torch.inference_mode():
+            run(*inputs(shapes))
+        run(*(t.detach() for t in inputs(shapes)))
+
+
+def test_a_buffer_that_is_used_again_keeps_no_graph() -> None:
+    buffer = torch.empty(T, H)
+    x, w = inputs([(T, H), (H,)])
+    with trainify.attach("_C::rms_norm"):
+        for _ in range(3):
+            torch.ops._C.rms_norm(buffer, x * 1, w, 1e-6)
+            buffer.sum().backward()
+    expected = torch.autograd.grad(3 * F.rms_norm(x, (H,), w, 1e-6).sum(), [x, w])
+    torch.testing.assert_close([x.grad, w.grad], list(expected))
+
+
+def test_an_input_that_is_overwritten() -> None:
+    x, w = inputs([(T, H), (H,)])
+    with trainify.attach("_C::rms_norm"):
+        y = x * 1
+        torch.ops._C.rms_norm(y, y, w, 1e-6)
+        found = torch.autograd.grad(y.square().sum(), [x, w])
+    right = torch.autograd.grad(F.rms_norm(x, (H,), w, 1e-6).square().sum(), [x, w])
+    torch.testing.assert_close(found, right)
+
+
+def test_double_backward_or_a_clear_refusal() -> None:
+    x, w = (t.double().detach().requires_grad_() for t in inputs([(3, 4), (4,)]))
+    library = torch.library.Library("trainify_tests", "FRAGMENT")
+    library.define("norm(Tensor(a!) out, Tensor x, Tensor weight, float eps) -> ()")
+
+    def kernel(out: Tensor, x: Tensor, weight: Tensor, eps: float) -> None:
+        out.copy_(F.rms_norm(x, x.shape[-1:], weight, eps))
+
+    library.impl("norm", kernel, "CPU")
+    trainify.register(
+        "torch.ops.trainify_tests.norm",
+        "norm(Tensor(a!) out, Tensor x, Tensor weight, float eps) -> ()",
+        "out = rms_norm(x, weight, eps)",
+    )
+
+    def run(x: Tensor, w: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        torch.ops.trainify_tests.norm(out, x, w, 1e-6)
+        return out
+
+    with trainify.attach(torch.ops.trainify_tests.norm.default):
+        assert torch.autograd.gradcheck(run, (x, w))
+        assert torch.autograd.gradgradcheck(run, (x, w))
+    library._destroy()
+    with trainify.attach("_C::rotary_embedding"):
+        q, k = inputs([(T, H), (T, H)])
+        with pytest.raises(RuntimeError, match="has overwritten 'query'"):
+            torch.autograd.grad(rotary(q, k).sum(), q, create_graph=True)
+
+
+def test_views_that_were_made_together_are_refused_with_a_reason() -> None:
+    (qk,) = inputs([(T, 2 * H)])
+    with trainify.attach("_C::rotary_embedding"):
+        q, k = (qk * 1).split(H, dim=-1)
+        with pytest.raises(RuntimeError, match="Take slices instead, or let `trainify fix`"):
+            torch.ops._C.rotary_embedding(torch.arange(T), q, k, D, table(), True)
+
+
+def test_arguments_that_the_equivalent_does_not_cover() -> None:
+    q, k = inputs([(T, H), (T, H)])
+    attached = trainify.attach("_C::rotary_embedding")
+    with attached, pytest.raises(NotImplementedError, match="inverse=True"):
+        torch.ops._C.rotary_embedding(torch.arange(T), q * 1, k * 1, D, table(), True, inverse=True)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing(reentrant: bool) -> None:
+    x, w = inputs([(T, H), (H,)])
+    with trainify.attach("_C::rms_norm"):
+        checkpoint(rms_norm, x, w, use_reentrant=reentrant).square().sum().backward()
+    right = torch.autograd.grad(F.rms_norm(x, (H,), w, 1e-6).square().sum(), [x, w])
+    torch.testing.assert_close([x.grad, w.grad], list(right))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(H, 2 * H)
+        self.norm = nn.Parameter(torch.rand(H))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(silu(self.up(x)), self.norm)
+
+
+def gradients(model: nn.Module, forward: Callable[..., Tensor], x: Tensor) -> list[Any]:
+    model.zero_grad()
+    forward(x).square().sum().backward()
+    return [p.grad for p in model.parameters()]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_in_full(backend: str) -> None:
+    model, x = Model(), torch.randn(T, H)
+    with trainify.attach("_C::rms_norm", "_C::silu_and_mul"):
+        eager = gradients(model, model, x)
+        compiled = gradients(model, torch.compile(model, backend=backend, fullgraph=True), x)
+    assert all(g is not None for g in eager)
+    torch.testing.assert_close(compiled, eager)
+
+
+def test_what_was_compiled_before_is_compiled_again() -> None:
+    model, x = Model(), torch.randn(T, H)
+    compiled = torch.compile(model, backend="aot_eager")
+
+    def reached() -> list[bool]:
+        model.zero_grad()
+        loss = compiled(x).square().sum()
+        if loss.requires_grad:
+            loss.backward()
+        return [p.grad is not None for p in model.parameters()]
+
+    assert not any(reached())
+    with trainify.attach("_C::rms_norm", "_C::silu_and_mul"):
+        assert all(reached())
+    assert not any(reached())
+
+
+def test_a_call_that_nobody_keeps_lasts() -> None:
+    trainify.attach("_C::rms_norm")
+    gc.collect()
+    assert rms_norm(*inputs([(T, H), (H,)])).requires_grad
+    _attached["_C::rms_norm"].undo()
+
+
+def test_everything_that_is_known() -> None:
+    with trainify.attach() as attached:
+        assert {"_C::rms_norm", "_C::rotary_embedding", "sgl_kernel::silu_and_mul"} <= set(
+            attached.ops
+        )
+        assert not any(name.startswith("aten::") for name in attached.ops)
+        assert rms_norm(*inputs([(T, H), (H,)])).requires_grad
+        assert "_C::rms_norm" in repr(attached)
+    attached.undo()
+
+
+def test_what_cannot_be_attached() -> None:
+    library = torch.library.Library("trainify_tests", "FRAGMENT")
+    for overload in ("a", "b"):
+        library.define(f"two.{overload}(Tensor x) -> Tensor")
+    for op, reason in [
+        ("_C::nothing", "'_C::nothing' is not registered; import its library first"),
+        ("aten::add.Tensor", "not registered"),
+        (torch.ops.trainify_tests.two, "several overloads; name one: a, b"),
+        (torch.ops.aten.relu, "aten::relu is not in the catalog"),
+        (print, "print is no registered op"),
+        ("_C_cache_ops::reshape_and_cache_flash", "_C_cache_ops::reshape_and_cache_flash: "),
+    ]:
+        with pytest.raises(trainify.CannotAttach, match=reason):
+            trainify.attach(op)
+    attached = trainify.attach("_C::rms_norm")
+    with attached, pytest.raises(trainify.CannotAttach, match="given a backward already"):
+        trainify.attach(torch.ops._C.rms_norm)
+    with pytest.raises(trainify.CannotAttach, match="already"):
+        trainify.attach("_C::rms_norm", torch.ops._C.rms_norm)
+
+
+def test_another_op_of_the_same_name_is_refused() -> None:
+    library = torch.library.Library("trtllm", "FRAGMENT")
+    library.define("rms_norm_of_another_kind(Tensor x, Tensor w) -> Tensor")
+    trainify.register(
+        "torch.ops.trtllm.rms_norm_of_another_kind",
+        "rms_norm_of_another_kind(Tensor(a!) out, Tensor x, Tensor w) -> ()",
+        "out = rms_norm(x, w, 1e-6)",
+    )
+    with pytest.raises(trainify.CannotAttach, match="is written by one of them only"):
+        trainify.attach("trtllm::rms_norm_of_another_kind")
+    library._destroy()
+
+
+ANOTHER_PROCESS = """
+import sys
+sys.path.insert(0, {tests!r})
+from conftest import register_kernels
+register_kernels()
+import torch, trainify
+from test_attach import Model, gradients
+torch.manual_seed(0)
+if sys.argv[1] == "attached":
+    trainify.attach("_C::rms_norm", "_C::silu_and_mul")
+model = Model()
+loss = torch.compile(model)(torch.randn(6, 32)).square().sum()
+if loss.requires_grad:
+    loss.backward()
+print(sum(p.grad is None for p in model.parameters()))
+"""
+
+
+@pytest.mark.slow
+def test_caches_on_disk_of_a_process_without_are_not_used(tmp_path: Path) -> None:
+    """Compiled graphs are kept on disk under keys that know nothing of registered backwards."""
+    script = tmp_path / "process.py"
+    script.write_text(ANOTHER_PROCESS.format(tests=str(Path(__file__).parent)))
+    missing = [
+        subprocess.run(
+            [sys.executable, str(script), how],
+            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for how in ("plain", "attached", "plain")
+    ]
+    assert missing == ["3", "0", "3"]
