@@ -57,7 +57,6 @@ UNSOLVED = frozenset(
     flash-attn-custom-op-no-autograd
     leaf-embeds-inplace-add
     linear-attention-state-inplace-add
-    rmsnorm-function-without-backward
     rope-inplace-slice-version-error
     sam-forward-no-grad-and-thresholded-masks
     weight-edit-needs-no-grad

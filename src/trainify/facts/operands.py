@@ -244,6 +244,9 @@ def _fresh(module: ModuleFacts, call: ast.Call, node: ast.expr) -> bool:
 def _counts(module: ModuleFacts, call: ast.Call, name: str) -> bool:
     """Whether a name that the function is given, or that nobody knows, stands for a number."""
     function = module.function(call)
+    flow = module.flow(function or module.tree)
+    if any(d.value is not None for d in flow.reaching(name, module.statement(call))):
+        return False  # what it is was looked at
     for argument in parameters(function.args) if function is not None else ():
         if argument.arg == name and argument.annotation is not None:
             return ast.unparse(argument.annotation) in ("int", "float", "bool")

@@ -5,17 +5,21 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.guards import is_autograd_function
 from ..facts.names import is_none
-from ..findings import Finding
+from ..findings import STRATEGIES, Finding
 from . import Rule
+from .fused_calls import Site, site_of
+from .raw_launches import kernel_of, launch
 
 if TYPE_CHECKING:
     from ..engine import Options
     from ..facts.module import FunctionNode
+    from ..rewrite.own_function import Forward
 
 _HEAD = """\
 import torch
@@ -89,12 +93,40 @@ _LOSS = re.compile(r"loss|entropy|jsd|kl_?div|distill|preference|ppo|dpo", re.IG
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    broken: list[tuple[Forward | None, Finding]] = []
     for cls in module.classes:
         if cls.bases and is_autograd_function(module, cls):
-            yield from _judge(module, cls)
+            for finding, backward in _judge(module, cls):
+                if finding.rule != "TRN105":
+                    yield finding
+                else:
+                    broken.append((_forward(module, cls, backward, options), finding))
+    yield from _with_backward(module, broken)
 
 
-def _judge(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[Finding]:
+def _with_backward(
+    module: ModuleFacts, broken: Sequence[tuple[Forward | None, Finding]]
+) -> Iterator[Finding]:
+    """The findings on functions without a backward, each with one where it is known."""
+    forwards = [forward for forward, _ in broken if forward is not None]
+    if not forwards:
+        yield from (finding for _, finding in broken)
+        return
+    from ..rewrite.own_function import fixes
+
+    found = fixes(module, forwards)
+    for forward, finding in broken:
+        fix = found[forward.cls] if forward is not None else None
+        if isinstance(fix, str):
+            yield replace(finding, message=f"{finding.message} Not rewritten: {fix}.")
+        elif fix is not None:
+            yield replace(finding, fixes=dict.fromkeys(STRATEGIES, fix))
+        else:
+            yield finding
+
+
+def _judge(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[tuple[Finding, FunctionNode | None]]:
+    """What is wrong with a class, and the backward that does nothing if it has one."""
     methods = {
         n.name: n for n in cls.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))
     }
@@ -114,11 +146,11 @@ def _judge(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[Finding]:
             message = (
                 f"`{cls.name}` has no backward: its output requires grad, and backward() raises."
             )
-            yield module.finding("TRN105", message, _head(cls))
+            yield module.finding("TRN105", message, _head(cls)), None
         return
     if _only_raises(backward):
         message = f"the backward of `{cls.name}` only raises: nothing before it can be trained."
-        yield module.finding("TRN105", message, _head(backward))
+        yield module.finding("TRN105", message, _head(backward)), backward
         return
     returned = [r for r in ast.walk(backward) if isinstance(r, ast.Return)]
     values = [_elements(r.value) for r in returned]
@@ -127,10 +159,195 @@ def _judge(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[Finding]:
             f"the backward of `{cls.name}` returns None for every input: all of them are left "
             "without a gradient, in silence."
         )
-        yield module.finding("TRN105", message, returned[0])
+        yield module.finding("TRN105", message, returned[0]), backward
         return
-    yield from _dropped(module, cls, forward, backward, returned, values)
-    yield from _overwritten(module, cls, backward)
+    for finding in _dropped(module, cls, forward, backward, returned, values):
+        yield finding, None
+    for finding in _overwritten(module, cls, backward):
+        yield finding, None
+
+
+# -- what a forward computes ----------------------------------------------------------------------
+
+
+def _forward(
+    module: ModuleFacts, cls: ast.ClassDef, useless: FunctionNode | None, options: Options
+) -> Forward | None:
+    """A forward that is one kernel over its own parameters, as far as that shows for sure."""
+    methods = {n.name: n for n in cls.body if isinstance(n, ast.FunctionDef)}
+    node = methods.get("forward")
+    if node is None or "setup_context" in methods:
+        return None
+    if useless is not None and useless.name != "backward":
+        return None
+    given = node.args
+    names = [a.arg for a in (*given.posonlyargs, *given.args)][1:]
+    static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list)
+    if given.vararg or given.kwarg or given.kwonlyargs or not static or not names:
+        return None
+    text = module.source(node)
+    if re.search(r"save_for_backward|mark_(dirty|non_differentiable)|ctx\.\w+ =", text):
+        return None
+    sites = list(_sites(module, node, options))
+    returns = [n for n in ast.walk(node) if isinstance(n, ast.Return)]
+    if len(sites) != 1 or len(returns) != 1 or node.body[-1] is not returns[0]:
+        return None
+    return _Traced(module, node, sites[0], returns[0]).forward(cls, names, useless)
+
+
+def _sites(module: ModuleFacts, function: FunctionNode, options: Options) -> Iterator[Site]:
+    for call in module.calls:
+        if module.function(call) is not function:
+            continue
+        if isinstance(call.func, ast.Subscript):
+            kernel = kernel_of(module, call.func.value)
+            site = launch(module, call, kernel, "") if kernel is not None else None
+        else:
+            site = site_of(module, call, options)
+        if site is not None:
+            yield site
+
+
+class _Traced:
+    """The operands of the one kernel of a forward, traced to the parameters."""
+
+    def __init__(
+        self, module: ModuleFacts, node: FunctionNode, site: Site, result: ast.Return
+    ) -> None:
+        self.module = module
+        self.node = node
+        self.site = site
+        self.result = result
+        self.flow = module.flow(node)
+        self.flat = False
+        """Whether an operand has its leading dimensions made one."""
+
+    def forward(
+        self, cls: ast.ClassDef, names: Sequence[str], useless: FunctionNode | None
+    ) -> Forward | None:
+        from ..rewrite.own_function import Forward
+
+        site = self.site
+        if site.in_place or len(site.outputs or site.op.signature.returns) != 1:
+            return None
+        if not self._does_nothing_else():
+            return None
+        texts: dict[str, str] = {}
+        tensors: list[str] = []
+        for name in site.reads:
+            argument = next((a for a in site.op.signature.arguments if a.name == name), None)
+            node = site.bound.get(name)
+            if argument is None:
+                continue
+            if node is None:
+                texts[name] = argument.default or "None"
+                continue
+            text = self._traced(node, site.statement)
+            if text is None:
+                return None
+            texts[name] = text
+            if name in site.differentiable and text in names:
+                tensors.append(text)
+        if not tensors or not self._returns_the_result():
+            return None
+        used = ast.parse(site.value, mode="eval").body
+        for each in ast.walk(used):
+            if isinstance(each, ast.Name) and each.id in texts:
+                each.id = texts[each.id]
+        defaults = self.node.args.defaults
+        last = self.node.args.args[len(self.node.args.args) - len(defaults) :]
+        optional = {a.arg for a, d in zip(last, defaults, strict=True) if is_none(d)}
+        source = self.module.source(self.node)
+        sure = {t for t in tensors if t not in optional and f"{t} is " not in source}
+        return Forward(
+            cls=cls,
+            node=self.node,
+            parameters=tuple(names),
+            equivalent=ast.unparse(used),
+            tensors=tuple(dict.fromkeys(tensors)),
+            sure=frozenset(sure),
+            call=site.call,
+            result=self.result,
+            look_at=site.op.look_at,
+            useless=useless,
+        )
+
+    def _does_nothing_else(self) -> bool:
+        """Whether forward makes names and runs the kernel, always, and writes into nothing."""
+        for statement in ast.walk(self.node):
+            if isinstance(statement, ast.Expr) and statement is not self.site.statement:
+                if not isinstance(statement.value, ast.Constant):
+                    return False
+            elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+                own = [statement.target] if isinstance(statement, ast.AnnAssign) else []
+                targets = own or getattr(statement, "targets", [])
+                if any(isinstance(n, (ast.Subscript, ast.Attribute)) for n in targets):
+                    return False
+            elif isinstance(statement, (ast.AugAssign, ast.For, ast.While, ast.Try)):
+                return False
+        above = self.module.ancestors(self.site.statement)
+        return next(a for a in above if not isinstance(a, ast.With)) is self.node
+
+    def _traced(self, node: ast.expr, at: ast.stmt) -> str | None:
+        """The parameter, or the literal, that an operand is."""
+        if isinstance(node, ast.Constant):
+            return ast.unparse(node)
+        if isinstance(node, ast.Name):
+            definition = self.flow.only_definition(node.id, at)
+            if definition is None:
+                return None
+            if definition.is_parameter:
+                return node.id
+            if definition.value is None or definition.statement is None:
+                return None
+            if definition.index is not None:
+                return None
+            return self._traced(definition.value, definition.statement)
+        if isinstance(node, ast.Attribute) and node.attr == "data":
+            return self._traced(node.value, at)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("contiguous", "detach") and not node.args:
+                return self._traced(node.func.value, at)
+            if self._flattens(node):
+                self.flat = True
+                return self._traced(node.func.value, at)
+        return None
+
+    def _flattens(self, node: ast.Call) -> bool:
+        """``x.view(-1, x.shape[-1])``, of a kernel that treats each row by itself."""
+        assert isinstance(node.func, ast.Attribute)
+        if node.func.attr not in ("view", "reshape") or len(node.args) != 2:
+            return False
+        if self.site.rule != "TRN104":  # other ops may look at more than a row
+            return False
+        first, last = map(ast.unparse, node.args)
+        of = ast.unparse(node.func.value).removesuffix(".contiguous()")
+        return first == "-1" and last in (f"{of}.shape[-1]", f"{of}.size(-1)")
+
+    def _returns_the_result(self) -> bool:
+        """Whether forward returns what the kernel gives, in the shape of its operand."""
+        value, site = self.result.value, self.site
+        if not site.op.signature.written:
+            if value is site.call:
+                return True
+            made = site.statement
+            return (
+                isinstance(made, ast.Assign)
+                and made.value is site.call
+                and isinstance(value, ast.Name)
+                and [ast.unparse(t) for t in made.targets] == [value.id]
+                and not self.flat
+            )
+        written = [site.bound[a.name] for a in site.op.signature.written]
+        viewed = False
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+            viewed = value.func.attr in ("view", "reshape", "view_as", "reshape_as")
+            value = value.func.value if viewed else value
+        if len(written) != 1 or not isinstance(written[0], ast.Name):
+            return False
+        if not isinstance(value, ast.Name) or value.id != written[0].id:
+            return False
+        return viewed or not self.flat
 
 
 def _dropped(

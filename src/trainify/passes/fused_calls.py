@@ -272,6 +272,19 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         yield from Rewriter(module, options, sites).findings()
 
 
+def site_of(module: ModuleFacts, call: ast.Call, options: Options) -> Site | None:
+    """A call of an op that has an equivalent for it, wherever the call stands."""
+    try:
+        match = _match(module, call, options)
+        if match is None or match[0].equivalent is None:
+            return None
+        op, target = match
+        site = Site(module, call, op, target, _bind(op, target, call))
+    except (_Ambiguous, BindError):
+        return None
+    return None if site.unsupported() or _misread(op, site.bound) else site
+
+
 def _unverified(module: ModuleFacts, call: ast.Call) -> Target | None:
     for target in module.resolve(call.func):
         family = unverified().get(target.name)

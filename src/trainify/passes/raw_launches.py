@@ -66,7 +66,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for call in module.calls:
         if not isinstance(call.func, ast.Subscript):
             continue
-        kernel = _kernel(module, call.func.value)
+        kernel = kernel_of(module, call.func.value)
         if kernel is None or gradient_unwanted(module, call):
             continue
         function = module.function(call)
@@ -110,7 +110,7 @@ def launch(
     return Site(module, call, op, targets[0], bound, "TRN104", message)
 
 
-def _kernel(module: ModuleFacts, node: ast.expr) -> FunctionNode | str | None:
+def kernel_of(module: ModuleFacts, node: ast.expr) -> FunctionNode | str | None:
     """The ``@triton.jit`` function that an expression stands for; its name where it is not here."""
     for target in module.resolve(node):
         for function in module.functions:

@@ -13,7 +13,7 @@ from ..catalog import RETURNED, FusedOp
 from ..catalog.schema import Argument
 from ..facts import ModuleFacts, Target
 from . import layout
-from .backward import Backward, backward_of
+from .backward import Backward, Body, backward_of
 from .branch import Vocabulary
 from .expressions import expression, one_line
 from .fold import is_literal
@@ -239,7 +239,7 @@ class KernelFunction:
         """
         results = set(self.backward.results.values())
         late = not results.isdisjoint(saved.values())
-        stored = f"ctx.save_for_backward({', '.join(map(self._storable, saved.values()))})"
+        stored = f"ctx.save_for_backward({', '.join(map(self.storable, saved.values()))})"
         save = [stored] if saved else []
         lines = [self.kernel.imports, ""] if self.kernel and self.kernel.imports else []
         lines += [] if late else save
@@ -287,7 +287,7 @@ class KernelFunction:
     def result(self, name: str) -> str:
         return self._returned if name == RETURNED else self.variables.get(name, "None")
 
-    def _storable(self, variable: str) -> str:
+    def storable(self, variable: str) -> str:
         """A variable for ``save_for_backward``, which takes tensors and None."""
         if re.search(r"\b(int|float)\b", self._annotations.get(variable, "")):
             return self.unless_none(variable, f"{self.torch}.as_tensor({variable})")
@@ -353,33 +353,43 @@ class KernelFunction:
     def write(self, name: str, vocabulary: Vocabulary) -> Written:
         """The class under this name."""
         backward = self.backward.body(vocabulary)
-        lines = backward.lines
-        tree = ast.parse("def f():\n" + textwrap.indent("\n".join(lines), " "))
-        read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-        kept = {ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-        variables = [v for n, v in self.passed.items() if n in self.reads]
-        attributes = [v for v in variables if f"ctx.{v}" in kept]
-        saved = {
-            **{name: variable for name, variable in self.backward.results.items() if name in read},
-            **{v: v for v in variables if v in read and v in self.texts.values()},
-        }
-        unpacked = f"({', '.join(saved)},)" if len(saved) == 1 else ", ".join(saved)
-        body = self.fit(f"{unpacked} = ctx.saved_tensors") if saved else []
-        forward = [fitted for line in self._forward(saved, attributes) for fitted in self.fit(line)]
-        method, unit = f"\n{self.unit}@staticmethod", self.unit
+        saved, kept = self.saved(backward)
+        forward = [fitted for line in self._forward(saved, kept) for fitted in self.fit(line)]
+        unit = self.unit
         arguments = ", ".join(["ctx", *self.passed.values()])
         text = [
             f"class {name}({self.torch}.autograd.Function):",
             *_docstring(f"{self.calls[0].target.name} with a backward.", unit, self.width),
-            method,
+            f"\n{unit}@staticmethod",
             *layout.fit(f"def forward({arguments}):", unit, unit, self.width),
             *(unit * 2 + line if line else "" for line in forward),
-            method,
-            *(f"{unit}@{decorator}" for decorator in backward.decorators),
-            f"{unit}def backward(ctx, {backward.parameters}):",
-            *(unit * 2 + line for line in (*body, *lines)),
+            "",
+            *(unit + line if line else "" for line in self.method(backward, saved)),
         ]
         return Written(name, "\n".join(text) + "\n", backward.helpers)
+
+    def saved(self, backward: Body) -> tuple[dict[str, str], list[str]]:
+        """What backward needs of forward: its names for tensors, and their variables; the rest."""
+        tree = ast.parse("def f():\n" + textwrap.indent("\n".join(backward.lines), " "))
+        read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        kept = {ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+        variables = [v for n, v in self.passed.items() if n in self.reads]
+        saved = {
+            **{name: variable for name, variable in self.backward.results.items() if name in read},
+            **{v: v for v in variables if v in read and v in self.texts.values()},
+        }
+        return saved, [v for v in variables if f"ctx.{v}" in kept]
+
+    def method(self, backward: Body, saved: Mapping[str, str]) -> list[str]:
+        """The lines of ``backward``."""
+        unpacked = f"({', '.join(saved)},)" if len(saved) == 1 else ", ".join(saved)
+        body = self.fit(f"{unpacked} = ctx.saved_tensors") if saved else []
+        return [
+            "@staticmethod",
+            *(f"@{decorator}" for decorator in backward.decorators),
+            f"def backward(ctx, {backward.parameters}):",
+            *(self.unit + line for line in (*body, *backward.lines)),
+        ]
 
 
 _WORDS = {"rms": "RMS", "rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}

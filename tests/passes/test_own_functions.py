@@ -1,0 +1,128 @@
+"""TRN105 with a fix: an autograd.Function whose kernel is known gets its backward."""
+
+from __future__ import annotations
+
+import pytest
+from verbs import becomes, findings, fix, rules
+
+from trainify.findings import STRATEGIES
+
+HEAD = "import torch\nfrom my_kernels import rms_norm_fwd_kernel, softmax_kernel\n\n\n"
+
+BACKWARD = """\
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        scale = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + ctx.eps)
+        normed, grad = x.float() * scale, grad.float()
+        grad_normed = grad * weight.float()
+        grad_x = (
+            grad_normed - normed * (grad_normed * normed).mean(-1, keepdim=True)
+        ) * scale
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = (grad * normed).sum_to_size(weight.shape).to(weight.dtype)
+        return grad_x.to(x.dtype), grad_weight, None
+"""
+
+
+def function(body: str, parameters: str = "x, weight, eps", after: str = "") -> str:
+    lines = "".join(f"        {line}\n" for line in body.splitlines())
+    return (
+        f"{HEAD}class Norm(torch.autograd.Function):\n    @staticmethod\n"
+        f"    def forward(ctx, {parameters}):\n{lines}{after}"
+    )
+
+
+PLAIN = """\
+y = torch.empty_like(x)
+rms_norm_fwd_kernel[(x.shape[0],)](x, weight, y, eps)
+return y"""
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_backward_is_added(strategy: str) -> None:
+    becomes(
+        function(PLAIN),
+        function("ctx.save_for_backward(x, weight)\nctx.eps = eps\n" + PLAIN, after=BACKWARD),
+        strategy=strategy,
+        unsafe=True,
+    )
+
+
+def test_a_backward_that_only_raises_is_exchanged() -> None:
+    raising = (
+        "\n    @staticmethod\n    def backward(ctx, grad):\n        raise NotImplementedError\n"
+    )
+    text = fix(function(PLAIN, after=raising + "\n    name = 1\n"), unsafe=True)
+    assert "NotImplementedError" not in text
+    assert BACKWARD + "\n    name = 1\n" in text
+    assert rules(text) == []
+
+
+def test_the_names_of_forward_are_its_own() -> None:
+    text = fix(
+        function(
+            "out = torch.empty_like(inp)\nwith torch.cuda.device(inp.device):\n"
+            "    rms_norm_fwd_kernel[(8,)](inp, gamma.contiguous(), out, epsilon)\nreturn out",
+            "gamma, inp, epsilon=1e-6",
+        ),
+        unsafe=True,
+    )
+    assert "ctx.save_for_backward(gamma, inp)\n        ctx.eps = epsilon\n" in text
+    assert "weight, x = ctx.saved_tensors" in text
+    assert "return grad_weight, grad_x.to(x.dtype), None" in text
+
+
+def test_rows_that_are_made_and_undone() -> None:
+    rows = (
+        "rows = x.contiguous().view(-1, N)\ny = torch.empty_like(rows)\n"
+        "rms_norm_fwd_kernel[(rows.shape[0],)](rows, weight, y, eps)\nreturn y.view_as(x)"
+    )
+    text = fix(function(rows.replace("N", "x.shape[-1]")), unsafe=True)
+    assert "ctx.save_for_backward(x, weight)" in text
+    for other in (rows.replace("N", "weight.shape[0]"), rows.replace("y.view_as(x)", "y")):
+        (finding,) = findings(function(other))
+        assert not finding.fixes
+
+
+def test_the_result_is_saved_where_backward_needs_it() -> None:
+    text = fix(
+        function("y = torch.empty_like(x)\nsoftmax_kernel[(8,)](x, y)\nreturn y", "x"), unsafe=True
+    )
+    assert "        ctx.save_for_backward(y)\n        return y\n" in text
+    assert "(out,) = ctx.saved_tensors" in text
+
+
+def test_an_op_of_the_catalog() -> None:
+    text = fix(
+        "import torch\nfrom vllm import _custom_ops as ops\n\n\n"
+        "class Norm(torch.autograd.Function):\n    @staticmethod\n"
+        "    def forward(ctx, x, weight, eps):\n        out = torch.empty_like(x)\n"
+        "        ops.rms_norm(out, x, weight, eps)\n        return out\n"
+    )
+    assert "def backward(ctx, grad):" in text
+    assert "ctx.save_for_backward(x, weight)" in text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        PLAIN.replace("return y", "y.mul_(2)\nreturn y"),
+        PLAIN.replace("return y", "y += 1\nreturn y"),
+        PLAIN.replace("return y", "return y + x"),
+        PLAIN.replace("return y", "return y, x"),
+        "x = x * 2\n" + PLAIN,
+        "ctx.save_for_backward(x)\n" + PLAIN,
+        "ctx.mark_dirty(x)\n" + PLAIN,
+        "if x.is_cuda:\n    x = x.cpu()\n" + PLAIN,
+        PLAIN.replace("x, weight", "x.t(), weight"),
+        "rms_norm_fwd_kernel[(8,)](x, weight, x, eps)\nreturn x",
+        "y = other(x)\nreturn y",
+    ],
+)
+def test_what_is_not_sure_has_no_fix(body: str) -> None:
+    (finding,) = findings(function(body))
+    assert finding.rule == "TRN105"
+    assert not finding.fixes
