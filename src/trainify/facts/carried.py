@@ -12,12 +12,13 @@ from typing import Literal
 class Cut:
     """An expression that carries no gradient although what it was made from does.
 
-    ``detach`` is ``.detach()`` and ``.data``, ``number`` a Python number, list or array made from a
-    tensor, ``tensor`` a tensor made from such.  ``sure``: the gradient of ``weights`` ends here.
+    ``detach`` is ``.detach()`` and ``.data``, ``host`` the same before ``.cpu()``, ``number`` a
+    Python number, list or array made from a tensor, ``tensor`` a tensor made from such.  ``sure``:
+    the gradient of ``weights`` ends here.
     """
 
     node: ast.expr
-    kind: Literal["detach", "number", "tensor"]
+    kind: Literal["detach", "host", "number", "tensor"]
     weights: frozenset[str]
     sure: bool
 

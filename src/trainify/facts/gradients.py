@@ -652,6 +652,8 @@ class Gradients:
     ) -> Carried:
         values = [self.value(a, at, scope) for a in _arguments(node)]
         last = name.rpartition(".")[2]
+        if name not in MAKES_TENSOR and any(k.arg == "requires_grad" for k in node.keywords):
+            return _UNKNOWN  # a leaf, with a gradient of its own
         if name in MAKES_TENSOR or name.endswith("Tensor"):
             return self._made_tensor(name, node, values)
         if name.startswith("torch.nn.") and not name.startswith("torch.nn.functional."):
@@ -688,7 +690,8 @@ class Gradients:
             cuts |= {Cut(node, kind, lost, sure)}
         elif not made.known:
             cuts |= {Cut(node, "tensor", frozenset(), False)}
-        return Carried(cuts=frozenset(cuts))
+        leaf = any(k.arg == "requires_grad" for k in node.keywords)
+        return Carried(known=not leaf, cuts=frozenset(cuts))
 
     def _numpy(
         self, last: str, node: ast.Call, at: ast.stmt, scope: Mapping[str, Carried | Network]
@@ -747,7 +750,8 @@ class Gradients:
         ):
             return _UNKNOWN
         if name == "cpu":
-            return replace(owner, cuts=frozenset(c for c in owner.cuts if c.kind != "detach"))
+            cuts = (replace(c, kind="host") if c.kind == "detach" else c for c in owner.cuts)
+            return replace(owner, cuts=frozenset(cuts))
         if name == "requires_grad_":
             return replace(owner, known=False)
         if name in _PASSED_ON or (name in _WITH_INDICES and not node.args and not node.keywords):

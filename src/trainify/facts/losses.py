@@ -41,11 +41,14 @@ def _only_here(gradients: Gradients, weight: str) -> bool:
     owner, _, name = weight.partition(".")
     if cls is None or cls.name != owner:
         return False
-    for method in cls.body:
-        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if method is function or _INITIALIZES.search(method.name):
-                continue
-        if any(isinstance(n, ast.Attribute) and n.attr == name for n in ast.walk(method)):
+    judged = {
+        inner
+        for method in cls.body
+        if method is function or _INITIALIZES.search(getattr(method, "name", ""))
+        for inner in ast.walk(method)
+    }
+    for node in module.parents:
+        if isinstance(node, ast.Attribute) and node.attr == name and node not in judged:
             return False
     return all(
         _is_understood(module, node)
@@ -58,6 +61,8 @@ def _is_understood(module: ModuleFacts, node: ast.expr) -> bool:
     """Whether a weight or module is used where its gradient is followed: not as an argument."""
     parent = module.parent(node)
     if isinstance(parent, ast.Call):
+        if isinstance(parent.func, ast.Name) and parent.func.id == "float":
+            return True
         return parent.func is node or module.is_name(parent.func, *MAKES_TENSOR)
     return isinstance(
         parent, (ast.Attribute, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.For, ast.comprehension)

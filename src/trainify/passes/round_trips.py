@@ -1,0 +1,306 @@
+"""TRN302: tensors that become numbers, lists or arrays, and then tensors again."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..facts import ModuleFacts
+from ..facts.carried import Cut, detached
+from ..facts.comments import explained
+from ..facts.gradients import Gradients
+from ..facts.guards import gradient_unwanted
+from ..facts.losses import CutNames, losses_without_gradient, lost
+from ..facts.trainable import is_trainable
+from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
+from . import Needle, Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+
+RULES = (
+    Rule(
+        code="TRN302",
+        name="value-round-trip",
+        summary="A tensor becomes a number, a list or an array on its way to the loss.",
+        why=(
+            "item(), tolist(), numpy() and float() give values without a graph, and torch.tensor "
+            "copies values only: what comes out is a constant, and what went in is not trained. "
+            "Metrics, indices and lengths are fine."
+        ),
+        before="""\
+import torch
+from torch import nn
+
+
+class Ensemble(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.heads = nn.ModuleList([nn.Linear(width, 1) for _ in range(3)])
+
+    def forward(self, x):
+        scores = [head(x).mean() for head in self.heads]
+        return torch.tensor(scores).logsumexp(0)
+""",
+        after="""\
+import torch
+from torch import nn
+
+
+class Ensemble(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.heads = nn.ModuleList([nn.Linear(width, 1) for _ in range(3)])
+
+    def forward(self, x):
+        scores = [head(x).mean() for head in self.heads]
+        return torch.stack(scores).logsumexp(0)
+""",
+    ),
+)
+
+_WORDS = (b"ensor(", b"from_numpy(", b".item()", b".tolist()", b".numpy()", b"float(self.")
+_FIRST = re.compile(rb"[\[(]*([a-z_]\w*)")
+_ARITHMETIC_BEFORE = re.compile(rb"[-+*/@] *(?:float\()?[\w.()\[\]]*$")
+_ARITHMETIC_AFTER = re.compile(rb"[\w.)]* *[-+*/@](?!=)")
+_OF_MODULE = re.compile(rb"\[?(?:self\.\w+[(\[]|[^\n\]]* for \w+ in self\.)")
+_ASSIGNED = re.compile(rb"[ \t]*(\w+)[ \t]*=[^=]")
+_NEAR = 1200
+"""Bytes around a place in which a name that stands there is made or used."""
+
+
+def _may_concern(data: bytes) -> bool:
+    """Whether a value makes a round trip in a forward, or where ``backward`` is called."""
+    if b"torch" not in data or (b"def forward(" not in data and b".backward(" not in data):
+        return False
+    trains = b".backward(" in data
+    return any(_matters(data, word, at, trains) for word in _WORDS for at in _places(data, word))
+
+
+def _places(data: bytes, word: bytes) -> Iterator[int]:
+    at = data.find(word)
+    while at >= 0:
+        yield at
+        at = data.find(word, at + 1)
+
+
+def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
+    start, end = data.rfind(b"\n", 0, at) + 1, at + len(word)
+    line = data[start : data.find(b"\n", at)]
+    if b">>>" in line or b"torch.long" in line or b"int64" in line or b"torch.int" in line:
+        return False
+    earlier, later = data[max(0, at - _NEAR) : at], data[end : end + _NEAR]
+    if not trains:
+        within = data.rfind(b"def ", 0, at)
+        if data[within : within + 12] != b"def forward(":
+            return False
+    if word == b"ensor(":
+        if _OF_MODULE.match(data, end):
+            return True
+        first = _FIRST.match(data, end)
+        if first is None or trains:
+            return first is not None
+        made = rb"\b(?:\.append\(|[\w, \t]*=[^=\n]*(?:self\.\w+[(\[]|loss|for ))"
+        return first[1] in earlier and bool(re.search(rb"\b" + first[1] + made, earlier))
+    if word == b"from_numpy(":
+        return b".numpy()" in earlier or b".numpy()" in line
+    before = line[: at - start]
+    if b"ensor(" in before or b"from_numpy(" in before:
+        return True
+    if _ARITHMETIC_BEFORE.search(before) or _ARITHMETIC_AFTER.match(later):
+        return word != b".tolist()"
+    assigned = _ASSIGNED.match(before)
+    if assigned is None:
+        return False
+    name = assigned[1]
+    if word in (b".tolist()", b".numpy()"):
+        return re.search(rb"(?:ensor|from_numpy)\([^\n]*\b" + name + rb"\b", later) is not None
+    uses = rb"[-+*/] *" + name + rb"\b|\b" + name + rb" *[-+*/]"
+    return re.search(uses, later) is not None
+
+
+NEEDLES: tuple[Needle, ...] = (_may_concern,)
+
+_TRIPS = re.compile(
+    r"\.(item|tolist|numpy|new_tensor)\(|\bfloat\(|[tT]ensor\(|\bVariable\(|from_numpy\("
+)
+_INFERS = re.compile(r"predict|infer|export|sampl|post|eval|wrapper|metric", re.IGNORECASE)
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    names = CutNames(module, _TRIPS)
+    for cls in module.classes:
+        if _INFERS.search(cls.name):
+            continue
+        for function in cls.body:
+            if not isinstance(function, ast.FunctionDef) or function.name != "forward":
+                continue
+            if names.concern(function) and is_trainable(module, cls):
+                yield from _forward(module, cls, function)
+    for call, cut in losses_without_gradient(module, names):
+        if cut.kind in ("number", "tensor") and not _is_meant(module, cut):
+            loss = " ".join(module.source(call.func).split())
+            message = (
+                f"`{_title(module, cut)}` gives a constant, so `{loss}()` has nothing to go "
+                "through: it raises, and nothing gets a gradient."
+            )
+            yield _finding(module, message, cut)
+
+
+def _forward(
+    module: ModuleFacts, cls: ast.ClassDef, function: ast.FunctionDef
+) -> Iterator[Finding]:
+    if ".backward(" in module.source(cls):
+        return
+    for cut, weights in lost(Gradients(module, function)):
+        if cut.kind not in ("number", "tensor") or _is_meant(module, cut):
+            continue
+        listed = ", ".join(f"`self.{w.partition('.')[2]}`" for w in sorted(weights))
+        verb = "get" if len(weights) > 1 else "gets"
+        message = f"`{_title(module, cut)}` gives a constant: {listed} {verb} no gradient."
+        yield _finding(module, message, cut)
+
+
+def _is_meant(module: ModuleFacts, cut: Cut) -> bool:
+    return gradient_unwanted(module, cut.node) or explained(module, cut.node)
+
+
+def _title(module: ModuleFacts, cut: Cut) -> str:
+    """What stands there, short: ``torch.tensor(...)``, ``.item()``."""
+    node = cut.node
+    assert isinstance(node, ast.Call)
+    if isinstance(node.func, ast.Attribute) and cut.kind == "number":
+        return f".{node.func.attr}()"
+    return f"{module.source(node.func)}(...)"
+
+
+# -- fixes ----------------------------------------------------------------------------------------
+
+
+def _finding(module: ModuleFacts, message: str, cut: Cut) -> Finding:
+    node = cut.node
+    assert isinstance(node, ast.Call)
+    text = _Rewriter(module, node).text(cut.kind)
+    if text is None:
+        return module.finding("TRN302", message, node)
+    edit = Edit(module.start(node), module.end(node), text)
+    look_at = "that its device, dtype and shape are still what follows expects"
+    fix = Fix("Stay with tensors", (edit,), Safety.UNSAFE, look_at)
+    return module.finding("TRN302", message, node, dict.fromkeys(STRATEGIES, fix))
+
+
+_ELEMENTWISE = {
+    name: name
+    for name in (
+        "exp exp2 expm1 log log2 log10 log1p sqrt square abs tanh sinh cosh sin cos tan reciprocal"
+    ).split()
+} | {"absolute": "abs", "arctan": "atan", "arcsin": "asin", "arccos": "acos"}
+"""NumPy's functions of one array that torch has, under which name."""
+
+_PLACES = frozenset({"dtype", "device", "requires_grad"})
+
+
+class _Rewriter:
+    """The torch form of a round trip, where there is one."""
+
+    def __init__(self, module: ModuleFacts, node: ast.Call) -> None:
+        self.module = module
+        self.node = node
+        self.statement = module.statement(node)
+        self.gradients = Gradients(module, module.function(node) or module.tree)
+
+    def text(self, kind: str) -> str | None:
+        node = self.node
+        if kind == "number":
+            is_value = isinstance(self.module.parent(node), ast.BinOp)
+            return self._tensor(node) if is_value else None
+        if len(node.args) != 1 or any(k.arg not in _PLACES for k in node.keywords):
+            return None
+        text = self._tensor(node.args[0])
+        places = ", ".join(
+            self.module.source(k.value)
+            if k.arg is None
+            else f"{k.arg}={self.module.source(k.value)}"
+            for k in node.keywords
+            if k.arg != "requires_grad"
+        )
+        return f"{text}.to({places})" if text and places else text
+
+    def _tensor(self, node: ast.expr) -> str | None:
+        """The tensor whose values an expression gives."""
+        base = _stripped(node)
+        if isinstance(base, (ast.List, ast.Tuple)):
+            parts = [self._tensor(element) for element in base.elts]
+            torch = self._torch()
+            if torch is None or not parts or None in parts:
+                return None
+            return f"{torch}.stack([{', '.join(filter(None, parts))}])"
+        if isinstance(base, ast.ListComp):
+            return self._stacked_comprehension(base)
+        if isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute):
+            called = {t.name for t in self.module.resolve(base.func)}
+            name = next((n[6:] for n in called if n.startswith("numpy.")), None)
+            if name is not None:
+                torch = self._torch()
+                inner = self._tensor(base.args[0]) if len(base.args) == 1 else None
+                if name not in _ELEMENTWISE or base.keywords or inner is None or torch is None:
+                    return None
+                return f"{torch}.{_ELEMENTWISE[name]}({inner})"
+        if not self.gradients.value(base, self.statement).sure:
+            return None
+        if isinstance(base, ast.Name) and self._is_list(base):
+            torch = self._torch()
+            return f"{torch}.stack({base.id})" if torch is not None else None
+        return self._operand(base)
+
+    def _stacked_comprehension(self, node: ast.ListComp) -> str | None:
+        value = self.gradients.value(node, self.statement)
+        element, torch = _stripped(node.elt), self._torch()
+        if torch is None or not (value.sure or value.cuts):
+            return None
+        if isinstance(element, (ast.List, ast.ListComp, ast.Tuple)):
+            return None
+        if not isinstance(element, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+            return None
+        rest = self.module.text[self.module.end(node.elt) : self.module.end(node)]
+        return f"{torch}.stack([{self.module.source(element)}{rest})"
+
+    def _operand(self, node: ast.expr) -> str:
+        text = self.module.source(node)
+        if isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+            return text
+        return f"({text})"
+
+    def _is_list(self, node: ast.Name) -> bool:
+        reaching = self.gradients.flow.reaching(node.id, self.statement)
+        kinds = (ast.List, ast.ListComp)
+        return any(isinstance(d.value, kinds) and d.index is None for d in reaching)
+
+    def _torch(self) -> str | None:
+        from ..rewrite import layout
+
+        return layout.bound_at_top(self.module, "torch")
+
+
+def _stripped(node: ast.expr) -> ast.expr:
+    """``t`` for ``t.detach().cpu().numpy()``, ``t.item()``, ``float(t)``."""
+    reads = False
+    while True:
+        inner = detached(node)
+        if inner is not None:
+            node = inner
+            continue
+        if not isinstance(node, ast.Call):
+            return node
+        if isinstance(node.func, ast.Name) and node.func.id == "float" and len(node.args) == 1:
+            node, reads = node.args[0], True
+        elif isinstance(node.func, ast.Attribute) and not node.args and not node.keywords:
+            if node.func.attr in ("item", "tolist", "numpy"):
+                reads = True
+            elif node.func.attr != "cpu" or not reads:
+                return node
+            node = node.func.value
+        else:
+            return node

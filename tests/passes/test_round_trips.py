@@ -1,0 +1,218 @@
+"""TRN302: numbers, lists and arrays made of tensors on their way to the loss."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from verbs import becomes, findings, stays
+
+NET = """\
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.gate = nn.Linear(d, 1)
+        self.body = nn.Linear(d, d)
+        self.heads = nn.ModuleList([nn.Linear(d, 1) for _ in range(3)])
+        self.scale = nn.Parameter(torch.ones(()))
+        self.shift = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x, y):
+"""
+
+
+def net(body: str, extra: str = "") -> str:
+    return NET + textwrap.indent(textwrap.dedent(body), " " * 8) + extra
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("return x * self.scale.item()", "return x * self.scale"),
+        ("return self.body(x) * self.scale.item()", "return self.body(x) * self.scale"),
+        ("return x * float(self.scale)", "return x * self.scale"),
+        ("return x * self.scale.exp().item()", "return x * self.scale.exp()"),
+        ("return x * self.scale.detach().cpu().item()", "return x * self.scale"),
+        ("return x * (self.scale + 1).item()", "return x * (self.scale + 1)"),
+        ("return x * float(self.scale + 1)", "return x * (self.scale + 1)"),
+        ("g = self.gate(x).mean()\nreturn x * g.item()", "g = self.gate(x).mean()\nreturn x * g"),
+        ("return torch.tensor(self.body(x))", "return self.body(x)"),
+        ("h = self.body(x)\nreturn torch.tensor(h)", "h = self.body(x)\nreturn h"),
+        (
+            "return torch.tensor(self.body(x), dtype=torch.float16, device=y)",
+            "return self.body(x).to(dtype=torch.float16, device=y)",
+        ),
+        ("h = self.body(x)\nreturn x.new_tensor(h)", "h = self.body(x)\nreturn h"),
+        ("h = self.body(x)\nreturn torch.tensor(h.tolist())", "h = self.body(x)\nreturn h"),
+        (
+            "h = self.body(x)\nreturn torch.from_numpy(h.detach().cpu().numpy())",
+            "h = self.body(x)\nreturn h",
+        ),
+        (
+            "h = self.body(x)\nreturn torch.from_numpy(np.tanh(h.detach().numpy()))",
+            "h = self.body(x)\nreturn torch.tanh(h)",
+        ),
+        (
+            "h = self.body(x)\nreturn torch.tensor(np.arctan(np.exp(h.data.numpy()))).to(x)",
+            "h = self.body(x)\nreturn torch.atan(torch.exp(h)).to(x)",
+        ),
+        (
+            "a, b = self.body(x).mean(), self.gate(x).mean()\nreturn torch.tensor([a, b])",
+            "a, b = self.body(x).mean(), self.gate(x).mean()\nreturn torch.stack([a, b])",
+        ),
+        (
+            "a, b = self.body(x).mean(), self.gate(x).mean()\n"
+            "return torch.tensor([a.item(), b.item()])",
+            "a, b = self.body(x).mean(), self.gate(x).mean()\nreturn torch.stack([a, b])",
+        ),
+        (
+            "a, b = self.body(x).mean(), self.gate(x).mean()\nreturn torch.as_tensor((a, b)).sum()",
+            "a, b = self.body(x).mean(), self.gate(x).mean()\nreturn torch.stack([a, b]).sum()",
+        ),
+        (
+            "return torch.tensor([head(x).mean() for head in self.heads])",
+            "return torch.stack([head(x).mean() for head in self.heads])",
+        ),
+        (
+            "return torch.tensor([head(x).mean().item() for head in self.heads], device=y)",
+            "return torch.stack([head(x).mean() for head in self.heads]).to(device=y)",
+        ),
+        (
+            "scores = []\nfor head in self.heads:\n    scores.append(head(x).mean())\n"
+            "return torch.tensor(scores)",
+            "scores = []\nfor head in self.heads:\n    scores.append(head(x).mean())\n"
+            "return torch.stack(scores)",
+        ),
+    ],
+)
+def test_a_value_stays_a_tensor(before: str, after: str) -> None:
+    becomes(net(before), net(after), unsafe=True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # not one function of torch
+        "h = self.body(x).detach().numpy()\nreturn torch.from_numpy(np.mean(h, axis=0))",
+        # the numbers are made elsewhere
+        "s = []\nfor head in self.heads:\n    s.append(head(x).mean().item())\n"
+        "return torch.tensor(s)",
+        "s = self.scale.item()\nreturn x * s",
+        "return torch.tensor([self.gate(x).mean(), 1.0])",
+    ],
+)
+def test_what_has_no_evident_form_is_reported(body: str) -> None:
+    (found,) = findings(net(body))
+    assert found.rule == "TRN302"
+    assert not found.fixes
+
+
+def test_the_message_names_what_does_not_learn() -> None:
+    (found,) = findings(net("return self.body(x) * self.scale.item() + self.shift"))
+    assert "`self.scale` gets no gradient" in found.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # metrics
+        "h = self.body(x)\nself.norm = h.norm().item()\nreturn h",
+        "h = self.body(x)\nloss = F.mse_loss(h, y)\nreturn loss, torch.tensor(loss.item())",
+        "h = self.body(x)\nloss = F.mse_loss(h, y)\nreturn {'loss': loss, 'log': loss.item()}",
+        "print(self.scale.item())\nreturn x * self.scale",
+        "return self.body(x).mean().item()",
+        "return self.body(x).tolist()",
+        # indices, lengths, masks, choices
+        "return torch.tensor(self.body(x).argmax(-1).tolist())",
+        "n = int(self.gate(x).mean().item())\nreturn self.body(x)[:n]",
+        "return torch.tensor(self.body(x), dtype=torch.long)",
+        "h = self.body(x)\nreturn h[torch.tensor(self.gate(x).round().tolist())]",
+        "if self.gate(x).mean().item() > 0:\n    x = -x\nreturn self.body(x)",
+        "return self.body(x) * (x > self.scale.item())",
+        # statistics of a value that keeps its gradient
+        "h = self.body(x)\nreturn h / h.abs().max().item()",
+        "h = self.body(x)\nreturn h / torch.tensor(h.norm())",
+        "h = self.body(x)\nreturn h * torch.from_numpy(np.exp(h.detach().numpy()))",
+        # a weight that is used in another way, too
+        "return x * self.scale.item() + self.scale",
+        "return self.regularized(x * self.scale.item(), self.scale)",
+        # as_tensor and Variable hand a tensor on
+        "return torch.as_tensor(self.body(x))",
+        # computed by what only numpy knows
+        "h = self.body(x).detach().numpy()\nreturn torch.from_numpy(scipy.ndimage.label(h))",
+        "h = self.body(x).detach().numpy()\nreturn torch.from_numpy(h.astype(int))",
+        "return x * self.scale.item()  # no gradient: set by hand",
+        "with torch.no_grad():\n    return x * self.scale.item()",
+    ],
+)
+def test_what_is_right_stays(body: str) -> None:
+    stays(net(body))
+
+
+def test_a_weight_that_another_method_uses_stays() -> None:
+    body = "return x * self.scale.item()"
+    stays(net(body, "\n\n    def penalty(self):\n        return self.scale**2\n"))
+    stays(net(body, "\n\ndef anneal(net):\n    net.scale.data.mul_(0.9)\n"))
+
+
+TRAIN = """\
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+
+def smooth(pred, y):
+    {loss}
+
+
+def step(model, criterion, x, y):
+    {body}
+    loss.backward()
+"""
+
+
+def train(body: str, loss: str = "return (pred - y).abs().mean()") -> str:
+    return TRAIN.format(body=body.replace("\n", "\n    "), loss=loss.replace("\n", "\n    "))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("loss = torch.tensor(model(x).mean())", "loss = model(x).mean()"),
+        (
+            "loss = model(x).sum()\nloss = torch.tensor([loss, loss]).sum()",
+            "loss = model(x).sum()\nloss = torch.stack([loss, loss]).sum()",
+        ),
+    ],
+)
+def test_a_loss_that_is_a_constant(before: str, after: str) -> None:
+    becomes(train(before), train(after), unsafe=True)
+
+
+def test_a_loss_function_that_gives_a_constant() -> None:
+    text = train("loss = smooth(model(x), y)", "return torch.tensor((pred - y).abs().mean())")
+    (found,) = findings(text)
+    assert found.rule == "TRN302"
+    assert "loss.backward" in found.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "loss = F.mse_loss(model(x), torch.tensor(y))",
+        "returns = torch.tensor([r.item() for r in y])\nloss = -(model(x) * returns).mean()",
+        "x = torch.tensor(x, requires_grad=True)\nloss = (x * x).sum()",
+        "x = torch.ones(3, requires_grad=True)\nloss = (x * model(x).sum().item()).sum()",
+        "total = 0.0\nloss = F.mse_loss(model(x), y)\ntotal += loss.item()",
+        "loss = F.mse_loss(model(x), y)\nlog = torch.tensor([loss.item()])",
+        "loss = criterion(torch.tensor(model(x)), y)",
+    ],
+)
+def test_losses_with_a_gradient_stay(body: str) -> None:
+    stays(train(body), select=("TRN3",))
