@@ -58,7 +58,6 @@ UNSOLVED = frozenset(
     leaf-embeds-inplace-add
     linear-attention-state-inplace-add
     rope-inplace-slice-version-error
-    sam-forward-no-grad-and-thresholded-masks
     weight-edit-needs-no-grad
     """.split()
 )

@@ -19,7 +19,12 @@ _TAKES_LOSS = re.compile(
 LOSS_CALL = re.compile(
     r"loss|criterion|cross_entropy|kl_div|mse|\bnll|objective|\bbce", re.IGNORECASE
 )
-_JUDGES = re.compile(r"metric|accuracy|score|log|print|mask|reduce|gather|mean|norm", re.IGNORECASE)
+_PLAIN = re.compile(
+    r"metric|accuracy|score|log|print|mask|reduce|gather|mean|norm|tqdm|batch|data|load|sample|"
+    r"collate|tokenize",
+    re.IGNORECASE,
+)
+_FETCHES = re.compile(r"(next|get|load|fetch)_?(batch|data)|set_epoch|size_of")
 _RUNS_MODULES = frozenset("checkpoint checkpoint_sequential functional_call vmap compile".split())
 _LIBRARIES = ("torch.", "numpy.", "math.", "einops.", "random.", "time.", "os.", "logging.")
 _TENSOR_METHODS = frozenset(
@@ -34,7 +39,8 @@ _TENSOR_METHODS = frozenset(
 _DATA = re.compile(
     r"(^|_)(x|xs|xb|y|ys|yb|t|labels?|targets?|gt|truth|tgt|inputs?|ids|masks?|batch|data|images?|"
     r"imgs?|weights?|n|eps|alpha|beta|gamma|lam(bda)?|tau|scale|temperature|accum\w*|steps?|i|idx|"
-    r"index|device|dtype|args|cfg|config|opt|hparams|num\w*)\d?$",
+    r"index|device|dtype|args|cfg|config|opt|hparams|num\w*|\w*loaders?|dataset|batches|samples|"
+    r"epochs?|labels?_\w+|target_\w+)\d?$",
     re.IGNORECASE,
 )
 _MAX_DEPTH = 2
@@ -83,7 +89,7 @@ def may_learn(module: ModuleFacts, call: ast.Call, depth: int = 0) -> bool:
     if isinstance(function, ast.Attribute):
         if function.attr in _TENSOR_METHODS:
             return False
-        return not LOSS_CALL.search(function.attr)
+        return not (LOSS_CALL.search(function.attr) or _FETCHES.match(function.attr))
     if not isinstance(function, ast.Name):
         return True
     for each in module.functions:
@@ -93,7 +99,7 @@ def may_learn(module: ModuleFacts, call: ast.Call, depth: int = 0) -> bool:
             )
     if hasattr(builtins, function.id):
         return False
-    return not (LOSS_CALL.search(function.id) or _JUDGES.search(function.id))
+    return not (LOSS_CALL.search(function.id) or _PLAIN.search(function.id))
 
 
 def _is_layer(name: str) -> bool:

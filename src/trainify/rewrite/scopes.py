@@ -129,6 +129,69 @@ def lifted(
     return edits
 
 
+def narrowed(
+    module: ModuleFacts, scope: ast.With, node: ast.expr, kept: Sequence[ast.stmt]
+) -> list[Edit] | None:
+    """Take a ``with`` away but for some statements, at any depth, that stay under its mode."""
+    body = scope.body
+    if len(scope.items) > 1 or scope.items[0].optional_vars is not None:
+        return None if kept else _without_item(module, scope, node)
+    if not layout.owns_lines(module, scope) or body[0].lineno == scope.lineno:
+        return None
+    outer, inner = module.indentation(scope), module.indentation(body[0])
+    if not inner.startswith(outer):
+        return None
+    unit = inner[len(outer) :]
+    stays = {line for k in kept for line in range(_first_line(module, k), end_line(k) + 1)}
+    head_end = module.line_starts[scope.lineno]
+    edits = []
+    if body[0] not in kept:
+        edits.append(Edit(module.line_starts[scope.lineno - 1], head_end, ""))
+    for first in _run_starts(module, kept):
+        if first is not body[0]:
+            indent = module.indentation(first)[: -len(unit)]
+            edits.append(_header(module, first, indent, module.source(node)))
+    for line in range(scope.lineno + 1, end_line(body[-1]) + 1):
+        if line not in stays:
+            edits += layout.dedent_edits(module, line, line, unit)
+    return edits
+
+
+def around(module: ModuleFacts, kept: Sequence[ast.stmt], text: str) -> list[Edit]:
+    """Put some statements, at any depth, under a mode."""
+    edits = []
+    for first in _run_starts(module, kept):
+        edits.append(_header(module, first, module.indentation(first), text))
+    for statement in kept:
+        start = _first_line(module, statement)
+        edits += layout.indent_edits(module, start, end_line(statement), module.indent_unit)
+    return edits
+
+
+def _header(module: ModuleFacts, statement: ast.stmt, indent: str, text: str) -> Edit:
+    offset = module.line_starts[_first_line(module, statement) - 1]
+    return Edit(offset, offset, f"{indent}with {text}:{module.newline}")
+
+
+def _first_line(module: ModuleFacts, statement: ast.stmt) -> int:
+    """The first line of a statement and the comments right above it."""
+    line = statement.lineno
+    while line > 1 and module.line_text(line - 1).lstrip().startswith("#"):
+        line -= 1
+    return line
+
+
+def _run_starts(module: ModuleFacts, kept: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """The first of each run of statements that follow one another in a block."""
+    first = []
+    for statement in kept:
+        block = module.block(statement)
+        i = block.index(statement)
+        if i == 0 or block[i - 1] not in kept:
+            first.append(statement)
+    return first
+
+
 # -- modes ----------------------------------------------------------------------------------------
 
 

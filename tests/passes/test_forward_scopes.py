@@ -1,9 +1,10 @@
-"""Grad modes on forward move to where inference starts; losses come out of their scope."""
+"""Grad modes on forward move to where inference starts, or follow the training flag."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -217,72 +218,6 @@ def test_right_as_it_is(text: str) -> None:
     stays(text)
 
 
-def test_only_what_the_loss_needs_comes_out_of_the_scope() -> None:
-    becomes(
-        """\
-import torch
-
-
-def step(model, teacher, x, log):
-    with torch.no_grad():
-        # what to aim at
-        target = teacher(x)
-        # what comes out
-        pred = model(x)
-        log(pred)
-
-        loss = (pred - target).square().mean()  # L2
-    loss.backward()
-""",
-        """\
-import torch
-
-
-def step(model, teacher, x, log):
-    with torch.no_grad():
-        # what to aim at
-        target = teacher(x)
-    # what comes out
-    pred = model(x)
-    with torch.no_grad():
-        log(pred)
-
-    loss = (pred - target).square().mean()  # L2
-    loss.backward()
-""",
-    )
-
-
-def test_a_loss_from_outside_the_scope_stays() -> None:
-    stays(
-        """\
-import torch
-
-
-def step(model, teacher, x):
-    with torch.no_grad():
-        target = teacher(x)
-    loss = (model(x) - target).square().mean()
-    loss.backward()
-"""
-    )
-
-
-def test_a_scope_with_more_than_one_item_is_reported() -> None:
-    (finding,) = findings(
-        """\
-import torch
-
-
-def step(model, x, lock):
-    with lock, torch.no_grad():
-        loss = model(x).sum()
-    loss.backward()
-"""
-    )
-    assert finding.rule == "TRN202" and not finding.fixes
-
-
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
@@ -302,3 +237,190 @@ def step(model, x, lock):
 def test_what_makes_a_class_trainable(call: str, expected: list[str]) -> None:
     text = MODEL.format(decorator="@torch.no_grad()").replace("nn.Linear(8, 8)", call)
     assert rules(text) == expected
+
+
+BODY = """\
+import contextlib
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 8)
+
+{forward}
+"""
+
+
+def body(text: str) -> str:
+    return BODY.format(forward=textwrap.indent(textwrap.dedent(text), "    ").rstrip())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """\
+        def forward(self, x):
+            with torch.no_grad():
+                return self.head(self.body(x))
+        """,
+        """\
+        def forward(self, x):
+            x = x.float()
+            with torch.inference_mode():
+                h = self.body(x)
+                y = self.head(h)
+            return {"logits": y}
+        """,
+        """\
+        def forward(self, x, lock):
+            with lock, torch.set_grad_enabled(False):
+                return self.head(self.body(x))
+        """,
+        """\
+        def forward(self, x):
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(torch.no_grad())
+                return self.head(self.body(x))
+        """,
+    ],
+)
+def test_a_scope_around_the_body_follows_the_training_flag(text: str) -> None:
+    assert rules(body(text)) == ["TRN201"]
+    fixed = fix(body(text))
+    assert "self.training and torch.is_grad_enabled()" in fixed
+    assert len(fixed.splitlines()) == len(body(text).splitlines())
+
+
+def test_a_scope_around_the_body_moves_to_where_inference_starts() -> None:
+    becomes(
+        body("""\
+        def forward(self, x):
+            # logits
+            with torch.no_grad():
+                h = self.body(x)
+
+                return self.head(h)
+
+        def generate(self, x):
+            return self(x).argmax(-1)
+        """),
+        body("""\
+        def forward(self, x):
+            # logits
+            h = self.body(x)
+
+            return self.head(h)
+
+        @torch.no_grad()
+        def generate(self, x):
+            return self(x).argmax(-1)
+        """),
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # only a part of the work
+        """\
+        def forward(self, x):
+            with torch.no_grad():
+                h = self.body(x)
+            return self.head(h)
+        """,
+        # only for evaluation
+        """\
+        def forward(self, x):
+            if not self.training:
+                with torch.no_grad():
+                    return self.head(self.body(x))
+            return self.head(self.body(x))
+        """,
+        """\
+        def forward(self, x):
+            with torch.no_grad() if x is None else contextlib.nullcontext():
+                return self.head(self.body(x))
+        """,
+        """\
+        def forward(self, x):
+            with torch.set_grad_enabled(self.training):
+                return self.head(self.body(x))
+        """,
+        # numbers
+        """\
+        def forward(self, x):
+            with torch.no_grad():
+                return self.head(self.body(x)).argmax(-1)
+        """,
+    ],
+)
+def test_scopes_in_a_forward_that_stay(text: str) -> None:
+    stays(body(text))
+
+
+@pytest.mark.parametrize("name", ["FeatureExtractor", "VGGPerceptual", "FrozenText"])
+def test_modules_around_a_network_that_is_only_used(name: str) -> None:
+    text = body("""\
+        def forward(self, x):
+            with torch.no_grad():
+                return self.head(self.body(x))
+        """)
+    stays(text.replace("class Model", f"class {name}"))
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        "        self.forward = torch.no_grad()(self.forward)\n",
+        "        self.forward = torch.inference_mode()(self.forward)\n",
+        "        self.forward = torch.set_grad_enabled(False)(self.forward)\n",
+    ],
+)
+def test_a_forward_that_is_wrapped(wrapper: str) -> None:
+    text = body("""\
+        def forward(self, x):
+            return self.head(self.body(x))
+
+        def generate(self, x):
+            return self.forward(x).argmax(-1)
+        """)
+    wrapped = text.replace("\n\n    def forward", f"\n{wrapper}\n    def forward")
+    mode = wrapper.partition("= ")[2].partition("(self")[0]
+    expected = text.replace("    def generate", f"    @{mode}\n    def generate")
+    becomes(wrapped, expected)
+
+
+def test_a_wrapped_forward_follows_the_training_flag() -> None:
+    text = body("""\
+        def forward(self, x):
+            return self.head(self.body(x))
+
+        forward = torch.no_grad()(forward)
+        """)
+    fixed = fix(text)
+    assert "forward = torch" not in fixed
+    assert "with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):" in fixed
+
+
+SEGMENT = """\
+        @torch.no_grad()
+        def forward(self, x):
+            logits = self.head(self.body(x))
+            masks = logits > 0
+            return {"masks": masks, "logits": logits}
+        """
+
+
+def test_a_loss_on_a_threshold_needs_more_than_the_scope_moved() -> None:
+    loss = "\n\ndef loss_of(model, x, y):\n    out = model(x)\n"
+    text = body(SEGMENT) + loss + "    return nn.functional.mse_loss(out['masks'].float(), y)\n"
+    (finding,) = findings(text)
+    assert finding.rule == "TRN201" and not finding.fixes
+    assert "`masks` (line 15)" in finding.message
+    right = body(SEGMENT) + loss + "    return nn.functional.mse_loss(out['logits'], y)\n"
+    (finding,) = findings(right)
+    assert finding.fixes

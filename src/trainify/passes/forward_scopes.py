@@ -1,0 +1,519 @@
+"""TRN201 and TRN203: a model's forward that always runs with gradients switched off."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..facts import ModuleFacts
+from ..facts.grad_bytes import mentions
+from ..facts.grad_mode import (
+    Scope,
+    decorator_scope,
+    mode_of,
+    no_grad_scope,
+    own_nodes,
+    scope_inside,
+)
+from ..facts.graph import Graph, results
+from ..facts.guards import gradient_unwanted, inference_entries, is_forward, runs_model
+from ..facts.learning import LOSS_CALL, may_learn
+from ..facts.names import self_name
+from ..facts.trainable import holds_weights, returns_numbers, trained_submodules
+from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
+from . import Needle, Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+    from ..facts import Project
+    from ..facts.module import FunctionNode
+
+RULES = (
+    Rule(
+        code="TRN201",
+        name="forward-without-grad",
+        summary="A module's forward always runs with gradients switched off.",
+        why=(
+            "Nothing computed in forward has a grad_fn, so backward() either raises (element 0 of "
+            "tensors does not require grad) or, where the loss has another path, leaves every "
+            "parameter of the module without a gradient. The scope belongs where inference starts, "
+            "in generate or predict."
+        ),
+        before="""\
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+
+    @torch.inference_mode()
+    def forward(self, x):
+        return self.head(x)
+
+    def generate(self, x):
+        return self(x).argmax(-1)
+""",
+        after="""\
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.head(x)
+
+    @torch.inference_mode()
+    def generate(self, x):
+        return self(x).argmax(-1)
+""",
+    ),
+    Rule(
+        code="TRN203",
+        name="inference-entry-without-scope",
+        summary="Inference relied on a scope that moves out of the model's forward.",
+        why=(
+            "The model's own forward switches gradients off (TRN201). When that scope goes, the "
+            "functions that start inference must have it, or generation builds a graph and runs "
+            "out of memory."
+        ),
+        before="",
+        after="",
+    ),
+)
+
+_START = re.compile(
+    rb"def _?(?:generate|sample|predict|evaluate|infer|complet|chat|stream|text_completion|"
+    rb"beam_search|greedy_|profile|warm|dummy_run|capture)"
+)
+_CALLS_OWN = re.compile(rb"\bself\.\w+(?:\[[^\]]*\])?\(")
+
+
+def _scopes_forward(data: bytes) -> bool:
+    """Whether a file has a grad mode on a forward, in it, or around it."""
+    if b"forward" not in data:
+        return False
+    return any(
+        m.function.startswith(b"forward") and (m.kind == "decorator" or _works(m.block))
+        if m.kind in ("decorator", "with")
+        else b"forward" in m.line or m.line.endswith((*_MODES,)) or b" as " in m.line
+        for m in mentions(data)
+    )
+
+
+_MODES = (b"no_grad", b"inference_mode", b"set_grad_enabled")
+
+
+def _works(block: bytes) -> bool:
+    return _CALLS_OWN.search(block) is not None
+
+
+NEEDLES: tuple[Needle, ...] = (_scopes_forward, _START.search)
+
+
+def concerns(data: bytes, path: str, project: Project) -> bool:
+    """A file that merely starts inference matters where a forward near it has a scope."""
+    return _scopes_forward(data) or any(project.summaries(path, _scopes, _scopes_forward))
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    for cover in _covers(module):
+        yield _forward(module, cover)
+    yield from _entries(module)
+
+
+# -- what covers a forward ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Cover:
+    """A scope over all that a forward computes.
+
+    ``wrapper`` is the statement that wraps it: ``self.forward = torch.no_grad()(self.forward)``.
+    """
+
+    function: FunctionNode
+    scope: Scope
+    wrapper: ast.stmt | None = None
+
+
+def _covers(module: ModuleFacts) -> Iterator[_Cover]:
+    for function in module.functions:
+        if not is_forward(function):
+            continue
+        cls = module.method_class(function)
+        if cls is None or not holds_weights(module, cls) or returns_numbers(function):
+            continue
+        if gradient_unwanted(module, cls):
+            continue
+        scope = decorator_scope(module, function) or _around_body(module, cls, function)
+        if scope is not None:
+            yield _Cover(function, scope)
+        elif function.name == "forward":
+            yield from _wrapped(module, cls, function)
+
+
+_KEEPS = re.compile(r"extract|perceptual|feature|clip|vgg|dino|inception", re.IGNORECASE)
+"""Names of modules around a network that is there to be used, not to be trained."""
+
+
+def _around_body(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> Scope | None:
+    """A ``with`` that holds all the work of a forward with modules of its own."""
+    if _KEEPS.search(cls.name):
+        return None
+    trained = trained_submodules(module, cls)
+    graph = Graph(module, function)
+    scope, worked = None, False
+    for node in own_nodes(function):
+        if not isinstance(node, ast.Call) or not may_learn(module, node):
+            continue
+        around = scope_inside(module, node, function)
+        if around is not None and node is around.node:
+            continue
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "enter_context":
+            continue
+        if around is None:
+            if not no_grad_scope(module, node) and not _is_plain(module, node):
+                return None
+            continue
+        scope = scope or around
+        if around != scope:
+            return None
+        worked = worked or graph.attribute(node, module.statement(node)) in trained
+    if scope is None or not worked:
+        return None
+    owner: ast.AST | None = scope.owner
+    if isinstance(owner, ast.Expr):  # entered on the stack of a with
+        owner = module.parent(owner)
+    return scope if owner is not None and module.parent(owner) is function else None
+
+
+def _is_plain(module: ModuleFacts, call: ast.Call) -> bool:
+    """``contextlib.ExitStack()`` and the like: no tensors there."""
+    return any(t.name.startswith("contextlib.") for t in module.resolve(call.func))
+
+
+def _wrapped(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> Iterator[_Cover]:
+    """``self.forward = torch.no_grad()(self.forward)``, or the same in the class's body."""
+    if "forward = " not in module.text:
+        return
+    for statement in module.statements:
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+            continue
+        wrapping, arguments = statement.value.func, statement.value.args
+        if len(arguments) != 1 or not isinstance(wrapping, ast.Call):
+            continue
+        target = module.source(statement.targets[0])
+        if module.source(arguments[0]) != target:
+            continue
+        parent = module.parent(statement)
+        if parent is cls:
+            if target != "forward":
+                continue
+        elif module.method_class(parent) is not cls or target != f"{self_name(parent)}.forward":
+            continue
+        mode = mode_of(module, wrapping, statement)
+        if mode is not None:
+            yield _Cover(function, Scope(mode, wrapping, statement), statement)
+
+
+# -- TRN201: forward ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A function that starts inference; ``scoped`` where it has a scope of its own already."""
+
+    path: str
+    line: int
+    label: str
+    scoped: bool
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """A forward that switches gradients off: ``mode(arguments)``."""
+
+    forward: str
+    mode: str
+    arguments: str
+
+
+def _starts(module: ModuleFacts) -> tuple[_Start, ...]:
+    return tuple(
+        _Start(module.path, f.lineno, _label(module, f), _is_scoped(module, f))
+        for f in inference_entries(module)
+    )
+
+
+def _scopes(module: ModuleFacts) -> tuple[_Moved, ...]:
+    found = []
+    for cover in _covers(module):
+        node = cover.scope.node
+        call = node.func if isinstance(node, ast.Call) else node
+        mode = _moved(module, cover.scope.mode)
+        arguments = module.source(node)[len(module.source(call)) :] or "()"
+        found.append(_Moved(_label(module, cover.function), mode, arguments))
+    return tuple(found)
+
+
+def _moved(module: ModuleFacts, text: str) -> str:
+    """The scope as it stands at its new place.
+
+    Tensors made under inference_mode cannot be written to in training, so a model that keeps some
+    (``self.cache = self.cache.to(x)`` in a forward) gets no_grad.
+    """
+    for statement in module.statements:
+        if not isinstance(statement, ast.Assign):
+            continue
+        function = module.function(statement)
+        if function is not None and is_forward(function):
+            if any(
+                isinstance(t, ast.Attribute)
+                and isinstance(t.value, ast.Name)
+                and t.value.id == "self"
+                for t in statement.targets
+            ):
+                return text.replace("inference_mode", "no_grad")
+    return text
+
+
+def _label(module: ModuleFacts, function: FunctionNode) -> str:
+    cls = module.method_class(function)
+    return f"{cls.name}.{function.name}" if cls is not None else function.name
+
+
+def _is_scoped(module: ModuleFacts, function: FunctionNode) -> bool:
+    """Whether every run of the model in a function stands under a scope that is there already."""
+    if decorator_scope(module, function) is not None:
+        return True
+    me = self_name(function)
+    runs = [c for c in ast.walk(function) if isinstance(c, ast.Call) and runs_model(c, me)]
+    return bool(runs) and all(scope_inside(module, call, function) for call in runs)
+
+
+def _forward(module: ModuleFacts, cover: _Cover) -> Finding:
+    from ..rewrite.scopes import can_decorate, with_decorator
+
+    function, node = cover.function, cover.scope.node
+    text = module.source(node)
+    label = _label(module, function)
+    where = f"`@{text}` on `{label}`" if _is_decorator(cover) else f"`{text}` around `{label}`"
+    message = (
+        f"{where}: nothing computed there has a gradient, so no parameter of the model learns."
+    )
+    flat = _flat_output(module, function)
+    if flat is not None:
+        name, made, used = flat
+        message += (
+            f" Its `{name}` (line {made.lineno}) could not pass one on in any case: a loss needs "
+            "what that is made from."
+        )
+        if used:  # one half of a repair would look like the whole
+            return module.finding("TRN201", message, node)
+    moved_text = _moved(module, text)
+    own = inference_entries(module)
+    others = [
+        s for found in module.project.summaries(module.path, _starts, _START.search) for s in found
+    ]
+    look_at = ""
+    if own or others:
+        removal = _removal(module, cover)
+        if not removal:
+            return module.finding("TRN201", message, node)
+        bare = [f for f in own if not _is_scoped(module, f)]
+        edits = [
+            *removal,
+            *(with_decorator(module, f, moved_text) for f in bare if can_decorate(f)),
+        ]
+        for start_ in bare:
+            if not can_decorate(start_):
+                look_at = f"`{_label(module, start_)}` is async: put its work under {text}"
+        for start in others:
+            if not start.scoped and not _in_roots(module, start.path):
+                place = f"{start.label} ({start.path}:{start.line})"
+                look_at = f"put @{text} on {place}, which relies on the scope of this forward"
+        labels = [*(_label(module, f) for f in own), *(s.label for s in others)]
+        places = ", ".join(dict.fromkeys(f"`{label}`" for label in labels))
+        moved = bare or any(not s.scoped for s in others)
+        verb = "move it to" if moved else "it stays on"
+        message += f" Inference starts in {places}: {verb} there."
+        title = f"Take @{text} off {label}" if _is_decorator(cover) else f"Take {text} off {label}"
+    else:
+        followed = _follow_training(module, cover)
+        if not followed:
+            return module.finding("TRN201", message, node)
+        edits = followed
+        message += " Nothing in the project starts inference, so let it follow the training flag."
+        title = f"Let {label} record gradients while training"
+    fix = Fix(title, tuple(edits), Safety.UNSAFE if look_at else Safety.SAFE, look_at)
+    return module.finding("TRN201", message, node, dict.fromkeys(STRATEGIES, fix))
+
+
+def _is_decorator(cover: _Cover) -> bool:
+    return cover.scope.owner is cover.function
+
+
+def _in_roots(module: ModuleFacts, other: str) -> bool:
+    """Whether the run that looks at ``module`` will look at another path too."""
+    path = Path(other).absolute()
+    for root in module.project.roots:
+        base = root.absolute()
+        if path == base or base in path.parents:
+            return True
+    return False
+
+
+def _removal(module: ModuleFacts, cover: _Cover) -> list[Edit]:
+    """Take the scope off the forward; an empty list where that is not possible."""
+    from ..rewrite import scopes
+
+    owner = cover.scope.owner
+    if _is_decorator(cover):
+        removal = scopes.without_decorator(module, cover.scope.node)
+    elif isinstance(owner, (ast.With, ast.AsyncWith)):
+        return scopes.unwrapped(module, owner, cover.scope.node)
+    else:
+        removal = scopes.without_statement(module, owner)
+    return [removal] if removal is not None else []
+
+
+def _follow_training(module: ModuleFacts, cover: _Cover) -> list[Edit]:
+    """Have the scope follow ``self.training``; around the body where it stood outside."""
+    from ..rewrite import layout
+    from ..rewrite.scopes import end_line
+
+    function = cover.function
+    me = self_name(function)
+    torch = layout.bound_at_top(module, "torch")
+    if me is None or torch is None:
+        return []
+    wanted = f"{me}.training and {torch}.is_grad_enabled()"
+    if cover.scope.mode == "inference_mode":
+        scope = f"{torch}.inference_mode(not ({wanted}))"
+    else:
+        scope = f"{torch}.set_grad_enabled({wanted})"
+    if not _is_decorator(cover) and cover.wrapper is None:
+        return [Edit(module.start(cover.scope.node), module.end(cover.scope.node), scope)]
+    removal = _removal(module, cover)
+    body = function.body
+    if ast.get_docstring(function, clean=False) is not None:
+        body = body[1:]
+    if not removal or not body:
+        return []
+    if not layout.owns_lines(module, body[0]) or not layout.owns_lines(module, body[-1]):
+        return []
+    ind, unit = module.indentation(body[0]), module.indent_unit
+    first = module.position(layout.line_start(module, body[0]))[0]
+    while module.line_text(first - 1).lstrip().startswith("#"):
+        first -= 1  # comments above the first statement belong to it
+    start = module.line_starts[first - 1]
+    inner = layout.indent(module, first, end_line(body[-1]), unit)
+    text = f"{ind}with {scope}:{module.newline}{inner}"
+    return [*removal, Edit(start, layout.line_end(module, body[-1]), text)]
+
+
+# -- outputs that have no gradient anyway ---------------------------------------------------------
+
+
+def _flat_output(module: ModuleFacts, function: FunctionNode) -> tuple[str, ast.expr, bool] | None:
+    """An output that is a threshold or an index of what the model computes.
+
+    Its name, what makes it, and whether a loss of this file is computed from it.
+    """
+    cls = module.method_class(function)
+    trained = trained_submodules(module, cls) if cls is not None else frozenset[str]()
+    for value, statement in results(function):
+        for name, part in _parts(module, function, value, statement):
+            graph = Graph(module, function)
+            steps = graph.back_from([(part, statement)])
+            learning = [s for s in steps if graph.attribute(s.node, s.at) in trained]
+            cuts = [s.cut for s in learning if s.cut is not None and s.cut.scope is None]
+            if cuts and len(cuts) == len(learning):
+                return name, cuts[0].node, _is_in_loss(module, name)
+    return None
+
+
+def _parts(
+    module: ModuleFacts, function: FunctionNode, value: ast.expr, statement: ast.stmt
+) -> Iterator[tuple[str, ast.expr]]:
+    """The named parts of a result: of a dict, of an output object."""
+    if isinstance(value, ast.Name):
+        definition = module.flow(function).only_definition(value.id, statement)
+        if definition is not None and definition.value is not None:
+            value = definition.value
+    if isinstance(value, ast.Dict):
+        for key, part in zip(value.keys, value.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield key.value, part
+    elif isinstance(value, ast.Call):
+        for keyword in value.keywords:
+            if keyword.arg is not None:
+                yield keyword.arg, keyword.value
+
+
+def _is_in_loss(module: ModuleFacts, name: str) -> bool:
+    """Whether a loss of this file is computed from an output of this name."""
+    for call in module.calls:
+        if LOSS_CALL.search(module.source(call.func)):
+            for node in (n for argument in call.args for n in ast.walk(argument)):
+                if isinstance(node, ast.Attribute) and node.attr == name:
+                    return True
+                if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+                    if node.slice.value == name:
+                        return True
+    return False
+
+
+# -- TRN203: where inference starts ---------------------------------------------------------------
+
+
+def _entries(module: ModuleFacts) -> Iterator[Finding]:
+    """Functions in this file that rely on a scope which another file's forward is about to lose."""
+    from ..rewrite.scopes import can_decorate
+
+    for scopes in module.project.summaries(module.path, _scopes, _scopes_forward):
+        if scopes:
+            starts = [f for f in inference_entries(module) if can_decorate(f)]
+            bare = [f for f in starts if not _is_scoped(module, f)]
+            yield from (_entry(module, f, scopes[0]) for f in bare)
+            return
+
+
+def _entry(module: ModuleFacts, function: FunctionNode, scope: _Moved) -> Finding:
+    from ..rewrite import layout
+    from ..rewrite.scopes import with_decorator
+
+    edits: list[Edit] = []
+    torch = layout.bound_at_top(module, "torch")
+    if torch is None:
+        torch = "torch"
+        edits.append(layout.import_edit(module, "import torch"))
+    text = f"{torch}.{scope.mode}{scope.arguments}"
+    edits.insert(0, with_decorator(module, function, text))
+    message = (
+        f"`{function.name}` relies on `{scope.forward}` to switch gradients off; that scope "
+        "belongs here."
+    )
+    fix = Fix(f"Put @{text} on {function.name}", tuple(edits))
+    return module.finding("TRN203", message, _name_node(function), dict.fromkeys(STRATEGIES, fix))
+
+
+def _name_node(function: FunctionNode) -> ast.expr:
+    """A node that covers ``def name``, to point at."""
+    prefix = "async def " if isinstance(function, ast.AsyncFunctionDef) else "def "
+    node = ast.Name(id=function.name)
+    node.lineno = node.end_lineno = function.lineno
+    node.col_offset = function.col_offset
+    node.end_col_offset = function.col_offset + len((prefix + function.name).encode())
+    return node

@@ -1,0 +1,353 @@
+"""TRN202: losses that are computed with gradients switched off."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..facts import ModuleFacts
+from ..facts.grad_bytes import mentions
+from ..facts.grad_mode import (
+    Scope,
+    decorator_scope,
+    own_nodes,
+    scope_inside,
+    switch,
+    switches_on,
+)
+from ..facts.graph import Graph, Step, results, scope_of_results
+from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
+from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
+from . import Needle, Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+    from ..facts.module import FunctionNode
+
+RULES = (
+    Rule(
+        code="TRN202",
+        name="loss-without-grad",
+        summary="A loss is computed with gradients switched off, then backward() is called on it.",
+        why=(
+            "A tensor made under no_grad has no graph. backward() raises, or does nothing at all "
+            "behind a check of requires_grad."
+        ),
+        before="""\
+import torch
+
+x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+with torch.no_grad():
+    loss = (x * x).sum()
+loss.backward()
+""",
+        after="""\
+import torch
+
+x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+loss = (x * x).sum()
+loss.backward()
+""",
+    ),
+)
+
+_STEP = re.compile(rb"_?(?:train\w*step|training_step|compute_loss|\w*_loss)$")
+
+
+def _may_concern(data: bytes) -> bool:
+    """Whether a file has a grad mode, and something to differentiate."""
+    if b".backward(" in data or b"manual_backward(" in data:
+        return bool(mentions(data))
+    return any(m.kind == "decorator" and _STEP.match(m.function) for m in mentions(data))
+
+
+NEEDLES: tuple[Needle, ...] = (_may_concern,)
+
+_REFERENCE = re.compile(r"teacher|target|ema|frozen|ref(erence)?_|_ref\b|old_", re.IGNORECASE)
+_METRIC = re.compile(r"(acc|accuracy|\w*correct|metrics?|log|logger|writer|wandb)$", re.IGNORECASE)
+_LEAF = re.compile(r"requires_grad(_\(|\s*=\s*True)")
+_TRAINER = re.compile(r"Trainer$|LightningModule$")
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    seen: set[ast.expr] = set()
+    for fault in _faults(module):
+        if fault.scope.node not in seen:
+            seen.add(fault.scope.node)
+            yield fault.finding()
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """A loss without a graph: ``path`` is what it is computed by, ``at`` where to point."""
+
+    module: ModuleFacts
+    scope: Scope
+    name: str
+    at: ast.stmt | ast.expr
+    path: tuple[ast.stmt, ...] = ()
+    inside: bool = False
+    """Whether ``backward`` is called in the scope as well."""
+
+    def finding(self) -> Finding:
+        text = self.module.source(self.scope.node)
+        message = (
+            f"`{self.name}` is computed under `{text}`, so `{self.name}.backward()` has no graph "
+            "to go through: nothing gets a gradient."
+        )
+        edits = self.edits()
+        if not edits:
+            return self.module.finding("TRN202", message, self.at)
+        safety, look_at = Safety.SAFE, ""
+        if not isinstance(self.scope.owner, ast.With):
+            safety = Safety.UNSAFE
+            look_at = "whether something else ran here that should not record a graph"
+        fix = Fix(f"Compute {self.name} outside {text}", tuple(edits), safety, look_at)
+        return self.module.finding("TRN202", message, self.at, dict.fromkeys(STRATEGIES, fix))
+
+    def edits(self) -> list[Edit] | None:
+        from ..rewrite import scopes
+
+        owner, node, module = self.scope.owner, self.scope.node, self.module
+        if isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            removal = scopes.without_decorator(module, node)
+            if removal is None:
+                return None
+            kept = _belonging(module, owner.body, self.path)
+            return [removal, *scopes.around(module, kept, module.source(node))]
+        if isinstance(owner, ast.Expr):
+            entered = scopes.without_statement(module, owner)
+            return [entered] if entered is not None else None
+        if not isinstance(owner, ast.With):
+            return None
+        if self.inside:
+            return scopes.narrowed(module, owner, node, _belonging(module, owner.body, self.path))
+        if len(owner.items) > 1:
+            return None
+        return scopes.lifted(module, owner, self.needed(owner.body))
+
+    def needed(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """The statements that the loss needs; references (teachers, targets) stay."""
+        last = max((i for i, s in enumerate(body) if _holds(self.module, s, self.path)), default=-1)
+        return _slice(body, body[last]) if last >= 0 else []
+
+
+def _holds(module: ModuleFacts, statement: ast.stmt, path: Sequence[ast.stmt]) -> bool:
+    return any(p is statement or statement in module.ancestors(p) for p in path)
+
+
+# -- finding --------------------------------------------------------------------------------------
+
+
+def _faults(module: ModuleFacts) -> Iterator[_Fault]:
+    for function in (*module.functions, module.tree):
+        values = list(backward_values(module, function))
+        if values and not any(_switches_back(module, s) for s in own_nodes(function)):
+            for value, call in values:
+                yield from _of_backward(module, function, value, call)
+    for function in module.functions:
+        fault = _step(module, function)
+        if fault is not None:
+            yield fault
+
+
+def _switches_back(module: ModuleFacts, node: ast.AST) -> bool:
+    if not isinstance(node, (ast.Expr, ast.Assign)):
+        return False
+    switched = switch(module, node)
+    return switched is not None and switched[1] is not False
+
+
+def _of_backward(
+    module: ModuleFacts, function: FunctionNode | ast.Module, value: ast.expr, call: ast.Call
+) -> Iterator[_Fault]:
+    statement = module.statement(call)
+    name = module.source(value)
+    made, at = value, statement
+    if isinstance(value, ast.Name):
+        definition = module.flow(function).only_definition(value.id, statement)
+        if definition is None or definition.statement is None or definition.value is None:
+            return
+        made, at = definition.value, definition.statement
+    elif not isinstance(value, (ast.Call, ast.BinOp)):
+        return
+    if isinstance(made, ast.Constant):
+        return
+    graph = Graph(module, function)
+    steps = graph.back_from([(made, at)])
+    path = tuple(dict.fromkeys([at, *(step.at for step in steps)]))
+    scope = scope_inside(module, at, function)
+    if scope is not None:
+        inside = scope.owner in module.ancestors(call)
+        if not inside or _works(module, steps):
+            yield _Fault(module, scope, name, scope.node if inside else at, path, inside)
+        return
+    decorated = decorator_scope(module, function) if not isinstance(function, ast.Module) else None
+    if decorated is not None:
+        if _is_recorded_nowhere(module, at, function) and _works(module, steps):
+            yield _Fault(module, decorated, name, decorated.node, path, True)
+        return
+    if not _LEAF.search(
+        module.text if isinstance(function, ast.Module) else module.source(function)
+    ):
+        yield from _of_parts(module, graph, steps, name)
+
+
+def _is_recorded_nowhere(module: ModuleFacts, node: ast.AST, function: ast.AST) -> bool:
+    """Whether nothing between a node and its function switches gradients on."""
+    for parent in module.ancestors(node):
+        if parent is function:
+            return True
+        if isinstance(parent, (ast.With, ast.AsyncWith)):
+            if any(switches_on(module, i.context_expr, parent) for i in parent.items):
+                return False
+    return True
+
+
+def _works(module: ModuleFacts, steps: Sequence[Step]) -> bool:
+    """Whether a model is run on the way, one that is to learn."""
+    return any(
+        isinstance(s.node, ast.Call)
+        and may_learn(module, s.node)
+        and not _REFERENCE.search(module.source(s.node.func))
+        for s in steps
+    )
+
+
+def _of_parts(
+    module: ModuleFacts, graph: Graph, steps: Sequence[Step], name: str
+) -> Iterator[_Fault]:
+    """Everything that a loss could teach is computed in a scope, the loss itself outside."""
+    if any(step.cut is None and _may_be_live(module, graph, step) for step in steps):
+        return
+    under = [s for s in steps if s.cut is not None and s.cut.scope is not None]
+    if len(under) < sum(s.cut is not None for s in steps):
+        return
+    working = [s.cut.scope for s in under if s.cut and s.cut.scope and _works(module, [s])]
+    working += [scope for s in steps if (scope := _working_helper(module, graph, s)) is not None]
+    if working:
+        path = tuple(dict.fromkeys(s.at for s in under if s.cut and s.cut.scope == working[0]))
+        yield _Fault(module, working[0], name, working[0].node, path)
+
+
+def _working_helper(module: ModuleFacts, graph: Graph, step: Step) -> Scope | None:
+    """The scope of a function of this file that runs a model for a loss."""
+    if step.cut is not None or not isinstance(step.node, ast.Call):
+        return None
+    callee = graph.callee(step.node)
+    if callee is None or _REFERENCE.search(callee.name):
+        return None
+    scope = scope_of_results(module, callee)
+    steps = Graph(module, callee).back_from(results(callee)) if scope is not None else []
+    return scope if _works(module, steps) else None
+
+
+def _may_be_live(module: ModuleFacts, graph: Graph, step: Step) -> bool:
+    """Whether a step outside of every scope can bring a gradient in."""
+    if isinstance(step.node, ast.Call):
+        callee = graph.callee(step.node)
+        if callee is not None and scope_of_results(module, callee) is not None:
+            return False
+        return may_learn(module, step.node)
+    return not is_data(step.node, module, step.at)
+
+
+def _step(module: ModuleFacts, function: FunctionNode) -> _Fault | None:
+    """``training_step`` or ``compute_loss`` of a trainer, which calls backward on the result."""
+    cls = module.method_class(function)
+    if cls is None or function.name not in ("training_step", "compute_loss"):
+        return None
+    if not any(_TRAINER.search(module.source(base)) for base in cls.bases):
+        return None
+    scope = decorator_scope(module, function)
+    if scope is None:
+        return None
+    values = list(results(function))
+    if not values:
+        return None
+    steps = Graph(module, function).back_from(values)
+    if not _works(module, steps):
+        return None
+    path = tuple(dict.fromkeys(step.at for step in steps))
+    name = module.source(values[-1][0])
+    return _Fault(module, scope, name, scope.node, path, True)
+
+
+# -- what stays without gradients -----------------------------------------------------------------
+
+
+def _belonging(
+    module: ModuleFacts, body: Sequence[ast.stmt], path: Sequence[ast.stmt]
+) -> list[ast.stmt]:
+    """The statements that belong in the scope: teachers, targets, what is frozen, metrics."""
+    kept = []
+    for statement in body:
+        for node in (statement, *own_nodes(statement)):
+            if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)):
+                if _belongs(module, node, node in path):
+                    kept.append(node)
+    return sorted(kept, key=lambda s: s.lineno)
+
+
+def _belongs(
+    module: ModuleFacts,
+    statement: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr,
+    path: bool,
+) -> bool:
+    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)]
+    if any(LOSS_CALL.search(module.source(c.func)) or _optimizes(c) for c in calls):
+        return False
+    if any(_is_reference_call(module, call) for call in calls):
+        return True
+    if path:
+        return False
+    names = [n.id for n in ast.walk(statement) if isinstance(n, ast.Name)]
+    return any(_METRIC.match(name) for name in names)
+
+
+def _optimizes(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr in (
+        *("backward", "step", "zero_grad", "update", "unscale_"),
+        *("train", "eval", "to"),
+    )
+
+
+def _is_reference_call(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call runs a network that is not trained, by its name or as it was frozen."""
+    text = module.source(call.func)
+    if _REFERENCE.search(text):
+        return True
+    root = text.partition(".")[0] if not text.startswith("self.") else text.split(".")[1]
+    return bool(
+        root.isidentifier()
+        and re.search(
+            rf"\b{root}\.requires_grad_\(\s*False|in (?:self\.)?{root}\.parameters\(\):\s*"
+            r"\w+\.requires_grad(?:_\(|\s*=)\s*False",
+            module.text,
+        )
+    )
+
+
+def _slice(body: Sequence[ast.stmt], statement: ast.stmt) -> list[ast.stmt]:
+    """The statements that a value needs, up to its own."""
+    wanted = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
+    kept = [statement]
+    for previous in reversed(body[: body.index(statement)]):
+        stores = {
+            n.id
+            for n in ast.walk(previous)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
+        if stores & wanted and not _is_reference(previous):
+            kept.append(previous)
+            wanted |= {n.id for n in ast.walk(previous) if isinstance(n, ast.Name)}
+    return kept[::-1]
+
+
+def _is_reference(statement: ast.stmt) -> bool:
+    names = [n.id for n in ast.walk(statement) if isinstance(n, ast.Name)]
+    names += [n.attr for n in ast.walk(statement) if isinstance(n, ast.Attribute)]
+    return any(_REFERENCE.search(name) for name in names)

@@ -1,0 +1,387 @@
+"""Losses that are computed in a scope come out of it; what belongs there stays."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from verbs import becomes, findings, rules, stays
+
+
+def test_only_what_the_loss_needs_comes_out_of_the_scope() -> None:
+    becomes(
+        """\
+import torch
+
+
+def step(model, teacher, x, log):
+    with torch.no_grad():
+        # what to aim at
+        target = teacher(x)
+        # what comes out
+        pred = model(x)
+        log(pred)
+
+        loss = (pred - target).square().mean()  # L2
+    loss.backward()
+""",
+        """\
+import torch
+
+
+def step(model, teacher, x, log):
+    with torch.no_grad():
+        # what to aim at
+        target = teacher(x)
+    # what comes out
+    pred = model(x)
+    with torch.no_grad():
+        log(pred)
+
+    loss = (pred - target).square().mean()  # L2
+    loss.backward()
+""",
+    )
+
+
+def test_a_loss_from_outside_the_scope_stays() -> None:
+    stays(
+        """\
+import torch
+
+
+def step(model, teacher, x):
+    with torch.no_grad():
+        target = teacher(x)
+    loss = (model(x) - target).square().mean()
+    loss.backward()
+"""
+    )
+
+
+def test_a_scope_with_more_than_one_item_is_reported() -> None:
+    (finding,) = findings(
+        """\
+import torch
+
+
+def step(model, x, lock):
+    with lock, torch.no_grad():
+        loss = model(x).sum()
+    loss.backward()
+"""
+    )
+    assert finding.rule == "TRN202" and not finding.fixes
+
+
+def step(body: str, signature: str = "model, teacher, criterion, optimizer, x, y") -> str:
+    body = textwrap.indent(textwrap.dedent(body), "    ")
+    return f"import torch\nimport torch.nn.functional as F\n\n\ndef step({signature}):\n{body}"
+
+
+@pytest.mark.parametrize(
+    "backward",
+    [
+        "loss.backward()",
+        "loss.backward(retain_graph=True)",
+        "accelerator.backward(loss)",
+        "self.accelerator.backward(loss)",
+        "scaler.scale(loss).backward()",
+        "(loss / 4).backward()",
+        "fabric.backward(loss)",
+        "torch.autograd.backward(loss)",
+        "self.manual_backward(loss)",
+    ],
+)
+def test_every_form_of_backward(backward: str) -> None:
+    text = step(f"""\
+        with torch.no_grad():
+            loss = F.cross_entropy(model(x), y)
+        {backward}
+        """)
+    assert rules(text, select=("TRN202",)) == ["TRN202"]
+
+
+def test_a_prediction_in_the_scope_and_its_loss_outside() -> None:
+    becomes(
+        step("""\
+        with torch.no_grad():
+            # what to aim at
+            target = teacher(x)
+            # what comes out
+            pred = model(x)
+        loss = criterion(pred, y) + F.mse_loss(pred, target)
+        loss.backward()
+        """),
+        step("""\
+        with torch.no_grad():
+            # what to aim at
+            target = teacher(x)
+        # what comes out
+        pred = model(x)
+        loss = criterion(pred, y) + F.mse_loss(pred, target)
+        loss.backward()
+        """),
+    )
+
+
+def test_a_scope_around_a_whole_step_is_narrowed_to_what_belongs_in_it() -> None:
+    becomes(
+        step("""\
+        with torch.no_grad():
+            # what to aim at
+            target = teacher(x)
+            pred = model(x)  # what comes out
+            loss = F.mse_loss(pred, target)
+            optimizer.zero_grad()
+            loss.backward()
+
+            optimizer.step()
+            accuracy = (pred > 0).float().mean()
+        return accuracy
+        """),
+        step("""\
+        with torch.no_grad():
+            # what to aim at
+            target = teacher(x)
+        pred = model(x)  # what comes out
+        loss = F.mse_loss(pred, target)
+        optimizer.zero_grad()
+        loss.backward()
+
+        optimizer.step()
+        with torch.no_grad():
+            accuracy = (pred > 0).float().mean()
+        return accuracy
+        """),
+    )
+
+
+def test_a_scope_around_a_loop() -> None:
+    becomes(
+        step(
+            """\
+        with torch.inference_mode():
+            for x, y in loader:
+                # frozen
+                target = teacher(x)
+                pred = model(x)
+                loss = F.mse_loss(pred, target)
+                loss.backward()
+        """,
+            "model, teacher, loader",
+        ),
+        step(
+            """\
+        for x, y in loader:
+            # frozen
+            with torch.inference_mode():
+                target = teacher(x)
+            pred = model(x)
+            loss = F.mse_loss(pred, target)
+            loss.backward()
+        """,
+            "model, teacher, loader",
+        ).replace(
+            "        # frozen\n        with torch.inference_mode():\n",
+            "        with torch.inference_mode():\n            # frozen\n",
+        ),
+        select=("TRN202",),
+    )
+
+
+@pytest.mark.parametrize("decorator", ["@torch.no_grad()", "@torch.inference_mode()"])
+def test_a_decorated_step(decorator: str) -> None:
+    text = step("""\
+        pred = model(x)
+        target = teacher(x)
+        loss = F.mse_loss(pred, target)
+        loss.backward()
+        optimizer.step()
+        """)
+    decorated = text.replace("def step", f"{decorator}\ndef step")
+    scoped = f"    with {decorator[1:]}:\n        target = teacher(x)"
+    becomes(
+        decorated, text.replace("    target = teacher(x)", scoped), unsafe=True, select=("TRN202",)
+    )
+
+
+def test_a_helper_that_computes_the_prediction_under_a_mode() -> None:
+    text = """\
+import torch
+import torch.nn.functional as F
+
+
+@torch.no_grad()
+def predict(model, x):
+    return model(x)
+
+
+def step(model, x, y):
+    loss = F.cross_entropy(predict(model, x), y)
+    loss.backward()
+"""
+    becomes(text, text.replace("@torch.no_grad()\n", ""), unsafe=True, select=("TRN202",))
+
+
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [("Trainer", "compute_loss"), ("pl.LightningModule", "training_step")],
+)
+def test_what_a_trainer_calls_backward_on(base: str, name: str) -> None:
+    text = f"""\
+import torch
+
+
+class Mine({base}):
+    @torch.no_grad()
+    def {name}(self, batch, index):
+        return self.model(batch).loss
+"""
+    assert rules(text, select=("TRN202",)) == ["TRN202"]
+    stays(text.replace(name, "validation_step"), select=("TRN202",))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # targets, rewards, references
+        """\
+        with torch.no_grad():
+            target = teacher(x)
+        loss = F.mse_loss(model(x), target)
+        loss.backward()
+        """,
+        """\
+        logprobs = model(x)
+        with torch.no_grad():
+            ref_logprobs = ref_model(x)
+            advantages = reward_model(x) - y
+        loss = -(logprobs - ref_logprobs).exp() * advantages
+        loss.mean().backward()
+        """,
+        # a frozen encoder in front of a trained head
+        """\
+        with torch.no_grad():
+            latents = vae.encode(x).sample()
+            text = text_encoder(y)
+        noise = torch.randn_like(latents)
+        pred = unet(latents + noise, text)
+        loss = F.mse_loss(pred, noise)
+        accelerator.backward(loss)
+        """,
+        # an input of which nobody knows where it comes from
+        """\
+        with torch.no_grad():
+            t = model(x)
+        loss = F.mse_loss(hidden, t)
+        loss.backward()
+        """,
+        # backward in a scope, the loss from outside
+        """\
+        loss = F.mse_loss(model(x), y)
+        with torch.no_grad():
+            loss.backward()
+        """,
+        # on again
+        """\
+        with torch.no_grad():
+            with torch.enable_grad():
+                loss = F.mse_loss(model(x), y)
+            loss.backward()
+        """,
+        """\
+        torch.set_grad_enabled(True)
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        """,
+        # optional
+        """\
+        with torch.set_grad_enabled(phase == "train"):
+            loss = F.mse_loss(model(x), y)
+        if phase == "train":
+            loss.backward()
+        """,
+        # accumulated, partly with a graph
+        """\
+        loss = F.mse_loss(model(x), y)
+        with torch.no_grad():
+            weight = 1 / model(x).norm()
+        (loss * weight).backward()
+        """,
+        # optimizing a tensor
+        """\
+        delta = torch.zeros_like(x, requires_grad=True)
+        with torch.no_grad():
+            clean = model(x)
+        loss = F.mse_loss(model(x + delta), clean)
+        loss.backward()
+        """,
+        """\
+        w = torch.ones(3, requires_grad=True)
+        with torch.no_grad():
+            z = model(x)
+        loss = (z * w).sum()
+        loss.backward()
+        """,
+        # metrics after it
+        """\
+        pred = model(x)
+        loss = F.mse_loss(pred, y)
+        loss.backward()
+        with torch.no_grad():
+            error = (pred - y).abs().mean()
+        """,
+    ],
+)
+def test_right_as_it_is(body: str) -> None:
+    stays(
+        step(body, "model, teacher, ref_model, reward_model, vae, text_encoder, unet, x, y"),
+        select=("TRN202",),
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # an optimizer with a closure
+        """\
+import torch
+
+
+class SGD(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self, closure):
+        with torch.enable_grad():
+            loss = closure()
+            loss.backward()
+""",
+        # the loss comes from outside
+        """\
+import torch
+
+
+@torch.no_grad()
+def step(loss, optimizer):
+    loss.backward()
+    optimizer.step()
+""",
+        # evaluation
+        """\
+import torch
+
+
+@torch.no_grad()
+def evaluate(model, criterion, x, y):
+    return criterion(model(x), y)
+
+
+def step(model, criterion, x, y):
+    loss = criterion(model(x), y)
+    loss.backward()
+    print(evaluate(model, criterion, x, y))
+""",
+    ],
+)
+def test_functions_that_are_right(text: str) -> None:
+    stays(text, select=("TRN202",))
