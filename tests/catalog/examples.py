@@ -330,7 +330,68 @@ def flat_layer() -> dict[str, Any]:
     return _family(input=_x(2, 4, 3), weight=_x(4), bias=_x(4))
 
 
+def styled_packed() -> dict[str, Any]:
+    x = _x(5, HEADS, 6)
+    return {**styled(), "input": x, "output": x, "cu_seqlens": torch.tensor([0, 2, 5])}
+
+
+def styled_image() -> dict[str, Any]:
+    x, rows, columns = _x(2, 6, HEADS, 8), _x(1, 3, 1, 2), _x(1, 4, 1, 2)
+    return {
+        **styled(), "input": x, "output": x, "cos_h": rows.cos(), "sin_h": rows.sin(),
+        "cos_w": columns.cos(), "sin_w": columns.sin(), "img_height": 2, "img_width": 3,
+    }  # fmt: skip
+
+
+def yarn() -> dict[str, Any]:
+    return {
+        **qkv(), "base": 100.0, "factor": 4.0, "low": 0.0, "high": 1.0, "attention_factor": 1.2,
+        "rotary_dim": D,
+    }  # fmt: skip
+
+
+def tail() -> dict[str, Any]:
+    q = _x(T, HEADS, D)
+    return _family(q_input=q, q_output=q, freqs_cis=_x(9, 2), positions=torch.arange(T))
+
+
+def block_sum() -> dict[str, Any]:
+    return _family(
+        hidden_state=_x(T, H), residual=_x(T, H), attn_output=_x(T, H), attn_bias=_x(H),
+        final_bias=_x(H), mp_size=2, mlp_after_attn=False, add_attn_bias=True,
+        pre_attn_norm=False,
+    )  # fmt: skip
+
+
+def exllama_heads() -> dict[str, Any]:
+    x = _x(2, 3, HEADS, D)
+    return _family(x=x, y=x, w=_x(HEADS, D), b=_x(HEADS, D))
+
+
+def exllama_rope() -> dict[str, Any]:
+    angles = _x(1, 1, 9, D)
+    return _family(
+        x=_x(2, 3, HEADS * D), sin=angles.sin(), cos=angles.cos(), past_len=2, num_heads=HEADS,
+        head_dim=D, offsets=torch.tensor([0, 1]), neox_style=False,
+    )  # fmt: skip
+
+
+def interleaved() -> dict[str, Any]:
+    angles = _x(2, 1, 3, D // 2).repeat(1, 1, 1, 2)
+    return _family(x=_x(2, HEADS, 3, D), cos=angles.cos(), sin=angles.sin())
+
+
 FAMILIES = {
+    "rotate_packed": styled_packed,
+    "rotate_image": styled_image,
+    "yarn_qk_norm_rope": yarn,
+    "norm_and_rotate_tail": tail,
+    "residual_add_bias": block_sum,
+    "head_layer_norm_clamped": exllama_heads,
+    "rotate_fp16": exllama_rope,
+    "rotate_interleaved_to_halves": interleaved,
+    "dual_residual_rms_norm": lambda: {"weight1": _x(H), "weight2": _x(H)},
+    "layer_norm_of_sum": lambda: {"input_bias": _x(H)},
     "awq_matmul": awq,
     "bnb_4bit_matmul": bnb,
     "scaled_mm": scaled,
@@ -416,6 +477,7 @@ ROWS = {
     "flashinfer.mm_bf16": _one(a=_x(T, H), b=_x(H, 3)),
     "flashinfer.bmm_bf16": _one(A=_x(2, 3, 4), B=_x(2, 4, 5)),
     "flashinfer.tgv_gemm_sm100": _one(a=_x(T, H), b=_x(H, 3), bias=_x(3)),
+    "torch.ops.trtllm.flashinfer_fused_add_add_rmsnorm": _one(additional=_x(T, H)),
     "torch.ops.torch_ipex.add_rmsnorm": _one(input1=_x(T, H)),
     "torch.ops.sgl_kernel.apply_rope_pos_ids_cos_sin_cache": _one(interleave=True),
     "sgl_kernel.concat_mla_absorb_q": _one(a=_x(T, HEADS, 3), b=_x(T, HEADS, 2)),

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import trainify.reference
-from tests.reference.cases import CASES, Case, Draw
+from tests.reference.cases import Case, Draw
+from tests.reference.every_case import CASES
 from trainify.catalog import CONSTANTS
 from trainify.reference.backward import CLOSED_FORMS
 from trainify.reference.double import exact_in_double

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import trainify.reference
-from tests.reference.cases import CASES, Case, Draw
+from tests.reference.cases import Case, Draw
+from tests.reference.every_case import CASES
 from trainify.reference import attention
 from trainify.reference.double import exact_in_double
 

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from tests.catalog.test_rows import FUNCTIONS, example, identify, parsed
-from tests.reference.cases import CASES, Case, Draw
+from tests.reference.cases import Case, Draw
+from tests.reference.every_case import CASES
 from trainify.catalog import FusedOp, all_ops
 from trainify.engine import Options, fix_text
 from trainify.rewrite.specialize import Library, Use, helper_text, library, reference

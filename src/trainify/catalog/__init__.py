@@ -45,6 +45,7 @@ CONSTANTS: frozenset[str] = frozenset(
     """
     positions position_ids pos_ids offsets indptr q_indptr qo_indptr kv_indptr kv_indices indices
     cos_sin_cache cos_sin cos_sin_cache_offsets cos sin rotary_cos rotary_sin freqs_cis sincos
+    cos_h sin_h cos_w sin_w
     key_cache value_cache k_cache v_cache kv_cache block_table block_tables page_table slot_mapping
     cache_seqlens cache_batch_idx cache_leftpad leftpad_k seqused_q seqused_k
     cu_seqlens_q cu_seqlens_k cu_seqlens_k_new cu_seqlens max_seqlen_q max_seqlen_k

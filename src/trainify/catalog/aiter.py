@@ -444,17 +444,66 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="scaled_mm(XQ, WQ.t(), x_scale, w_scale, dtype, bias)",
         source="aiter/ops at e4048607a535",
     ),
+    FusedOp(
+        names=("aiter.ops.activation.swiglu_and_mul", "aiter.swiglu_and_mul"),
+        schema="swiglu_and_mul(Tensor(a!) out, Tensor input) -> ()",
+        equivalent="out = swigluoai_halves_and_mul(input, 1.702, 7.0)",
+        source="csrc/kernels/activation_kernels.cu, aiter e4048607a535",
+    ),
+    FusedOp(
+        names=("aiter.rope_thd_fwd", "aiter.ops.rope.rope_thd_fwd"),
+        schema="rope_thd_fwd(Tensor input, Tensor cu_seqlens, Tensor freqs, int rotate_style, "
+        "bool reuse_freqs_front_part, bool nope_first) -> Tensor",
+        equivalent="rotate_packed(input, cu_seqlens, freqs, rotate_style, reuse_freqs_front_part, "
+        "nope_first)",
+        source="op_tests/test_rope.py and aiter/ops/rope.py, aiter e4048607a535",
+    ),
+    FusedOp(
+        names=("aiter.rope_thd_fwd_inplace", "aiter.ops.rope.rope_thd_fwd_inplace"),
+        schema="rope_thd_fwd_inplace(Tensor(a!) input, Tensor cu_seqlens, Tensor freqs, int "
+        "rotate_style, bool reuse_freqs_front_part, bool nope_first) -> Tensor(a!)",
+        equivalent="input = rotate_packed(input, cu_seqlens, freqs, rotate_style, "
+        "reuse_freqs_front_part, nope_first)",
+        source="op_tests/test_rope.py and aiter/ops/rope.py, aiter e4048607a535",
+    ),
+    FusedOp(
+        names=("aiter.rope_thd_fwd_impl", "aiter.ops.rope.rope_thd_fwd_impl"),
+        schema="rope_thd_fwd_impl(Tensor(a!) output, Tensor input, Tensor cu_seqlens, Tensor "
+        "freqs, int rotate_style, bool reuse_freqs_front_part, bool nope_first) -> ()",
+        equivalent="output = rotate_packed(input, cu_seqlens, freqs, rotate_style, "
+        "reuse_freqs_front_part, nope_first)",
+        source="op_tests/test_rope.py and aiter/ops/rope.py, aiter e4048607a535",
+    ),
+    FusedOp(
+        names=("aiter.rope_2d_fwd", "aiter.ops.rope.rope_2d_fwd"),
+        schema="rope_2d_fwd(Tensor input, Tensor cos_h, Tensor sin_h, Tensor cos_w, Tensor sin_w, "
+        "int img_height, int img_width, int rotate_style, bool reuse_freqs_front_part, bool "
+        "nope_first) -> Tensor",
+        equivalent="rotate_image(input, cos_h, sin_h, cos_w, sin_w, img_height, img_width, "
+        "rotate_style, reuse_freqs_front_part)",
+        source="op_tests/test_rope.py and aiter/ops/rope.py, aiter e4048607a535",
+    ),
+    FusedOp(
+        names=("aiter.rope_2d_fwd_inplace", "aiter.ops.rope.rope_2d_fwd_inplace"),
+        schema="rope_2d_fwd_inplace(Tensor(a!) input, Tensor cos_h, Tensor sin_h, Tensor cos_w, "
+        "Tensor sin_w, int img_height, int img_width, int rotate_style, bool "
+        "reuse_freqs_front_part, bool nope_first) -> Tensor(a!)",
+        equivalent="input = rotate_image(input, cos_h, sin_h, cos_w, sin_w, img_height, "
+        "img_width, rotate_style, reuse_freqs_front_part)",
+        source="op_tests/test_rope.py and aiter/ops/rope.py, aiter e4048607a535",
+    ),
+    FusedOp(
+        names=("aiter.rope_2d_fwd_impl", "aiter.ops.rope.rope_2d_fwd_impl"),
+        schema="rope_2d_fwd_impl(Tensor(a!) output, Tensor input, Tensor cos_h, Tensor sin_h, "
+        "Tensor cos_w, Tensor sin_w, int img_height, int img_width, int rotate_style, bool "
+        "reuse_freqs_front_part, bool nope_first) -> ()",
+        equivalent="output = rotate_image(input, cos_h, sin_h, cos_w, sin_w, img_height, "
+        "img_width, rotate_style, reuse_freqs_front_part)",
+        source="op_tests/test_rope.py and aiter/ops/rope.py, aiter e4048607a535",
+    ),
 )
 
 # Without an equivalent.
-OPS += opaque(
-    "activation",
-    OPEN,
-    _READ,
-    """
-    aiter.swiglu_and_mul, aiter.ops.activation.swiglu_and_mul(out, input) -> None
-    """,
-)
 OPS += opaque(
     "attention",
     OPEN,
@@ -559,18 +608,6 @@ OPS += opaque(
     aiter.batched_rotary_embedding, aiter.ops.pos_encoding.batched_rotary_embedding(positions,
         query, key, head_size, cos_cache, sin_cache, is_neox, is_nope_first, rot_dim,
         cos_sin_cache_offsets) -> None
-    aiter.rope_thd_fwd_impl(output, input, cu_seqlens, freqs, rotate_style,
-        reuse_freqs_front_part, nope_first) -> None
-    aiter.rope_2d_fwd_impl(output, input, cos_h, sin_h, cos_w, sin_w, img_height, img_width,
-        rotate_style, reuse_freqs_front_part, nope_first) -> None
-    aiter.rope_thd_fwd(input, cu_seqlens, freqs, rotate_style, reuse_freqs_front_part,
-        nope_first) -> Tensor
-    aiter.rope_thd_fwd_inplace(input, cu_seqlens, freqs, rotate_style, reuse_freqs_front_part,
-        nope_first) -> Tensor
-    aiter.rope_2d_fwd(input, cos_h, sin_h, cos_w, sin_w, img_height, img_width, rotate_style,
-        reuse_freqs_front_part, nope_first) -> Tensor
-    aiter.rope_2d_fwd_inplace(input, cos_h, sin_h, cos_w, sin_w, img_height, img_width,
-        rotate_style, reuse_freqs_front_part, nope_first) -> Tensor
     """,
 )
 OPS += opaque(

@@ -22,6 +22,22 @@ OPS: tuple[FusedOp, ...] = (
         source="deepspeed/ops/transformer/inference/triton/softmax.py",
         unsupported=("mask", "dim"),
     ),
+    FusedOp(
+        names=("deepspeed.ops.transformer.inference.triton.layer_norm.layer_norm_residual",),
+        schema="layer_norm_residual(Tensor a, Tensor? input_bias, Tensor residual, Tensor weight, "
+        "Tensor bias, float eps) -> Tensor",
+        equivalent="layer_norm_of_sum(a, input_bias, residual, weight, bias, eps)",
+        source="deepspeed/ops/transformer/inference/triton/layer_norm.py",
+    ),
+    FusedOp(
+        names=("deepspeed.ops.transformer.inference.triton.residual_add.residual_add_bias",),
+        schema="residual_add_bias(Tensor hidden_state, Tensor residual, Tensor attn_output, "
+        "Tensor attn_bias, Tensor final_bias, int mp_size, bool mlp_after_attn, bool "
+        "add_attn_bias, bool pre_attn_norm) -> Tensor",
+        equivalent="residual_add_bias(hidden_state, residual, attn_output, attn_bias, final_bias, "
+        "mp_size, mlp_after_attn, add_attn_bias, pre_attn_norm)",
+        source="deepspeed/ops/transformer/inference/triton/residual_add.py",
+    ),
 )
 
 # Without an equivalent.
@@ -61,9 +77,6 @@ OPS += opaque(
         deepspeed.ops.op_builder.InferenceBuilder().load().residual_add_bias_bf16
     deepspeed.ops.op_builder.InferenceBuilder().load()._vector_add(a, b, gamma)
     deepspeed.ops.transformer.inference.triton.gelu.gelu(activations) -> torch.Tensor
-    deepspeed.ops.transformer.inference.triton.residual_add.residual_add_bias(hidden_state,
-        residual, attn_output, attn_bias, final_bias, mp_size, mlp_after_attn, add_attn_bias,
-        pre_attn_norm)
     """,
 )
 OPS += opaque(
@@ -202,8 +215,6 @@ OPS += opaque(
         residual, gamma, beta, epsilon)
     deepspeed.ops.op_builder.InferenceBuilder().load().layer_norm_residual_store_pre_ln_res(input,
         bias, residual, gamma, beta, epsilon)
-    deepspeed.ops.transformer.inference.triton.layer_norm.layer_norm_residual(a, input_bias,
-        residual, weight, bias, eps)
     """,
 )
 OPS += opaque(

@@ -37,6 +37,29 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="x = soft_cap(x, scale)",
         source=_EXLLAMA,
     ),
+    FusedOp(
+        names=("exllamav2_ext.head_norm", "exllamav2.ext.exllamav2_ext.head_norm"),
+        schema="head_norm(Tensor x, Tensor w, Tensor? b, Tensor(a!) y, float epsilon, bool "
+        "rms=False) -> ()",
+        equivalent="y = head_layer_norm_clamped(x, w, b, epsilon)",
+        source="exllamav2/exllamav2_ext/cuda/head_norm.cu",
+        unsupported=("rms",),
+    ),
+    FusedOp(
+        names=("exllamav2_ext.head_norm_", "exllamav2.ext.exllamav2_ext.head_norm_"),
+        schema="head_norm_(Tensor(a!) x, Tensor w, Tensor? b, float epsilon, bool rms=False) -> ()",
+        equivalent="x = head_layer_norm_clamped(x, w, b, epsilon)",
+        source="exllamav2/exllamav2_ext/cuda/head_norm.cu",
+        unsupported=("rms",),
+    ),
+    FusedOp(
+        names=("exllamav2_ext.rope_", "exllamav2.ext.exllamav2_ext.rope_"),
+        schema="rope_(Tensor(a!) x, Tensor sin, Tensor cos, int past_len, int num_heads, int "
+        "head_dim, Tensor? offsets, bool neox_style) -> ()",
+        equivalent="x = rotate_fp16(x, sin, cos, past_len, num_heads, head_dim, offsets, "
+        "neox_style)",
+        source="exllamav2/exllamav2_ext/cuda/rope.cu",
+    ),
 )
 
 # Without an equivalent.
@@ -158,8 +181,6 @@ OPS += opaque(
     """
     exllamav2_ext.rms_norm_tp, exllamav2.ext.exllamav2_ext.rms_norm_tp(x[], w[], y[], epsilon,
         tp_context)
-    exllamav2_ext.head_norm, exllamav2.ext.exllamav2_ext.head_norm(x, w, b, y, epsilon, rms)
-    exllamav2_ext.head_norm_, exllamav2.ext.exllamav2_ext.head_norm_(x, w, b, epsilon, rms)
     """,
 )
 OPS += opaque(
@@ -183,15 +204,6 @@ OPS += opaque(
     exllamav2_ext.make_q_matrix, exllamav2.ext.exllamav2_ext.make_q_matrix(q_weight, q_perm,
         q_invperm, q_scale, q_scale_max, q_groups, q_group_map, gptq_qzeros, gptq_scales,
         gptq_g_idx, bias, temp_dq, max_dq_rows) -> handle
-    """,
-)
-OPS += opaque(
-    "rope",
-    OPEN,
-    _READ,
-    """
-    exllamav2_ext.rope_, exllamav2.ext.exllamav2_ext.rope_(x, sin, cos, past_len, num_heads,
-        head_dim, offsets, neox_style)
     """,
 )
 OPS += opaque(

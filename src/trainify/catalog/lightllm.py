@@ -138,17 +138,16 @@ OPS: tuple[FusedOp, ...] = (
             "w2_scale",
         ),
     ),
+    FusedOp(
+        names=("lightllm.models.vit.triton_kernel.gelu_vit.gelu_fwd",),
+        schema="gelu_fwd(Tensor input, bool use_custom_tensor_mananger=False) -> Tensor",
+        equivalent="F.gelu(input)",
+        source="lightllm/models/vit/triton_kernel/gelu_vit.py",
+        family="activation",
+    ),
 )
 
 # Without an equivalent.
-OPS += opaque(
-    "activation",
-    OPEN,
-    _READ,
-    """
-    lightllm.models.vit.triton_kernel.gelu_vit.gelu_fwd(input, use_custom_tensor_mananger=False)
-    """,
-)
 OPS += opaque(
     "attention",
     CONTEXT,

@@ -366,6 +366,42 @@ OPS: tuple[FusedOp, ...] = (
             "kv_cache_loc",
         ),
     ),
+    FusedOp(
+        names=("sgl_kernel.fused_qk_norm_rope",),
+        schema="fused_qk_norm_rope(Tensor(a!) qkv, int num_heads_q, int num_heads_k, int "
+        "num_heads_v, int head_dim, float eps, Tensor q_weight, Tensor k_weight, float base, "
+        "bool is_neox, Tensor position_ids, float factor, float low, float high, float "
+        "attention_factor, int? rotary_dim=None) -> ()",
+        equivalent="qkv = yarn_qk_norm_rope(qkv, num_heads_q, num_heads_k, num_heads_v, head_dim, "
+        "eps, q_weight, k_weight, base, is_neox, position_ids, factor, low, high, "
+        "attention_factor, rotary_dim)",
+        source="sgl-kernel/csrc/moe/fused_qknorm_rope_kernel.cu, sgl-kernel 0.3.21",
+    ),
+    FusedOp(
+        names=("torch.ops.sgl_kernel.fused_qk_norm_rope",),
+        schema="fused_qk_norm_rope(Tensor(a!) qkv, int num_heads_q, int num_heads_k, int "
+        "num_heads_v, int head_dim, float eps, Tensor q_weight, Tensor k_weight, float base, "
+        "bool is_neox, Tensor position_ids, float factor, float low, float high, float "
+        "attention_factor, int rotary_dim) -> ()",
+        equivalent="qkv = yarn_qk_norm_rope(qkv, num_heads_q, num_heads_k, num_heads_v, head_dim, "
+        "eps, q_weight, k_weight, base, is_neox, position_ids, factor, low, high, "
+        "attention_factor, rotary_dim)",
+        source="sgl-kernel/csrc/moe/fused_qknorm_rope_kernel.cu, sgl-kernel 0.3.21",
+    ),
+    FusedOp(
+        names=("sgl_kernel.dsv4_fused_q_norm_rope",),
+        schema="dsv4_fused_q_norm_rope(Tensor q_input, Tensor freqs_cis, Tensor positions, float "
+        "eps=1e-6, Tensor(a!)? q_output=None) -> Tensor(a!)",
+        equivalent="norm_and_rotate_tail(q_input, freqs_cis, positions, eps)",
+        source="dsv4 main_norm_rope.cuh, sglang-kernel 0.4.10",
+    ),
+    FusedOp(
+        names=("torch.ops.sgl_kernel.dsv4_fused_q_norm_rope",),
+        schema="dsv4_fused_q_norm_rope(Tensor q_input, Tensor(a!) q_output, Tensor freqs_cis, "
+        "Tensor positions, float eps) -> ()",
+        equivalent="q_output = norm_and_rotate_tail(q_input, freqs_cis, positions, eps)",
+        source="dsv4 main_norm_rope.cuh, sglang-kernel 0.4.10",
+    ),
 )
 
 # Without an equivalent.
@@ -601,10 +637,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    sgl_kernel.dsv4_fused_q_norm_rope(q_input, freqs_cis, positions, eps=1e-06,
-        q_output=None) -> torch.Tensor
-    torch.ops.sgl_kernel.dsv4_fused_q_norm_rope(Tensor q_input, Tensor! q_output,
-        Tensor freqs_cis, Tensor positions, float eps) -> ()
     sgl_kernel.dsv4_fused_k_norm_rope_flashmla(kv, kv_weight, freqs_cis, positions, out_loc,
         kvcache, eps=1e-06, page_size=1) -> None
     torch.ops.sgl_kernel.dsv4_fused_k_norm_rope_flashmla(Tensor kv, Tensor kv_weight,
@@ -615,13 +647,6 @@ OPS += opaque(
     torch.ops.sgl_kernel.dsv4_fused_q_indexer_rope_hadamard_quant(Tensor q_input, Tensor! q_fp8,
         Tensor weight, Tensor! weights_out, float weight_scale, Tensor freqs_cis,
         Tensor positions) -> ()
-    sgl_kernel.fused_qk_norm_rope(qkv, num_heads_q, num_heads_k, num_heads_v, head_dim, eps,
-        q_weight, k_weight, base, is_neox, position_ids, factor, low, high, attention_factor,
-        rotary_dim=None) -> None
-    torch.ops.sgl_kernel.fused_qk_norm_rope(Tensor! qkv, int num_heads_q, int num_heads_k,
-        int num_heads_v, int head_dim, float eps, Tensor q_weight, Tensor k_weight, float base,
-        bool is_neox, Tensor position_ids, float factor, float low, float high,
-        float attention_factor, int rotary_dim) -> ()
     """,
 )
 OPS += opaque(

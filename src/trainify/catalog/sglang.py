@@ -161,6 +161,24 @@ OPS: tuple[FusedOp, ...] = (
             "activation",
         ),
     ),
+    FusedOp(
+        names=("sglang.kernels.ops.attention.fused_qknorm_rope.fused_qk_norm_rope",),
+        schema="fused_qk_norm_rope(Tensor(a!) qkv, int num_heads_q, int num_heads_k, int "
+        "num_heads_v, int head_dim, float eps, Tensor q_weight, Tensor k_weight, float base, "
+        "bool is_neox, Tensor position_ids, float factor, float low, float high, float "
+        "attention_factor, int? rotary_dim=None) -> ()",
+        equivalent="qkv = yarn_qk_norm_rope(qkv, num_heads_q, num_heads_k, num_heads_v, head_dim, "
+        "eps, q_weight, k_weight, base, is_neox, position_ids, factor, low, high, "
+        "attention_factor, rotary_dim)",
+        source="sglang/kernels/ops/attention/fused_qknorm_rope.py",
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.layernorm.fused_rmsnorm.fused_dual_residual_rmsnorm",),
+        schema="fused_dual_residual_rmsnorm(Tensor x, Tensor residual, Tensor weight1, Tensor "
+        "weight2, float eps, bool autotune=False) -> (Tensor, Tensor)",
+        equivalent="dual_residual_rms_norm(x, residual, weight1, weight2, eps)",
+        source="sglang/kernels/ops/layernorm/fused_rmsnorm.py",
+    ),
 )
 
 # Without an equivalent.
@@ -226,15 +244,6 @@ OPS += opaque(
 )
 OPS += opaque(
     "norm",
-    OPEN,
-    _READ,
-    """
-    sglang.kernels.ops.layernorm.fused_rmsnorm.fused_dual_residual_rmsnorm(x, residual, weight1,
-        weight2, eps)
-    """,
-)
-OPS += opaque(
-    "norm",
     RAISES,
     _READ,
     """
@@ -250,9 +259,6 @@ OPS += opaque(
     """
     sglang.kernels.ops.attention.rope.apply_rope_inplace_with_kvcache(q, k, v, k_cache, v_cache,
         cos_sin_cache, positions, out_loc, *, is_neox, rope_dim=0) -> None
-    sglang.kernels.ops.attention.fused_qknorm_rope.fused_qk_norm_rope(qkv, num_heads_q,
-        num_heads_k, num_heads_v, head_dim, eps, q_weight, k_weight, base, is_neox,
-        position_ids, factor, low, high, attention_factor, rotary_dim=None) -> None
     """,
 )
 OPS += opaque(

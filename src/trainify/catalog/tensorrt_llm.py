@@ -92,6 +92,15 @@ OPS: tuple[FusedOp, ...] = (
         "scale, eps)",
         source="tensorrt_llm/_torch/custom_ops/flashinfer_custom_ops.py",
     ),
+    FusedOp(
+        names=("torch.ops.trtllm.flashinfer_fused_add_add_rmsnorm",),
+        schema="flashinfer_fused_add_add_rmsnorm(Tensor(a!) input, Tensor additional, Tensor(b!) "
+        "residual, Tensor weight, float eps) -> ()",
+        equivalent="input, residual = fused_add_add_rms_norm(input, additional, residual, "
+        "weight, eps)",
+        source="tensorrt_llm/_torch/custom_ops/flashinfer_custom_ops.py and its test of bitwise "
+        "equality",
+    ),
 )
 
 # Without an equivalent.
@@ -181,8 +190,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    torch.ops.trtllm.flashinfer_fused_add_add_rmsnorm(Tensor(a!) input, Tensor additional,
-        Tensor(b!) residual, Tensor weight, float eps) -> ()
     torch.ops.trtllm.minimax_allreduce_rms(input, norm_weight, workspace, rank, nranks, eps,
         trigger_completion_at_end)
     torch.ops.trtllm.deepseek_v4_q_norm(q, num_heads, head_dim, eps) -> Tensor

@@ -50,6 +50,12 @@ OPS: tuple[FusedOp, ...] = (
         source="op_plugin/config/op_plugin_functions.yaml",
         family="activation",
     ),
+    FusedOp(
+        names=("torch_npu.npu_interleave_rope", "torch.ops.npu.npu_interleave_rope"),
+        schema="npu_interleave_rope(Tensor x, Tensor cos, Tensor sin) -> Tensor",
+        equivalent="rotate_interleaved_to_halves(x, cos, sin)",
+        source="op_plugin's documentation of npu_interleave_rope",
+    ),
 )
 
 # Without an equivalent.
@@ -212,8 +218,6 @@ OPS += opaque(
         Tensor? k_rope_scale=None, Tensor? c_kv_scale=None, Tensor? k_rope_offset=None,
         Tensor? c_kv_offset=None, Tensor? v=None, float epsilon=1e-5, str cache_mode='Norm',
         bool is_output_kv=False) -> (Tensor, Tensor, Tensor, Tensor)
-    torch_npu.npu_interleave_rope, torch.ops.npu.npu_interleave_rope(Tensor x, Tensor cos,
-        Tensor sin) -> Tensor
     torch_npu.npu_mrope, torch.ops.npu.npu_mrope(Tensor positions, Tensor query, Tensor key,
         Tensor cos_sin_cache, int head_size, *, int[]? mrope_section=None,
         str? rotary_mode='half', str? cache_mode='default') -> (Tensor, Tensor)

@@ -96,6 +96,13 @@ def swigluoai_and_mul(input: torch.Tensor, alpha: float, limit: float) -> torch.
     return ((up + 1) * gate * torch.sigmoid(alpha * gate)).to(input.dtype)
 
 
+def swigluoai_halves_and_mul(input: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
+    """As swigluoai_and_mul, of two halves: gate = first half, up = second half."""
+    gate, up = input.float().chunk(2, dim=-1)
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return ((up + 1) * gate * torch.sigmoid(alpha * gate)).to(input.dtype)
+
+
 def clamped_swiglu(
     input: torch.Tensor, limit: float, alpha: float = 1.0, beta: float = 0.0
 ) -> torch.Tensor:
@@ -146,6 +153,32 @@ def gelu_and_mul_sparse(
 def gelu_tanh(input: torch.Tensor) -> torch.Tensor:
     """gelu by the tanh approximation, in float32, rounded once."""
     return F.gelu(input, approximate="tanh")
+
+
+def residual_add_bias(
+    hidden_state: torch.Tensor,
+    residual: torch.Tensor,
+    attn_output: torch.Tensor,
+    attn_bias: torch.Tensor,
+    final_bias: torch.Tensor,
+    mp_size: int,
+    mlp_after_attn: bool,
+    add_attn_bias: bool,
+    pre_attn_norm: bool,
+) -> torch.Tensor:
+    """The sum that ends a block of DeepSpeed's, each step rounded to the dtype of the operands.
+
+    What each of ``mp_size`` devices holds alike is divided by their number, since they are summed
+    afterwards.  Without a norm ahead of the attention, its output is left out of the sum.
+    """
+    if mlp_after_attn and pre_attn_norm:
+        total = hidden_state + (residual + final_bias + attn_output + attn_bias) / mp_size
+    elif mlp_after_attn:
+        total = hidden_state + residual + final_bias
+    else:
+        total = hidden_state + attn_output + (residual + final_bias) / mp_size
+        total = total + attn_bias / mp_size if add_attn_bias else total
+    return total
 
 
 def gelu_new(input: torch.Tensor) -> torch.Tensor:

@@ -131,6 +131,21 @@ def fused_add_rms_norm_llama(
     return F.rms_norm(residual, residual.shape[-1:], None, eps) * weight, residual
 
 
+def dual_residual_rms_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight1: torch.Tensor,
+    weight2: torch.Tensor,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """RMSNorm x, rounded, add it to the residual, rounded, and RMSNorm the sum (Grok-1).
+
+    Returns (normed, sum): the order of SGLang's ``fused_dual_residual_rmsnorm``.
+    """
+    residual = residual + F.rms_norm(x, x.shape[-1:], weight1, eps)
+    return F.rms_norm(residual, residual.shape[-1:], weight2, eps), residual
+
+
 def fused_add_rms_norm_fp32(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -139,6 +154,15 @@ def fused_add_rms_norm_fp32(
     The order of flashinfer, sgl_kernel and flash-attn's layer_norm extension.
     """
     total = x.float() + residual.float()
+    normed = F.rms_norm(total, total.shape[-1:], weight.float(), eps)
+    return normed.to(x.dtype), total.to(residual.dtype)
+
+
+def fused_add_add_rms_norm(
+    x: torch.Tensor, other: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add other, rounded, then as fused_add_rms_norm_fp32; returns (normed, sum)."""
+    total = (x + other).float() + residual.float()
     normed = F.rms_norm(total, total.shape[-1:], weight.float(), eps)
     return normed.to(x.dtype), total.to(residual.dtype)
 
@@ -251,6 +275,25 @@ def fused_add_layer_norm(
     return F.layer_norm(residual, residual.shape[-1:], weight, bias, eps), residual
 
 
+def layer_norm_of_sum(
+    x: torch.Tensor,
+    x_bias: torch.Tensor | None,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """LayerNorm of x + x_bias + residual, added in float32, rounded once; returns it alone.
+
+    DeepSpeed's Triton kernel stores the sum: the mean is that of the exact sum, the deviations from
+    it are those of the rounded one.
+    """
+    total = x.float() + residual.float() if x_bias is None else x.float() + x_bias + residual
+    centred = total.to(x.dtype).float() - total.mean(-1, keepdim=True)
+    scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    return (centred * scale * weight.float() + bias.float()).to(x.dtype)
+
+
 def head_layer_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """LayerNorm over the features of each head, with a weight per head.
 
@@ -259,6 +302,19 @@ def head_layer_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.
     """
     normed = F.layer_norm(x.float(), x.shape[-1:], None, None, eps)
     return (normed * weight.float()).to(x.dtype)
+
+
+def head_layer_norm_clamped(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
+) -> torch.Tensor:
+    """As head_layer_norm, of values held within the range of float16, rounded ahead of the bias.
+
+    ``bias`` is [heads, D]; exllamav2 stands a tensor on the meta device for none.
+    """
+    x_fp32 = x.float().clamp(-65504.0, 65504.0)
+    normed = F.layer_norm(x_fp32, x.shape[-1:], None, None, eps)
+    normed = (normed * weight.float()).to(x.dtype)
+    return normed if bias is None or bias.is_meta else normed + bias
 
 
 def l2_norm(x: torch.Tensor, eps: float) -> torch.Tensor:

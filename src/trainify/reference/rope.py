@@ -287,6 +287,60 @@ def apply_rotary(
     return rotate_pairs(x, cos, -sin if conjugate else sin, not interleaved)
 
 
+def rotate_fp16(
+    x: torch.Tensor,
+    sin: torch.Tensor,
+    cos: torch.Tensor,
+    past_len: int,
+    num_heads: int,
+    head_dim: int,
+    offsets: torch.Tensor | None,
+    is_neox: bool,
+) -> torch.Tensor:
+    """Rotate x [B, S, heads * head_dim] by the angles of its positions: exllamav2's ``rope_``.
+
+    Row s of sequence b is at position past_len + offsets[b] + s, or max(offsets[b], 0) + s where
+    past_len is -1; ``offsets`` on the meta device stand for none.  The tables [1, 1, positions, R]
+    hold each pair twice, as the features are: halves, or neighbours.  One of the two products of a
+    feature is rounded to the dtype of x, their sum is rounded once.
+    """
+    steps = x.view(len(x), -1, num_heads, head_dim)
+    rows = torch.arange(steps.shape[1], device=x.device).unsqueeze(0)
+    if past_len == -1 and offsets is not None:
+        rows = rows + offsets.view(-1, 1).clamp(min=0)
+    else:
+        rows = rows + past_len
+        if offsets is not None and not offsets.is_meta:
+            rows = rows + offsets.view(-1, 1)
+    rows = rows.clamp(min=0)
+    cos = cos.view(-1, cos.shape[-1])[rows].unsqueeze(2).float()
+    sin = sin.view(-1, sin.shape[-1])[rows].unsqueeze(2).float()
+    turned = steps[..., : cos.shape[-1]].float()
+    if is_neox:
+        pairs = cos.shape[-1] // 2
+        cos = torch.cat((cos[..., :pairs], cos[..., :pairs]), dim=-1)
+        crossed = rotate_half(turned) * torch.cat((sin[..., :pairs], sin[..., :pairs]), dim=-1)
+        turned = turned * cos + crossed.to(x.dtype).float()
+    else:
+        a, b = turned.unflatten(-1, (-1, 2)).unbind(-1)
+        crossed = torch.stack((-b, a), dim=-1).flatten(-2) * sin
+        turned = (turned * cos).to(x.dtype).float() + crossed
+    rest = steps[..., cos.shape[-1] :]
+    return torch.cat((turned.to(x.dtype), rest), dim=-1).view_as(x)
+
+
+def rotate_interleaved_to_halves(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> torch.Tensor:
+    """Rotate neighbours in x [B, heads, S, D]; the result holds the pairs as halves.
+
+    The tables are [B, 1 or heads, 1 or S, D], their halves alike.  In float32, rounded once.
+    ``torch_npu.npu_interleave_rope``.
+    """
+    halves = x.float().reshape(*x.shape[:-1], -1, 2).transpose(-1, -2).flatten(-2)
+    return (halves * cos.float() + rotate_half(halves) * sin.float()).to(x.dtype)
+
+
 def fused_qk_norm_rope(
     qkv: torch.Tensor,
     num_heads_q: int,
@@ -312,6 +366,62 @@ def fused_qk_norm_rope(
     k = F.rms_norm(k.float(), (head_dim,), k_weight.float(), eps)
     q, k = rotate_pairs(q, cos, sin, is_neox), rotate_pairs(k, cos, sin, is_neox)
     return torch.cat((q.to(qkv.dtype), k.to(qkv.dtype), v), dim=1).flatten(1)
+
+
+def yarn_qk_norm_rope(
+    qkv: torch.Tensor,
+    num_heads_q: int,
+    num_heads_k: int,
+    num_heads_v: int,
+    head_dim: int,
+    eps: float,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    base: float,
+    is_neox: bool,
+    position_ids: torch.Tensor,
+    factor: float,
+    low: float,
+    high: float,
+    attention_factor: float,
+    rotary_dim: int | None = None,
+) -> torch.Tensor:
+    """RMSNorm the query and key heads of qkv [T, heads * head_dim], then rotate them (YaRN).
+
+    In float32 throughout, rounded once; the values pass through.  The frequency of pair i is
+    base ** (-2 i / R); unless ``factor`` is 1, it goes over into that over ``factor`` between the
+    pairs ``low`` and ``high``.  What is rotated is scaled by ``attention_factor``.
+    Peng et al., "YaRN", 2023.
+    """
+    pairs = torch.arange((rotary_dim or head_dim) // 2, device=qkv.device).float()
+    frequency = base ** (-pairs / len(pairs))
+    if factor != 1.0:
+        width = high + 0.001 - low if -1e-6 <= high - low <= 1e-6 else high - low
+        ramp = ((pairs - low) / width).clamp(0.0, 1.0)
+        frequency = frequency * (1.0 - ramp) + frequency / factor * ramp
+    angles = position_ids.float()[:, None, None] * frequency
+    cos, sin = angles.cos() * attention_factor, angles.sin() * attention_factor
+    heads = qkv.view(len(qkv), -1, head_dim)
+    q, k, v = torch.split(heads, [num_heads_q, num_heads_k, num_heads_v], dim=1)
+    q = F.rms_norm(q.float(), (head_dim,), q_weight.float(), eps)
+    k = F.rms_norm(k.float(), (head_dim,), k_weight.float(), eps)
+    q, k = rotate_pairs(q, cos, sin, is_neox), rotate_pairs(k, cos, sin, is_neox)
+    return torch.cat((q.to(qkv.dtype), k.to(qkv.dtype), v), dim=1).flatten(1)
+
+
+def norm_and_rotate_tail(
+    q: torch.Tensor, freqs_cis: torch.Tensor, positions: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """RMSNorm q [B, heads, D] without a weight, rounded, then rotate its last R features.
+
+    A row of ``freqs_cis`` [positions, R] holds the cosine and sine of one pair after the other; the
+    pairs are neighbours, turned in float32 and rounded once.  DeepSeek-V4's query.
+    """
+    normed = F.rms_norm(q, q.shape[-1:], None, eps)
+    cos, sin = freqs_cis[positions].unsqueeze(1).unflatten(-1, (-1, 2)).unbind(-1)
+    kept = q.shape[-1] - freqs_cis.shape[-1]
+    turned = rotate_pairs(normed[..., kept:], cos, sin, False)
+    return torch.cat((normed[..., :kept], turned), dim=-1)
 
 
 def rotate_by_style(
@@ -353,6 +463,48 @@ def rotate_by_angles(
     """Rotate x [S, B, heads, D] by the angles freqs [S, 1, 1, R]; see rotate_by_style."""
     cos, sin = freqs.float().cos(), freqs.float().sin()
     return rotate_by_style(x, cos, sin, style, reuse_front, nope_first)
+
+
+def rotate_packed(
+    x: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    freqs: torch.Tensor,
+    style: int,
+    reuse_front: bool,
+    nope_first: bool,
+) -> torch.Tensor:
+    """Rotate packed sequences x [T, heads, D] by the angles freqs [S, 1, 1, R], each from row 0.
+
+    Sequence i owns the rows cu_seqlens[i]:cu_seqlens[i + 1]; see rotate_by_style.
+    """
+    positions = ragged_positions(cu_seqlens, torch.zeros_like(cu_seqlens[1:]))
+    angles = freqs[positions]
+    return rotate_by_angles(x.unsqueeze(1), angles, style, reuse_front, nope_first).squeeze(1)
+
+
+def rotate_image(
+    x: torch.Tensor,
+    cos_h: torch.Tensor,
+    sin_h: torch.Tensor,
+    cos_w: torch.Tensor,
+    sin_w: torch.Tensor,
+    height: int,
+    width: int,
+    style: int,
+    reuse_front: bool,
+) -> torch.Tensor:
+    """Rotate the patches x [B, height * width, heads, D] of an image.
+
+    The first half of the features turns with the row of a patch, by the tables [1, H, 1, D / 2],
+    the second with its column; see rotate_by_style.
+    """
+    image = x.unflatten(1, (height, width))
+    rows, columns = image.chunk(2, dim=-1)
+    cos_h, sin_h = cos_h[:, :height].unsqueeze(2), sin_h[:, :height].unsqueeze(2)
+    cos_w, sin_w = cos_w[:, :width].unsqueeze(1), sin_w[:, :width].unsqueeze(1)
+    rows = rotate_by_style(rows, cos_h, sin_h, style, reuse_front, False)
+    columns = rotate_by_style(columns, cos_w, sin_w, style, reuse_front, False)
+    return torch.cat((rows, columns), dim=-1).flatten(1, 2)
 
 
 def rotate_both_by_angles(

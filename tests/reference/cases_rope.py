@@ -1,0 +1,206 @@
+"""Cases of rotary embeddings fused for one library's layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tests.reference.cases import (
+    EPS,
+    Case,
+    Draw,
+    Tensor,
+    draw_style,
+    expect_rms_norm,
+    expect_style,
+    normed,
+    packed,
+    rotated,
+    wide,
+)
+from trainify.reference import rope
+
+
+def draw_yarn(draw: Draw) -> tuple[Any, ...]:
+    features, rotary = 8, draw.random.choice((None, 4, 8))
+    qkv = draw.tensor(draw.size(), 4 * features).contiguous()
+    weights = draw.tensor(features), draw.tensor(features)
+    scaling = draw.random.choice(((1.0, 0.0, 0.0, 1.0), (4.0, 1.0, 2.0, 1.3), (4.0, 1.0, 1.0, 1.3)))
+    positions = draw.integers(40, len(qkv))
+    return qkv, 2, 1, 1, features, EPS, *weights, 100.0, draw.flag(), positions, *scaling, rotary
+
+
+def expect_yarn(
+    qkv: Tensor,
+    nq: int,
+    nk: int,
+    nv: int,
+    dim: int,
+    eps: float,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    base: float,
+    is_neox: bool,
+    positions: Tensor,
+    factor: float,
+    low: float,
+    high: float,
+    attention_factor: float,
+    rotary_dim: int | None,
+) -> Tensor:
+    size = rotary_dim or dim
+    frequencies = []
+    for i in range(size // 2):
+        frequency = base ** (-2.0 * i / size)
+        if factor != 1.0:
+            high_adjusted = high + 0.001 if abs(low - high) <= 1e-6 else high
+            ramp = min(max((i - low) / (high_adjusted - low), 0.0), 1.0)
+            frequency = frequency / factor * ramp + frequency * (1.0 - ramp)
+        frequencies.append(frequency)
+    angles = positions[:, None].double() * torch.tensor(frequencies, dtype=torch.float64)
+    cos, sin = (t.to(wide(qkv).dtype) for t in (angles.cos(), angles.sin()))
+    out = []
+    for h in range(nq + nk + nv):
+        head = qkv[:, h * dim : (h + 1) * dim]
+        if h < nq + nk:
+            turned = normed(head, eps) * wide(q_weight if h < nq else k_weight)
+            front = rotated(turned[:, :size], cos, sin, is_neox, rounded=False) * attention_factor
+            head = torch.cat((front, turned[:, size:]), -1).to(qkv.dtype)
+        out.append(head)
+    return torch.cat(out, -1)
+
+
+def draw_tail(draw: Draw) -> tuple[Any, ...]:
+    tokens, pairs = draw.size(), draw.size(1, 2)
+    table = torch.randn(9, 2 * pairs, generator=draw.generator)
+    table = table if draw.dtype != torch.float64 else table.double()
+    q = draw.tensor(tokens, draw.size(1, 3), 2 * pairs + 2)
+    return q, table, draw.integers(9, tokens), EPS
+
+
+def expect_tail(q: Tensor, table: Tensor, positions: Tensor, eps: float) -> Tensor:
+    out = expect_rms_norm(q, torch.ones((), dtype=wide(q).dtype), eps)
+    tail = wide(out)[..., q.shape[-1] - table.shape[-1] :]
+    pairs = torch.view_as_complex(tail.unflatten(-1, (-1, 2)).contiguous())
+    turns = torch.view_as_complex(table[positions].unflatten(-1, (-1, 2)))
+    turned = torch.view_as_real(pairs * turns[:, None]).flatten(-2).to(q.dtype)
+    return torch.cat((out[..., : -table.shape[-1]], turned), -1)
+
+
+def draw_fp16(draw: Draw) -> tuple[Any, ...]:
+    batch, steps, heads, dim = draw.size(1, 2), draw.size(1, 3), draw.size(1, 2), 6
+    rotary = draw.random.choice((4, 6))
+    is_neox = draw.flag()
+    angles = torch.randn(9, rotary // 2, generator=draw.generator)
+    angles = torch.cat((angles, angles), -1) if is_neox else angles.repeat_interleave(2, -1)
+    sin, cos = (t.to(draw.dtype)[None, None] for t in (angles.sin(), angles.cos()))
+    past = draw.random.choice((-1, 2))
+    offsets: Tensor | None = draw.integers(4, batch) - (1 if past == -1 else 0)
+    if past != -1:
+        offsets = draw.random.choice(
+            (offsets, None, torch.empty(1, 1, dtype=torch.int32, device="meta"))
+        )
+    x = draw.tensor(batch, steps, heads * dim).contiguous()
+    return x, sin, cos, past, heads, dim, offsets, is_neox
+
+
+def expect_fp16(
+    x: Tensor,
+    sin: Tensor,
+    cos: Tensor,
+    past: int,
+    heads: int,
+    dim: int,
+    offsets: Tensor | None,
+    is_neox: bool,
+) -> Tensor:
+    out = x.clone().view(*x.shape[:2], heads, dim)
+    size = cos.shape[-1]
+    for b in range(x.shape[0]):
+        start = past
+        if past == -1:
+            assert offsets is not None
+            start = max(int(offsets[b]), 0)
+        elif offsets is not None and not offsets.is_meta:
+            start = past + int(offsets[b])
+        for s in range(x.shape[1]):
+            c, d = cos[0, 0, start + s], sin[0, 0, start + s]
+            for p in range(size // 2):
+                i, j = (p, p + size // 2) if is_neox else (2 * p, 2 * p + 1)
+                left, right = x.view_as(out)[b, s, :, i], x.view_as(out)[b, s, :, j]
+                if is_neox:
+                    out[b, s, :, i] = wide(left) * wide(c[i]) + wide(right * -d[i])
+                    out[b, s, :, j] = wide(right) * wide(c[i]) + wide(left * d[i])
+                else:
+                    out[b, s, :, i] = wide(left * c[i]) - wide(right) * wide(d[i])
+                    out[b, s, :, j] = wide(right * c[j]) + wide(left) * wide(d[j])
+    return out.view_as(x)
+
+
+def draw_interleaved(draw: Draw) -> tuple[Any, ...]:
+    pairs, steps = draw.size(1, 3), draw.size(1, 3)
+    angles = torch.randn(2, 1, draw.random.choice((1, steps)), pairs, generator=draw.generator)
+    cos, sin = (t.repeat(1, 1, 1, 2).to(draw.dtype) for t in (angles.cos(), angles.sin()))
+    return draw.tensor(2, draw.size(1, 2), steps, 2 * pairs), cos, sin
+
+
+def expect_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    pairs = x.shape[-1] // 2
+    turned = rotated(x, cos[..., :pairs], sin[..., :pairs], False, rounded=False)
+    return torch.cat((turned[..., ::2], turned[..., 1::2]), -1)
+
+
+def draw_packed(draw: Draw) -> tuple[Any, ...]:
+    _, angles, *rest = draw_style(draw)
+    lengths = [draw.size(0, 3), draw.size(1, 3)]
+    return draw.tensor(sum(lengths), 2, 6), packed(lengths), angles, *rest
+
+
+def expect_packed(x: Tensor, starts: Tensor, angles: Tensor, *rest: Any) -> Tensor:
+    rows = torch.cat([angles[: int(n)] for n in starts.diff()])
+    return expect_style(x[:, None], wide(rows).cos(), wide(rows).sin(), *rest)[:, 0]
+
+
+def draw_image(draw: Draw) -> tuple[Any, ...]:
+    height, width, reuse = draw.size(1, 3), draw.size(1, 3), draw.flag()
+    tables = []
+    for size in (height, width):
+        angles = torch.randn(1, size + 1, 1, 2 if reuse else 4, generator=draw.generator)
+        tables += [angles.cos().to(draw.dtype), angles.sin().to(draw.dtype)]
+    x = draw.tensor(2, height * width, 2, 8)
+    return x, *tables, height, width, draw.random.choice((0, 1)), reuse
+
+
+def expect_image(
+    x: Tensor,
+    cos_h: Tensor,
+    sin_h: Tensor,
+    cos_w: Tensor,
+    sin_w: Tensor,
+    height: int,
+    width: int,
+    style: int,
+    reuse: bool,
+) -> Tensor:
+    out = torch.empty_like(x)
+    for patch in range(height * width):
+        row, column = divmod(patch, width)
+        for half, (cos, sin) in enumerate(
+            ((cos_h[0, row], sin_h[0, row]), (cos_w[0, column], sin_w[0, column]))
+        ):
+            part = x[:, patch, :, 4 * half : 4 * half + 4]
+            out[:, patch, :, 4 * half : 4 * half + 4] = expect_style(
+                part, cos, sin, style, reuse, False
+            )
+    return out
+
+
+CASES = [
+    Case(rope.yarn_qk_norm_rope, draw_yarn, expect_yarn),
+    Case(rope.norm_and_rotate_tail, draw_tail, expect_tail),
+    Case(rope.rotate_fp16, draw_fp16, expect_fp16),
+    Case(rope.rotate_interleaved_to_halves, draw_interleaved, expect_interleaved, exact=True),
+    Case(rope.rotate_packed, draw_packed, expect_packed),
+    Case(rope.rotate_image, draw_image, expect_image),
+]
