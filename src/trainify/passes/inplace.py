@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..facts import ModuleFacts
+from ..facts import ModuleFacts, places
 from ..facts.guards import gradient_unwanted
+from ..facts.saved import RESULT_SAVED, saved_result
+from ..facts.writes import Write, in_callers, in_network, roots, write_of
 from ..findings import Finding, Fix
 from . import Needle, Rule
 
@@ -87,42 +89,11 @@ class Head(nn.Module):
 )
 
 
-_SAVES_RESULT = frozenset(
-    "tanh sigmoid exp expm1 softmax log_softmax rsqrt sqrt reciprocal tan relu selu "
-    "logsumexp cumprod prod norm".split()
-)
-_SAVED = re.compile(
-    rb"\b(\w+)[ \t]*=[^\n=][^\n]*\b(?:%s)\(" % "|".join(sorted(_SAVES_RESULT)).encode()
-)
-# One pattern for each beginning: a search for a fixed string is several times as fast.
-_CHANGES = tuple(re.compile(p) for p in (rb"\+=", rb"-=", rb"\*=", rb"/=", rb"\.[a-z]\w*_\("))
-_NAME = re.compile(rb"[ \t]*(\w+)[ \t]*")
-_NEAR = 600
-"""Bytes before a change in place in which the result that is changed may have been saved."""
+_MAKERS = tuple(f"{name}(".encode() for name in sorted(RESULT_SAVED))
 
 
 def _may_concern(data: bytes) -> bool:
-    if b", out=" in data:
-        return True
-    return b"def forward" in data and any(
-        _saved_before(data, change.start())
-        for pattern in _CHANGES
-        for change in pattern.finditer(data)
-    )
-
-
-def _saved_before(data: bytes, change: int) -> bool:
-    """Whether a change in place is of a name to which a saved result was given shortly before."""
-    name = _NAME.fullmatch(data, data.rfind(b"\n", 0, change) + 1, change)
-    if name is None:
-        return False
-    at = max(0, change - _NEAR)
-    while (at := data.find(name[1], at, change)) >= 0:
-        saved = _SAVED.match(data, at, change)
-        if saved is not None and saved[1] == name[1]:
-            return True
-        at += len(name[1])
-    return False
+    return b", out=" in data or places.overwrites(data, _MAKERS)
 
 
 NEEDLES: tuple[Needle, ...] = (_may_concern,)
@@ -130,16 +101,26 @@ _FACTORIES = frozenset(
     "eye arange linspace logspace full zeros ones empty rand randn randint randperm normal "
     "bernoulli multinomial argmax argmin argsort topk sort".split()
 )
-_OPERATORS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/"}
+
+
+@dataclass(frozen=True, eq=False)
+class Harm:
+    """A statement that writes where autograd does not allow it, and what could stand there."""
+
+    rule: str
+    message: str
+    statement: ast.stmt
+    change: Change | None = None
+    fixes: Mapping[str, Fix] = field(default_factory=dict)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    found: list[tuple[str, str, Change]] = []
+    found: list[Harm] = []
     for statement in module.statements:
-        if not isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign)):
+        if not isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign, ast.Return)):
             continue
-        hit = _out(module, statement) or _overwrite(module, statement)
-        if hit is None or not _in_network(module, statement):
+        hit = _out(module, statement) or _overwrite(module, options, statement)
+        if hit is None or not in_network(module, module.function(statement)):
             continue
         if not gradient_unwanted(module, statement):
             found.append(hit)
@@ -148,28 +129,20 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     from ..rewrite import branch
 
     vocabulary = branch.Vocabulary(module)
-    for run in branch.group(module, [change for _, _, change in found]):
-        fixes: dict[str, Fix] = {}
+    fixes: dict[ast.stmt, Mapping[str, Fix]] = {h.statement: h.fixes for h in found}
+    for run in branch.group(module, [harm.change for harm in found if harm.change is not None]):
         if all(change.lines for change in run):
             try:
-                fixes = branch.fixes(module, vocabulary, run, options.flag)
-                fixes["attach"] = fixes["flag"]  # there is no kernel to keep
+                both = branch.fixes(module, vocabulary, run, options.flag)
             except branch.CannotPlace:
-                fixes = {}
-        for rule, message, change in found:
-            if change in run:
-                yield module.finding(rule, message, change.first, fixes)
+                continue
+            both["attach"] = both["flag"]  # there is no kernel to keep
+            fixes.update((change.first, both) for change in run)
+    for harm in found:
+        yield module.finding(harm.rule, harm.message, harm.statement, fixes[harm.statement])
 
 
-def _in_network(module: ModuleFacts, statement: ast.stmt) -> bool:
-    """Whether a statement stands in a method of a class with a forward."""
-    cls = module.method_class(module.function(statement))
-    return cls is not None and any(
-        isinstance(node, ast.FunctionDef) and node.name == "forward" for node in cls.body
-    )
-
-
-def _out(module: ModuleFacts, statement: ast.stmt) -> tuple[str, str, Change] | None:
+def _out(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
     """``torch.f(..., out=t)`` as a statement, or assigned."""
     call = statement.value if isinstance(statement, (ast.Expr, ast.Assign)) else None
     if not isinstance(call, ast.Call):
@@ -199,7 +172,7 @@ def _out(module: ModuleFacts, statement: ast.stmt) -> tuple[str, str, Change] | 
     try:
         write = functionalize(module, statement, keyword.value)
     except CannotFunctionalize:
-        return "TRN402", message, change
+        return Harm("TRN402", message, statement, change)
     if write.allocation is not None:
         change.dropped.append(write.allocation)
     if write.look_at:
@@ -216,7 +189,7 @@ def _out(module: ModuleFacts, statement: ast.stmt) -> tuple[str, str, Change] | 
     else:
         change.lines = [f"{write.place.text} = {value}"]
     change.lines += write.followers
-    return "TRN402", message, change
+    return Harm("TRN402", message, statement, change)
 
 
 def _tensors(module: ModuleFacts, call: ast.Call) -> list[str] | None:
@@ -229,87 +202,63 @@ def _tensors(module: ModuleFacts, call: ast.Call) -> list[str] | None:
     return names or None
 
 
-def _overwrite(module: ModuleFacts, statement: ast.stmt) -> tuple[str, str, Change] | None:
-    """``t.mul_(...)`` or ``t *= ...`` right after an operation that saved ``t``."""
-    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
-        name: ast.Name = statement.target
-        operator = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}.get(type(statement.op))
-        if operator is None:
-            return None
-        value = f"{name.id} {operator} {_operand(module, statement.value)}"
-    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        call = statement.value
-        if not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Name):
-            return None
-        method = call.func.attr
-        if not method.endswith("_") or method.startswith("_") or method in ("requires_grad_",):
-            return None
-        name = call.func.value
-        if method in _OPERATORS and len(call.args) == 1 and not call.keywords:
-            value = f"{name.id} {_OPERATORS[method]} {_operand(module, call.args[0])}"
-        else:
-            arguments = module.source(call)[len(module.source(call.func)) :]
-            value = f"{name.id}.{method[:-1]}{arguments}"
-    else:
+def _overwrite(module: ModuleFacts, options: Options, statement: ast.stmt) -> Harm | None:
+    """``t.mul_(...)`` or ``t[:n] *= ...`` after an operation that saved ``t``, its result."""
+    write = write_of(statement)
+    if write is None or write.name is None:
         return None
-    saver = _saver(module, statement, name.id)
-    if saver is None:
+    message = _harm(module, write)
+    if message is None:
         return None
-    from ..rewrite.branch import Change
-    from ..rewrite.functionalize import CannotFunctionalize, functionalize
+    from ..rewrite.out_of_place import clone_first, new_value
 
-    message = (
-        f"`{name.id}` is overwritten in place, but `{saver}` saved it for backward, which raises."
-    )
-    change = Change([statement], [], wants=[name.id], title="out-of-place form")
-    reference = ast.copy_location(ast.Name(id=name.id, ctx=ast.Load()), name)
-    try:
-        write = functionalize(module, statement, reference)
-    except CannotFunctionalize:
-        return "TRN403", message, change
-    if write.place.kind == "assign":
-        change.lines = [f"{write.place.text} = {value}", *write.followers]
-    return "TRN403", message, change
+    change = new_value(module, write, [write.name.id])
+    if change is not None:
+        return Harm("TRN403", message, statement, change)
+    fixes = clone_first(module, write, options, [write.name.id])
+    return Harm("TRN403", message, statement, fixes=fixes)
 
 
-def _operand(module: ModuleFacts, node: ast.expr) -> str:
-    text = " ".join(module.source(node).split())
-    if isinstance(node, (ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda)):
-        return f"({text})"
-    return text
-
-
-def _saver(module: ModuleFacts, statement: ast.stmt, name: str) -> str | None:
-    """The operation whose saved result ``name`` still is when ``statement`` starts."""
-    block = module.block(statement)
-    for previous in reversed(block[: block.index(statement)]):
-        if isinstance(previous, ast.Assign) and any(
-            isinstance(t, ast.Name) and t.id == name for t in previous.targets
-        ):
-            return _saving(module, previous.value)
-        if isinstance(previous, ast.Expr) and isinstance(previous.value, ast.Call):
-            call = previous.value
-            out = next((k.value for k in call.keywords if k.arg == "out"), None)
-            if isinstance(out, ast.Name) and out.id == name:
-                return _saving(module, call)
-            function = call.func
-            if (
-                isinstance(function, ast.Attribute)
-                and isinstance(function.value, ast.Name)
-                and function.value.id == name
-                and function.attr.endswith("_")
-            ):
-                saved = function.attr[:-1] in _SAVES_RESULT
-                return module.source(function) if saved else None
-        elif any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(previous)):
-            if not isinstance(previous, ast.Expr):
-                return None
+def _harm(module: ModuleFacts, write: Write) -> str | None:
+    assert write.name is not None
+    text = module.source(write.target)
+    saver = _saver(module, write.statement, write.name.id) or _made_by(module, write)
+    if saver is not None:
+        return (
+            f"`{text}` is overwritten in place, but `{saver}` saved it for backward, which raises."
+        )
+    for passed in in_callers(module, write):
+        saver = _made_by(module, passed)
+        if saver is not None and not gradient_unwanted(module, passed.statement):
+            return (
+                f"`{text}` is overwritten in place, but line {passed.statement.lineno} passes what "
+                f"`{saver}` saved for backward, which raises."
+            )
     return None
 
 
-def _saving(module: ModuleFacts, value: ast.expr) -> str | None:
-    if isinstance(value, ast.Call):
-        text = module.source(value.func)
-        if text.rpartition(".")[2] in _SAVES_RESULT:
-            return text
+def _made_by(module: ModuleFacts, write: Write) -> str | None:
+    """The operation that made what is overwritten, and saved it."""
+    function = module.function(write.statement)
+    if function is None or write.name is None:
+        return None
+    found = roots(module, module.flow(function), write.name.id, write.statement)
+    return next(filter(None, (saved_result(module, root.definition) for root in found)), None)
+
+
+def _saver(module: ModuleFacts, statement: ast.stmt, name: str) -> str | None:
+    """The operation that wrote its result into ``name``, and saved it: ``torch.tanh(x, out=x)``."""
+    block = module.block(statement)
+    for previous in reversed(block[: block.index(statement)]):
+        call = previous.value if isinstance(previous, ast.Expr) else None
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            text = module.source(call.func)
+            out = next((k.value for k in call.keywords if k.arg == "out"), None)
+            if isinstance(out, ast.Name) and out.id == name:
+                return text if call.func.attr in RESULT_SAVED else None
+            if isinstance(call.func.value, ast.Name) and call.func.value.id == name:
+                if call.func.attr.endswith("_"):
+                    return text if call.func.attr[:-1] in RESULT_SAVED else None
+        elif any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(previous)):
+            return None
     return None

@@ -22,7 +22,7 @@ from .specialize import Library, Use, helper_text, library
 _MAX_SPELLED_OUT = 3
 
 
-@dataclass
+@dataclass(eq=False)
 class Change:
     """One statement, or a run of them, with its differentiable form.
 
@@ -291,6 +291,11 @@ def exchange_edits(module: ModuleFacts, changes: Sequence[Change]) -> list[Edit]
     if changes[0].expressions:
         return _exchange(module, changes[0], None)
     return replace_edits(module, changes)
+
+
+def insertion(offset: int, lines: Sequence[str], newline: str) -> Edit:
+    """New lines before what stands at ``offset``."""
+    return Edit(offset, offset, newline.join(lines))
 
 
 def fix(changes: Sequence[Change], edits: Sequence[Edit], title: str) -> Fix:

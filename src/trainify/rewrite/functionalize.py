@@ -173,6 +173,8 @@ def _observed(
 ) -> Write:
     """Other names look at the same storage and are read later: bring them along, or refuse."""
     view = view_of(definition.value) if definition is not None and definition.value else None
+    if view is not None and live == [view.base] and _converts(definition.value):  # type: ignore[union-attr]
+        return Write(Place(name), look_at=_AFTER_CONVERSION.format(view.base, name))
     if view is not None and live == [view.base] and definition is not None:
         assert definition.value is not None
         if view.kind != "part":
@@ -191,13 +193,33 @@ def _observed(
             write = _slice(module, flow, statement, definition.value, view.base)
             return replace(write, followers=again)
     followers: list[str] = []
+    look_at = ""
     for other in live:
         made = flow.only_definition(other, statement)
         seen = view_of(made.value) if made is not None and made.value is not None else None
         if made is None or seen is None or seen.base != name or made.statement is None:
             raise CannotFunctionalize(f"`{other}` shares storage with `{name}` and is read later")
+        if _converts(made.value):
+            look_at = _AFTER_CONVERSION.format(other, name)
+            continue
         followers.append(" ".join(module.source(made.statement).split()))
-    return Write(Place(name), followers=tuple(dict.fromkeys(followers)))
+    return Write(Place(name), followers=tuple(dict.fromkeys(followers)), look_at=look_at)
+
+
+_CONVERSIONS = frozenset("to type type_as float half bfloat16 double".split())
+_AFTER_CONVERSION = (
+    "where there is nothing to convert, `{}` and `{}` are one tensor and changed together: now the "
+    "first keeps its value, as it does in another dtype"
+)
+
+
+def _converts(value: ast.expr | None) -> bool:
+    """Whether a value is a copy in one dtype and the tensor itself in another."""
+    return (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr in _CONVERSIONS
+    )
 
 
 def _slice(

@@ -1,0 +1,193 @@
+"""Where the bytes of a file seem to write in place, found without parsing it.
+
+Most files hold no write that matters, so all of this errs towards seeing one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+_SIGNS = (b"+= ", b"-= ", b"*= ", b"/= ")  # fixed strings: a pattern is ten times as slow
+_NAME = re.compile(rb"[ \t]*(\w+)")
+_METHOD = re.compile(rb"(\w+)(?:\.\w+\([^()]*\)|\[[^\]]*\])*\.[a-z]+(?:_[a-z]+)*$")
+_INERT = (b"requires_grad", b"normal", b"uniform", b"init", b"constant", b"zeros", b"ones", b"_")
+_PLAIN = re.compile(
+    rb"(?:self|model|torch|np|\w*(?:loss|masks?|labels?|ids?|dict|kwargs|idx|indices|index|positions?|"
+    rb"args|config|table)|grid\w*|_\w+)$"
+)
+_LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+_REACH = 1500
+"""Bytes around a write in which the operation that it harms may stand."""
+
+
+@lru_cache(maxsize=2)
+def writes(data: bytes) -> tuple[tuple[int, bytes], ...]:
+    """(offset, name) of what looks like ``name += x``, ``name[:n] = x`` or ``name.f_()``."""
+    if b"def forward" not in data:
+        return ()
+    found = {at: _first_name(data, at) for sign in (*_SIGNS, b"] = ") for at in _each(data, sign)}
+    for at in _each(data, b"_("):
+        begin = max(data.rfind(b"\n", 0, at) + 1, at - 200)
+        if not data.endswith(_INERT, begin, at) and data.find(b".", begin, at) > 0:
+            match = _METHOD.search(data, begin, at)
+            found[at] = match[1] if match else b""
+    return tuple((at, name) for at, name in found.items() if name and not _PLAIN.match(name))
+
+
+def _each(data: bytes, needle: bytes) -> Iterator[int]:
+    at = data.find(needle)
+    while at >= 0:
+        yield at
+        at = data.find(needle, at + len(needle))
+
+
+def _first_name(data: bytes, at: int) -> bytes:
+    match = _NAME.match(data, data.rfind(b"\n", 0, at) + 1, at)
+    return match[1] if match else b""
+
+
+_LAYERS = tuple(
+    name.encode()
+    for name in (
+        "norm norm1 norm2 norm3 norm_ lin proj linear linear1 linear2 fc fc1 fc2 conv conv1 conv2 "
+        "dense ln ln1 ln2 ln_1 ln_2 ln_f gate silu gelu cos sin abs log std var square pow bmm "
+        "matmul mm outer normalize softplus to_q to_k to_v .q .k .v .o .w1 .w2 .w3 .wq .wk .wv .wo"
+    ).split()
+)
+_OPERATIONS = (
+    *(b".pow(", b".norm(", b".square(", b".std(", b".var(", b".matmul(", b".mm(", b".bmm("),
+    *(b".cos(", b".sin(", b".abs(", b".log(", b" ** ", b"**", b" @ ", b" * self."),
+    *(b".float().pow(", b".to(torch.float32).pow(", b".detach().pow("),
+)
+_ALIAS = re.compile(rb"(\w+)(?:\.(?:float|to|view|transpose|permute)\([^\n]*|\[[^\n]*)?\r?\n")
+
+
+def overwrites_saved_input(data: bytes) -> bool:
+    """Whether a name is written near to an operation that may have saved it."""
+    return any(
+        _saved_nearby(data, at, name)
+        or any(_saved_nearby(data, call, given) for call, given in arguments(data, at, name))
+        for at, name in writes(data)
+    )
+
+
+def overwrites(data: bytes, makers: tuple[bytes, ...]) -> bool:
+    """Whether a name is written shortly after one of these operations made its value."""
+    return any(
+        _made_by(data, at, name, makers)
+        or any(_made_by(data, call, given, makers) for call, given in arguments(data, at, name))
+        for at, name in writes(data)
+    )
+
+
+def _made_by(data: bytes, at: int, name: bytes, makers: tuple[bytes, ...]) -> bool:
+    begin = max(0, at - _REACH, data.rfind(b"    def ", 0, at))
+    bound = data.rfind(name, begin, data.rfind(b"\n", 0, at) + 1)
+    while bound >= 0:
+        line = data.rfind(b"\n", 0, bound) + 1
+        equals = data.find(b"=", bound, bound + 60)
+        if equals >= 0 and not data[line:bound].strip(b" \t\r\n(,_" + _LETTERS):
+            end = data.find(b"\n", equals)
+            if any(data.find(maker, equals, end) >= 0 for maker in makers):
+                return True
+            if not data.startswith(name, equals + 2):  # x = x.view(...) is what x was before
+                break
+        bound = data.rfind(name, begin, bound)
+    return any(data.find(name + b"." + maker[:-1] + b"_(", begin, at) >= 0 for maker in makers)
+
+
+def _saved_nearby(data: bytes, at: int, name: bytes) -> bool:
+    begin = max(0, at - _REACH, data.rfind(b"    def ", 0, at))
+    end = data.find(b"\n", at)
+    bound = data.rfind(b" " + name + b" = ", begin, at)
+    if bound >= 0:
+        begin = data.find(b"\n", bound)
+        alias = _ALIAS.match(data, bound + len(name) + 4)
+        if alias and alias[1] != name and _saved(data, begin, end, alias[1], name):
+            return True
+    if _saved(data, begin, end, name, name):
+        return True
+    if data.find(b" for ", max(0, at - _REACH), at) >= 0 or _is_parameter(data, at, name):
+        return _saved(data, end, _end_of_block(data, at, end), name, name, products=True)
+    return False
+
+
+def _is_parameter(data: bytes, at: int, name: bytes) -> bool:
+    begin = data.rfind(b"def ", 0, at)
+    if begin < 0 or data.startswith(b"def forward(", begin):
+        return False
+    return data.find(name, begin, data.find(b":\n", begin)) >= 0
+
+
+def _end_of_block(data: bytes, at: int, end: int) -> int:
+    """Where the first line stands that is less deep than the one of ``at``."""
+    depth = _depth(data, at)
+    limit = min(len(data), end + _REACH)
+    while 0 <= end < limit:
+        if data[end + 1 : end + 2] not in (b"\n", b"\r") and _depth(data, end + 1) < depth:
+            return end
+        end = data.find(b"\n", end + 1)
+    return limit
+
+
+def _depth(data: bytes, at: int) -> int:
+    begin = data.rfind(b"\n", 0, at) + 1
+    line = data[begin : begin + 80]
+    return len(line) - len(line.lstrip(b" \t"))
+
+
+def _saved(
+    data: bytes, begin: int, end: int, name: bytes, bound: bytes, *, products: bool = False
+) -> bool:
+    """Whether ``name`` is an operand on a line that does not bind ``bound`` anew.
+
+    ``products`` counts those with anything, not only with what belongs to the object.
+    """
+    at = data.find(name, begin, end)
+    while at >= 0:
+        behind = at + len(name)
+        if _is_operand(data, at, behind, products):
+            match = _NAME.match(data, data.rfind(b"\n", 0, at) + 1, at)
+            if match is None or match[1] != bound or data[match.end() : match.end() + 2] != b" =":
+                return True
+        at = data.find(name, behind, end)
+    return False
+
+
+def _is_operand(data: bytes, at: int, behind: int, products: bool) -> bool:
+    before = data[at - 1 : at]
+    if before == b"(":
+        if data.endswith(_LAYERS, at - 30, at - 1) and not _is_word(data, behind):
+            return True
+    elif before != b" " and not (before == b"-" or before == b"\t"):
+        return False
+    elif data[at - 2 : at - 1] == b"@" and not _is_word(data, behind):
+        return True
+    elif data[at - 2 : at - 1] == b"*" and not _is_word(data, behind):
+        if products or data.find(b"self.", at - 30, at) >= 0:
+            return True
+    if data[behind : behind + 1] == b"[":
+        behind = data.find(b"]", behind) + 1
+    return data.startswith(_OPERATIONS, behind) or (products and data.startswith(b" * ", behind))
+
+
+def _is_word(data: bytes, at: int) -> bool:
+    return data[at : at + 1].isalnum() or data[at : at + 1] == b"_"
+
+
+def arguments(data: bytes, at: int, name: bytes) -> Iterator[tuple[int, bytes]]:
+    """(offset, name) in the calls of the function that writes into its parameter ``name``."""
+    begin = data.rfind(b"def ", 0, at)
+    if begin < 0 or not _is_parameter(data, at, name):
+        return
+    function = _NAME.match(data, begin + 4)
+    if function is None or function[1] == b"forward":
+        return
+    for call in _each(data, function[1] + b"("):
+        if call != begin + 4:
+            behind = call + len(function[1])
+            end = data.find(b")", behind)
+            for argument in re.findall(rb"\w+", data[behind:end]):
+                yield call, argument

@@ -1,0 +1,530 @@
+"""What autograd keeps for backward: which operations save their input, which their result.
+
+Overwriting a saved tensor makes backward raise.  Measured op by op; what is not listed here (sums,
+views, products with a number) saves nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeGuard
+
+from .flow import Definition, FunctionFlow
+from .guards import gradient_unwanted
+from .names import self_name
+from .writes import Root, Write, callers, is_element, is_view, root_of, roots, roots_of
+
+if TYPE_CHECKING:
+    from .module import FunctionNode, ModuleFacts
+
+RESULT_SAVED = frozenset(
+    "tanh sigmoid exp expm1 softmax log_softmax softmin rsqrt sqrt reciprocal tan relu "
+    "logsumexp cumprod prod norm std".split()
+)
+_RESULT_SAVED_MODULES = frozenset("ReLU Tanh Sigmoid Softmax LogSoftmax".split())
+
+_INPUT_SAVED = frozenset(
+    "pow square cos sin abs log log2 log10 log1p erf var std norm silu gelu mish softplus "
+    "leaky_relu elu hardtanh clamp clamp_min layer_norm rms_norm group_norm batch_norm "
+    "normalize".split()
+)
+_PRODUCTS = frozenset("matmul mm bmm mv einsum outer mul linear conv1d conv2d conv3d".split())
+_INPUT_SAVED_MODULES = re.compile(r"(Linear|Norm(\dd)?|Conv(Transpose)?\dd|Bilinear|GRU|LSTM)$")
+_WITHOUT_WEIGHTS = re.compile(
+    r"(Dropout(\dd)?|Identity|ReLU6?|GELU|SiLU|ELU|Tanh|Sigmoid|Softmax|Softplus|Pool(\dd)?|"
+    r"Flatten|Unflatten|Upsample|Fold|Shuffle|Pad(\dd)?)$"
+)
+_WITH_WEIGHTS = re.compile(
+    r"(Linear|Norm(\dd)?|Conv(Transpose)?\dd|Bilinear|Embedding|GRU(Cell)?|LSTM(Cell)?|Attention|"
+    r"MLP|Sequential|Block|Layer|Encoder|Decoder|FeedForward)$"
+)
+_WEIGHTED_NAME = re.compile(
+    r"(^|_)([qkvox]|wq|wk|wv|wo|w[123]|qkv|to_[qkv]|(up|down|gate|in|out|[qkvo])_?proj|proj|"
+    r"linear|fc|dense|conv|norm|ln|layer_?norm|mlp|attn|attention|ffn|feed_forward)\d*$"
+)
+_NO_GRADIENT = frozenset(
+    "argmax argmin argsort nonzero sign round floor ceil long int bool detach item tolist numpy "
+    "size numel dim stride element_size eq ne lt gt le ge isnan isinf isfinite zeros_like "
+    "ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_full "
+    "new_empty arange linspace zeros ones empty full eye rand randn randint tensor as_tensor "
+    "one_hot multinomial any all get_device is_floating_point searchsorted bucketize".split()
+)
+_ACTIVATION = re.compile(
+    r"(x|h|q|k|v|x[qkv]|y|z|u|gate|up|residual|hidden\w*|query\w*|key\w*|value\w*|\w*_states?|"
+    r"attn\w*|inputs?_embeds|features?|embeddings?|logits)$"
+)
+_NOT_ACTIVATION = re.compile(
+    r"mask|cos|sin|freq|pos|ids?$|idx|ind(ex|ices)|len|size|label|target|noise|time|sigma|step|"
+    r"table|cache|scale|shape|num|bias|offset|image|pixel|audio|wav|signal|bbox|box|coord|grid|"
+    r"weight|anchor|input_features|spec|mel|color|rgb|depth|camera|point"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Saver:
+    """An operation that saved a tensor: ``op`` its text, ``operand`` the input it saved.
+
+    ``alone`` says that it did because of that input's own gradient, not of another's.
+    """
+
+    node: ast.expr
+    operand: ast.expr
+    op: str
+    alone: bool = False
+
+
+# -- results --------------------------------------------------------------------------------------
+
+
+def saved_result(module: ModuleFacts, definition: Definition) -> str | None:
+    """The operation that made a value and saved it: ``torch.tanh``."""
+    if definition.index is not None or definition.value is None:
+        return None
+    node: ast.expr | None = definition.value
+    _, path = root_of(definition.value)
+    if path:
+        node = path[-1]
+    if not isinstance(node, ast.Call):
+        return None
+    function = node.func
+    text = module.source(function)
+    cls = _submodule(module, function)
+    if cls is not None:
+        return text if cls in _RESULT_SAVED_MODULES else None
+    if isinstance(function, ast.Attribute) and function.attr in RESULT_SAVED:
+        return text if _is_tensor_op(module, function) else None
+    return None
+
+
+def _is_tensor_op(module: ModuleFacts, function: ast.Attribute) -> bool:
+    """Whether ``f`` of ``owner.f`` is torch's: not ``np.exp``, ``math.exp``, ``self.prod``."""
+    root: ast.expr = function.value
+    while isinstance(root, (ast.Attribute, ast.Subscript, ast.Call)):
+        root = root.func if isinstance(root, ast.Call) else root.value
+    if not isinstance(root, ast.Name):
+        return isinstance(root, ast.BinOp)
+    names = [target.name for target in module.resolve(root)]
+    if any(not n.startswith("torch") for n in names):
+        return False
+    if names or root is not function.value:
+        return True
+    return module.names.self_class(root) is None  # a tensor's method, not the object's own
+
+
+# -- inputs ---------------------------------------------------------------------------------------
+
+
+def savers(module: ModuleFacts, function: FunctionNode) -> Iterator[Saver]:
+    """Every operation of a function that saves an input which has a name."""
+    nested = {id(n) for f in _nested(function) for n in ast.walk(f)}
+    for node in ast.walk(function):
+        if id(node) in nested or not isinstance(node, (ast.BinOp, ast.Call)):
+            continue
+        found = list(_saved(module, node))
+        if found and _reaches_loss(module, node):
+            yield from found
+
+
+def _nested(function: FunctionNode) -> list[ast.AST]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    return [n for n in ast.walk(function) if isinstance(n, kinds) and n is not function]
+
+
+def _saved(module: ModuleFacts, node: ast.BinOp | ast.Call) -> Iterator[Saver]:
+    if isinstance(node, ast.BinOp):
+        yield from _saved_by_operator(module, node)
+        return
+    function = node.func
+    text = module.source(function)
+    method = function.attr if isinstance(function, ast.Attribute) else ""
+    cls = _submodule(module, function)
+    if cls is not None:
+        if node.args and _INPUT_SAVED_MODULES.search(cls):
+            if root_of(node.args[0])[0] is not None:
+                yield Saver(node, node.args[0], text)
+    elif method in _INPUT_SAVED or method in _PRODUCTS:
+        assert isinstance(function, ast.Attribute)
+        if not _is_tensor_op(module, function):
+            return
+        operands = list(node.args)
+        if not module.resolve(function):
+            operands = [function.value, *operands]
+        if method == "einsum":
+            operands = operands[1:]
+        if not operands:
+            return
+        if method in _INPUT_SAVED:
+            if root_of(operands[0])[0] is not None and carries(module, operands[0]):
+                yield Saver(node, operands[0], text, alone=True)
+        else:
+            yield from _saved_by_product(module, node, operands, text)
+
+
+def _saved_by_operator(module: ModuleFacts, node: ast.BinOp) -> Iterator[Saver]:
+    text = " ".join(module.source(node).split())
+    if isinstance(node.op, ast.Pow):
+        if isinstance(node.right, ast.Constant) and carries(module, node.left):
+            if root_of(node.left)[0] is not None:
+                yield Saver(node, node.left, text, alone=True)
+    elif isinstance(node.op, (ast.Mult, ast.MatMult, ast.Div)):
+        yield from _saved_by_product(module, node, [node.left, node.right], text)
+
+
+def _saved_by_product(
+    module: ModuleFacts, node: ast.expr, operands: list[ast.expr], text: str
+) -> Iterator[Saver]:
+    for operand in operands:
+        if root_of(operand)[0] is None:
+            continue
+        if any(carries(module, other) for other in operands if other is not operand):
+            yield Saver(node, operand, text)
+
+
+def _reaches_loss(module: ModuleFacts, node: ast.expr) -> bool:
+    """Whether the result of an operation can matter for the loss: no test, no count."""
+    current: ast.AST = node
+    for parent in module.ancestors(node):
+        if isinstance(parent, (ast.Compare, ast.Assert, ast.JoinedStr)):
+            return False
+        if isinstance(parent, ast.Call):
+            called = parent.func
+            name = getattr(called, "attr", None) or getattr(called, "id", "")
+            if name in _NO_GRADIENT or name in ("print", "float", "len", "max", "str"):
+                return False
+        if isinstance(parent, ast.Attribute) and parent.attr in ("shape", "dtype", "device"):
+            return False
+        if isinstance(parent, (ast.If, ast.While)) and current is parent.test:
+            return False
+        if isinstance(parent, ast.stmt):
+            kinds = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
+            return isinstance(parent, kinds) and not gradient_unwanted(module, parent)
+        current = parent
+    return False
+
+
+# -- gradients ------------------------------------------------------------------------------------
+
+
+def carries(module: ModuleFacts, node: ast.expr, depth: int = 0) -> bool:
+    """Whether a value surely is part of the graph in training: it depends on a weight.
+
+    Parameters of a function count where they are called what activations are called.
+    """
+    if depth > 8:
+        return False
+
+    def any_of(nodes: list[ast.expr]) -> bool:
+        return any(carries(module, n, depth + 1) for n in nodes)
+
+    if isinstance(node, ast.Name):
+        return _name_carries(module, node, depth)
+    if isinstance(node, ast.BinOp):
+        return any_of([node.left, node.right])
+    if isinstance(node, ast.UnaryOp):
+        return not isinstance(node.op, ast.Not) and carries(module, node.operand, depth + 1)
+    if isinstance(node, ast.IfExp):
+        return carries(module, node.body, depth + 1) and carries(module, node.orelse, depth + 1)
+    if isinstance(node, (ast.Subscript, ast.Starred)):
+        return carries(module, node.value, depth + 1)
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return any_of(node.elts)
+    if isinstance(node, ast.Attribute):
+        if node.attr in ("T", "mT", "real", "imag"):
+            return carries(module, node.value, depth + 1)
+        return is_parameter(module, node)
+    if isinstance(node, ast.Call):
+        return _call_carries(module, node, depth)
+    return False
+
+
+def _name_carries(module: ModuleFacts, node: ast.Name, depth: int) -> bool:
+    function = module.function(node)
+    if function is None:
+        return False
+    if _NOT_ACTIVATION.search(node.id):
+        return False
+    definitions = module.flow(function).reaching(node.id, module.statement(node))
+    if not definitions:
+        return False
+    for definition in definitions:
+        if definition.is_parameter:
+            if node.id == self_name(function) or not _ACTIVATION.match(node.id):
+                return False
+            argument = next((a for a in _arguments(function) if a.arg == node.id), None)
+            annotation = argument.annotation if argument is not None else None
+            if annotation is not None and "Tensor" not in module.source(annotation):
+                return False
+        elif definition.value is None or not carries(module, definition.value, depth + 1):
+            return False
+    return True
+
+
+def _arguments(function: FunctionNode) -> list[ast.arg]:
+    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+
+
+def _call_carries(module: ModuleFacts, node: ast.Call, depth: int) -> bool:
+    function = node.func
+    if not isinstance(function, ast.Attribute):
+        return False
+    if function.attr in _NO_GRADIENT:
+        return False
+    arguments = [*node.args, *(k.value for k in node.keywords)]
+    if isinstance(function.value, ast.Name) and module.names.self_class(function.value):
+        cls = _submodule(module, function)
+        if cls is not None:
+            if _WITH_WEIGHTS.search(cls):
+                return True
+            return bool(_WITHOUT_WEIGHTS.search(cls)) and any(
+                carries(module, a, depth + 1) for a in arguments
+            )
+        return _is_unknown_attribute(module, function) and bool(
+            _WEIGHTED_NAME.search(function.attr)
+        )
+    if any(t.name.startswith("torch") for t in module.resolve(function)):
+        return any(carries(module, a, depth + 1) for a in arguments)
+    return carries(module, function.value, depth + 1)
+
+
+def is_parameter(module: ModuleFacts, node: ast.expr) -> bool:
+    """Whether an expression is ``self.p`` with ``self.p = nn.Parameter(...)``, to be trained."""
+    if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+        return False
+    cls = module.names.self_class(node.value)
+    if cls is None:
+        return False
+    bindings = module.names.attributes(cls).get(node.attr, [])
+    return bool(bindings) and all(
+        isinstance(b.value, ast.Call)
+        and module.is_name(b.value.func, "torch.nn.Parameter", "torch.nn.parameter.Parameter")
+        and not any(k.arg == "requires_grad" for k in b.value.keywords)
+        and len(b.value.args) == 1
+        for b in bindings
+    )
+
+
+def _is_unknown_attribute(module: ModuleFacts, function: ast.Attribute) -> bool:
+    assert isinstance(function.value, ast.Name)
+    cls = module.names.self_class(function.value)
+    return cls is not None and function.attr not in module.names.attributes(cls)
+
+
+def _submodule(module: ModuleFacts, function: ast.expr) -> str | None:
+    """The class of the module that ``self.name(...)`` calls: ``Linear``."""
+    if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
+        return None
+    cls = module.names.self_class(function.value)
+    if cls is None:
+        return None
+    names = set()
+    for binding in module.names.attributes(cls).get(function.attr, ()):
+        if not isinstance(binding.value, ast.Call):
+            return None
+        names.add(module.source(binding.value.func).rpartition(".")[2])
+    return names.pop() if len(names) == 1 else None
+
+
+# -- what a write destroys ------------------------------------------------------------------------
+
+
+def destroyed(module: ModuleFacts, write: Write) -> Saver | None:
+    """An operation that saved the storage which a write overwrites, and ran before it."""
+    function = module.function(write.statement)
+    if function is None or write.name is None:
+        return None
+    flow = module.flow(function)
+    for saver in savers(module, function):
+        if _hits(module, flow, write, saver):
+            return saver
+    return None
+
+
+def destroyed_by_next_call(module: ModuleFacts, write: Write) -> Saver | None:
+    """An operation after the write that saves a parameter which the next call writes again."""
+    function = module.function(write.statement)
+    if function is None or write.name is None:
+        return None
+    flow = module.flow(function)
+    overwritten = _parameters(roots(module, flow, write.name.id, write.statement))
+    if not overwritten:
+        return None
+    for saver in savers(module, function):
+        name, path = root_of(saver.operand)
+        if name is None or not _are_views(module, path):
+            continue
+        saved = _parameters(roots(module, flow, name.id, module.statement(saver.node)))
+        for parameter in saved & overwritten:
+            if any(
+                _called_again(module, function, call, parameter)
+                for call in callers(module, function)
+            ):
+                return saver
+    return None
+
+
+def _parameters(found: frozenset[Root]) -> set[str]:
+    return {
+        root.definition.name for root in found if root.definition.is_parameter and not root.element
+    }
+
+
+def _called_again(
+    module: ModuleFacts, function: FunctionNode, call: ast.Call, parameter: str
+) -> bool:
+    """Whether a loop calls a function with the same tensor in each turn."""
+    argument = module.project.argument(module, function, call, parameter)
+    caller = module.function(call)
+    if not isinstance(argument, ast.Name) or caller is None or gradient_unwanted(module, call):
+        return False
+    flow = module.flow(caller)
+    for scope in module.ancestors(call):
+        if isinstance(scope, (ast.ListComp, ast.GeneratorExp)):
+            bound = {n.id for g in scope.generators for n in ast.walk(g.target) if _is_name(n)}
+            if argument.id not in bound:
+                return True
+        elif isinstance(scope, (ast.For, ast.While)):
+            sure, maybe = flow.definitions_in(scope)
+            if all(d.name != argument.id for d in (*sure, *maybe)):
+                return True
+        elif scope is caller:
+            break
+    return False
+
+
+def _is_name(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name)
+
+
+def _are_views(module: ModuleFacts, path: list[ast.expr]) -> bool:
+    return all(is_view(module, n) for n in path if isinstance(n, ast.Subscript))
+
+
+def _hits(module: ModuleFacts, flow: FunctionFlow, write: Write, saver: Saver) -> bool:
+    name, path = root_of(saver.operand)
+    assert name is not None and write.name is not None
+    if not _are_views(module, path):
+        return False
+    statement = module.statement(saver.node)
+    pieces = any(isinstance(n, ast.Subscript) and is_element(n) for n in (*path, write.target))
+    saved = roots(module, flow, name.id, statement)
+    before = _before(module, write, saver.node)
+    overwritten = (
+        _roots_after(module, flow, write, statement)
+        if before
+        else roots(module, flow, write.name.id, write.statement)
+    )
+    for a in saved:
+        for b in overwritten:
+            if a.definition != b.definition:
+                continue
+            if (pieces or a.element or b.element) and not _is_tensor(module, a.definition):
+                continue
+            if before and _is_made_earlier(a.definition, statement):
+                return True
+            if _next_turn(module, flow, a.definition, statement, write):
+                return True
+    return False
+
+
+def _before(module: ModuleFacts, write: Write, node: ast.expr) -> bool:
+    """Whether an operation runs before a write in one pass through the function."""
+    statement = module.statement(node)
+    if statement is write.statement:
+        return any(node in ast.walk(value) for value in write.inputs)
+    return _order(module, statement, write.statement) == "before"
+
+
+def _is_made_earlier(definition: Definition, statement: ast.stmt) -> bool:
+    """Whether a value was there before ``statement``, not made by it or after it."""
+    made = definition.statement
+    return made is None or (made.lineno, made.col_offset) < (statement.lineno, statement.col_offset)
+
+
+def _roots_after(
+    module: ModuleFacts, flow: FunctionFlow, write: Write, statement: ast.stmt
+) -> frozenset[Root]:
+    """The storage that a write overwrites on the way that leads through ``statement``."""
+    assert write.name is not None
+    around = [write.statement, *module.ancestors(write.statement)]
+    current = statement
+    last = None
+    while statement is not write.statement:
+        block = module.block(current)
+        for later in block[
+            block.index(current) if current is statement else block.index(current) + 1 :
+        ]:
+            if later in around:
+                break
+            sure, _ = flow.definitions_in(later)
+            last = next((d for d in reversed(sure) if d.name == write.name.id), last)
+        if any(s in block for s in around):
+            break
+        parent = module.parent(current)
+        if not isinstance(parent, ast.stmt):
+            break
+        current = parent
+    if last is None:
+        return roots(module, flow, write.name.id, write.statement)
+    return roots_of(module, flow, last)
+
+
+def _is_tensor(module: ModuleFacts, definition: Definition) -> bool:
+    """Whether ``x[i]`` is a piece of a tensor: ``x`` was computed, and is no list."""
+    value = definition.value
+    if not isinstance(value, ast.Call) or definition.index is not None:
+        return isinstance(value, ast.BinOp)
+    if not isinstance(value.func, ast.Attribute):
+        return False
+    return any(t.name.startswith("torch") for t in module.resolve(value.func)) or (
+        not module.resolve(value.func)
+        and value.func.attr not in ("split", "chunk", "unbind")
+        and root_of(value)[0] is None
+        and value.func.attr in ("clone", "new_zeros", "new_empty", "new_full", "float", "sum")
+    )
+
+
+def _order(module: ModuleFacts, first: ast.stmt, last: ast.stmt) -> str:
+    """``before`` where ``first`` runs before ``last`` in one pass through the function."""
+    if (first.lineno, first.col_offset) > (last.lineno, last.col_offset):
+        return "after"
+    around = [last, *module.ancestors(last)]
+    current: ast.stmt = first
+    while True:
+        block = module.block(current)
+        if isinstance(block[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break)):
+            if not any(s in block for s in around):
+                return "apart"
+        if any(s in block for s in around):
+            return "before"
+        parent = module.parent(current)
+        if isinstance(parent, (ast.ExceptHandler, ast.match_case)):
+            parent = module.parent(parent)
+        if not isinstance(parent, ast.stmt):
+            return "apart"
+        if parent in around:  # another arm of the same statement
+            return "apart"
+        current = parent
+
+
+def _next_turn(
+    module: ModuleFacts,
+    flow: FunctionFlow,
+    definition: Definition,
+    statement: ast.stmt,
+    write: Write,
+) -> bool:
+    """Whether the next turn of a loop writes what an operation of this one saved."""
+    for loop in module.ancestors(write.statement):
+        if isinstance(loop, (ast.For, ast.AsyncFor, ast.While)):
+            made = definition.statement
+            if loop not in module.ancestors(statement):
+                continue
+            if made is not None and (made is loop or loop in module.ancestors(made)):
+                continue
+            sure, maybe = flow.definitions_in(loop)
+            if not any(d.name == definition.name for d in (*sure, *maybe)):
+                return True
+    return False

@@ -1,0 +1,294 @@
+"""Writes into tensors: what a statement overwrites in place, and where that storage comes from."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .flow import Definition, FunctionFlow
+from .guards import implies_unwanted
+
+if TYPE_CHECKING:
+    from .module import FunctionNode, ModuleFacts
+
+METHODS = frozenset(
+    f"{name}_"
+    for name in (
+        "abs add addbmm addcdiv addcmul addmm addmv addr baddbmm ceil clamp clamp_max clamp_min "
+        "clip copy cos cumprod cumsum deg2rad div divide elu erf erfinv exp expm1 fill "
+        "fill_diagonal floor frac hardtanh index_add index_copy index_fill index_put "
+        "index_reduce leaky_relu lerp log log10 log1p log2 logit masked_fill masked_scatter mul "
+        "multiply mvlgamma nan_to_num neg pow put reciprocal relu renorm round rsqrt scatter "
+        "scatter_add scatter_reduce selu sigmoid sign silu sin sqrt square sub subtract tan tanh "
+        "tril triu true_divide trunc xlogy zero"
+    ).split()
+)
+_ALIASES = frozenset(
+    "view view_as unflatten squeeze unsqueeze transpose permute t swapaxes swapdims movedim to "
+    "float half bfloat16 double type_as detach requires_grad_ view_as_real view_as_complex "
+    "narrow select diagonal expand expand_as unfold split chunk unbind split_with_sizes "
+    "tensor_split hsplit vsplit".split()
+)
+"""Methods whose result has the storage of their tensor; conversions have it where there is nothing
+to convert, as in training in float32.  ``reshape`` and ``contiguous`` mostly follow a transpose,
+and copy."""
+_SPLITTERS = frozenset("split chunk unbind split_with_sizes".split())
+_VIEW_ATTRIBUTES = frozenset({"data", "T", "mT", "real", "imag"})
+_MAX_DEPTH = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Write:
+    """A statement that overwrites ``target``: ``x``, ``x[:, 0]``, ``self.state``.
+
+    ``inputs`` are evaluated before; ``part`` says that only a piece of ``name`` is written.
+    """
+
+    statement: ast.stmt
+    target: ast.expr
+    inputs: tuple[ast.expr, ...]
+    name: ast.Name | None
+    part: bool
+
+
+def write_of(statement: ast.stmt) -> Write | None:
+    """What a statement overwrites, if it does."""
+    if isinstance(statement, ast.AugAssign):
+        return _write(statement, statement.target, (statement.value,))
+    if isinstance(statement, ast.Assign):
+        target = statement.targets[0]
+        if len(statement.targets) == 1 and isinstance(target, ast.Subscript):
+            return _write(statement, target, (statement.value,))
+    if isinstance(statement, (ast.Assign, ast.Expr, ast.Return)):
+        call = _innermost(statement.value)
+        if call is not None:
+            assert isinstance(call.func, ast.Attribute)
+            inputs = (*call.args, *(k.value for k in call.keywords))
+            return _write(statement, call.func.value, inputs)
+    return None
+
+
+def _innermost(node: ast.expr | None) -> ast.Call | None:
+    """``x.mul_(a)`` of ``x.mul_(a).add_(b).sum() + y``."""
+    found = None
+    for inner in ast.walk(node) if node is not None else ():
+        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+            if inner.func.attr in METHODS:
+                found = inner
+    return found
+
+
+def _write(statement: ast.stmt, target: ast.expr, inputs: tuple[ast.expr, ...]) -> Write:
+    name, path = root_of(target)
+    part = any(isinstance(node, ast.Subscript) for node in path) or any(
+        isinstance(node, ast.Call) and _method(node) in ("narrow", "select", "diagonal", "unbind")
+        for node in path
+    )
+    return Write(statement, target, inputs, name, part)
+
+
+def root_of(node: ast.expr) -> tuple[ast.Name | None, list[ast.expr]]:
+    """The name whose storage an expression has, and the expressions on the way to it."""
+    path: list[ast.expr] = []
+    while not isinstance(node, ast.Name):
+        path.append(node)
+        if isinstance(node, ast.Subscript) or (
+            isinstance(node, ast.Attribute) and node.attr in _VIEW_ATTRIBUTES
+        ):
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            written = node.func.attr in METHODS
+            if node.func.attr not in _ALIASES and not written:
+                return None, path
+            owner = node.func.value
+            if isinstance(owner, ast.Name) and owner.id == "torch":
+                if not node.args:
+                    return None, path
+                owner = node.args[0]
+            node = owner
+        else:
+            return None, path
+    return node, path
+
+
+def _method(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else ""
+
+
+@dataclass(frozen=True)
+class Root:
+    """Where the storage of a name was made; ``split`` is the split that cut a piece of it off."""
+
+    definition: Definition
+    split: ast.expr | None = None
+    element: bool = False
+    """Whether ``x[i]`` stands between: a piece of a tensor, or another tensor of a list."""
+
+
+def roots(
+    module: ModuleFacts, flow: FunctionFlow, name: str, statement: ast.stmt, depth: int = 0
+) -> frozenset[Root]:
+    """The definitions whose storage ``name`` may have when ``statement`` starts, with a gradient.
+
+    ``residual = x`` has that of ``x`` there, whatever ``x`` becomes later.
+    """
+    return frozenset(
+        root
+        for definition in with_gradient(module, flow.reaching(name, statement), statement)
+        for root in roots_of(module, flow, definition, depth)
+    )
+
+
+def roots_of(
+    module: ModuleFacts, flow: FunctionFlow, definition: Definition, depth: int = 0
+) -> frozenset[Root]:
+    """The definitions whose storage the value of one definition may have."""
+    made, value = definition.statement, definition.value
+    base, path = root_of(value) if value is not None else (None, [])
+    split = next((n for n in path if isinstance(n, ast.Call) and _splits(n)), None)
+    element = any(isinstance(n, ast.Subscript) and is_element(n) for n in path)
+    here = frozenset({Root(definition, split, element)})
+    if made is None or base is None or depth > _MAX_DEPTH:
+        return here
+    if any(isinstance(n, ast.Subscript) and not is_view(module, n) for n in path):
+        return frozenset({Root(definition)})  # a copy: x[mask]
+    outer = roots(module, flow, base.id, made, depth + 1)
+    return (
+        frozenset(Root(r.definition, split or r.split, element or r.element) for r in outer) or here
+    )
+
+
+def _splits(node: ast.Call) -> bool:
+    return _method(node) in _SPLITTERS
+
+
+def is_element(node: ast.Subscript) -> bool:
+    """``x[i]`` and ``x["key"]``: what a list or a dict has, too."""
+    index = node.slice
+    return not isinstance(index, (ast.Slice, ast.Tuple)) and not (
+        isinstance(index, ast.Constant) and index.value is Ellipsis
+    )
+
+
+def is_view(module: ModuleFacts, node: ast.Subscript) -> bool:
+    """Whether an index gives a view: slices and numbers do, masks and index tensors copy."""
+    index = node.slice
+    return all(_is_number_or_slice(module, p) for p in getattr(index, "elts", None) or [index])
+
+
+def _is_number_or_slice(module: ModuleFacts, node: ast.expr) -> bool:
+    if isinstance(node, (ast.Slice, ast.Constant)):
+        return True
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.USub) and _is_number_or_slice(module, node.operand)
+    if isinstance(node, ast.BinOp):
+        return all(_is_number_or_slice(module, n) for n in (node.left, node.right))
+    if isinstance(node, ast.Name):
+        return any(
+            isinstance(scope, ast.For)
+            and isinstance(scope.iter, ast.Call)
+            and isinstance(scope.iter.func, ast.Name)
+            and _counts(scope.iter.func.id, scope.target, node.id)
+            for scope in module.ancestors(node)
+        )
+    return False
+
+
+def _counts(function: str, target: ast.expr, name: str) -> bool:
+    """Whether ``for i in range(n)`` or ``for i, x in enumerate(xs)`` gives a number a name."""
+    if function == "enumerate" and isinstance(target, ast.Tuple):
+        target = target.elts[0]
+    elif function not in ("range", "trange", "reversed"):
+        return False
+    return isinstance(target, ast.Name) and target.id == name
+
+
+def with_gradient(
+    module: ModuleFacts, definitions: frozenset[Definition], statement: ast.stmt
+) -> frozenset[Definition]:
+    """Those of a name's definitions that are current where a gradient is wanted.
+
+    After ``if torch.is_grad_enabled(): x = x.clone()`` it is the clone.
+    """
+    for definition in sorted(definitions, key=_line, reverse=True):
+        made = definition.statement
+        scope = module.parent(made) if made is not None else None
+        if (
+            isinstance(scope, ast.If)
+            and made in scope.body
+            and implies_unwanted(module, scope.test, False)
+            and _precedes(module, scope, statement)
+        ):
+            return frozenset(
+                d
+                for d in definitions
+                if _line(d) >= scope.lineno and d.statement not in scope.orelse
+            )
+    return definitions
+
+
+def _line(definition: Definition) -> int:
+    return definition.statement.lineno if definition.statement is not None else 0
+
+
+def _precedes(module: ModuleFacts, first: ast.stmt, last: ast.stmt) -> bool:
+    """Whether one statement stands before another, or what that is in, in the same block."""
+    block = module.block(first)
+    around = [last, *(a for a in module.ancestors(last) if isinstance(a, ast.stmt))]
+    return any(s in block and block.index(first) < block.index(s) for s in around)
+
+
+# -- functions of a network -----------------------------------------------------------------------
+
+
+def callers(module: ModuleFacts, function: FunctionNode) -> Iterator[ast.Call]:
+    """The calls of a function or method in its own file."""
+    cls = module.method_class(function)
+    if module.text.count(function.name) < 2:
+        return
+    for call in module.calls:
+        target = call.func
+        if cls is None:
+            if isinstance(target, ast.Name) and target.id == function.name:
+                yield call
+        elif isinstance(target, ast.Attribute) and target.attr == function.name:
+            if isinstance(target.value, ast.Name) and module.names.self_class(target.value) is cls:
+                yield call
+
+
+def in_network(module: ModuleFacts, function: FunctionNode | None, depth: int = 2) -> bool:
+    """Whether a function is a method of a class with a forward, or is called by one."""
+    if function is None or "inference" in function.name:
+        return False
+    cls = module.method_class(function)
+    if cls is not None:
+        return any(
+            isinstance(node, ast.FunctionDef) and node.name == "forward" for node in cls.body
+        )
+    outer = module.function(function)
+    if outer is not None:
+        return in_network(module, outer, depth)
+    return depth > 0 and any(
+        in_network(module, module.function(call), depth - 1) for call in callers(module, function)
+    )
+
+
+def in_callers(module: ModuleFacts, write: Write) -> Iterator[Write]:
+    """The calls that pass what a function overwrites, each as a write into its argument."""
+    function = module.function(write.statement)
+    if function is None or write.name is None:
+        return
+    flow = module.flow(function)
+    owners = {
+        root.definition.name
+        for root in roots(module, flow, write.name.id, write.statement)
+        if root.definition.is_parameter
+    }
+    for owner in owners:
+        for call in callers(module, function):
+            argument = module.project.argument(module, function, call, owner)
+            if argument is not None and module.function(call) is not None:
+                inputs = tuple(a for a in call.args if a is not argument)
+                yield _write(module.statement(call), argument, inputs)

@@ -1,0 +1,120 @@
+"""TRN404: in-place writes into what an operation before them needs for backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..facts import ModuleFacts, places
+from ..facts.guards import gradient_unwanted
+from ..facts.saved import Saver, destroyed, destroyed_by_next_call
+from ..facts.writes import Write, in_callers, in_network, write_of
+from ..findings import Finding
+from . import Needle, Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+
+RULES = (
+    Rule(
+        code="TRN404",
+        name="in-place-on-saved-input",
+        summary="A tensor that an operation saved for backward is overwritten in place.",
+        why=(
+            "Powers, norms, products with something that has a gradient, and layers with weights "
+            "save their input for backward. Overwriting it, in the next statement or in the next "
+            "turn of a loop, makes backward raise: one of the variables needed for gradient "
+            "computation has been modified by an inplace operation. x.float() of a float32 tensor "
+            "is that tensor."
+        ),
+        before="""\
+import torch
+from torch import nn
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x):
+        x = x.float()
+        variance = x.pow(2).mean(dim=-1, keepdim=True)
+        x.mul_(torch.rsqrt(variance + self.eps))
+        return x * self.weight
+""",
+        after="""\
+import torch
+from torch import nn
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x):
+        x = x.float()
+        variance = x.pow(2).mean(dim=-1, keepdim=True)
+        if torch.is_grad_enabled() and x.requires_grad:
+            x = x * torch.rsqrt(variance + self.eps)
+        else:
+            x.mul_(torch.rsqrt(variance + self.eps))
+        return x * self.weight
+""",
+    ),
+)
+NEEDLES: tuple[Needle, ...] = (places.overwrites_saved_input,)
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    harms: list[tuple[Write, Saver]] = []
+    messages: list[str] = []
+    for statement in module.statements:
+        write = write_of(statement)
+        if write is None or write.name is None:
+            continue
+        if not in_network(module, module.function(statement)):
+            continue
+        found = _harm(module, write)
+        if found is not None and not gradient_unwanted(module, statement):
+            saver, message = found
+            harms.append((write, saver))
+            messages.append(message)
+    if not harms:
+        return
+    from ..rewrite.out_of_place import fixes_for
+
+    fixes = fixes_for(module, options, harms)
+    for (write, _), message, each in zip(harms, messages, fixes, strict=True):
+        yield module.finding("TRN404", message, write.statement, each)
+
+
+def _harm(module: ModuleFacts, write: Write) -> tuple[Saver, str] | None:
+    """The operation that saved what is overwritten, and how to say so."""
+    text = module.source(write.target)
+    saver = destroyed(module, write)
+    if saver is not None:
+        later = saver.node.lineno > write.statement.lineno
+        when = "in the turn before " if later else ""
+        return saver, (
+            f"`{text}` is overwritten in place, but `{saver.op}` {when}saved it for backward, "
+            "which raises."
+        )
+    saver = destroyed_by_next_call(module, write)
+    if saver is not None:
+        return saver, (
+            f"`{text}` is overwritten by each call, but `{saver.op}` of the call before saved it "
+            "for backward, which raises."
+        )
+    for passed in in_callers(module, write):
+        saver = destroyed(module, passed)
+        if saver is not None and not gradient_unwanted(module, passed.statement):
+            line = passed.statement.lineno
+            return saver, (
+                f"`{text}` is overwritten in place, but line {line} passes what `{saver.op}` saved "
+                "for backward, which raises."
+            )
+    return None

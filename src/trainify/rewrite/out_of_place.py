@@ -1,0 +1,212 @@
+"""Writing less in place: what autograd saved stays as it was.
+
+A whole tensor gets a new value (``x = x * y``), a tensor of which a piece is written becomes a
+clone first, and where neither can be, the operation that saves it saves a clone.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..facts import ModuleFacts
+from ..facts.saved import Saver
+from ..facts.writes import METHODS, Write
+from ..findings import Fix
+from . import branch, layout
+from .functionalize import CannotFunctionalize, functionalize
+
+if TYPE_CHECKING:
+    from ..engine import Options
+
+_SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+_SIGN_OF_METHOD = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/"}
+_WITHOUT_FUNCTION = frozenset({"copy_", "fill_", "zero_", "put_"})
+
+
+def fixes_for(
+    module: ModuleFacts, options: Options, harms: Sequence[tuple[Write, Saver | None]]
+) -> list[dict[str, Fix]]:
+    """The fixes for each write that destroys something, given the operation that had saved it."""
+    changes: list[branch.Change | None] = []
+    clones: dict[ast.stmt, branch.Change | None] = {}
+    result: list[dict[str, Fix]] = []
+    for write, saver in harms:
+        wants = [write.name.id] if write.name and (saver is None or saver.alone) else None
+        change = new_value(module, write, wants)
+        fixes: dict[str, Fix] = {}
+        if change is None and not (saver and _comes_again(module, write, saver)):
+            fixes = clone_first(module, write, options, wants)
+        if change is None and not fixes and saver is not None:
+            statement = module.statement(saver.node)
+            if statement not in clones:
+                clones[statement] = saved_clone(module, saver)
+            change = clones[statement]
+        changes.append(change)
+        result.append(fixes)
+    vocabulary = branch.Vocabulary(module)
+    for run in branch.group(module, list(dict.fromkeys(c for c in changes if c))):
+        try:
+            fixes = branch.fixes(module, vocabulary, run, options.flag)
+        except layout.CannotPlace:
+            continue
+        fixes["attach"] = fixes["flag"]  # there is no kernel to keep
+        for i, change in enumerate(changes):
+            if change in run:
+                result[i] = fixes
+    return result
+
+
+def _comes_again(module: ModuleFacts, write: Write, saver: Saver) -> bool:
+    """Whether the write runs after each of many savings, so that these are cheaper to clone."""
+    statement = module.statement(saver.node)
+    if (statement.lineno, statement.col_offset) > (write.statement.lineno, 0):
+        return True
+    loops = (ast.For, ast.AsyncFor, ast.While)
+    around = list(module.ancestors(statement))
+    return any(isinstance(a, loops) and a in around for a in module.ancestors(write.statement))
+
+
+def new_value(module: ModuleFacts, write: Write, wants: list[str] | None) -> branch.Change | None:
+    """``x = x * y`` for ``x *= y`` or ``x.mul_(y)``; None where the name cannot be bound anew.
+
+    ``wants`` as in :class:`~trainify.rewrite.branch.Change`.
+    """
+    if write.part or write.name is None or not isinstance(write.target, ast.Name):
+        return None
+    if not isinstance(write.statement, (ast.Expr, ast.AugAssign)):
+        return _functional_call(module, write, wants)
+    value = _value(module, write)
+    if value is None:
+        return None
+    rebound = _rebound(module, write)
+    if rebound is None:
+        return None
+    change = branch.Change([write.statement], [f"{write.name.id} = {value}", *rebound[0]])
+    change.look_at += rebound[1]
+    change.wants = wants
+    change.title = "out-of-place form"
+    return change
+
+
+def _rebound(module: ModuleFacts, write: Write) -> tuple[list[str], list[str]] | None:
+    """What else has to follow when the written name is bound anew, and what to look at."""
+    assert write.name is not None
+    name = ast.copy_location(ast.Name(id=write.name.id, ctx=ast.Load()), write.name)
+    try:
+        found = functionalize(module, write.statement, name)
+    except CannotFunctionalize:
+        return None
+    if found.place.kind != "assign" or found.place.text != write.name.id:
+        return None
+    return list(found.followers), [found.look_at] if found.look_at else []
+
+
+def _value(module: ModuleFacts, write: Write) -> str | None:
+    statement = write.statement
+    assert write.name is not None
+    name = write.name.id
+    if isinstance(statement, ast.AugAssign):
+        sign = _SIGNS.get(type(statement.op))
+        return f"{name} {sign} {_operand(module, statement.value)}" if sign else None
+    assert isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+    call = statement.value
+    if not isinstance(call.func, ast.Attribute) or call.func.value is not write.target:
+        return _chain(module, statement.value)
+    method = call.func.attr
+    if method in _SIGN_OF_METHOD and len(call.args) == 1 and not call.keywords:
+        return f"{name} {_SIGN_OF_METHOD[method]} {_operand(module, call.args[0])}"
+    return _chain(module, call)
+
+
+def _operand(module: ModuleFacts, node: ast.expr) -> str:
+    text = " ".join(module.source(node).split())
+    if isinstance(node, (ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda)):
+        return f"({text})"
+    return text
+
+
+def _chain(module: ModuleFacts, node: ast.expr) -> str | None:
+    """``x.mul(a).add(b)`` of ``x.mul_(a).add_(b)``."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    method = node.func.attr
+    owner = _chain(module, node.func.value)
+    if owner is None or method not in METHODS or method in _WITHOUT_FUNCTION:
+        return None
+    arguments = module.text[module.end(node.func) : module.end(node)]
+    return f"{owner}.{method[:-1]}{' '.join(arguments.split())}"
+
+
+def _functional_call(
+    module: ModuleFacts, write: Write, wants: list[str] | None
+) -> branch.Change | None:
+    """``y = x.mul(w)`` of ``y = x.mul_(w)`` where nobody sees that ``x`` stays as it was."""
+    statement = write.statement
+    assert write.name is not None and isinstance(statement, (ast.Assign, ast.Return))
+    if statement.value is None:
+        return None
+    value = _chain(module, statement.value)
+    rebound = _rebound(module, write) if value is not None else None
+    if value is None or rebound is None or rebound[0]:
+        return None
+    flow = module.flow(module.function(statement) or module.tree)
+    if isinstance(statement, ast.Return):
+        line = f"return {value}"
+    else:
+        targets = [module.source(t) for t in statement.targets]
+        if write.name.id not in targets and flow.read_after(write.name.id, statement):
+            targets.append(write.name.id)
+        line = " = ".join([*targets, value])
+    change = branch.Change([statement], [line], wants=wants, title="out-of-place form")
+    change.look_at += rebound[1]
+    return change
+
+
+def clone_first(
+    module: ModuleFacts, write: Write, options: Options, wants: list[str] | None
+) -> dict[str, Fix]:
+    """``x = x.clone()`` before a piece of ``x`` is written."""
+    if write.name is None:
+        return {}
+    statement, name = write.statement, write.name.id
+    rebound = _rebound(module, write)
+    if rebound is None or rebound[0] or not layout.owns_lines(module, statement):
+        return {}
+    change = branch.Change([statement], [f"{name} = {name}.clone()"], wants=wants)
+    change.look_at += rebound[1]
+    change.title = f"clone of `{name}`"
+    indent, unit = module.indentation(statement), module.indent_unit
+    start = module.line_starts[statement.lineno - 1]
+    test = branch.condition(module, [change], options.flag)
+    guarded = [*layout.fit(f"if {test}:", indent, unit, layout.width(module))]
+    guarded.append(f"{indent}{unit}{change.lines[0]}")
+    texts = {"flag": guarded, "replace": [indent + change.lines[0]]}
+    fixes = {
+        strategy: branch.fix(
+            [change],
+            [branch.insertion(start, [*lines, ""], module.newline)],
+            "Write into a {}" + (" when a gradient is wanted" if strategy == "flag" else ""),
+        )
+        for strategy, lines in texts.items()
+    }
+    return {**fixes, "attach": fixes["flag"]}
+
+
+def saved_clone(module: ModuleFacts, saver: Saver) -> branch.Change | None:
+    """The statement of an operation with a clone of what it saves."""
+    statement, operand = module.statement(saver.node), saver.operand
+    text = module.source(statement)
+    if any(mark in text for mark in ("#", '"', "'")) and "\n" in text:
+        return None
+    if not isinstance(statement, (ast.Assign, ast.Return, ast.Expr, ast.AugAssign)):
+        return None
+    if not isinstance(operand, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
+        return None
+    cut = module.end(operand) - module.start(statement)
+    line = f"{text[:cut]}.clone(){text[cut:]}"
+    line = line if "\n" not in line else " ".join(line.split())
+    return branch.Change([statement], [line], title="operation on a clone")

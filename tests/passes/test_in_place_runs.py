@@ -1,0 +1,127 @@
+"""In-place writes, run: as written backward raises, as fixed the gradients are right."""
+
+from __future__ import annotations
+
+import linecache
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+from verbs import fix, rules, stays
+
+HEAD = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, d=4):
+        super().__init__()
+        self.norm = nn.LayerNorm(d)
+        self.proj = nn.Linear(d, d)
+        self.relu = nn.ReLU()
+        self.gain = nn.Parameter(torch.ones(d))
+        self.pos = nn.Parameter(torch.ones(3, d))
+        self.wte = nn.Embedding(5, d)
+
+"""
+
+FAULTS = {
+    "TRN403": {
+        "tanh": "h = torch.tanh(self.proj(x))\nh.mul_(2.0)\nx = h",
+        "relu": "h = self.relu(self.proj(x))\nh += x\nx = h",
+        "softmax part": "p = F.softmax(self.proj(x), dim=-1)\np[:, 0] = 0.0\nx = p",
+        "view": "p = self.proj(x).sigmoid()\nv = p.view(-1)\nv = v * 1\np = p.view(2, 6)\np += 1.0\nx = p",
+        "in place": "h = self.proj(x)\nh.sigmoid_()\nh += 1.0\nx = h",
+        "returned": "h = self.proj(x).exp()\nreturn h.mul_(2.0)",
+    },
+    "TRN404": {
+        "norm": "x = x.to(x.dtype)\nv = x.pow(2).mean(-1, keepdim=True)\nx.mul_(torch.rsqrt(v + 1e-6))",
+        "power": "h = self.proj(x)\ny = h**3\nh -= 1.0\nx = h * y",
+        "sqrt": "h = self.proj(x)\nh.div_(h.norm(dim=-1, keepdim=True) + 1)\nx = h",
+        "residual": "h = self.proj(x)\nres = h\nh = self.norm(h)\nres += h\nx = res",
+        "prenorm": "x = x.clone()\nx += self.proj(self.norm(x))",
+        "product": "h = self.proj(x)\ng = h * self.gain\nh.add_(g)\nx = h",
+        "slice": "h = self.proj(x)\ny = h[:, :2] * self.gain[:2]\nh[:, 2:] = y\nx = h",
+        "slice add": "h = self.proj(x)\nh[:, :2] += h[:, :2] * self.gain[:2]\nx = h",
+        "chain": "h = self.proj(x)\ny = torch.cos(h)\nh.mul_(2.0).add_(y)\nx = h",
+        "returned": "h = self.proj(x)\ny = F.silu(h)\nreturn h.mul_(y)",
+        "assigned": "h = self.proj(x)\ny = F.gelu(h)\nx = h.mul_(2.0) + y",
+        "loop": (
+            "s = torch.zeros(4, dtype=x.dtype)\nys = []\nfor r in x.unbind(0):\n"
+            "    k = self.proj(r)\n    s += k\n    ys.append(k * s)\nx = torch.stack(ys)"
+        ),
+        "recurrence": (
+            "h = torch.zeros(3, 4, dtype=x.dtype)\nfor t in range(1, 3):\n"
+            "    h[t] = self.proj(h[t - 1]) + x[t]\nx = h"
+        ),
+    },
+}
+
+
+def module(lines: str) -> str:
+    return (
+        HEAD + "    def forward(self, x):\n" + textwrap.indent(f"{lines}\nreturn x\n", "        ")
+    )
+
+
+def check_gradients(text: str) -> None:
+    """Raise where backward does, or where it lies."""
+    scope: dict[str, Any] = {"__name__": "net"}
+    linecache.cache["net"] = (len(text), None, text.splitlines(True), "net")
+    exec(compile(text, "net", "exec"), scope)
+    torch.manual_seed(0)
+    net = scope["Net"]().double()
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    net(x * 1.0).sum().backward()
+    assert torch.autograd.gradcheck(lambda x: net(x * 1.0), (x,))
+
+
+CASES = [
+    pytest.param(rule, lines, id=f"{rule} {name}")
+    for rule, cases in FAULTS.items()
+    for name, lines in cases.items()
+]
+
+
+@pytest.mark.parametrize("strategy", ["flag", "replace"])
+@pytest.mark.parametrize("rule, lines", CASES)
+def test_raises_as_written_and_learns_as_fixed(rule: str, lines: str, strategy: str) -> None:
+    text = module(lines)
+    with pytest.raises(RuntimeError):
+        check_gradients(text)
+    assert rule in rules(text)
+    fixed = fix(text, strategy=strategy, unsafe=True)
+    check_gradients(fixed)
+    assert rule not in rules(fixed)
+
+
+RIGHT = {
+    "matmul result": "h = self.proj(x)\nh *= 2.0\nx = h",
+    "scores": "s = self.proj(x) @ x.mT\ns.masked_fill_(s > 0, -1.0)\nx = s.softmax(-1)",
+    "residual": "h = self.proj(self.norm(x))\nh += x\nx = h",
+    "fresh": "out = torch.empty(3, 4, dtype=x.dtype)\nfor i in range(3):\n    out[i] = self.proj(x[i])\nx = out",
+    "sum": "h = self.proj(x)\nm = h.sum(-1, keepdim=True)\nh -= m\nx = h",
+    "scaled": "h = self.proj(x)\ny = h * 2.0\nh += 1.0\nx = h + y",
+    "gate": "h = self.proj(x)\nh *= torch.sigmoid(self.proj(x))\nx = h",
+    "other name": "h = self.proj(x)\ny = h.pow(2)\nh = h + 1.0\nh *= 2.0\nx = h * y",
+    "clone": "h = self.proj(x)\ny = h.pow(2)\nz = h.clone()\nz *= 2.0\nx = z * y",
+    "branches": (
+        "h = self.proj(x)\nif h.shape[0] > 100:\n    h = h.pow(2)\nelse:\n    h += 1.0\nx = h"
+    ),
+    "left": "h = self.proj(x)\nif h.shape[0] > 100:\n    return h.pow(2)\nh += 1.0\nx = h",
+    "mask": "h = self.proj(x)\ny = self.norm(h[h[:, 0] > 9])\nh += 1.0\nx = h + y.sum()",
+    "rebound": "h = self.proj(x)\nif h.shape[0] < 9:\n    y = h.pow(2)\n    h = h + y\nh *= 2.0\nx = h",
+    "detached copy": "h = self.proj(x)\nn = x.detach().clone().pow(2)\nh += 1.0\nx = h + 0 * n",
+    "loop": "ys = []\nfor r in range(3):\n    k = self.proj(x[r])\n    k += 1.0\n    ys.append(k.pow(2))\nx = torch.stack(ys)",
+    "list": "ys = [x[0].clone(), x[1].clone()]\nfor i in range(2):\n    ys[i] += 1.0\n    ys[i] = ys[i] * self.gain\nx = torch.stack(ys)",
+    "number": "n = 1\nn += 2\nx = x * n",
+}
+
+
+@pytest.mark.parametrize("lines", RIGHT.values(), ids=RIGHT)
+def test_what_runs_stays(lines: str) -> None:
+    check_gradients(module(lines))
+    stays(module(lines))
