@@ -91,6 +91,7 @@ def test_a_random_tensor_in_a_class_that_has_nothing_to_learn() -> None:
     [
         ("self.weight = nn.Parameter(torch.randn(o, i))", "F.linear(x, self.weight)"),
         ("self.projection = torch.randn(o, i)", "x @ self.projection"),
+        ("self.rand_weight = torch.rand(o, i)", "x @ self.rand_weight"),
         ("self.freqs = torch.randn(o)", "torch.matmul(x, self.freqs)"),
         ("self.weight = torch.randn(o, i)  # fixed random projection", "x @ self.weight"),
         ("self.weight = torch.empty(o, i, dtype=torch.int8)", "x @ self.weight.to(x.dtype)"),

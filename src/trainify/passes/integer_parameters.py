@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.frozen import is_false
-from ..facts.names import is_none
+from ..facts.models import classes_in, values_of
 from ..findings import Finding
 from . import Needle, Rule
 
@@ -59,16 +59,13 @@ def _may_switch_integers(data: bytes) -> bool:
 
 NEEDLES: tuple[Needle, ...] = (_may_switch_integers,)
 
-_MAX_DEPTH = 6
-"""How far functions that hand a model on, and classes that hold classes, are followed."""
-
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for statement in module.statements:
         switched = _switched(module, statement)
         if switched is None:
             continue
-        for value in _values(module, switched):
+        for value in values_of(module, switched):
             found = _integers(module, value)
             if found is not None:
                 cls, name = found
@@ -130,63 +127,19 @@ def _skips_some(loop: ast.For, statement: ast.stmt) -> bool:
     )
 
 
-def _values(
-    module: ModuleFacts, node: ast.expr, depth: int = 0
-) -> Iterator[ast.expr | ast.ClassDef]:
-    """What a model was made by: its class where it is ``self``, else the expressions."""
-    if isinstance(node, ast.Name):
-        cls = module.names.self_class(node)
-        if cls is not None:
-            yield cls
-            return
-        function = module.function(node)
-        flow = module.flow(function or module.tree)
-        definition = flow.only_definition(node.id, module.statement(node))
-        if definition is None:
-            return
-        if definition.value is not None and definition.index is None:
-            yield definition.value
-        elif definition.is_parameter and function is not None:
-            for other, call in module.project.calls_of(module, function, b"requires_grad"):
-                argument = module.project.argument(module, function, call, node.id)
-                if other is module and isinstance(argument, ast.Name) and depth < _MAX_DEPTH:
-                    yield from _values(module, argument, depth + 1)
-                elif other is module and isinstance(argument, ast.Call):
-                    yield argument
-    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        cls = module.names.self_class(node.value)
-        for binding in module.names.attributes(cls).get(node.attr, ()) if cls else ():
-            if binding.value is not None:
-                yield binding.value
-
-
 # -- the integers ---------------------------------------------------------------------------------
 
 
 def _integers(
-    module: ModuleFacts, made: ast.expr | ast.ClassDef, depth: int = 0
+    module: ModuleFacts, made: ast.expr | ast.ClassDef
 ) -> tuple[ast.ClassDef, str] | None:
     """The class and name of an integer parameter in what an expression makes."""
-    if depth > _MAX_DEPTH:
-        return None
-    if isinstance(made, ast.ClassDef):
-        for name, bindings in module.names.attributes(made).items():
-            for binding in bindings:
-                if binding.value is None or is_none(binding.value):
-                    continue
-                if _is_integer_parameter(module, binding.value):
-                    return made, name
-                found = _integers(module, binding.value, depth + 1)
-                if found is not None:
-                    return found
-        return None
-    for node in ast.walk(made):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            for binding in module.names.visible(node.func):
-                if isinstance(binding.node, ast.ClassDef):
-                    found = _integers(module, binding.node, depth + 1)
-                    if found is not None:
-                        return found
+    for cls in classes_in(module, made):
+        for name, bindings in module.names.attributes(cls).items():
+            if any(
+                b.value is not None and _is_integer_parameter(module, b.value) for b in bindings
+            ):
+                return cls, name
     return None
 
 

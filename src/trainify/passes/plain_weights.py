@@ -88,7 +88,7 @@ _WEIGHT = re.compile(
     r"(\w*_)?(weights?|bias|kernel|gamma|w|w[qkvo]|w\d|emb(eddings?)?)$|[wW]_?[qkvo\d]?$|W_\w+$"
 )
 _CONSTANT = re.compile(
-    r"fixed|frozen|freez|random|fourier|quant|int[48]|fp[48]|running_|\bema|codebook|\bvq|hash|"
+    r"fixed|frozen|freez|rand|fourier|quant|int[48]|fp[48]|running_|\bema|codebook|\bvq|hash|"
     r"blur|filter|\bdct|\bmel|stft|window|sinus|position|rotary|rope|anchor|mask|noise|teacher|"
     r"target|constant|not (be )?(train|learn)|non.?(train|learn)|buffer for|smooth|average",
     re.IGNORECASE,
@@ -211,7 +211,7 @@ def _maker(module: ModuleFacts, node: ast.expr) -> str | None:
 
 def _is_said_constant(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight) -> bool:
     """Whether names or comments of a class say that it does not learn its weight."""
-    if _CONSTANT.search(ast.get_docstring(cls) or ""):
+    if _CONSTANT.search(weight.name) or _CONSTANT.search(ast.get_docstring(cls) or ""):
         return True
     others = [*module.names.attributes(cls), *(name for name, _ in _buffers(module, cls))]
     if any(re.search(r"scale|zero|running_|quant|ema|cluster", name) for name in others):
