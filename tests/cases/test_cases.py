@@ -53,7 +53,6 @@ CASES = [_case(path.parent) for path in sorted(HERE.glob("*/case.json"))]
 
 UNSOLVED = frozenset(
     """
-    flash-attn-custom-op-no-autograd
     leaf-embeds-inplace-add
     weight-edit-needs-no-grad
     """.split()

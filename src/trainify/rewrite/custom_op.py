@@ -1,0 +1,153 @@
+"""An autograd formula for a custom operator whose body is differentiable PyTorch.
+
+The body moves into a function of its own, which the operator calls, and which backward runs anew
+under autograd.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+
+from ..facts import ModuleFacts
+from ..findings import Edit, Fix
+from . import layout
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+_LISTS = re.compile(r"\b(list|List|Sequence|Iterable|tuple|Tuple)\b", re.IGNORECASE)
+_OPTIONAL = re.compile(r"\b(Optional|None)\b")
+
+
+class CannotRegister(Exception):
+    """No formula can be written; the text says why."""
+
+
+@dataclass(frozen=True)
+class _Input:
+    name: str
+    tensor: bool
+    optional: bool
+
+
+def fix(module: ModuleFacts, function: FunctionNode) -> Fix:
+    """Split a function that ``torch.library.custom_op`` decorates, and register its formula."""
+    if function not in module.tree.body or len(function.decorator_list) != 1:
+        raise CannotRegister("it is not a plain function of the module")
+    torch = layout.bound_at_top(module, "torch")
+    if torch is None:
+        raise CannotRegister("the file does not import torch")
+    inputs = _inputs(function)
+    assert function.returns is not None
+    several = _LISTS.search(ast.unparse(function.returns)) is not None
+    if several and "tuple" not in ast.unparse(function.returns).lower():
+        raise CannotRegister("it returns a list")
+    names = {"native": "", "setup_context": "", "backward": ""}
+    for suffix in names:
+        names[suffix] = f"{function.name}_{suffix}"
+        while layout.is_taken(module, names[suffix]):
+            names[suffix] += "_"
+    own = {i.name for i in inputs}
+    if own & {"ctx", "grad", "grads", "inputs", "output", "out", "outputs", torch}:
+        raise CannotRegister("its parameters have names that the formula needs")
+    edits = [*_renamed(module, function, names["native"])]
+    newline = module.newline
+    blocks = [
+        _wrapper(module, function, names["native"]),
+        _setup(module, inputs, names["setup_context"]),
+        _backward(module, inputs, names, torch, several),
+        layout.fit(
+            f"{function.name}.register_autograd({names['backward']}, "
+            f"setup_context={names['setup_context']})",
+            "",
+            module.indent_unit,
+            layout.width(module),
+        ),
+    ]
+    text = "".join(newline * 3 + newline.join(block) for block in blocks)
+    end = layout.line_end(module, function)
+    edits.append(Edit(end, end, text))
+    return Fix(f"Register an autograd formula for `{function.name}`", tuple(edits))
+
+
+def _inputs(function: FunctionNode) -> list[_Input]:
+    arguments = function.args
+    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
+        raise CannotRegister("it has arguments that are passed by name only")
+    inputs = []
+    for a in (*arguments.posonlyargs, *arguments.args):
+        text = ast.unparse(a.annotation).strip("'\"") if a.annotation is not None else ""
+        tensor = "Tensor" in text
+        if tensor and _LISTS.search(text):
+            raise CannotRegister(f"`{a.arg}` is a list of tensors")
+        inputs.append(_Input(a.arg, tensor, _OPTIONAL.search(text) is not None))
+    return inputs
+
+
+def _renamed(module: ModuleFacts, function: FunctionNode, native: str) -> list[Edit]:
+    """The author's function without its decorator, under another name."""
+    start = layout.line_start(module, function)
+    begin = module.start(function)
+    at = module.text.index(function.name, begin)
+    return [Edit(start, begin, ""), Edit(at, at + len(function.name), native)]
+
+
+def _wrapper(module: ModuleFacts, function: FunctionNode, native: str) -> list[str]:
+    """The operator, as it was declared, over that function."""
+    assert function.returns is not None
+    decorator = module.source(function.decorator_list[0])
+    begin = module.start(function)
+    head = module.text[begin : module.end(function.returns)]
+    given = ", ".join(a.arg for a in (*function.args.posonlyargs, *function.args.args))
+    unit = module.indent_unit
+    return [
+        *f"@{decorator}".splitlines(),
+        *f"{head}:".splitlines(),
+        *layout.fit(f"return {native}({given})", unit, unit, layout.width(module)),
+    ]
+
+
+def _setup(module: ModuleFacts, inputs: list[_Input], name: str) -> list[str]:
+    unit, width = module.indent_unit, layout.width(module)
+    targets = ", ".join(i.name if i.tensor else f"ctx.{i.name}" for i in inputs)
+    saved = ", ".join(i.name for i in inputs if i.tensor)
+    return [
+        f"def {name}(ctx, inputs, output):",
+        *layout.fit(f"{targets}{',' if len(inputs) == 1 else ''} = inputs", unit, unit, width),
+        *layout.fit(f"ctx.save_for_backward({saved})", unit, unit, width),
+    ]
+
+
+def _backward(
+    module: ModuleFacts, inputs: list[_Input], names: dict[str, str], torch: str, several: bool
+) -> list[str]:
+    unit, width = module.indent_unit, layout.width(module)
+    tensors = [i for i in inputs if i.tensor]
+    unpacked = ", ".join(i.name for i in tensors)
+    unpacked = f"({unpacked},)" if len(tensors) == 1 else unpacked
+    given = ", ".join(i.name if i.tensor else f"ctx.{i.name}" for i in inputs)
+    lines: list[tuple[int, str]] = [(1, f"{unpacked} = ctx.saved_tensors")]
+    lines.append((1, f"with {torch}.enable_grad():"))
+    for position, each in enumerate(inputs):
+        if each.tensor:
+            n = each.name
+            leaf = f"{n}.detach().requires_grad_(ctx.needs_input_grad[{position}])"
+            lines.append((2, f"{n} = {_unless_none(each, leaf)}"))
+    result = "outputs" if several else "out"
+    lines.append((2, f"{result} = {names['native']}({given})"))
+    if several:
+        pairs = f"[(o, g) for o, g in zip({result}, grads) if o.requires_grad]"
+        lines += [(1, f"pairs = {pairs}"), (1, f"{torch}.autograd.backward(*zip(*pairs))")]
+    else:
+        lines.append((1, f"{torch}.autograd.backward({result}, grad)"))
+    gradients = [_unless_none(i, f"{i.name}.grad") if i.tensor else "None" for i in inputs]
+    lines.append((1, f"return {', '.join(gradients)}"))
+    text = [f"def {names['backward']}(ctx, {'*grads' if several else 'grad'}):"]
+    for depth, line in lines:
+        text += layout.fit(line, unit * depth, unit, width)
+    return text
+
+
+def _unless_none(each: _Input, text: str) -> str:
+    return f"None if {each.name} is None else {text}" if each.optional else text

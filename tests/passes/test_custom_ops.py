@@ -1,0 +1,168 @@
+"""TRN110: custom operators without an autograd formula."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from verbs import findings, fix, rules, stays
+
+from trainify.engine import check_paths
+
+HEAD = "import torch\nimport torch.nn.functional as F\n\n\n"
+
+
+def op(body: str, signature: str = "x: torch.Tensor, w: torch.Tensor", **options: str) -> str:
+    name, returns = options.get("name", "scaled"), options.get("returns", "torch.Tensor")
+    mutates = options.get("mutates", "()")
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    return (
+        f'{HEAD}@torch.library.custom_op("tests_custom_ops::{name}", mutates_args={mutates})\n'
+        f"def {name}({signature}) -> {returns}:\n{lines}"
+    )
+
+
+USE = "\n\ndef use(x, w):\n    return scaled(x, w)\n"
+
+
+def run(text: str) -> dict[str, Any]:
+    scope: dict[str, Any] = {}
+    exec(compile(text, "m.py", "exec"), scope)
+    return scope
+
+
+def test_one_result() -> None:
+    text = op("# comes along\nreturn torch.tanh(x * factor) * w", name="one", signature=(
+        "x: torch.Tensor, factor: float, w: torch.Tensor, index: torch.Tensor"
+    )) + "\n\n@one.register_fake\ndef _(x, factor, w, index):\n    return torch.empty_like(x)\n"  # fmt: skip
+    fixed = fix(text)
+    assert "    # comes along\n" in fixed
+    assert rules(fixed) == []
+    one = run(fixed)["one"]
+    x, w = (torch.randn(3, 4, dtype=torch.double, requires_grad=True) for _ in range(2))
+    out = one(x, 0.5, w, torch.arange(3))
+    expected = torch.tanh(x * 0.5) * w
+    for ours, right in zip(
+        torch.autograd.grad(out.square().sum(), (x, w)),
+        torch.autograd.grad(expected.square().sum(), (x, w)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, right)
+    w = w.detach()  # only one of them wants a gradient
+    (ours,) = torch.autograd.grad(one(x, 0.5, w, torch.arange(3)).sum(), x)
+    torch.testing.assert_close(ours, torch.autograd.grad((torch.tanh(x * 0.5) * w).sum(), x)[0])
+
+
+def test_several_results_and_what_may_be_none() -> None:
+    fixed = fix(
+        op(
+            "y = x.square().sum(-1)\nz = x * 2 if b is None else x * 2 + b\nreturn y, z",
+            "x: torch.Tensor, b: torch.Tensor | None = None",
+            name="several",
+            returns="tuple[torch.Tensor, torch.Tensor]",
+        )
+    )
+    several = run(fixed)["several"]
+    x, b = (torch.randn(3, 4, dtype=torch.double, requires_grad=True) for _ in range(2))
+    y, z = several(x, b)
+    grads = torch.autograd.grad(y.sum() + (z * 3).sum(), (x, b))
+    torch.testing.assert_close(grads[0], 2 * x + 6)
+    torch.testing.assert_close(grads[1], torch.full_like(b, 3))
+    y, z = several(x)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], 2 * x)
+
+
+def test_helpers_of_the_file_are_followed() -> None:
+    text = op("return norm(x) * w", name="helped").replace(
+        HEAD, HEAD + "def norm(x):\n    return F.normalize(x, dim=-1)\n\n\n"
+    )
+    (finding,) = findings(text)
+    assert finding.fixes
+    stays(text.replace("F.normalize(x, dim=-1)", "x.data / 2"))
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("y = torch.empty_like(x)\nkernel[(8,)](x, w, y)\nreturn y", "nothing is known"),
+        ("kernel[(8,)](x, w)\nreturn x", "is launched"),
+        ("return _C.scaled(x, w)", "nothing is known"),
+        ("return torch.ops._C.scaled(x, w)", "nothing is known"),
+        ("with torch.no_grad():\n    return x * w", "switches gradients off"),
+        ("return x.detach() * w", "off the graph"),
+        ("y = x.clone()\ny.mul_(w)\nreturn y", "writes in place"),
+        ("y = x.clone()\ny[0] = w\nreturn y", "writes in place"),
+        ("return F.dropout(x) * w", "is random"),
+        ("return F.scaled_dot_product_attention(x, w, w, dropout_p=0.1)", "is random"),
+    ],
+)
+def test_what_autograd_cannot_do_again(body: str, reason: str) -> None:
+    stays(op(body))
+    (finding,) = findings(op(body) + USE)
+    assert finding.rule == "TRN110"
+    assert not finding.fixes
+    assert reason in finding.message
+
+
+@pytest.mark.parametrize(
+    ("signature", "returns"),
+    [
+        ("x: torch.Tensor, w: list[torch.Tensor]", "torch.Tensor"),
+        ("x: torch.Tensor, *, w: torch.Tensor", "torch.Tensor"),
+        ("x: torch.Tensor, w: torch.Tensor", "list[torch.Tensor]"),
+        ("ctx: torch.Tensor, w: torch.Tensor", "torch.Tensor"),
+    ],
+)
+def test_signatures_that_a_formula_cannot_have(signature: str, returns: str) -> None:
+    (finding,) = findings(op("return w", signature, returns=returns) + USE)
+    assert not finding.fixes
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "\n\ndef b(ctx, g):\n    return g, g\n\n\nscaled.register_autograd(b)\n",
+        '\n\ndef b(ctx, g):\n    return g, g\n\n\ntorch.library.register_autograd("tests_custom_ops::scaled", b)\n',
+        "\n\nclass Scaled(torch.autograd.Function):\n    @staticmethod\n"
+        "    def forward(ctx, x, w):\n        return scaled(x, w)\n\n"
+        "    @staticmethod\n    def backward(ctx, g):\n        return g, g\n",
+        "\n\ndef use_backward(ctx, g):\n    return scaled(g, g)\n",
+        "\n\ndef f(x, w):\n    with torch.no_grad():\n        return scaled(x, w)\n",
+    ],
+)
+def test_a_formula_is_there_or_not_asked_for(after: str) -> None:
+    stays(op("return x * w") + after)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        op("return x * w", name="scaled_backward"),
+        op("return x * w", name="quantize_rows"),
+        op("return 1", returns="int"),
+        op("return x.new_empty(())", "n: int"),
+        op("return x[0] * 2", "x: list[torch.Tensor]") + USE,
+        op("x.mul_(w)", returns="None", mutates='["x"]'),
+        HEAD + "@custom_op('a::b', mutates_args=())\ndef f(x: torch.Tensor) -> torch.Tensor:\n"
+        "    return x * 2\n",
+    ],
+)
+def test_operators_that_need_none(text: str) -> None:
+    stays(text)
+
+
+def test_a_formula_of_another_file(tmp_path: Path) -> None:
+    (tmp_path / "ops.py").write_text(op("return x * w"))
+    (tmp_path / "grads.py").write_text(
+        "import torch\n\n\ndef b(ctx, g):\n    return g, g\n\n\n"
+        'torch.library.register_autograd("tests_custom_ops::scaled", b)\n'
+    )
+    assert not [f for report in check_paths([str(tmp_path)]) for f in report.findings]
+
+
+def test_names_that_are_taken() -> None:
+    fixed = fix(op("return x * w", name="taken") + "\n\ndef taken_native():\n    pass\n")
+    assert "def taken_native_(x: torch.Tensor" in fixed
+    assert "    return taken_native_(x, w)\n" in fixed
