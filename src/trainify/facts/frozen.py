@@ -16,7 +16,7 @@ def is_frozen(module: ModuleFacts, cls: ast.ClassDef, name: str) -> bool:
     for binding in module.names.attributes(cls).get(name, ()):
         if binding.value is not None and _makes_frozen(module, binding.value):
             return True
-    return any(_is_of(module, cls, name, node) for node in _frozen_places(module))
+    return any(_is_of(module, cls, name, node) for node in module.frozen_places)
 
 
 def _makes_frozen(module: ModuleFacts, node: ast.expr) -> bool:
@@ -70,7 +70,8 @@ _ANOTHER = re.compile(r"teacher|ema|target|ref|frozen|old|critic|reward", re.IGN
 """Names of models beside the one that is trained."""
 
 
-def _frozen_places(module: ModuleFacts) -> Iterator[ast.expr]:
+def frozen_places(module: ModuleFacts) -> Iterator[ast.expr]:
+    """What the statements of a file freeze; :class:`ModuleFacts` asks once."""
     for statement in module.statements:
         if isinstance(statement, ast.Expr) and freezes(statement.value):
             assert isinstance(statement.value, ast.Call)

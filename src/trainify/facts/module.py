@@ -304,6 +304,13 @@ class ModuleFacts:
         return any(target.name in qualified for target in self.resolve(node))
 
     @cached_property
+    def frozen_places(self) -> list[ast.expr]:
+        """What statements of the file freeze."""
+        from .frozen import frozen_places
+
+        return list(frozen_places(self))
+
+    @cached_property
     def _flows(self) -> dict[ast.AST, FunctionFlow]:
         return {}
 

@@ -212,6 +212,9 @@ def _is_dropped(module: ModuleFacts, cls: ast.ClassDef, name: str) -> bool:
         function = module.function(binding.node)
         if is_none(binding.value) and function is not None and function.name != "__init__":
             return True
+    deletes = any(isinstance(statement, ast.Delete) for statement in module.statements)
+    if not deletes and "delattr" not in module.text:
+        return False
     return any(
         (isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Del))
         or (
