@@ -37,10 +37,9 @@ _TENSOR_METHODS = frozenset(
     "item numpy argmax int bool eq ne gt lt append scale size requires_grad_ pop copy".split()
 )
 _DATA = re.compile(
-    r"(^|_)(x|xs|xb|y|ys|yb|t|labels?|targets?|gt|truth|tgt|inputs?|ids|masks?|batch|data|images?|"
-    r"imgs?|weights?|n|eps|alpha|beta|gamma|lam(bda)?|tau|scale|temperature|accum\w*|steps?|i|idx|"
-    r"index|device|dtype|args|cfg|config|opt|hparams|num\w*|\w*loaders?|dataset|batches|samples|"
-    r"epochs?|labels?_\w+|target_\w+)\d?$",
+    r"(^|_)(ys?|yb|labels?|targets?|gt|truth|tgt|masks?|batch|batches|data|dataset|samples|"
+    r"\w*loaders?|labels?_\w+|target_\w+)\d?$|"
+    r"(^|_)(n|eps|i|idx|index|steps?|epochs?|accum\w*|num\w*|device|dtype|args|cfg|config|opt|hparams)$",
     re.IGNORECASE,
 )
 _MAX_DEPTH = 2

@@ -221,9 +221,10 @@ def _of_parts(
     module: ModuleFacts, graph: Graph, steps: Sequence[Step], name: str
 ) -> Iterator[_Fault]:
     """Everything that a loss could teach is computed in a scope, the loss itself outside."""
-    if any(step.cut is None and _may_be_live(module, graph, step) for step in steps):
-        return
     under = [s for s in steps if s.cut is not None and s.cut.scope is not None]
+    given = {s.node.id for s in under if isinstance(s.node, ast.Name)}  # what the scope works on
+    if any(s.cut is None and _may_be_live(module, graph, s, given) for s in steps):
+        return
     if len(under) < sum(s.cut is not None for s in steps):
         return
     working = [s.cut.scope for s in under if s.cut and s.cut.scope and _works(module, [s])]
@@ -245,13 +246,15 @@ def _working_helper(module: ModuleFacts, graph: Graph, step: Step) -> Scope | No
     return scope if _works(module, steps) else None
 
 
-def _may_be_live(module: ModuleFacts, graph: Graph, step: Step) -> bool:
+def _may_be_live(module: ModuleFacts, graph: Graph, step: Step, given: set[str]) -> bool:
     """Whether a step outside of every scope can bring a gradient in."""
     if isinstance(step.node, ast.Call):
         callee = graph.callee(step.node)
         if callee is not None and scope_of_results(module, callee) is not None:
             return False
         return may_learn(module, step.node)
+    if isinstance(step.node, ast.Name) and step.node.id in given:
+        return False
     return not is_data(step.node, module, step.at)
 
 
