@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -42,6 +43,23 @@ def test_equal_lengths_take_pytorchs_causal_path(monkeypatch) -> None:
     lengths = torch.tensor([0, 3, 6])
     varlen_attention(*[q.flatten(0, 1)] * 3, lengths, lengths, causal=True)
     assert seen["is_causal"] and seen["attn_mask"] is None
+
+
+@pytest.mark.parametrize("lengths", ([0, 3, 6], [0, 2, 6]), ids=("equal", "ragged"))
+def test_a_packed_qkv_is_not_kept_for_backward(lengths) -> None:
+    """q and k were rotated, so only v still lies in the packed tensor."""
+    kept = []
+
+    def keep(x):
+        kept.append(x.untyped_storage().data_ptr())
+        return x
+
+    qkv = torch.randn(6, 3, 2, 8, requires_grad=True) * 1.0
+    q, k, v = qkv.unbind(1)
+    q, k, offsets = q.clone(), k.clone(), torch.tensor(lengths)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        varlen_attention(q, k, v, offsets, offsets, causal=True)
+    assert kept and qkv.untyped_storage().data_ptr() not in kept
 
 
 def test_grouped_queries_share_consecutive_heads() -> None:

@@ -95,6 +95,8 @@ def varlen_attention(
     Sequence i owns the rows cu_seqlens[i]:cu_seqlens[i + 1].
     """
     left, right = window or (-1, -1)
+    # A view of a packed qkv would keep all of that for backward.
+    v = v.contiguous()
     q_lens, k_lens = cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist()
     # Equal lengths are an ordinary batch.
     if len(set(q_lens)) == 1 and len(set(k_lens)) == 1:
