@@ -66,8 +66,9 @@ def page(rows: Iterable[Result]) -> str:
 
 NOTES = f"""\
 * Training: `fixtures/llama_serving` after `trainify fix`, and `LlamaForCausalLM` of transformers
-  with the same weights, `sdpa` and no KV cache; float32, {models.SHAPE["num_hidden_layers"]} layers
-  of width {models.SHAPE["hidden_size"]}. A step is forward, loss, backward and AdamW.
+  with the same weights and `sdpa`, both without a KV cache; float32,
+  {models.SHAPE["num_hidden_layers"]} layers of width {models.SHAPE["hidden_size"]}.
+  A step is forward, loss, backward and AdamW.
 * Times of models are CPU time of one thread; those of commands are by the clock where nothing else
   is said.
 * Tensor memory is what torch's CPU allocator holds above what it held before the step, from the
