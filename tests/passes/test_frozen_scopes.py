@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 from verbs import becomes, findings, rules, stays
+
+from trainify.engine import Options, check_paths, fix_paths
 
 HEAD = """\
 import contextlib
@@ -407,3 +410,64 @@ def test_arms_that_differ_stay(body: str) -> None:
         + "    return y\n"
     )
     stays(text, select=("TRN206",))
+
+
+# -- methods under a mode, given to the forwards of other files -----------------------------------
+
+CACHE = """\
+import torch
+
+
+class KVCache:
+    @torch.no_grad()
+    def update(self, layer, k, v):
+        if self.keys[layer] is not None:
+            k = torch.cat((self.keys[layer], k))
+        self.keys[layer] = k
+        return k, v
+"""
+
+ATTENTION = """\
+import torch
+import torch.nn as nn
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x, cache):
+        k, v = cache.update(0, self.k(x), self.v(x))
+        return attend(self.q(x), k, v)
+"""
+
+
+def in_project(folder: Path, cache: str, attention: str) -> list[str]:
+    (folder / "cache.py").write_text(cache)
+    (folder / "attention.py").write_text(attention)
+    reports = list(check_paths([str(folder)], Options(select=("TRN206",))))
+    assert not any(report.problem for report in reports)
+    return [finding.message for report in reports for finding in report.findings]
+
+
+def test_a_cache_in_another_file_that_hands_back_what_it_is_given(tmp_path: Path) -> None:
+    (message,) = in_project(tmp_path, CACHE, ATTENTION)
+    assert message.startswith("`self.k` and `self.v` of `Attention` reach its result only through")
+    (fixed,) = [r for r in fix_paths([str(tmp_path)], Options(unsafe=True)) if r.change]
+    assert fixed.text == CACHE.replace("    @torch.no_grad()\n", "")
+
+
+@pytest.mark.parametrize(
+    ("cache", "attention"),
+    [
+        (CACHE, ATTENTION.replace("cache.update", "counts.update")),  # of something else
+        (CACHE, ATTENTION.replace("k, v = cache", "cache")),  # nothing is taken from it
+        (CACHE, ATTENTION.replace("self.k(x), self.v(x)", "x, x")),  # nothing learns by it
+        (CACHE, ATTENTION.replace("    def forward", "    @torch.no_grad()\n    def forward")),
+        (CACHE.replace("return k, v", "return len(self.keys)"), ATTENTION),
+        (CACHE.replace("    @torch.no_grad()\n", ""), ATTENTION),
+    ],
+)
+def test_methods_under_a_mode_that_cut_nothing(tmp_path: Path, cache: str, attention: str) -> None:
+    assert in_project(tmp_path, cache, attention) == []

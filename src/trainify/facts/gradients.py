@@ -40,14 +40,15 @@ _PASSED_ON = frozenset(
     "type_as clone cuda cpu view_as reshape_as movedim swapaxes swapdims normalize layer_norm "
     "rms_norm group_norm batch_norm dropout interpolate pad neg reciprocal nan_to_num tril triu "
     "diagonal amax amin adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d max_pool1d "
-    "max_pool2d unfold fold glu requires_grad_ to type view_as_real view_as_complex".split()
+    "max_pool2d unfold fold glu requires_grad_ to type view_as_real view_as_complex "
+    "cross_entropy nll_loss".split()  # targets are data
 )
 _COMBINED = frozenset(
     # whose result carries the gradient of all of their tensors
     "add sub mul div true_divide matmul mm bmm mv dot outer addmm baddbmm einsum pow where stack "
     "cat concat concatenate hstack vstack maximum minimum lerp linear conv1d conv2d conv3d "
     "scaled_dot_product_attention cosine_similarity pairwise_distance cdist mse_loss l1_loss "
-    "smooth_l1_loss huber_loss cross_entropy nll_loss binary_cross_entropy "
+    "smooth_l1_loss huber_loss binary_cross_entropy "
     "binary_cross_entropy_with_logits kl_div triplet_margin_loss logaddexp atan2 cross rsub "
     "embedding".split()
 )

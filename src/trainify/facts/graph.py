@@ -80,12 +80,21 @@ class Entry:
 
 
 class Graph:
-    """The ways that lead to values of one function, or of a module's top level."""
+    """The ways that lead to values of one function, or of a module's top level.
 
-    def __init__(self, module: ModuleFacts, function: FunctionNode | ast.Module) -> None:
+    Those through the expression ``avoided`` are left out.
+    """
+
+    def __init__(
+        self,
+        module: ModuleFacts,
+        function: FunctionNode | ast.Module,
+        avoided: ast.expr | None = None,
+    ) -> None:
         # Without a cycle, a file's facts are freed as soon as the file is done.
         self.module: ModuleFacts = weakref.proxy(module)
         self.function = function
+        self._avoided = avoided
         self.me = self_name(function)
         self._flow = module.flow(function)
         self._steps: list[Step] = []
@@ -105,7 +114,7 @@ class Graph:
         self, node: ast.expr, at: ast.stmt, cut: Cut | None, through: ast.expr | None
     ) -> None:
         key = id(node), id(at), id(cut.node) if cut else 0, id(through)
-        if key in self._seen:
+        if key in self._seen or node is self._avoided:
             return
         self._seen.add(key)
         if isinstance(node, ast.Name):

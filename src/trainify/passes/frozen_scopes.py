@@ -13,6 +13,7 @@ from ..facts.grad_bytes import Mention, mentions
 from ..facts.grad_mode import Scope, decorator_scope, scope_inside
 from ..facts.graph import Graph, Step, effects, results
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_forward
+from ..facts.names import parameters, self_name
 from ..facts.trainable import returns_numbers, submodules, trained_submodules
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Needle, Rule
@@ -65,6 +66,12 @@ class Captioner(nn.Module):
     ),
 )
 
+_HELPS = re.compile(
+    rb"\n[ \t]+@[^\n]*(?:no_grad|inference_mode)[^\n]*\n"
+    rb"[ \t]+def (?!_|get_|init|reset)\w+\(\s*self,"
+)
+"""A method under a mode, of a class that a forward in another file may be given."""
+
 _WORKS = re.compile(rb"\bself\.[\w.\[\]]+\(|\breturn\b")
 _GIVES = re.compile(rb"\b(?:return|yield)\b")
 _NOT_USED = (b"forward", b"generate", b"_init", b"init_", b"reset_", b"evaluate", b"get_")
@@ -73,8 +80,10 @@ _NOT_USED = (b"forward", b"generate", b"_init", b"init_", b"reset_", b"evaluate"
 def _may_concern(data: bytes) -> bool:
     """Whether a forward has a scope, or uses what a function with a mode on it gives back."""
     found = mentions(data)
-    if not found or b"def forward" not in data:
+    if not found:
         return False
+    if b"def forward" not in data:
+        return any(mention.kind == "decorator" and _HELPS.search(data) for mention in found)
     return any(_matters(data, mention) for mention in found)
 
 
@@ -106,6 +115,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if is_forward(function):
             yield from _cut_off(module, function)
             yield from _gated(module, function)
+        elif function.decorator_list:
+            yield from _handed_back(module, function)
 
 
 # -- a scope on the only way ----------------------------------------------------------------------
@@ -218,6 +229,81 @@ def _fix(
     listed = ", ".join(f"self.{name}" for name in thawed)
     look_at = f"{listed} can learn too now: requires_grad_(False) is what freezes"
     return Fix(title, tuple(edits), Safety.UNSAFE, look_at)
+
+
+# -- a scope on a method that forwards of other files call ----------------------------------------
+
+
+def _handed_back(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
+    """A method under a mode that gives its arguments back, to a forward that learns by them."""
+    cls = module.method_class(function)
+    scope = decorator_scope(module, function)
+    if cls is None or scope is None or gradient_unwanted(module, function):
+        return
+    steps = Graph(module, function).back_from(results(function))
+    given = {argument.arg for argument in parameters(function.args)} - {self_name(function)}
+    if not any(isinstance(step.node, ast.Name) and step.node.id in given for step in steps):
+        return
+    for other, call in module.project.calls_of(module, function, containing=b"def forward"):
+        caller = other.function(call)
+        if other is module or caller is None or not is_forward(caller):
+            continue
+        if not _may_be_of(call, cls) or gradient_unwanted(other, call):
+            continue
+        names = _learning_through(other, caller, call)
+        if names:
+            yield _stored(module, function, scope, other, caller, names)
+            return
+
+
+def _may_be_of(call: ast.Call, cls: ast.ClassDef) -> bool:
+    """Whether a call is of a method of this class, by what the object is called: ``cache``."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    name = ast.unparse(call.func.value).rpartition(".")[2].strip("_").lower()
+    return len(name) > 3 and name in cls.name.lower()
+
+
+def _learning_through(module: ModuleFacts, caller: FunctionNode, call: ast.Call) -> list[str]:
+    """The submodules that reach the result of a forward only as arguments of a call."""
+    cls = module.method_class(caller)
+    if cls is None or decorator_scope(module, caller) or returns_numbers(caller):
+        return []
+    graph, other = Graph(module, caller), Graph(module, caller, avoided=call)
+    reaching = {graph.attribute(s.node, s.at) for s in graph.back_from(results(caller))}
+    otherwise = {
+        other.attribute(s.node, s.at) for s in other.back_from([*results(caller), *effects(caller)])
+    }
+    trained = trained_submodules(module, cls)
+    return sorted(name for name in trained if name in reaching - otherwise)
+
+
+def _stored(
+    module: ModuleFacts,
+    function: FunctionNode,
+    scope: Scope,
+    other: ModuleFacts,
+    caller: FunctionNode,
+    names: list[str],
+) -> Finding:
+    from ..rewrite import scopes as rewrite
+
+    cls = other.method_class(caller)
+    assert cls is not None
+    text = module.source(scope.node)
+    listed = " and ".join(f"`self.{name}`" for name in names)
+    verb = ("reaches", "learns") if len(names) == 1 else ("reach", "learn")
+    message = (
+        f"{listed} of `{cls.name}` {verb[0]} its result only through `{function.name}`, which runs "
+        f"under `{text}`, and so {verb[1]} nothing."
+    )
+    removal = rewrite.without_decorator(module, scope.node)
+    fixes = {}
+    if removal is not None:
+        look_at = f"whoever else calls {function.name} now records a graph there"
+        fix = Fix(f"Take @{text} off {function.name}", (removal,), Safety.UNSAFE, look_at)
+        fixes = dict.fromkeys(STRATEGIES, fix)
+    return module.finding("TRN206", message, scope.node, fixes)
 
 
 # -- a scope behind self.training -----------------------------------------------------------------
