@@ -34,9 +34,6 @@ CUTS = {
 SAID_ONLY = {("train.py", "if loss.requires_grad:", "TRN601")}
 """What hid the others; it is for a person to decide."""
 
-FOLLOWS = {"TRN203"}
-"""Rules that carry out, in another file, what a finding above decided."""
-
 
 def trainify(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT / "src")]))
@@ -93,18 +90,30 @@ def test_the_cuts_are_found_and_nothing_else(before: Path) -> None:
         known = (e for e in CUTS | SAID_ONLY if e[::2] == found[::2] and found[1].startswith(e[1]))
         return next(known, found)
 
-    assert {of(each) for each in found if each[2] not in FOLLOWS} == CUTS | SAID_ONLY
+    assert set(map(of, found)) == CUTS | SAID_ONLY
 
 
-def test_before_it_trains_in_silence_to_nowhere(before: Path) -> None:
-    seen = steps(before)
+@pytest.fixture(scope="module")
+def seen_before(before: Path) -> dict[str, Any]:
+    return steps(before)
+
+
+@pytest.fixture(scope="module")
+def seen_after(after: Path) -> dict[str, Any]:
+    return steps(after)
+
+
+def test_before_it_trains_in_silence_to_nowhere(seen_before: dict[str, Any]) -> None:
+    seen = seen_before
     assert len(seen["said"]) == 4, "no step fails"
     assert seen["moved"] == []
     assert all(gradient is None for gradient in seen["gradients"].values())
 
 
-def test_after_it_learns_what_the_version_written_by_hand_learns(after: Path) -> None:
-    seen = steps(after)
+def test_after_it_learns_what_the_version_written_by_hand_learns(
+    seen_after: dict[str, Any],
+) -> None:
+    seen = seen_after
     loss, right = by_hand.loss_and_gradients(seen["weights"], project_steps.batches()[0])
     assert seen["loss"] == pytest.approx(loss, rel=1e-5)
     assert seen["gradients"].keys() == right.keys()
@@ -114,8 +123,15 @@ def test_after_it_learns_what_the_version_written_by_hand_learns(after: Path) ->
     assert set(seen["moved"]) == set(right)
 
 
-def test_after_it_says_what_it_said(before: Path, after: Path) -> None:
-    assert steps(after)["generated"] == steps(before)["generated"]
+def test_after_it_says_what_it_said(
+    seen_before: dict[str, Any], seen_after: dict[str, Any]
+) -> None:
+    assert seen_after["generated"] == seen_before["generated"]
+
+
+def test_after_it_generates_under_one_scope(after: Path) -> None:
+    text = (after / PROJECT.name / "generate.py").read_text()
+    assert text.count("no_grad") + text.count("inference_mode") == 1
 
 
 def test_the_command_is_done_after_one_run(after: Path) -> None:

@@ -18,6 +18,7 @@ from ..facts.grad_mode import (
     no_grad_scope,
     own_nodes,
     scope_inside,
+    switch,
 )
 from ..facts.graph import Graph, results
 from ..facts.guards import gradient_unwanted, inference_entries, is_forward, runs_model
@@ -294,12 +295,18 @@ def _label(module: ModuleFacts, function: FunctionNode) -> str:
 
 
 def _is_scoped(module: ModuleFacts, function: FunctionNode) -> bool:
-    """Whether every run of the model in a function stands under a scope that is there already."""
-    if decorator_scope(module, function) is not None:
+    """Whether every run of the model in a function has gradients switched off already."""
+    if decorator_scope(module, function) is not None or _is_off_on_import(module):
         return True
     me = self_name(function)
     runs = [c for c in ast.walk(function) if isinstance(c, ast.Call) and runs_model(c, me)]
     return bool(runs) and all(scope_inside(module, call, function) for call in runs)
+
+
+def _is_off_on_import(module: ModuleFacts) -> bool:
+    """Whether importing the file switches gradients off: no function of it needs a scope."""
+    switched = (switch(module, s) for s in module.tree.body)
+    return any(found is not None and found[1] is False for found in switched)
 
 
 def _forward(module: ModuleFacts, cover: _Cover) -> Finding:
