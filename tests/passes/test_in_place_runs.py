@@ -37,6 +37,19 @@ FAULTS = {
         "in place": "h = self.proj(x)\nh.sigmoid_()\nh += 1.0\nx = h",
         "returned": "h = self.proj(x).exp()\nreturn h.mul_(2.0)",
     },
+    "TRN405": {
+        "chunk": "a, b = self.proj(x).chunk(2, dim=-1)\na += 1.0\nx = a * b",
+        "split": "h = self.proj(x)\na, b = torch.split(h, 2, dim=-1)\na.mul_(2.0)\nx = a * b",
+        "unbind": "a, b, c = self.proj(x).unbind(0)\nb -= a\nx = a * b * c",
+        "part": "a, b = self.proj(x).chunk(2, dim=-1)\na[:, 0] = 0.0\nx = a * b",
+        "one": "a = self.proj(x).chunk(2, dim=-1)[0]\na.neg_()\nx = a",
+        "view": "a, b = self.proj(x).chunk(2, dim=-1)\na = a.unsqueeze(0)\na.add_(1.0)\nx = a * b",
+    },
+    "TRN406": {
+        "parameter": "p = self.pos\np += 1.0\nx = x + p",
+        "view": "p = self.pos[:2]\np.mul_(2.0)\nx = x[:2] + p",
+        "expand": "p = self.gain.expand(3, 4)\np = p.view(3, 4)\np *= 2.0\nx = x + p",
+    },
     "TRN404": {
         "norm": "x = x.to(x.dtype)\nv = x.pow(2).mean(-1, keepdim=True)\nx.mul_(torch.rsqrt(v + 1e-6))",
         "power": "h = self.proj(x)\ny = h**3\nh -= 1.0\nx = h * y",
@@ -99,6 +112,12 @@ def test_raises_as_written_and_learns_as_fixed(rule: str, lines: str, strategy: 
 
 
 RIGHT = {
+    "fresh piece": "a, b = self.proj(x).chunk(2, dim=-1)\na = a + b\na += 1.0\nx = a",
+    "tensor_split": "a, b = torch.tensor_split(self.proj(x), 2, dim=-1)\na += 1.0\nx = a * b",
+    "slices": "h = self.proj(x)\na = h[:, :2]\na += 1.0\nx = h",
+    "table": "a, b = torch.ones(3, 4).chunk(2, dim=-1)\na += 1.0\nx = self.proj(x)[:, :2] + a",
+    "sum with parameter": "p = x + self.pos\np += 1.0\nx = p",
+    "embedding": "e = self.wte(torch.zeros(3, dtype=torch.int64))\ne += x\nx = e",
     "matmul result": "h = self.proj(x)\nh *= 2.0\nx = h",
     "scores": "s = self.proj(x) @ x.mT\ns.masked_fill_(s > 0, -1.0)\nx = s.softmax(-1)",
     "residual": "h = self.proj(self.norm(x))\nh += x\nx = h",

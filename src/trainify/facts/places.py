@@ -15,7 +15,7 @@ _METHOD = re.compile(rb"(\w+)(?:\.\w+\([^()]*\)|\[[^\]]*\])*\.[a-z]+(?:_[a-z]+)*
 _INERT = (b"requires_grad", b"normal", b"uniform", b"init", b"constant", b"zeros", b"ones", b"_")
 _PLAIN = re.compile(
     rb"(?:self|model|torch|np|\w*(?:loss|masks?|labels?|ids?|dict|kwargs|idx|indices|index|positions?|"
-    rb"args|config|table)|grid\w*|_\w+)$"
+    rb"args|config|table)|grid\w*|_\w+|init|num\w*|rand\w*|[a-z]+_pixels)$"
 )
 _LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _REACH = 1500
@@ -45,7 +45,9 @@ def _each(data: bytes, needle: bytes) -> Iterator[int]:
 
 def _first_name(data: bytes, at: int) -> bytes:
     match = _NAME.match(data, data.rfind(b"\n", 0, at) + 1, at)
-    return match[1] if match else b""
+    if match is None or data[match.end() : match.end() + 1] == b":" or data[at - 1 : at] == b"/":
+        return b""  # name: int = 0, name //= 2
+    return match[1]
 
 
 _LAYERS = tuple(
@@ -183,11 +185,12 @@ def arguments(data: bytes, at: int, name: bytes) -> Iterator[tuple[int, bytes]]:
     if begin < 0 or not _is_parameter(data, at, name):
         return
     function = _NAME.match(data, begin + 4)
-    if function is None or function[1] == b"forward":
+    if function is None or function[1] == b"forward" or b"init" in function[1]:
         return
     for call in _each(data, function[1] + b"("):
-        if call != begin + 4:
+        if data[call - 4 : call] != b"def ":
             behind = call + len(function[1])
             end = data.find(b")", behind)
-            for argument in re.findall(rb"\w+", data[behind:end]):
-                yield call, argument
+            for argument in re.findall(rb"[A-Za-z]\w*", data[behind:end]):
+                if not _PLAIN.match(argument):
+                    yield call, argument

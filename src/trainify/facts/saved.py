@@ -91,7 +91,7 @@ def saved_result(module: ModuleFacts, definition: Definition) -> str | None:
         return None
     function = node.func
     text = module.source(function)
-    cls = _submodule(module, function)
+    cls = submodule(module, function)
     if cls is not None:
         return text if cls in _RESULT_SAVED_MODULES else None
     if isinstance(function, ast.Attribute) and function.attr in RESULT_SAVED:
@@ -140,7 +140,7 @@ def _saved(module: ModuleFacts, node: ast.BinOp | ast.Call) -> Iterator[Saver]:
     function = node.func
     text = module.source(function)
     method = function.attr if isinstance(function, ast.Attribute) else ""
-    cls = _submodule(module, function)
+    cls = submodule(module, function)
     if cls is not None:
         if node.args and _INPUT_SAVED_MODULES.search(cls):
             if root_of(node.args[0])[0] is not None:
@@ -274,7 +274,7 @@ def _call_carries(module: ModuleFacts, node: ast.Call, depth: int) -> bool:
         return False
     arguments = [*node.args, *(k.value for k in node.keywords)]
     if isinstance(function.value, ast.Name) and module.names.self_class(function.value):
-        cls = _submodule(module, function)
+        cls = submodule(module, function)
         if cls is not None:
             if _WITH_WEIGHTS.search(cls):
                 return True
@@ -312,7 +312,7 @@ def _is_unknown_attribute(module: ModuleFacts, function: ast.Attribute) -> bool:
     return cls is not None and function.attr not in module.names.attributes(cls)
 
 
-def _submodule(module: ModuleFacts, function: ast.expr) -> str | None:
+def submodule(module: ModuleFacts, function: ast.expr) -> str | None:
     """The class of the module that ``self.name(...)`` calls: ``Linear``."""
     if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
         return None
@@ -321,9 +321,14 @@ def _submodule(module: ModuleFacts, function: ast.expr) -> str | None:
         return None
     names = set()
     for binding in module.names.attributes(cls).get(function.attr, ()):
-        if not isinstance(binding.value, ast.Call):
+        made = binding.value
+        while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute):
+            if not isinstance(made.func.value, ast.Call):
+                break
+            made = made.func.value  # nn.Embedding(n, d).requires_grad_(False)
+        if not isinstance(made, ast.Call):
             return None
-        names.add(module.source(binding.value.func).rpartition(".")[2])
+        names.add(module.source(made.func).rpartition(".")[2])
     return names.pop() if len(names) == 1 else None
 
 

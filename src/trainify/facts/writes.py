@@ -122,7 +122,7 @@ class Root:
     """Where the storage of a name was made; ``split`` is the split that cut a piece of it off."""
 
     definition: Definition
-    split: ast.expr | None = None
+    split: ast.Call | None = None
     element: bool = False
     """Whether ``x[i]`` stands between: a piece of a tensor, or another tensor of a list."""
 

@@ -109,20 +109,27 @@ def _value(module: ModuleFacts, write: Write) -> str | None:
     name = write.name.id
     if isinstance(statement, ast.AugAssign):
         sign = _SIGNS.get(type(statement.op))
-        return f"{name} {sign} {_operand(module, statement.value)}" if sign else None
+        return f"{name} {sign} {_operand(module, statement.value, sign)}" if sign else None
     assert isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
     call = statement.value
     if not isinstance(call.func, ast.Attribute) or call.func.value is not write.target:
         return _chain(module, statement.value)
     method = call.func.attr
     if method in _SIGN_OF_METHOD and len(call.args) == 1 and not call.keywords:
-        return f"{name} {_SIGN_OF_METHOD[method]} {_operand(module, call.args[0])}"
+        sign = _SIGN_OF_METHOD[method]
+        return f"{name} {sign} {_operand(module, call.args[0], sign)}"
     return _chain(module, call)
 
 
-def _operand(module: ModuleFacts, node: ast.expr) -> str:
+def _operand(module: ModuleFacts, node: ast.expr, sign: str) -> str:
+    """The right operand of ``sign``, in brackets where it binds no tighter."""
     text = " ".join(module.source(node).split())
-    if isinstance(node, (ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda)):
+    if isinstance(node, ast.BinOp):
+        products = (ast.Mult, ast.Div, ast.MatMult)
+        if isinstance(node.op, ast.Pow) or (sign in "+-" and isinstance(node.op, products)):
+            return text
+        return f"({text})"
+    if isinstance(node, (ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda, ast.NamedExpr)):
         return f"({text})"
     return text
 

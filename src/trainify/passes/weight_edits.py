@@ -1,0 +1,115 @@
+"""TRN407: edits of a weight's values that autograd would take part in."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..facts import ModuleFacts
+from ..facts.guards import gradient_unwanted
+from ..facts.saved import is_parameter
+from ..facts.writes import callers, root_of, write_of
+from ..findings import Finding
+from . import Needle, Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+    from ..facts.module import FunctionNode
+
+RULES = (
+    Rule(
+        code="TRN407",
+        name="weight-edit-without-no-grad",
+        summary="The values of a weight are edited in place, outside of torch.no_grad().",
+        why=(
+            "A parameter is a leaf that requires grad: writing into it raises. The edit belongs "
+            "under torch.no_grad(), which only its author can say; a clone would be edited in the "
+            "weight's stead."
+        ),
+        before="""\
+import torch
+
+
+def erase(layer, column, value):
+    layer.weight[:, column] -= value
+""",
+        after="",
+    ),
+)
+_EDIT = re.compile(
+    rb"\.(?:weight|bias)"
+    rb"(?:(?:\[[^\n\]]*\])+ [-+*/]?= | [-+*/]= |(?:\[[^\n\]]*\])*\.[a-z]+(?:_[a-z]+)*_\()"
+)
+
+
+def _may_concern(data: bytes) -> bool:
+    if b"import torch" not in data and b"from torch" not in data:
+        return False
+    for word in (b".weight", b".bias"):
+        at = data.find(word)
+        while at >= 0:
+            if data[at + len(word) : at + len(word) + 1] in b"[ ." and _EDIT.match(data, at):
+                return True
+            at = data.find(word, at + 5)
+    return False
+
+
+NEEDLES: tuple[Needle, ...] = (_may_concern,)
+_LAYER = re.compile(
+    r"(?:^|[._])(?:layer|linear|lin|fc|dense|proj|[a-z]+_proj|conv|embed|embeddings?|embed_tokens|"
+    r"head|lm_head|norm|ln|bn|wte|wpe|module|classifier)_?\d*(?:\[[^\]]*\])?$"
+)
+_PREPARES = re.compile(r"init|reset|load|convert|merge|tie|prune|quanti[sz]e|from_pretrained")
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    for statement in module.statements:
+        write = write_of(statement)
+        if write is None or write.name is not None:
+            continue
+        _, path = root_of(write.target)
+        weight = path[-1] if path else None
+        if not isinstance(weight, ast.Attribute) or not _is_weight(module, weight):
+            continue
+        if any(_detaches(node) for node in path) or _is_frozen(module, statement):
+            continue
+        if gradient_unwanted(module, statement) or _called_without_grad(module, statement):
+            continue
+        text = module.source(weight)
+        yield module.finding(
+            "TRN407",
+            f"`{text}` is a weight, and a leaf that requires grad: editing it in place raises; "
+            "if the edit is meant, put it under `torch.no_grad()`.",
+            statement,
+        )
+
+
+def _is_weight(module: ModuleFacts, node: ast.Attribute) -> bool:
+    if is_parameter(module, node):
+        return True
+    if node.attr not in ("weight", "bias"):
+        return False
+    return bool(_LAYER.search(module.source(node.value)))
+
+
+def _detaches(node: ast.expr) -> bool:
+    name = node.func if isinstance(node, ast.Call) else node
+    return isinstance(name, ast.Attribute) and name.attr in ("data", "detach", "grad")
+
+
+def _is_frozen(module: ModuleFacts, statement: ast.stmt) -> bool:
+    """Whether the weight may need no gradient, or the place prepares a model."""
+    function = module.function(statement)
+    if function is None or _PREPARES.search(function.name):
+        return True
+    cls = module.method_class(function)
+    return "requires_grad" in module.source(cls or function)
+
+
+def _called_without_grad(module: ModuleFacts, statement: ast.stmt) -> bool:
+    """Whether every call of the function around, of those in the file, wants no gradient."""
+    function: FunctionNode | None = module.function(statement)
+    calls = list(callers(module, function)) if function is not None else []
+    return bool(calls) and all(gradient_unwanted(module, call) for call in calls)
