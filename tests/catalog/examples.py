@@ -381,7 +381,38 @@ def interleaved() -> dict[str, Any]:
     return _family(x=_x(2, HEADS, 3, D), cos=angles.cos(), sin=angles.sin())
 
 
+def adapters() -> dict[str, Any]:
+    x, weights, out, ids = _x(T, H), _x(3, 2, H), _x(T, 4), torch.randint(3, (T,))
+    lengths = torch.tensor([2, 1, 3])
+    return _family(
+        input=x, inputs=x, lora_weights=weights, lora_a_weights=weights, lora_b_weights=weights,
+        output=out, output_tensor=out, token_lora_mapping=ids, scaling=0.5, add_inputs=True,
+        b_seq_start_loc=lengths.cumsum(0) - lengths, seq_len_tensor=lengths,
+        lora_indices_tensor=torch.tensor([2, 0, 1]), batches=3, max_seq_length=3,
+        slice_offset=1, slice_size=2,
+    )  # fmt: skip
+
+
+def scored() -> dict[str, Any]:
+    scores = _x(T, 6).sigmoid()
+    return _family(scores=scores, scores_with_bias=scores + _x(6) / 99, n_group=3, topk_group=2,
+                   topk=2, routed_scaling_factor=2.5)  # fmt: skip
+
+
 FAMILIES = {
+    "lora_shrink": adapters,
+    "lora_expand": adapters,
+    "grouped_topk_of_scores": scored,
+    "sigmoid_topk_rows": gating,
+    "grouped_linear": lambda: {"b": _x(2, 5, H), "m_indptr": torch.tensor([0, 2, T])},
+    "timestep_embedding": lambda: {"t": _x(T), "dim": 5, "dtype": torch.float32},
+    "softmax_packed": lambda: {
+        "Logics": _x(2, T),
+        "B_Start_Loc": torch.tensor([0, 2]),
+        "max_input_len": 4,
+        "B_Seqlen": torch.tensor([2, T - 2]),
+        "Prob_Out": _x(2, T),
+    },
     "rotate_packed": styled_packed,
     "rotate_image": styled_image,
     "yarn_qk_norm_rope": yarn,
@@ -477,6 +508,43 @@ ROWS = {
     "flashinfer.mm_bf16": _one(a=_x(T, H), b=_x(H, 3)),
     "flashinfer.bmm_bf16": _one(A=_x(2, 3, 4), B=_x(2, 4, 5)),
     "flashinfer.tgv_gemm_sm100": _one(a=_x(T, H), b=_x(H, 3), bias=_x(3)),
+    "torch.ops._moe_C.topk_sigmoid": _one(bias=torch.arange(6), routed_scaling_factor=2.5),
+    "torch.ops._moe_C.grouped_topk": lambda: {
+        **scored(),
+        "renormalize": True,
+        "bias": torch.arange(6),
+        "scoring_func": 1,
+    },
+    "torch.ops.sgl_kernel.moe_fused_gate": lambda: {
+        **scored(),
+        "input": _x(T, 6),
+        "bias": torch.arange(6),
+        "apply_routed_scaling_factor_on_output": True,
+    },
+    "torch.ops.sgl_kernel.kimi_k2_moe_fused_gate": lambda: {
+        **scored(),
+        "input": _x(T, 6),
+        "bias": torch.arange(6),
+        "renormalize": True,
+        "apply_routed_scaling_factor_on_output": True,
+    },
+    "aiter.biased_grouped_topk": _one(correction_bias=torch.arange(6), need_renorm=True),
+    "aiter.grouped_topk": _one(need_renorm=True),
+    "sgl_kernel.moe_sum_reduce": _one(
+        input_tensor=_x(T, 2, 3), output_tensor=_x(T, 3), routed_scaling_factor=2.5
+    ),
+    "torch.ops.sgl_kernel.moe_sum_reduce": _one(
+        input=_x(T, 2, 3), output=_x(T, 3), routed_scaling_factor=2.5
+    ),
+    "torch_npu.npu_moe_gating_top_k_softmax": _one(k=2),
+    "torch.ops.aten.scatter.reduce": _one(
+        dim=0, index=torch.zeros(2, H, dtype=torch.long), src=_x(2, H), reduce="multiply"
+    ),
+    "torch.ops.aten._stack": lambda: {"tensors": tuple(_x(2).requires_grad_() for _ in range(2))},
+    "torch.ops.aten._logcumsumexp": _one(dim=0),
+    "torch.ops.aten._embedding_bag_forward_only": _one(
+        weight=_x(5, 3), indices=torch.tensor([0, 2, 4]), offsets=torch.tensor([0, 1])
+    ),
     "torch.ops.trtllm.flashinfer_fused_add_add_rmsnorm": _one(additional=_x(T, H)),
     "torch.ops.torch_ipex.add_rmsnorm": _one(input1=_x(T, H)),
     "torch.ops.sgl_kernel.apply_rope_pos_ids_cos_sin_cache": _one(interleave=True),

@@ -172,7 +172,11 @@ def test_equivalent_runs_and_lets_the_gradient_through(op: FusedOp) -> None:
         for name, t in arguments.items()
         if name in used and isinstance(t, torch.Tensor) and t.requires_grad
     }
-    total = sum(output.square().sum() for output in results if output is not None)
+    for name in used & set(arguments):
+        if isinstance(arguments[name], tuple):
+            lists = {f"{name}[{i}]": t for i, t in enumerate(arguments[name])}
+            leaves |= {k: t for k, t in lists.items() if isinstance(t, torch.Tensor)}
+    total = sum((output + output.square()).sum() for output in results if output is not None)
     grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     for name, grad in zip(leaves, grads, strict=True):
         assert grad is not None, f"{name} gets no gradient"

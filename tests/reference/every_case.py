@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
-from tests.reference import cases, cases_norm, cases_rope
+from tests.reference import cases, cases_matmul, cases_moe, cases_norm, cases_rope
 
-CASES = [*cases.CASES, *cases_norm.CASES, *cases_rope.CASES]
+CASES = [
+    *cases.CASES,
+    *cases_matmul.CASES,
+    *cases_moe.CASES,
+    *cases_norm.CASES,
+    *cases_rope.CASES,
+]

@@ -501,6 +501,26 @@ OPS: tuple[FusedOp, ...] = (
         "img_width, rotate_style, reuse_freqs_front_part)",
         source="op_tests/test_rope.py and aiter/ops/rope.py, aiter e4048607a535",
     ),
+    FusedOp(
+        names=("aiter.grouped_topk", "aiter.ops.topk.grouped_topk"),
+        schema="grouped_topk(Tensor gating_output, Tensor(a!) topk_weights, Tensor(b!) topk_ids, "
+        "int num_expert_group, int topk_group, bool need_renorm, bool is_softmax=True, float "
+        "routed_scaling_factor=1.0) -> ()",
+        equivalent="topk_weights, topk_ids = grouped_topk(gating_output, topk_ids.shape[-1], "
+        "need_renorm, num_expert_group, topk_group, 'softmax' if is_softmax else 'sigmoid', "
+        "routed_scaling_factor)",
+        source="aiter/ops/topk.py, aiter e4048607a535",
+    ),
+    FusedOp(
+        names=("aiter.biased_grouped_topk", "aiter.ops.topk.biased_grouped_topk"),
+        schema="biased_grouped_topk(Tensor gating_output, Tensor correction_bias, Tensor(a!) "
+        "topk_weights, Tensor(b!) topk_ids, int num_expert_group, int topk_group, bool "
+        "need_renorm, float routed_scaling_factor=1.0) -> ()",
+        equivalent="topk_weights, topk_ids = grouped_topk(gating_output, topk_ids.shape[-1], "
+        "need_renorm, num_expert_group, topk_group, 'sigmoid', routed_scaling_factor, "
+        "correction_bias)",
+        source="aiter/ops/topk.py, aiter e4048607a535",
+    ),
 )
 
 # Without an equivalent.
@@ -555,12 +575,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    aiter.grouped_topk, aiter.ops.topk.grouped_topk(gating_output, topk_weights, topk_ids,
-        num_expert_group, topk_group, need_renorm, is_softmax=True,
-        routed_scaling_factor=1.0) -> None
-    aiter.biased_grouped_topk, aiter.ops.topk.biased_grouped_topk(gating_output,
-        correction_bias, topk_weights, topk_ids, num_expert_group, topk_group, need_renorm,
-        routed_scaling_factor=1.0)
     aiter.topk_gating, aiter.ops.topk.topk_gating(topk_weights, topk_indices, gating_output,
         correction_bias=None, need_renorm=True, routed_scaling_factor=1.0,
         score_func='sqrtsoftplus') -> None

@@ -107,6 +107,46 @@ OPS: tuple[FusedOp, ...] = (
         unsupported=("dropout_p", "return_debug_mask"),
         loses=("attn_bias",),
     ),
+    FusedOp(
+        names=("torch.ops.aten.scatter.reduce",),
+        schema="reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor",
+        equivalent="torch.scatter_reduce(self, dim, index, src, 'sum' if reduce == 'add' else "
+        "'prod')",
+        source="aten/src/ATen/native/native_functions.yaml, torch 2.9",
+        family="misc",
+    ),
+    FusedOp(
+        names=("torch.ops.aten._stack",),
+        schema="_stack(Tensor[] tensors, int dim=0) -> Tensor",
+        equivalent="torch.stack(tensors, dim)",
+        source="aten/src/ATen/native/native_functions.yaml, torch 2.9",
+        family="misc",
+    ),
+    FusedOp(
+        names=("torch.ops.aten._logcumsumexp",),
+        schema="_logcumsumexp(Tensor self, int dim) -> Tensor",
+        equivalent="torch.logcumsumexp(self, dim)",
+        source="aten/src/ATen/native/native_functions.yaml, torch 2.9",
+        family="misc",
+    ),
+    FusedOp(
+        names=("torch.ops.prims.add",),
+        schema="add(Tensor self, Tensor other) -> Tensor",
+        equivalent="torch.add(self, other)",
+        source="torch/_prims/__init__.py, torch 2.9",
+        family="misc",
+    ),
+    FusedOp(
+        names=("torch.ops.aten._embedding_bag_forward_only",),
+        schema="_embedding_bag_forward_only(Tensor weight, Tensor indices, Tensor offsets, bool "
+        "scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? "
+        "per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> "
+        "(Tensor, Tensor, Tensor, Tensor)",
+        equivalent="torch.ops.aten._embedding_bag(weight, indices, offsets, scale_grad_by_freq, "
+        "mode, sparse, per_sample_weights, include_last_offset, padding_idx)",
+        source="aten/src/ATen/native/native_functions.yaml, torch 2.9",
+        family="embedding",
+    ),
 )
 
 # Without an equivalent.
@@ -137,17 +177,6 @@ OPS += opaque(
         SymInt? window_size_right=None, Tensor? seqused_k=None,
         Tensor? alibi_slopes=None) -> (Tensor output, Tensor softmax_logsumexp,
         Tensor rng_state, Tensor unused, Tensor debug_attn_mask)
-    """,
-)
-OPS += opaque(
-    "embedding",
-    OPEN,
-    _READ,
-    """
-    torch.ops.aten._embedding_bag_forward_only(Tensor weight, Tensor indices, Tensor offsets,
-        bool scale_grad_by_freq=False, int mode=0, bool sparse=False,
-        Tensor? per_sample_weights=None, bool include_last_offset=False,
-        int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
     """,
 )
 OPS += opaque(
@@ -219,12 +248,7 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    torch.ops.aten.scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *,
-        str reduce) -> Tensor
-    torch.ops.aten._stack(Tensor[] tensors, int dim=0) -> Tensor
     torch.ops.aten.copy(Tensor self, Tensor src, bool non_blocking=False) -> Tensor
-    torch.ops.aten._logcumsumexp(Tensor self, int dim) -> Tensor
-    torch.ops.prims.add(Tensor self, Tensor other) -> Tensor
     """,
 )
 OPS += opaque(

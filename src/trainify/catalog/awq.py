@@ -52,6 +52,14 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="softmax_topk(gating_output, topk, renormalize)",
         source="awq/modules/fused/moe.py",
     ),
+    FusedOp(
+        names=("awq_ext.topk_softmax",),
+        schema="topk_softmax(Tensor(a!) topk_weights, Tensor(b!) topk_indices, Tensor(c!) "
+        "token_expert_indices, Tensor gating_output) -> ()",
+        equivalent="topk_weights, topk_indices, token_expert_indices = "
+        "softmax_topk_rows(gating_output, topk_indices.shape[-1])",
+        source="awq_ext/vllm/moe_kernels.cu",
+    ),
 )
 
 # Without an equivalent.
@@ -112,7 +120,6 @@ OPS += opaque(
     """
     awq_ext.grouped_gemm_forward(in_feats, kernel, scaling_factors, zeros, topk_weights,
         sorted_token_ids, expert_ids, num_tokens_post_pad, mul_weights, split_k_iters) -> Tensor
-    awq_ext.topk_softmax(topk_weights, topk_indices, token_expert_indices, gating_output)
     awq.modules.fused.moe.apply_moe_weights(w1, w2, x, gating_output, topk,
         renormalize) -> torch.Tensor
     """,

@@ -316,6 +316,15 @@ OPS: tuple[FusedOp, ...] = (
         "scale, eps)",
         source="flashinfer/norm/__init__.py",
     ),
+    FusedOp(
+        names=("flashinfer.grouped_mm.grouped_mm_bf16", "flashinfer.grouped_mm_bf16"),
+        schema="grouped_mm_bf16(Tensor a, Tensor b, Tensor m_indptr, Tensor(a!)? out=None, "
+        "ScalarType out_dtype=torch.bfloat16, *, str backend='cudnn', int tactic=-1) -> "
+        "Tensor(a!)",
+        equivalent="grouped_linear(a, b, m_indptr, out_dtype)",
+        source="flashinfer/grouped_mm/core.py",
+        unsupported=("out",),
+    ),
 )
 
 # Without an equivalent.
@@ -554,8 +563,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    flashinfer.grouped_mm.grouped_mm_bf16, flashinfer.grouped_mm_bf16(a, b, m_indptr, out=None,
-        out_dtype=torch.bfloat16, *, backend='cudnn', tactic=-1) -> torch.Tensor
     flashinfer.grouped_mm.grouped_mm_fp8, flashinfer.grouped_mm_fp8(a, b, m_indptr, alpha=None,
         out=None, out_dtype=torch.bfloat16, *, backend='cudnn', tactic=-1) -> torch.Tensor
     flashinfer.grouped_mm.grouped_mm_mxfp8, flashinfer.grouped_mm_mxfp8(a, b, a_descale,

@@ -87,6 +87,56 @@ OPS: tuple[FusedOp, ...] = (
             "softcap",
         ),
     ),
+    FusedOp(
+        names=("intel_extension_for_pytorch.llm.functional.bgmv_shrink",),
+        schema="bgmv_shrink(Tensor input, Tensor lora_weights, Tensor(a!) output, Tensor "
+        "token_lora_mapping, float scaling) -> ()",
+        equivalent="output = lora_shrink(input, lora_weights, output, token_lora_mapping, scaling)",
+        source="csrc/cpu/aten/kernels/PunicaKrnl.cpp, intel_extension_for_pytorch 2.6",
+    ),
+    FusedOp(
+        names=("intel_extension_for_pytorch.llm.functional.bgmv_expand",),
+        schema="bgmv_expand(Tensor input, Tensor lora_weights, Tensor(a!) output, Tensor "
+        "token_lora_mapping, bool add_inputs) -> ()",
+        equivalent="output = lora_expand(input, lora_weights, output, token_lora_mapping, 0, "
+        "add_inputs)",
+        source="csrc/cpu/aten/kernels/PunicaKrnl.cpp, intel_extension_for_pytorch 2.6",
+    ),
+    FusedOp(
+        names=("intel_extension_for_pytorch.llm.functional.bgmv_expand_slice",),
+        schema="bgmv_expand_slice(Tensor input, Tensor lora_weights, Tensor(a!) output, Tensor "
+        "token_lora_mapping, int slice_offset, int slice_size, bool add_inputs) -> ()",
+        equivalent="output = lora_expand(input, lora_weights, output, token_lora_mapping, "
+        "slice_offset, add_inputs)",
+        source="csrc/cpu/aten/kernels/PunicaKrnl.cpp, intel_extension_for_pytorch 2.6",
+    ),
+    FusedOp(
+        names=("intel_extension_for_pytorch.llm.functional.sgmv_shrink",),
+        schema="sgmv_shrink(Tensor inputs, Tensor lora_a_weights, Tensor(a!) output_tensor, "
+        "Tensor b_seq_start_loc, Tensor seq_len_tensor, Tensor lora_indices_tensor, int batches, "
+        "int max_seq_length, float scaling) -> ()",
+        equivalent="output_tensor = lora_shrink(inputs, lora_a_weights, output_tensor, "
+        "lora_indices_tensor.repeat_interleave(seq_len_tensor), scaling)",
+        source="csrc/cpu/aten/kernels/PunicaKrnl.cpp, intel_extension_for_pytorch 2.6",
+    ),
+    FusedOp(
+        names=("intel_extension_for_pytorch.llm.functional.sgmv_expand",),
+        schema="sgmv_expand(Tensor inputs, Tensor lora_b_weights, Tensor(a!) output_tensor, "
+        "Tensor b_seq_start_loc, Tensor seq_len_tensor, Tensor lora_indices_tensor, int batches, "
+        "int max_seq_length, bool add_inputs=False) -> ()",
+        equivalent="output_tensor = lora_expand(inputs, lora_b_weights, output_tensor, "
+        "lora_indices_tensor.repeat_interleave(seq_len_tensor), 0, add_inputs)",
+        source="csrc/cpu/aten/kernels/PunicaKrnl.cpp, intel_extension_for_pytorch 2.6",
+    ),
+    FusedOp(
+        names=("intel_extension_for_pytorch.llm.functional.sgmv_expand_slice",),
+        schema="sgmv_expand_slice(Tensor inputs, Tensor lora_b_weights, Tensor(a!) output_tensor, "
+        "Tensor b_seq_start_loc, Tensor seq_len_tensor, Tensor lora_indices_tensor, int batches, "
+        "int max_seq_length, int slice_offset, int slice_size, bool add_inputs=False) -> ()",
+        equivalent="output_tensor = lora_expand(inputs, lora_b_weights, output_tensor, "
+        "lora_indices_tensor.repeat_interleave(seq_len_tensor), slice_offset, add_inputs)",
+        source="csrc/cpu/aten/kernels/PunicaKrnl.cpp, intel_extension_for_pytorch 2.6",
+    ),
 )
 
 # Without an equivalent.
@@ -129,28 +179,6 @@ OPS += opaque(
     """
     intel_extension_for_pytorch.llm.modules.PagedAttention.reshape_and_cache(key, value,
         key_cache, value_cache, slot_mapping, kv_cache_dtype='auto', k_scale=1.0, v_scale=1.0)
-    """,
-)
-OPS += opaque(
-    "lora",
-    OPEN,
-    _READ,
-    """
-    intel_extension_for_pytorch.llm.functional.bgmv_shrink(input, lora_weights, output,
-        token_lora_mapping, scaling)
-    intel_extension_for_pytorch.llm.functional.bgmv_expand(input, lora_weights, output,
-        token_lora_mapping, add_inputs)
-    intel_extension_for_pytorch.llm.functional.bgmv_expand_slice(input, lora_weights, output,
-        token_lora_mapping, slice_offset, slice_size, add_inputs)
-    intel_extension_for_pytorch.llm.functional.sgmv_shrink(inputs, lora_a_weights,
-        output_tensor, b_seq_start_loc, seq_len_tensor, lora_indices_tensor, batches,
-        max_seq_length, scaling)
-    intel_extension_for_pytorch.llm.functional.sgmv_expand(inputs, lora_b_weights,
-        output_tensor, b_seq_start_loc, seq_len_tensor, lora_indices_tensor, batches,
-        max_seq_length, add_inputs=False)
-    intel_extension_for_pytorch.llm.functional.sgmv_expand_slice(inputs, lora_b_weights,
-        output_tensor, b_seq_start_loc, seq_len_tensor, lora_indices_tensor, batches,
-        max_seq_length, slice_offset, slice_size, add_inputs=False)
     """,
 )
 OPS += opaque(

@@ -145,6 +145,24 @@ OPS: tuple[FusedOp, ...] = (
         source="lightllm/models/vit/triton_kernel/gelu_vit.py",
         family="activation",
     ),
+    FusedOp(
+        names=("lightllm.common.fused_moe.grouped_topk.triton_grouped_topk",),
+        schema="triton_grouped_topk(Tensor hidden_states, Tensor gating_output, Tensor? "
+        "correction_bias, int topk, bool renormalize, int num_expert_group=0, int topk_group=0, "
+        "str scoring_func='softmax', int group_score_used_topk_num=2) -> (Tensor, Tensor)",
+        equivalent="grouped_topk(gating_output, topk, renormalize, num_expert_group, topk_group, "
+        "scoring_func, 1.0, correction_bias, group_score_used_topk_num)",
+        source="lightllm/common/fused_moe/grouped_topk.py",
+    ),
+    FusedOp(
+        names=(
+            "lightllm.models.llama.triton_kernel.token_attention_nopad_softmax.token_softmax_fwd",
+        ),
+        schema="token_softmax_fwd(Tensor Logics, Tensor B_Start_Loc, Tensor B_Seqlen, Tensor(a!) "
+        "Prob_Out, int max_input_len) -> ()",
+        equivalent="Prob_Out = softmax_packed(Logics, B_Start_Loc, B_Seqlen)",
+        source="lightllm/models/llama/triton_kernel/token_attention_nopad_softmax.py",
+    ),
 )
 
 # Without an equivalent.
@@ -224,16 +242,6 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "moe",
-    OPEN,
-    _READ,
-    """
-    lightllm.common.fused_moe.grouped_topk.triton_grouped_topk(hidden_states, gating_output,
-        correction_bias, topk, renormalize, num_expert_group=0, topk_group=0,
-        scoring_func='softmax', group_score_used_topk_num=2)
-    """,
-)
-OPS += opaque(
     "sampling",
     FILTER,
     _READ,
@@ -241,14 +249,5 @@ OPS += opaque(
     lightllm.common.basemodel.triton_kernel.apply_penalty.apply_penalty(Logits, b_req_idx,
         b_length_penalty_param, b_mask_eos_reqs, p_token_ids, p_token_counts, p_cumsum_seq_len,
         eos_ids, sampling_params_manager)
-    """,
-)
-OPS += opaque(
-    "softmax",
-    OPEN,
-    _READ,
-    """
-    lightllm.models.llama.triton_kernel.token_attention_nopad_softmax.token_softmax_fwd(Logics,
-        B_Start_Loc, B_Seqlen, Prob_Out, max_input_len)
     """,
 )

@@ -402,6 +402,56 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="q_output = norm_and_rotate_tail(q_input, freqs_cis, positions, eps)",
         source="dsv4 main_norm_rope.cuh, sglang-kernel 0.4.10",
     ),
+    FusedOp(
+        names=("torch.ops.sgl_kernel.moe_fused_gate",),
+        schema="moe_fused_gate(Tensor input, Tensor bias, int num_expert_group, int topk_group, "
+        "int topk, int num_fused_shared_experts=0, float routed_scaling_factor=1.0, bool "
+        "apply_routed_scaling_factor_on_output=False) -> (Tensor, Tensor)",
+        equivalent="grouped_topk(input, topk, True, num_expert_group, topk_group, 'sigmoid', "
+        "routed_scaling_factor if apply_routed_scaling_factor_on_output else 1.0, bias)",
+        source="sgl-kernel/csrc/moe/moe_fused_gate.cu, sgl-kernel 0.3.21",
+        unsupported=("num_fused_shared_experts",),
+    ),
+    FusedOp(
+        names=("torch.ops.sgl_kernel.kimi_k2_moe_fused_gate",),
+        schema="kimi_k2_moe_fused_gate(Tensor input, Tensor bias, int topk, bool renormalize, "
+        "float routed_scaling_factor, bool apply_routed_scaling_factor_on_output) -> (Tensor, "
+        "Tensor)",
+        equivalent="grouped_topk(input, topk, renormalize, 1, 1, 'sigmoid', routed_scaling_factor "
+        "if apply_routed_scaling_factor_on_output else 1.0, bias)",
+        source="sgl-kernel/csrc/moe/moe_fused_gate.cu, sgl-kernel 0.3.21",
+    ),
+    FusedOp(
+        names=("sgl_kernel.moe_sum_reduce",),
+        schema="moe_sum_reduce(Tensor input_tensor, Tensor(a!) output_tensor, float "
+        "routed_scaling_factor=0) -> ()",
+        equivalent="output_tensor = (input_tensor.float().sum(1) * "
+        "routed_scaling_factor).to(input_tensor.dtype)",
+        source="sgl-kernel/csrc/moe/moe_sum_reduce.cu, sgl-kernel 0.3.21",
+        family="moe",
+    ),
+    FusedOp(
+        names=("torch.ops.sgl_kernel.moe_sum_reduce",),
+        schema="moe_sum_reduce(Tensor input, Tensor(a!) output, float routed_scaling_factor) -> ()",
+        equivalent="output = (input.float().sum(1) * routed_scaling_factor).to(input.dtype)",
+        source="sgl-kernel/csrc/moe/moe_sum_reduce.cu, sgl-kernel 0.3.21",
+        family="moe",
+    ),
+    FusedOp(
+        names=("sgl_kernel.timestep_embedding",),
+        schema="timestep_embedding(Tensor t, int dim, bool flip_sin_to_cos=False, float "
+        "downscale_freq_shift=0.0, float scale=1, float max_period=10000, ScalarType "
+        "dtype=torch.float32) -> Tensor",
+        equivalent="timestep_embedding(t, dim, flip_sin_to_cos, downscale_freq_shift, scale, "
+        "max_period, dtype)",
+        source="sgl_kernel/elementwise.py, sglang-kernel 0.4.10",
+    ),
+    FusedOp(
+        names=("sgl_kernel.hadamard_transform",),
+        schema="hadamard_transform(Tensor x, float scale=1.0) -> Tensor",
+        equivalent="hadamard_transform(x, scale)",
+        source="sgl_kernel/hadamard.py, sglang-kernel 0.4.10",
+    ),
 )
 
 # Without an equivalent.
@@ -464,8 +514,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    sgl_kernel.timestep_embedding(t, dim, flip_sin_to_cos=False, downscale_freq_shift=0.0,
-        scale=1, max_period=10000, dtype=torch.float32)
     torch.ops.sgl_kernel.timestep_embedding(Tensor input, Tensor output, int dim,
         bool flip_sin_to_cos, float downscale_freq_shift, float scale, int max_period) -> Tensor
     """,
@@ -542,9 +590,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    sgl_kernel.moe_sum_reduce(input_tensor, output_tensor, routed_scaling_factor=0)
-    torch.ops.sgl_kernel.moe_sum_reduce(Tensor input, Tensor output,
-        float routed_scaling_factor) -> ()
     sgl_kernel.apply_shuffle_mul_sum(input, output, permutation, factors)
     torch.ops.sgl_kernel.apply_shuffle_mul_sum(Tensor input, Tensor output, Tensor permutation,
         Tensor? factors) -> ()
@@ -568,12 +613,6 @@ OPS += opaque(
         Tensor! topk_weights, int moe_block_size, int top_k, bool mul_topk_weights, bool is_ep,
         int b_q_type_id, int size_m, int size_n, int size_k, bool is_k_full,
         bool use_atomic_add, bool use_fp32_reduce, bool is_zp_float) -> Tensor
-    torch.ops.sgl_kernel.moe_fused_gate(Tensor input, Tensor bias, int num_expert_group,
-        int topk_group, int topk, int num_fused_shared_experts, float routed_scaling_factor,
-        bool apply_routed_scaling_factor_on_output) -> (Tensor[])
-    torch.ops.sgl_kernel.kimi_k2_moe_fused_gate(Tensor input, Tensor bias, int topk,
-        bool renormalize, float routed_scaling_factor,
-        bool apply_routed_scaling_factor_on_output) -> (Tensor[])
     """,
 )
 OPS += opaque(
@@ -612,14 +651,6 @@ OPS += opaque(
     sgl_kernel.sgl_per_tensor_quant_fp8(input, output_q, output_s, is_static) -> None
     torch.ops.sgl_kernel.sgl_per_tensor_quant_fp8(Tensor input, Tensor! output_q,
         Tensor! output_s, bool is_static) -> ()
-    """,
-)
-OPS += opaque(
-    "quantize",
-    OPEN,
-    _READ,
-    """
-    sgl_kernel.hadamard_transform(x, scale=1.0) -> torch.Tensor
     """,
 )
 OPS += opaque(

@@ -101,6 +101,14 @@ OPS: tuple[FusedOp, ...] = (
         source="tensorrt_llm/_torch/custom_ops/flashinfer_custom_ops.py and its test of bitwise "
         "equality",
     ),
+    FusedOp(
+        names=("torch.ops.trtllm.noaux_tc_op",),
+        schema="noaux_tc_op(Tensor scores, Tensor scores_with_bias, int n_group, int topk_group, "
+        "int topk, float routed_scaling_factor) -> (Tensor, Tensor)",
+        equivalent="grouped_topk_of_scores(scores, scores_with_bias, topk, True, n_group, "
+        "topk_group, routed_scaling_factor)",
+        source="cpp/tensorrt_llm/kernels/noAuxTcKernels.cu",
+    ),
 )
 
 # Without an equivalent.
@@ -162,8 +170,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    torch.ops.trtllm.noaux_tc_op(scores, scores_with_bias, n_group, topk_group, topk,
-        routed_scaling_factor) -> (values, indices)
     torch.ops.trtllm.moe_permute(input, input_sf, tile_idx_to_mn_limit,
         permuted_idx_to_expanded_idx, num_non_exiting_tiles, tile_tokens_dim, top_k) -> (out,
         sf)

@@ -56,6 +56,17 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="rotate_interleaved_to_halves(x, cos, sin)",
         source="op_plugin's documentation of npu_interleave_rope",
     ),
+    FusedOp(
+        names=(
+            "torch_npu.npu_moe_gating_top_k_softmax",
+            "torch.ops.npu.npu_moe_gating_top_k_softmax",
+        ),
+        schema="npu_moe_gating_top_k_softmax(Tensor x, Tensor? finished=None, int k=1) -> "
+        "(Tensor, Tensor, Tensor)",
+        equivalent="softmax_topk_rows(x, k, False, x.dtype)",
+        source="op_plugin's documentation of npu_moe_gating_top_k_softmax",
+        unsupported=("finished",),
+    ),
 )
 
 # Without an equivalent.
@@ -174,8 +185,6 @@ OPS += opaque(
         int? group_list_type=0, int? act_type=0, int[]? tuning_config=None,
         int? output_dtype=None, int? x_dtype=None, int? weight_dtype=None,
         int? scale_dtype=None, int? per_token_scale_dtype=None) -> Tensor[]
-    torch_npu.npu_moe_gating_top_k_softmax, torch.ops.npu.npu_moe_gating_top_k_softmax(Tensor x,
-        Tensor? finished=None, int k=1) -> (Tensor, Tensor, Tensor)
     """,
 )
 OPS += opaque(

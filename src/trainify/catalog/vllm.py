@@ -727,6 +727,26 @@ OPS: tuple[FusedOp, ...] = (
             "custom_routing_function",
         ),
     ),
+    FusedOp(
+        names=("torch.ops._moe_C.topk_sigmoid", "vllm._custom_ops.topk_sigmoid"),
+        schema="topk_sigmoid(Tensor(a!) topk_weights, Tensor(b!) topk_indices, Tensor(c!) "
+        "token_expert_indices, Tensor gating_output, bool renormalize=False, Tensor? bias=None, "
+        "float routed_scaling_factor=1.0, Tensor? is_padding=None) -> ()",
+        equivalent="topk_weights, topk_indices, token_expert_indices = "
+        "sigmoid_topk_rows(gating_output, topk_indices.shape[-1], renormalize, bias, "
+        "routed_scaling_factor)",
+        source="csrc/moe/torch_bindings.cpp, vllm 0.33.0",
+        unsupported=("is_padding",),
+    ),
+    FusedOp(
+        names=("torch.ops._moe_C.grouped_topk", "vllm._custom_ops.grouped_topk"),
+        schema="grouped_topk(Tensor scores, int n_group, int topk_group, int topk, bool "
+        "renormalize, float routed_scaling_factor, Tensor bias, int scoring_func=0) -> (Tensor, "
+        "Tensor)",
+        equivalent="grouped_topk(scores, topk, renormalize, n_group, topk_group, ('scores', "
+        "'sigmoid')[scoring_func], routed_scaling_factor, bias)",
+        source="csrc/moe/grouped_topk_kernels.cu, vllm 0.33.0",
+    ),
 )
 
 # Without an equivalent.
@@ -936,12 +956,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    torch.ops._moe_C.topk_sigmoid, vllm._custom_ops.topk_sigmoid(Tensor! topk_weights,
-        Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output,
-        bool renormalize, Tensor? bias, float routed_scaling_factor, Tensor? is_padding) -> ()
-    torch.ops._moe_C.grouped_topk, vllm._custom_ops.grouped_topk(Tensor scores, int n_group,
-        int topk_group, int topk, bool renormalize, float routed_scaling_factor, Tensor bias,
-        int scoring_func) -> (Tensor, Tensor)
     torch.ops._moe_C.moe_wna16_gemm, vllm._custom_ops.moe_wna16_gemm(Tensor input,
         Tensor! output, Tensor b_qweight, Tensor b_scales, Tensor? b_qzeros,
         Tensor? topk_weights, Tensor sorted_token_ids, Tensor expert_ids,

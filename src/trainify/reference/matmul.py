@@ -46,6 +46,22 @@ def block_scaled_mm(
     return ((a.float() * scale_a) @ (b.float() * scale_b).t()).to(out_dtype)
 
 
+def hadamard_transform(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    """x [..., D] times the Hadamard matrix (Sylvester's), times a scale; in float32, rounded once.
+
+    D is filled up with zeros to a power of two, and as much of the result is dropped.
+    """
+    size = x.shape[-1]
+    width = 2 ** (size - 1).bit_length()
+    out = torch.cat((x.float(), x.float().new_zeros(*x.shape[:-1], width - size)), dim=-1)
+    half = 1
+    while half < width:
+        a, b = out.unflatten(-1, (-1, 2, half)).unbind(-2)
+        out = torch.stack((a + b, a - b), dim=-2).flatten(-3)
+        half = 2 * half
+    return (out[..., :size] * scale).to(x.dtype)
+
+
 def awq_weight(qweight: torch.Tensor, scales: torch.Tensor, qzeros: torch.Tensor) -> torch.Tensor:
     """AWQ's 4-bit weight [K, N]: (code - zero) * scale.
 

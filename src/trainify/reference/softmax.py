@@ -29,3 +29,17 @@ def softmax_temperature(
     if isinstance(temperature, torch.Tensor):
         temperature = temperature.unsqueeze(-1)
     return torch.softmax(logits.float() / temperature, dim=-1)
+
+
+def softmax_packed(
+    logits: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor
+) -> torch.Tensor:
+    """Softmax of logits [heads, N] over each stretch starts[i]:starts[i] + lengths[i] of a row.
+
+    In float32, rounded once; what lies in no stretch becomes 0.
+    """
+    columns = torch.arange(logits.shape[-1], device=logits.device)
+    starts, ends = starts.unsqueeze(-1), (starts + lengths).unsqueeze(-1)
+    inside = (columns >= starts) & (columns < ends)
+    rows = logits.float().unsqueeze(1).masked_fill(~inside, -torch.inf)
+    return torch.softmax(rows, dim=-1).sum(1).to(logits.dtype)
