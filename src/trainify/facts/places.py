@@ -91,7 +91,7 @@ def _made_by(data: bytes, at: int, name: bytes, makers: tuple[bytes, ...]) -> bo
         line = data.rfind(b"\n", 0, bound) + 1
         equals = data.find(b"=", bound, bound + 60)
         if equals >= 0 and not data[line:bound].strip(b" \t\r\n(,_" + _LETTERS):
-            end = data.find(b"\n", equals)
+            end = data.find(b"\n", equals) + 1
             if any(data.find(maker, equals, end) >= 0 for maker in makers):
                 return True
             if not data.startswith(name, equals + 2):  # x = x.view(...) is what x was before
