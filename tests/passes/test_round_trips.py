@@ -152,7 +152,7 @@ def test_the_message_names_what_does_not_learn() -> None:
     ],
 )
 def test_what_is_right_stays(body: str) -> None:
-    stays(net(body))
+    stays(net(body), select=("TRN3",))
 
 
 def test_a_weight_that_another_method_uses_stays() -> None:
@@ -193,6 +193,13 @@ def train(body: str, loss: str = "return (pred - y).abs().mean()") -> str:
 )
 def test_a_loss_that_is_a_constant(before: str, after: str) -> None:
     becomes(train(before), train(after), unsafe=True)
+
+
+def test_a_loss_function_that_makes_a_leaf() -> None:
+    """The loss requires a gradient then, and nothing that it was computed from gets one."""
+    before = "return torch.tensor((pred - y).abs().mean(), requires_grad=True)"
+    call = "loss = smooth(model(x), y)"
+    assert [f.rule for f in findings(train(call, before))] == ["TRN302"]
 
 
 def test_a_loss_function_that_gives_a_constant() -> None:

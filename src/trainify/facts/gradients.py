@@ -26,7 +26,7 @@ _NUMBER = Carried(plain=True)
 _TENSOR = Carried()
 _UNKNOWN = Carried(known=False)
 _MAX_DEPTH = 3
-_MAX_STEPS = 2000
+_MAX_STEPS = 800
 """Expressions looked at for one question; what is not done by then is not understood."""
 
 _PASSED_ON = frozenset(
@@ -70,6 +70,12 @@ MAKES_TENSOR = (
     *("torch.tensor", "torch.as_tensor", "torch.asarray", "torch.from_numpy", "torch.FloatTensor"),
     *("torch.Tensor", "torch.DoubleTensor", "torch.autograd.Variable", "torch.autograd.variable"),
 )
+_PARAMETER = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
+_LOSS = re.compile(r"torch\.nn\.(functional\.\w+|[A-Z]\w*Loss$|modules\.loss\.\w+)")
+_LOSS_NAME = re.compile(r"(_loss|_entropy|_with_logits|kl_div)$")
+_LABEL = re.compile(r"(^|_)(y|labels?|targets?|gt|truth)(_|$)", re.IGNORECASE)
+_PLAIN_MODULE = re.compile(r"torch\.nn\.(modules\.\w+\.)?(?!\w*Loss$)[A-Z]\w*$")
+_CUTS = frozenset({"detach", "item", "tolist", "numpy", "float", "from_numpy"})
 _SHARES = ("torch.as_tensor", "torch.asarray", "torch.autograd.Variable")
 """Given a tensor, these hand on its gradient."""
 
@@ -376,8 +382,7 @@ class Gradients:
         values = self._assigned(cls, name)
         if values and self._trainable(cls):
             if all(
-                isinstance(value, ast.Call)
-                and self.module.is_name(value.func, "torch.nn.Parameter")
+                isinstance(value, ast.Call) and self.module.is_name(value.func, *_PARAMETER)
                 for value in values
             ):
                 return Carried(frozenset({f"{cls.name}.{name}"}), sure=True)
@@ -407,7 +412,7 @@ class Gradients:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             cls = self.module.names.self_class(node.value)
             if cls is None or not self._trainable(cls):
-                return None
+                return self._trained(node.attr) if cls is not None else None
             return self._made(f"{cls.name}.{node.attr}", self._assigned(cls, node.attr))
         if not isinstance(node, ast.Name):
             return None
@@ -415,20 +420,20 @@ class Gradients:
             bound = scope[node.id]
             return bound if isinstance(bound, Network) else None
         if not self._is_local(node.id):
-            return self._global(node)
+            return self._global(node) or self._trained(node.id)
         definition = self.flow.only_definition(node.id, at)
         if definition is None:
             return None
         statement = definition.statement
         if statement is None:
-            return self._trained_argument(node)
+            return self._trained(node.id)
         if isinstance(statement, (ast.For, ast.AsyncFor)):
             inner = self._bound(statement.target, statement.iter, statement, {}).get(node.id)
             return inner if isinstance(inner, Network) else None
         if definition.value is None or definition.index is not None:
             return None
         if isinstance(definition.value, ast.Call):
-            return self._made(node.id, [definition.value])
+            return self._made(node.id, [definition.value]) or self._trained(node.id)
         return self.network(definition.value, statement)
 
     def _global(self, node: ast.Name) -> Network | None:
@@ -437,14 +442,16 @@ class Gradients:
         values = [b.value for b in bindings if b.value is not None]
         return self._made(node.id, values) if len(values) == len(bindings) else None
 
-    def _trained_argument(self, node: ast.Name) -> Network | None:
+    def _trained(self, name: str) -> Network | None:
         """``model`` in a function that calls ``backward`` on what it computes with it."""
-        if not _MODEL_NAME.search(node.id) or isinstance(self.function, ast.Module):
-            return None
-        for inner in ast.walk(self.function):
-            if isinstance(inner, ast.Attribute) and inner.attr == "backward":
-                return Network(node.id, ())
-        return None
+        return Network(name, ()) if self._trains and _MODEL_NAME.search(name) else None
+
+    @cached_property
+    def _trains(self) -> bool:
+        return ".backward(" in self.module.text and any(
+            isinstance(node, ast.Attribute) and node.attr == "backward"
+            for node in ast.walk(self.function)
+        )
 
     def _made(self, key: str, values: Sequence[ast.expr]) -> Network | None:
         calls: list[ast.Call] = []
@@ -492,12 +499,22 @@ class Gradients:
         network = self.network(node.func, at, scope)
         if network is not None:
             inputs = [self.value(a, at, scope) for a in _arguments(node)]
-            own = Carried(frozenset({network.key}), sure=self._gives_tensors(network))
-            return together([own, *inputs])
+            weights = Carried(frozenset({network.key}), sure=self._gives_tensors(network))
+            return together([weights, *inputs])
         if isinstance(node.func, ast.Attribute):
             method = self._method(node.func)
             if method is not None:
                 return self._inlined(method, node, at, scope, None)
+        if isinstance(node.func, ast.Name):
+            own = self.module.names.self_class(node.func)
+            forward = _method_of(own, "forward") if own is not None else None
+            if forward is not None:
+                return self._inlined(forward, node, at, scope, None)
+        maker = self._maker(node.func, at)
+        if maker is not None:
+            called = self._call_of_module(maker, node, at, scope)
+            if called is not None:
+                return called
         if isinstance(node.func, (ast.Name, ast.Attribute)):
             names = {t.name for t in self.module.resolve(node.func)}
             torch = next((n for n in names if n.startswith("torch.")), None)
@@ -514,6 +531,71 @@ class Gradients:
         if isinstance(node.func, ast.Attribute):
             return self._method_of_tensor(node.func, node, at, scope)
         return self._opaque(node, at, scope)
+
+    def _maker(self, node: ast.expr, at: ast.stmt) -> ast.Call | None:
+        """The one call that makes what a name or an attribute of ``self`` stands for."""
+        values: list[ast.expr] = []
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            cls = self.module.names.self_class(node.value)
+            values = self._assigned(cls, node.attr) if cls is not None else []
+        elif isinstance(node, ast.Name) and self._is_local(node.id):
+            definition = self.flow.only_definition(node.id, at)
+            if definition is not None and definition.value is not None:
+                values = [definition.value] if definition.index is None else []
+        elif isinstance(node, ast.Name):
+            bindings = self.module.names.bindings(self.module.tree).get(node.id, [])
+            values = [b.value for b in bindings if b.value is not None and len(bindings) == 1]
+        made = node if isinstance(node, ast.Call) else values[0] if len(values) == 1 else None
+        return made if isinstance(made, ast.Call) else None
+
+    def _call_of_module(
+        self,
+        maker: ast.Call,
+        node: ast.Call,
+        at: ast.stmt,
+        scope: Mapping[str, Carried | Network],
+    ) -> Carried | None:
+        """What a module without weights gives: an activation, a loss, one of this file."""
+        cls = local_class(self.module, maker.func)
+        if cls is not None:
+            forward = _method_of(cls, "forward")
+            return self._inlined(forward, node, at, scope, None) if forward is not None else None
+        names = [t.name for t in self.module.resolve(maker.func)]
+        values = [self.value(a, at, scope) for a in _arguments(node)]
+        if values and any(_LOSS.match(name) for name in names):
+            return self._loss(node, values, at)
+        if values and any(_PLAIN_MODULE.match(name) for name in names):
+            if not any(isinstance(n, ast.Call) for a in _arguments(maker) for n in ast.walk(a)):
+                return replace(values[0], plain=False)
+        return None
+
+    def _loss(self, node: ast.Call, values: Sequence[Carried], at: ast.stmt) -> Carried:
+        """What a loss of predictions and labels carries."""
+        if len(node.args) == 2 and self._is_label(node.args[1], at):
+            sure = frozenset(cut for cut in values[0].cuts if cut.sure)
+            if sure or not values[0].nothing:
+                return replace(together([values[0], *values[2:]]), cuts=sure, plain=False)
+        return replace(together(values), plain=False)
+
+    def _is_label(self, node: ast.expr, at: ast.stmt) -> bool:
+        """``y``, ``labels``: handed in, or from a loop over data."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            return node.func.attr in _PASSED_ON and self._is_label(node.func.value, at)
+        if not isinstance(node, ast.Name) or not _LABEL.search(node.id):
+            return False
+        if not self._is_local(node.id):
+            return False
+        return all(
+            d.is_parameter
+            or isinstance(d.statement, (ast.For, ast.AsyncFor))
+            or (
+                isinstance(d.value, ast.Call)
+                and isinstance(d.value.func, ast.Attribute)
+                and d.value.func.attr in ("to", "cuda", "long", "float")
+                and isinstance(d.value.func.value, ast.Name)
+            )
+            for d in self.flow.reaching(node.id, at)
+        )
 
     def _opaque(
         self, node: ast.Call, at: ast.stmt, scope: Mapping[str, Carried | Network]
@@ -665,6 +747,8 @@ class Gradients:
             return self._cut(node, values[0], "detach")
         if last in _PASSED_ON and values:
             return replace(values[0], plain=False)
+        if _LOSS_NAME.search(last) and values and name.startswith("torch.nn.functional."):
+            return self._loss(node, values, at)
         if last in _COMBINED and values:
             return replace(together(values), plain=False)
         if last in _WITH_INDICES and len(values) == 1:
@@ -692,7 +776,7 @@ class Gradients:
         elif not made.known:
             cuts |= {Cut(node, "tensor", frozenset(), False)}
         leaf = any(k.arg == "requires_grad" for k in node.keywords)
-        return Carried(known=not leaf, cuts=frozenset(cuts))
+        return Carried(known=sure or not leaf, cuts=frozenset(cuts))
 
     def _numpy(
         self, last: str, node: ast.Call, at: ast.stmt, scope: Mapping[str, Carried | Network]
@@ -779,6 +863,16 @@ def _method_of(cls: ast.ClassDef, name: str) -> FunctionNode | None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
             return node
     return None
+
+
+def may_cut(node: ast.expr) -> bool:
+    """Whether an expression looks like a cut: ``x.detach()``, ``x.data``, ``torch.tensor(x)``."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "data"
+    if not isinstance(node, ast.Call):
+        return False
+    name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
+    return name in _CUTS or str(name).endswith(("ensor", "ariable", "asarray"))
 
 
 def _arguments(call: ast.Call) -> list[ast.expr]:

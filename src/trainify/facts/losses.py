@@ -8,12 +8,26 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .carried import Cut, together
-from .gradients import MAKES_TENSOR, Gradients
+from .gradients import MAKES_TENSOR, Gradients, may_cut
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
 
 _INITIALIZES = re.compile(r"init|reset_parameters|extra_repr")
+
+
+_RESULTS = frozenset({"forward", "training_step"})
+"""Methods whose result is trained through; the second is Lightning's."""
+
+_TRAINS_ITSELF = re.compile(r"backward\(|automatic_optimization")
+
+
+def results(module: ModuleFacts) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef]]:
+    """The methods whose result is trained through, of classes that do not train themselves."""
+    for cls in module.classes:
+        found = [f for f in cls.body if isinstance(f, ast.FunctionDef) and f.name in _RESULTS]
+        if found and not _TRAINS_ITSELF.search(module.source(cls)):
+            yield from ((cls, function) for function in found)
 
 
 def lost(gradients: Gradients) -> list[tuple[Cut, frozenset[str]]]:
@@ -75,13 +89,37 @@ class CutNames:
     def __init__(self, module: ModuleFacts, cuts: re.Pattern[str]) -> None:
         self._module = module
         self._lines = [module.position(found.start())[0] for found in cuts.finditer(module.text)]
-        names = {f.name for f in module.functions if self._inside(f)} - {"forward"}
+        names = {f.name for f in module.functions if self._inside(f)}
+        self.in_a_module = "forward" in names
+        """Whether a module has a cut, which may hide behind any call of an object."""
+        names -= _RESULTS
         self._calls = re.compile(rf"\b(?:{'|'.join(sorted(names))})\(") if names else None
 
     def concern(self, function: FunctionNode | ast.Module) -> bool:
         """Whether a function has a cut, or calls a function of this file that has one."""
         if isinstance(function, ast.Module) or self._inside(function):
             return True
+        return self._calls_one(function)
+
+    def surely(self, gradients: Gradients) -> bool:
+        """Whether a cut of a function, looked at by itself, may take a gradient.
+
+        That is asked first, because following all that a long function returns takes long.
+        """
+        function = gradients.function
+        if isinstance(function, ast.Module) or self._calls_one(function):
+            return True
+        for node in ast.walk(function):
+            if isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)):
+                if any(node.lineno <= line <= (node.end_lineno or 0) for line in self._lines):
+                    return True
+            elif isinstance(node, ast.expr) and may_cut(node):
+                value = gradients.value(node, self._module.statement(node))
+                if any(cut.node is node and cut.sure for cut in value.cuts):
+                    return True
+        return False
+
+    def _calls_one(self, function: FunctionNode) -> bool:
         return self._calls is not None and bool(self._calls.search(self._module.source(function)))
 
     def _inside(self, function: FunctionNode) -> bool:
@@ -97,7 +135,7 @@ def losses_without_gradient(module: ModuleFacts, names: CutNames) -> Iterator[tu
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
             continue
         function = module.function(call) or module.tree
-        if not names.concern(function):
+        if not names.in_a_module and not names.concern(function):
             continue
         gradients = Gradients(module, function)
         loss = gradients.value(call.func.value, module.statement(call))

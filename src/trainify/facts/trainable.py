@@ -33,7 +33,9 @@ _NN_WEIGHTS = re.compile(
 )
 _NN_CONTAINER = re.compile(r"torch\.nn\.(Sequential|ModuleList|ModuleDict)$")
 _NOT_FROM_SCRATCH = re.compile(
-    r"requires_grad|pretrained|load_state_dict|torch\.load|freez|frozen|\.eval\(\)|deepcopy", re.I
+    r"requires_grad|pretrained|load_state_dict|torch\.load|freez|frozen|\.eval\(\)|deepcopy|"
+    r"mutat|fitness",
+    re.I,
 )
 _DISCRETE = frozenset(
     "indices argmax argmin argsort multinomial long int int32 int64 bool topk_indices".split()

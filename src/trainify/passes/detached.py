@@ -13,7 +13,7 @@ from ..facts.comments import explained
 from ..facts.flow import FunctionFlow
 from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
-from ..facts.losses import CutNames, losses_without_gradient, lost
+from ..facts.losses import CutNames, losses_without_gradient, lost, results
 from ..facts.trainable import is_trainable
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Needle, Rule
@@ -123,12 +123,9 @@ _DELIBERATE = re.compile(
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     names = CutNames(module, _DETACHES)
-    for cls in module.classes:
-        for function in cls.body:
-            if not isinstance(function, ast.FunctionDef) or function.name != "forward":
-                continue
-            if names.concern(function):
-                yield from _forward(module, cls, function)
+    for cls, function in results(module):
+        if names.concern(function):
+            yield from _method(module, cls, function, names)
     for call, cut in losses_without_gradient(module, names):
         if cut.kind == "detach" and not _is_meant(module, cut.node):
             loss = " ".join(module.source(call.func).split())
@@ -140,21 +137,22 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     yield from _rotations(module)
 
 
-def _forward(
-    module: ModuleFacts, cls: ast.ClassDef, function: ast.FunctionDef
+def _method(
+    module: ModuleFacts, cls: ast.ClassDef, function: ast.FunctionDef, names: CutNames
 ) -> Iterator[Finding]:
     if _DELIBERATE.search(cls.name) or not is_trainable(module, cls):
         return
-    if ".backward(" in module.source(cls):
-        return  # it trains itself, and hands out results
     gradients = Gradients(module, function)
+    if not names.surely(gradients):
+        return
     returned = gradients.returned()
     cuts = [cut for result in returned for cut in result.cuts if cut.sure and cut.kind == "detach"]
     if returned and all(_is_cut_off(result) for result in returned):
         for cut in dict.fromkeys(cuts):
             if not _is_meant(module, cut.node):
+                method = f"{cls.name}.{function.name}"
                 message = (
-                    f"`{_name(cut.node)}` on what `{cls.name}.forward` returns: no parameter of "
+                    f"`{_name(cut.node)}` on what `{method}` returns: no parameter of "
                     f"`{cls.name}` gets a gradient."
                 )
                 yield _finding(module, message, cut.node)

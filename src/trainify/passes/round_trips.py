@@ -12,7 +12,7 @@ from ..facts.carried import Cut, detached
 from ..facts.comments import explained
 from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
-from ..facts.losses import CutNames, losses_without_gradient, lost
+from ..facts.losses import CutNames, losses_without_gradient, lost, results
 from ..facts.trainable import is_trainable
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Needle, Rule
@@ -94,7 +94,7 @@ def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
     earlier, later = data[max(0, at - _NEAR) : at], data[end : end + _NEAR]
     if not trains:
         within = data.rfind(b"def ", 0, at)
-        if data[within : within + 12] != b"def forward(":
+        if not data.startswith((b"def forward(", b"def training_step("), within):
             return False
     if word == b"ensor(":
         if _OF_MODULE.match(data, end):
@@ -124,21 +124,18 @@ def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
 NEEDLES: tuple[Needle, ...] = (_may_concern,)
 
 _TRIPS = re.compile(
-    r"\.(item|tolist|numpy|new_tensor)\(|\bfloat\(|[tT]ensor\(|\bVariable\(|from_numpy\("
+    r"\.(item|tolist|numpy|new_tensor)\(|(?<![\w.])float\(|[tT]ensor\(|\bVariable\(|from_numpy\("
 )
 _INFERS = re.compile(r"predict|infer|export|sampl|post|eval|wrapper|metric", re.IGNORECASE)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     names = CutNames(module, _TRIPS)
-    for cls in module.classes:
-        if _INFERS.search(cls.name):
+    for cls, function in results(module):
+        if _INFERS.search(cls.name) or not names.concern(function):
             continue
-        for function in cls.body:
-            if not isinstance(function, ast.FunctionDef) or function.name != "forward":
-                continue
-            if names.concern(function) and is_trainable(module, cls):
-                yield from _forward(module, cls, function)
+        if is_trainable(module, cls):
+            yield from _method(module, function, names)
     for call, cut in losses_without_gradient(module, names):
         if cut.kind in ("number", "tensor") and not _is_meant(module, cut):
             loss = " ".join(module.source(call.func).split())
@@ -149,12 +146,11 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             yield _finding(module, message, cut)
 
 
-def _forward(
-    module: ModuleFacts, cls: ast.ClassDef, function: ast.FunctionDef
-) -> Iterator[Finding]:
-    if ".backward(" in module.source(cls):
+def _method(module: ModuleFacts, function: ast.FunctionDef, names: CutNames) -> Iterator[Finding]:
+    gradients = Gradients(module, function)
+    if not names.surely(gradients):
         return
-    for cut, weights in lost(Gradients(module, function)):
+    for cut, weights in lost(gradients):
         if cut.kind not in ("number", "tensor") or _is_meant(module, cut):
             continue
         listed = ", ".join(f"`self.{w.partition('.')[2]}`" for w in sorted(weights))
