@@ -108,6 +108,8 @@ def test_other_ways_from_the_embedding_to_the_checkpoint(body: str) -> None:
         LOOP.replace("h, use", "h, torch.ones(1, requires_grad=True), use"),
         "with torch.no_grad():\n    h = checkpoint(self.proj, self.embed(x), use_reentrant=True)",
         "h = checkpoint(self.proj, x, use_reentrant=True)",
+        "h = self.embed(x)\nif h.requires_grad:\n"
+        "    h = checkpoint(self.proj, h, use_reentrant=True)",
         "h = x\nif self.training:\n    h = checkpoint(self.proj, h, use_reentrant=True)",
     ],
 )

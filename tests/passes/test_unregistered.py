@@ -286,3 +286,8 @@ def test_modules_of_a_base_class_in_the_file_are_modules() -> None:
     assert rules(text.replace("class Net", "class Base(nn.Module):\n    pass\n\n\nclass Net")) == [
         "TRN501"
     ]
+
+
+def test_other_frameworks_register_what_a_list_holds() -> None:
+    stays(net(LIST, head="import mlx.nn as nn\n"))
+    stays(net(LIST, head="from tinygrad import nn\n"))

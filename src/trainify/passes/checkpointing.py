@@ -147,7 +147,7 @@ def _reentrant(module: ModuleFacts, call: ast.Call) -> Finding | None:
     if not all(_may_be_default(value) for value in (mode or bound)):
         return None
     function = module.function(call)
-    if function is None or gradient_unwanted(module, call):
+    if function is None or gradient_unwanted(module, call) or _asks_for_grad(module, call):
         return None
     cut = _Cut(module, call, function)
     inputs = (*target.args, *call.args)[_INPUTS[target.name.rpartition(".")[2]] :]
@@ -170,6 +170,16 @@ def _reentrant(module: ModuleFacts, call: ast.Call) -> Finding | None:
 
 _INPUTS = {"checkpoint": 1, "checkpoint_sequential": 2}
 """Where the inputs begin among the arguments."""
+
+
+def _asks_for_grad(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a test around a checkpoint sees to its inputs: ``if h.requires_grad:``."""
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "requires_grad"
+        for around in module.ancestors(call)
+        if isinstance(around, (ast.If, ast.IfExp))
+        for node in ast.walk(around.test)
+    )
 
 
 def _may_be_default(value: ast.expr) -> bool:
