@@ -263,6 +263,22 @@ def _entered_scope(
     return None
 
 
+def functions_with_scopes(module: ModuleFacts) -> frozenset[ast.AST]:
+    """The functions, and the module where it has some, in whose bodies gradients are off."""
+    found = set()
+    for statement in module.statements:
+        if isinstance(statement, (ast.With, ast.AsyncWith)):
+            scoped = _with_scope(module, statement) is not None
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            function = statement.value.func
+            scoped = isinstance(function, ast.Attribute) and function.attr == "enter_context"
+        else:
+            continue
+        if scoped:
+            found.add(module.function(statement) or module.tree)
+    return frozenset(found)
+
+
 # -- switches that stay ---------------------------------------------------------------------------
 
 

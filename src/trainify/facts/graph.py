@@ -324,6 +324,25 @@ def scope_of_results(module: ModuleFacts, function: FunctionNode) -> Scope | Non
     return scopes[0] if scopes and all(s is not None for s in scopes) else None
 
 
+def functions_without_graph(module: ModuleFacts, scoped: frozenset[ast.AST]) -> frozenset[str]:
+    """The names of functions whose results are computed without gradients, of those with scopes."""
+    return frozenset(
+        function.name
+        for function in module.functions
+        if (function.decorator_list or function in scoped)
+        and scope_of_results(module, function) is not None
+    )
+
+
+def calls_any(function: ast.AST, names: frozenset[str]) -> bool:
+    """Whether a function calls one of these functions, by name or as a method."""
+    return bool(names) and any(
+        isinstance(node, ast.Call)
+        and getattr(node.func, "attr", getattr(node.func, "id", None)) in names
+        for node in own_nodes(function)
+    )
+
+
 def results(function: FunctionNode) -> Iterator[tuple[ast.expr, ast.stmt]]:
     """The values that a function returns or yields."""
     for node in own_nodes(function):

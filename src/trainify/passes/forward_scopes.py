@@ -14,6 +14,7 @@ from ..facts.grad_bytes import mentions
 from ..facts.grad_mode import (
     Scope,
     decorator_scope,
+    functions_with_scopes,
     mode_of,
     no_grad_scope,
     own_nodes,
@@ -149,19 +150,32 @@ class _Cover:
 
 
 def _covers(module: ModuleFacts) -> Iterator[_Cover]:
+    scoped = functions_with_scopes(module)
+    wrapped = _WRAPS.search(module.text) is not None
     for function in module.functions:
         if not is_forward(function):
             continue
         cls = module.method_class(function)
-        if cls is None or not holds_weights(module, cls) or returns_numbers(function):
+        if cls is None:
             continue
-        if gradient_unwanted(module, cls):
-            continue
-        scope = decorator_scope(module, function) or _around_body(module, cls, function)
+        scope = decorator_scope(module, function)
+        if scope is None and function in scoped:
+            scope = _around_body(module, cls, function)
         if scope is not None:
-            yield _Cover(function, scope)
-        elif function.name == "forward":
-            yield from _wrapped(module, cls, function)
+            cover = _Cover(function, scope)
+        elif wrapped and function.name == "forward":
+            found = _wrapped(module, cls, function)
+            if found is None:
+                continue
+            cover = found
+        else:
+            continue
+        if holds_weights(module, cls) and not returns_numbers(function):
+            if not gradient_unwanted(module, cls):
+                yield cover
+
+
+_WRAPS = re.compile(r"\bforward = .*\)\(.*forward\)")
 
 
 _KEEPS = re.compile(r"extract|perceptual|feature|clip|vgg|dino|inception", re.IGNORECASE)
@@ -172,42 +186,49 @@ def _around_body(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode)
     """A ``with`` that holds all the work of a forward with modules of its own."""
     if _KEEPS.search(cls.name):
         return None
+    me = self_name(function)
+    whole = [
+        s
+        for s in function.body
+        if isinstance(s, (ast.With, ast.AsyncWith)) and any(_calls_own(n, me) for n in ast.walk(s))
+    ]
+    if len(whole) != 1:
+        return None
+    scope = scope_inside(module, whole[0].body[-1], function)
+    works = [
+        node
+        for node in own_nodes(function)
+        if isinstance(node, ast.Call) and not _is_context(module, node) and may_learn(module, node)
+    ]
+    if scope is None or any(scope_inside(module, node, function) != scope for node in works):
+        return None
     trained = trained_submodules(module, cls)
     graph = Graph(module, function)
-    scope, worked = None, False
-    for node in own_nodes(function):
-        if not isinstance(node, ast.Call) or not may_learn(module, node):
-            continue
-        around = scope_inside(module, node, function)
-        if around is not None and node is around.node:
-            continue
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "enter_context":
-            continue
-        if around is None:
-            if not no_grad_scope(module, node) and not _is_plain(module, node):
-                return None
-            continue
-        scope = scope or around
-        if around != scope:
-            return None
-        worked = worked or graph.attribute(node, module.statement(node)) in trained
-    if scope is None or not worked:
-        return None
-    owner: ast.AST | None = scope.owner
-    if isinstance(owner, ast.Expr):  # entered on the stack of a with
-        owner = module.parent(owner)
-    return scope if owner is not None and module.parent(owner) is function else None
+    learns = any(graph.attribute(node, module.statement(node)) in trained for node in works)
+    return scope if learns else None
 
 
-def _is_plain(module: ModuleFacts, call: ast.Call) -> bool:
-    """``contextlib.ExitStack()`` and the like: no tensors there."""
-    return any(t.name.startswith("contextlib.") for t in module.resolve(call.func))
+def _calls_own(node: ast.AST, me: str | None) -> bool:
+    """Whether a node is a call of something of ``self``."""
+    if not isinstance(node, ast.Call):
+        return False
+    root: ast.expr = node.func
+    while isinstance(root, (ast.Attribute, ast.Subscript)):
+        root = root.value
+    return isinstance(root, ast.Name) and root.id == me
 
 
-def _wrapped(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> Iterator[_Cover]:
+def _is_context(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call makes or enters a context, and so computes nothing."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "enter_context":
+        return True
+    return no_grad_scope(module, call) or any(
+        target.name.startswith("contextlib.") for target in module.resolve(call.func)
+    )
+
+
+def _wrapped(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> _Cover | None:
     """``self.forward = torch.no_grad()(self.forward)``, or the same in the class's body."""
-    if "forward = " not in module.text:
-        return
     for statement in module.statements:
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
             continue
@@ -225,7 +246,8 @@ def _wrapped(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> 
             continue
         mode = mode_of(module, wrapping, statement)
         if mode is not None:
-            yield _Cover(function, Scope(mode, wrapping, statement), statement)
+            return _Cover(function, Scope(mode, wrapping, statement), statement)
+    return None
 
 
 # -- TRN201: forward ------------------------------------------------------------------------------

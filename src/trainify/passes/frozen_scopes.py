@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.frozen import is_frozen
 from ..facts.grad_bytes import Mention, mentions
-from ..facts.grad_mode import Scope, decorator_scope, scope_inside
-from ..facts.graph import Graph, Step, effects, results
+from ..facts.grad_mode import Scope, decorator_scope, functions_with_scopes, scope_inside
+from ..facts.graph import Graph, Step, calls_any, effects, functions_without_graph, results
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_forward
 from ..facts.names import parameters, self_name
 from ..facts.trainable import returns_numbers, submodules, trained_submodules
@@ -111,12 +111,17 @@ NEEDLES: tuple[Needle, ...] = (_may_concern,)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    scoped = functions_with_scopes(module)
+    without = functions_without_graph(module, scoped)
     for function in module.functions:
-        if is_forward(function):
-            yield from _cut_off(module, function)
+        if not is_forward(function):
+            if function.decorator_list:
+                yield from _handed_back(module, function)
+            continue
+        if function in scoped:
             yield from _gated(module, function)
-        elif function.decorator_list:
-            yield from _handed_back(module, function)
+        if function in scoped or calls_any(function, without):
+            yield from _cut_off(module, function)
 
 
 # -- a scope on the only way ----------------------------------------------------------------------

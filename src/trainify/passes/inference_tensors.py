@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.grad_bytes import Mention, mentions
-from ..facts.grad_mode import Scope, decorator_scope, own_nodes, scope_around
-from ..facts.graph import Graph, results
+from ..facts.grad_mode import (
+    Scope,
+    decorator_scope,
+    functions_with_scopes,
+    own_nodes,
+    scope_around,
+)
+from ..facts.graph import Graph, calls_any, functions_without_graph, results
 from ..facts.guards import gradient_unwanted, is_forward, is_inference_entry
 from ..facts.layers import is_module_class
 from ..facts.learning import LOSS_CALL, backward_values, may_learn
@@ -104,11 +110,15 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 
 
 def _faults(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:
+    scoped = functions_with_scopes(module)
+    without = functions_without_graph(module, scoped)
     for function in module.functions:
-        if is_forward(function):
-            yield from _in_forward(module, function)
-        yield from _in_step(module, function)
-        yield from _kept(module, function)
+        if function in scoped or calls_any(function, without):
+            if is_forward(function):
+                yield from _in_forward(module, function)
+            yield from _in_step(module, function)
+        if function in scoped or function.decorator_list:
+            yield from _kept(module, function)
     yield from _in_step(module, module.tree)
     yield from _constructed(module)
 
