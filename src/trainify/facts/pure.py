@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..catalog import lookup
@@ -36,9 +37,20 @@ def why_not_differentiable(
     module: ModuleFacts, function: FunctionNode, depth: int = _MAX_DEPTH
 ) -> str:
     """What in a function autograd cannot follow, or would not do twice alike; empty for nothing."""
-    for node in ast.walk(function):
+    return why_not_follow(module, [function], function, depth, again=True)
+
+
+def why_not_follow(
+    module: ModuleFacts,
+    nodes: Iterable[ast.AST],
+    function: FunctionNode,
+    depth: int = _MAX_DEPTH,
+    again: bool = False,
+) -> str:
+    """What in some statements of a function autograd cannot follow; ``again`` as above."""
+    for node in (n for each in nodes for n in ast.walk(each)):
         if isinstance(node, ast.Call) and not _in_head(module, node, function):
-            reason = _call(module, node, function, depth)
+            reason = _call(module, node, function, depth, again)
             if reason:
                 return reason
         elif isinstance(node, ast.Attribute) and node.attr in ("data", "grad"):
@@ -63,7 +75,9 @@ def _in_head(module: ModuleFacts, call: ast.Call, function: FunctionNode) -> boo
     return False
 
 
-def _call(module: ModuleFacts, call: ast.Call, function: FunctionNode, depth: int) -> str:
+def _call(
+    module: ModuleFacts, call: ast.Call, function: FunctionNode, depth: int, again: bool
+) -> str:
     callee = call.func
     if isinstance(callee, ast.Subscript):
         return f"`{module.source(callee.value)}` is launched, which autograd does not see"
@@ -71,9 +85,10 @@ def _call(module: ModuleFacts, call: ast.Call, function: FunctionNode, depth: in
     if any(t.startswith("torch.") and t.rpartition(".")[2] in _SWITCHES for t in targets):
         return f"`{module.source(callee)}` switches gradients off"
     text = module.source(callee)
-    if _RANDOM.search(text) or any(
+    random = _RANDOM.search(text) is not None or any(
         k.arg in ("dropout_p", "p") and not _is_zero(k.value) for k in call.keywords
-    ):
+    )
+    if random and again:
         return f"`{text}` is random, and backward computes it anew"
     for name in targets:
         if name.startswith(_NOT_TORCH) or lookup(name) is not None:
@@ -84,7 +99,7 @@ def _call(module: ModuleFacts, call: ast.Call, function: FunctionNode, depth: in
             if name == f"{module.module_name}.{other.name}".lstrip("."):
                 if depth == 0 or other is function:
                     return f"`{text}` calls too deep"
-                return why_not_differentiable(module, other, depth - 1)
+                return why_not_follow(module, [other], other, depth - 1, again)
     if targets:
         return f"nothing is known of a backward of `{text}`"
     if isinstance(callee, ast.Attribute):

@@ -43,7 +43,7 @@ def penalty(critic: Critic, x):
     ),
 )
 
-NEEDLES = (b"create_graph=True", b"create_graph = True")
+NEEDLES = (b"create_graph",)
 
 _ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 _GRADIENTS = ("torch.autograd.grad", "torch.autograd.backward")

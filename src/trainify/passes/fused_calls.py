@@ -233,7 +233,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
                 if site is not None:
                     sites.append(site)
                 else:
-                    yield module.finding("TRN108", message, call)
+                    fixes = other_path(module, call, options)
+                    yield module.finding("TRN108", message, call, fixes)
             continue
         op, target = match
         if not op.cuts or gradient_unwanted(module, call):
@@ -244,11 +245,10 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
                 continue
         if op.equivalent is None:
             if _takes_a_tensor(call, target):
-                message = (
-                    f"`{module.source(call.func)}` records no backward: no gradient reaches its "
-                    f"inputs. Not rewritten: {op.note}."
-                )
-                yield module.finding("TRN101", message, call)
+                fixes = other_path(module, call, options)
+                message = f"`{module.source(call.func)}` records no backward: no gradient reaches "
+                message += "its inputs." if fixes else f"its inputs. Not rewritten: {op.note}."
+                yield module.finding("TRN101", message, call, fixes)
             continue
         try:
             bound = _bind(op, target, call)
@@ -270,6 +270,17 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             sites.append(Site(module, call, op, target, bound))
     if sites:
         yield from Rewriter(module, options, sites).findings()
+
+
+def other_path(module: ModuleFacts, call: ast.Call, options: Options) -> dict[str, Fix]:
+    """The fixes of a kernel that nothing stands for: to go round it, where there is a way."""
+    if not any(isinstance(a, ast.If) for a in module.ancestors(call)):
+        function = module.function(call)
+        if function is None or not any(isinstance(s, ast.If) for s in function.body):
+            return {}
+    from ..rewrite.guard import fixes
+
+    return fixes(module, call, options.flag)
 
 
 def site_of(module: ModuleFacts, call: ast.Call, options: Options) -> Site | None:

@@ -14,7 +14,7 @@ from ..facts.operands import recognize
 from ..facts.triton import stored
 from ..findings import Finding
 from . import Rule
-from .fused_calls import Rewriter, Site
+from .fused_calls import Rewriter, Site, other_path
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -82,7 +82,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if site is not None:
             sites.append(site)
         else:
-            yield module.finding("TRN104", message, call)
+            yield module.finding("TRN104", message, call, other_path(module, call, options))
     if sites:
         yield from Rewriter(module, options, sites).findings()
 

@@ -1,0 +1,135 @@
+"""A kernel on a fast path whose other path is PyTorch: take that one where a gradient is wanted."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..facts import ModuleFacts
+from ..facts.names import self_name
+from ..facts.pure import why_not_follow
+from ..findings import STRATEGIES, Edit, Fix, Safety
+from . import layout
+
+# What a fast path asks: whether a kernel can run, not which of several things is to be computed.
+_ABILITY = re.compile(
+    r"is_contiguous|is_cuda|\.device|cuda|triton|available|fused|fast|kernel|\bhas_|\buse_|\bHAS_|"
+    r"\bUSE_"
+)
+
+
+@dataclass(frozen=True)
+class _Fork:
+    """A condition with a kernel on one side; ``taken`` is its value where the kernel runs."""
+
+    condition: ast.If
+    taken: bool
+    other: Sequence[ast.stmt]
+
+
+def fixes(module: ModuleFacts, call: ast.Call, flag: str) -> dict[str, Fix]:
+    """The fix of a call that stands on such a path; empty where it does not."""
+    function = module.function(call)
+    torch = layout.bound_at_top(module, "torch")
+    if function is None or torch is None:
+        return {}
+    statement = module.statement(call)
+    for fork in _forks(module, statement, function):
+        test = module.source(fork.condition.test)
+        kernel_side = fork.condition.body if fork.taken else [statement]
+        if not _ABILITY.search(test) or not _gives_the_same(module, kernel_side, fork.other):
+            continue
+        if why_not_follow(module, fork.other, function):
+            continue
+        me = self_name(function) if module.method_class(function) is not None else None
+        wanted = f"{torch}.is_grad_enabled()"
+        if flag == "training" and me is not None:
+            wanted = f"{me}.training"
+        new = _joined(fork, test, wanted)
+        fix = Fix(
+            "Take the other path when a gradient is wanted",
+            (_edit(module, fork.condition, new),),
+            Safety.UNSAFE,
+            f"what is done without `{' '.join(test.split())}` must compute the same"
+            if fork.taken
+            else f"what is done with `{' '.join(test.split())}` must compute the same",
+        )
+        return dict.fromkeys(STRATEGIES, fix)
+    return {}
+
+
+def _forks(module: ModuleFacts, statement: ast.stmt, function: ast.AST) -> Iterator[_Fork]:
+    """The conditions of which a statement is one side, inner ones first."""
+    current: ast.stmt = statement
+    while True:
+        parent = module.parent(current)
+        block = module.block(current)
+        for before in reversed(block[: block.index(current)]):
+            if isinstance(before, ast.If) and not before.orelse and _leaves(before.body):
+                yield _Fork(before, False, before.body)
+        if isinstance(parent, ast.If):
+            if current in parent.body:
+                around = module.block(parent)
+                rest = around[around.index(parent) + 1 :]
+                if parent.orelse and not _is_elif(parent.orelse):
+                    yield _Fork(parent, True, parent.orelse)
+                elif not parent.orelse and _leaves(parent.body) and rest:
+                    yield _Fork(parent, True, rest)
+            elif not _is_elif(parent.orelse):
+                yield _Fork(parent, False, parent.body)
+        if parent is function or not isinstance(parent, (ast.If, ast.With)):
+            return
+        current = parent
+
+
+def _leaves(block: Sequence[ast.stmt]) -> bool:
+    return isinstance(block[-1], ast.Return) and block[-1].value is not None
+
+
+def _is_elif(block: Sequence[ast.stmt]) -> bool:
+    return len(block) == 1 and isinstance(block[0], ast.If)
+
+
+def _gives_the_same(
+    module: ModuleFacts, kernel_side: Sequence[ast.stmt], other: Sequence[ast.stmt]
+) -> bool:
+    """Whether the other side has a result: it returns one, or assigns what this one assigns."""
+    if _leaves(other):
+        return True
+    here, there = _assigned(kernel_side), _assigned(other)
+    return bool(here & there)
+
+
+def _assigned(block: Sequence[ast.stmt]) -> set[str]:
+    return {
+        n.id
+        for statement in block
+        for n in ast.walk(statement)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+
+
+def _joined(fork: _Fork, test: str, wanted: str) -> str:
+    loose = (ast.Or,) if fork.taken else ()
+    tree = fork.condition.test
+    if isinstance(tree, (ast.IfExp, ast.Lambda, ast.NamedExpr)) or (
+        isinstance(tree, ast.BoolOp) and isinstance(tree.op, loose)
+    ):
+        test = f"({test})"
+    return f"{test} and not {wanted}" if fork.taken else f"{test} or {wanted}"
+
+
+def _edit(module: ModuleFacts, condition: ast.If, test: str) -> Edit:
+    """The head of the condition with another test, broken where it is too long."""
+    start, end = module.start(condition.test), module.end(condition.test)
+    if "\n" in test or not layout.starts_line(module, condition):
+        return Edit(start, end, test)
+    indent = module.indentation(condition)
+    lines = layout.fit(f"if {test}:", indent, module.indent_unit, layout.width(module))
+    if len(lines) > 1 or len(lines[0]) <= layout.width(module):
+        text = module.newline.join(lines)[len(indent) + 3 : -1]
+        return Edit(start, end, text)
+    inner = indent + module.indent_unit
+    return Edit(start, end, f"({module.newline}{inner}{test}{module.newline}{indent})")
