@@ -53,6 +53,8 @@ class Scale(nn.Module):
         "def edit(layer, value):\n    layer.weight = value\n",
         "def edit(layer, value):\n    layer.weight.grad.mul_(value)\n",
         "def edit(layer):\n    layer.requires_grad_(False)\n    layer.weight.mul_(2.0)\n",
+        "def edit(layer, value):\n    layer.weight.copy_(value)\n",
+        "def edit(norm, value):\n    norm.weight.mul_(value)\n",  # may be frozen: a buffer
         "def edit(edge, value):\n    edge.weight[0] += value\n",
         "def init_weights(layer):\n    layer.weight.normal_()\n    layer.weight.mul_(0.1)\n",
         (

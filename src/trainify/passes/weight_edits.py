@@ -59,9 +59,12 @@ def _may_concern(data: bytes) -> bool:
 NEEDLES: tuple[Needle, ...] = (_may_concern,)
 _LAYER = re.compile(
     r"(?:^|[._])(?:layer|linear|lin|fc|dense|proj|[a-z]+_proj|conv|embed|embeddings?|embed_tokens|"
-    r"head|lm_head|norm|ln|bn|wte|wpe|module|classifier)_?\d*(?:\[[^\]]*\])?$"
+    r"lm_head|wte|wpe|classifier)_?\d*(?:\[[^\]]*\])?$"
 )
-_PREPARES = re.compile(r"init|reset|load|convert|merge|tie|prune|quanti[sz]e|from_pretrained")
+_PREPARES = re.compile(
+    r"init|reset|load|convert|merge|tie|prune|quant|pack|from_|replace|fuse|fold|copy|build|create|"
+    r"export|setup|__new__"
+)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
@@ -69,6 +72,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         write = write_of(statement)
         if write is None or write.name is not None:
             continue
+        if _copies(statement):
+            continue  # weights are given their values, by whoever builds or loads a model
         _, path = root_of(write.target)
         weight = path[-1] if path else None
         if not isinstance(weight, ast.Attribute) or not _is_weight(module, weight):
@@ -92,6 +97,16 @@ def _is_weight(module: ModuleFacts, node: ast.Attribute) -> bool:
     if node.attr not in ("weight", "bias"):
         return False
     return bool(_LAYER.search(module.source(node.value)))
+
+
+def _copies(statement: ast.stmt) -> bool:
+    """``weight.copy_(other)``, which buffers see as often as weights do."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in ("copy_", "fill_", "zero_")
+    )
 
 
 def _detaches(node: ast.expr) -> bool:
