@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/ready-$(shell cat requirements-dev.txt pyproject.toml | cksum | cut -d ' ' -f 1)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: test lint demo bench build-kernels
+.PHONY: test lint demo bench corpus build-kernels
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal
@@ -20,6 +20,9 @@ demo: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+corpus: $(READY)
+	$(BIN)/python -m benchmarks.corpus
 
 build-kernels: $(READY)
 	cd fixtures && ../$(BIN)/python -c "import kernels; kernels.load()"

@@ -1,0 +1,231 @@
+"""Run over what others have written: download pinned packages, check and fix every file of theirs.
+
+``python -m benchmarks.corpus`` writes docs/corpus.md and exits with 1 where a file crashes
+trainify, a fixed file is not left alone by a second run, or a patch does not apply.  Nothing is
+installed, and no code of a package is run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from trainify.engine import Options, fix_paths, fix_text
+from trainify.output.diff import unified_diff
+from trainify.source import decode
+
+from .gpu.packages import BACKEND
+
+ROOT = Path(__file__).resolve().parents[1]
+WORK = ROOT / "build" / "corpus"
+PAGE = ROOT / "docs" / "corpus.md"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A release, as a source archive or as a wheel, and the folder of it that is looked at."""
+
+    release: str
+    folder: str
+    wheel: bool = False
+    trains: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.release.replace("==", " ")
+
+
+PACKAGES = (
+    Package("vllm==0.2.7", "vllm"),
+    Package("vllm==0.8.5.post1", "vllm"),
+    Package("vllm==0.33.0", "vllm"),
+    Package("sglang==0.5.23", "sglang/srt", wheel=True),
+    Package("lmdeploy==0.18.0", "lmdeploy", wheel=True),
+    Package("flashinfer-python==0.7.4", "flashinfer", wheel=True),
+    Package("xformers==0.0.35", "xformers"),
+    Package("mamba-ssm==2.3.2.post1", "mamba_ssm"),
+    Package("autoawq==0.2.9", "awq"),
+    Package("transformers==5.24.0", "transformers", wheel=True, trains=True),
+    Package("liger-kernel==0.8.5", "liger_kernel", wheel=True, trains=True),
+    Package("peft==0.21.2", "peft", wheel=True, trains=True),
+    Package("trl==1.16.0", "trl", wheel=True, trains=True),
+    Package("torchtune==0.6.1", "torchtune", wheel=True, trains=True),
+    Package("litgpt==0.5.13", "litgpt", wheel=True, trains=True),
+    Package("accelerate==1.15.0", "accelerate", wheel=True, trains=True),
+)
+
+
+# -- getting them ---------------------------------------------------------------------------------
+
+
+def fetch(package: Package) -> Path:
+    """The Python files of a package, below build/corpus; what is there already is left alone."""
+    target = WORK / package.release.replace("==", "-")
+    if target.is_dir():
+        return target
+    with tempfile.TemporaryDirectory() as temporary:
+        backend = Path(temporary, "stub", "setuptools")
+        backend.mkdir(parents=True)
+        (backend / "__init__.py").write_text("")
+        (backend / "build_meta.py").write_text(BACKEND)
+        options = ["--only-binary=:all:", "--python-version=3.12"]
+        env = None
+        if not package.wheel:
+            options = ["--no-binary=:all:", "--no-build-isolation", "--use-pep517"]
+            env = {**os.environ, "PYTHONPATH": str(backend.parent)}
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *options]
+        where = Path(temporary, "archive")
+        subprocess.run([*command, package.release, "-d", str(where)], check=True, env=env)
+        (archive,) = where.iterdir()
+        unpacked = Path(temporary, "unpacked")
+        for name, data in _files(archive):
+            if name.endswith(".py") and f"{name}/".startswith(f"{package.folder}/"):
+                path = unpacked / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+        WORK.mkdir(parents=True, exist_ok=True)
+        shutil.move(unpacked, target)
+    return target
+
+
+def _files(archive: Path) -> Iterator[tuple[str, bytes]]:
+    """Names below the archive's top folder, and contents."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            for name in wheel.namelist():
+                yield name, wheel.read(name)
+        return
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            if member.isfile() and (file := tar.extractfile(member)):
+                yield str(PurePosixPath(*PurePosixPath(member.name).parts[1:])), file.read()
+
+
+# -- running over them ----------------------------------------------------------------------------
+
+
+@dataclass
+class Seen:
+    """What a package gave."""
+
+    package: Package
+    files: int = 0
+    lines: int = 0
+    cold: float = 0.0
+    cached: float = 0.0
+    found: Counter[str] = field(default_factory=Counter)
+    fixed: int = 0
+    changed: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def look(package: Package, folder: Path) -> Seen:
+    seen = Seen(package)
+    for path in folder.rglob("*.py"):
+        seen.files += 1
+        seen.lines += path.read_bytes().count(b"\n")
+    seen.cold, seen.cached = _timed(folder), _timed(folder)
+    patch, expected = [], {}
+    here = os.getcwd()
+    os.chdir(folder)
+    try:
+        for report in fix_paths(["."], Options(unsafe=True), jobs=os.cpu_count() or 1):
+            if report.problem and report.problem.internal:
+                seen.wrong.append(str(report.problem))
+            seen.found.update(f.rule for f in (*report.applied, *report.findings))
+            seen.fixed += len(report.applied)
+            if report.change is None:
+                continue
+            seen.changed += 1
+            expected[report.path] = report.change.after
+            patch.append(unified_diff(report.change, report.path))
+            text, _ = decode(report.change.after)
+            if fix_text(text, report.path, Options(unsafe=True)).text != text:
+                seen.wrong.append(f"{report.path}: a second run changes it again")
+    finally:
+        os.chdir(here)
+    seen.wrong += _applied(folder, b"".join(patch), expected)
+    return seen
+
+
+def _timed(folder: Path) -> float:
+    """Seconds that `trainify check` takes; the cache is kept in the folder."""
+    (folder / "setup.py").touch()  # where a project begins, and so where its cache goes
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "trainify", "check", "--quiet", "."]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode not in (0, 1) and "internal error" in done.stderr:
+        print(done.stderr, file=sys.stderr)
+    return time.perf_counter() - start
+
+
+def _applied(folder: Path, patch: bytes, expected: dict[str, bytes]) -> list[str]:
+    """Whether `git apply` makes of the files what was said."""
+    if not patch:
+        return []
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary, "copy")
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".trainify_cache"))
+        subprocess.run(["git", "init", "-q"], cwd=copy, check=True)
+        done = subprocess.run(["git", "apply", "-"], cwd=copy, input=patch, capture_output=True)
+        if done.returncode:
+            return [f"git apply: {done.stderr.decode().splitlines()[0]}"]
+        return [
+            f"{path}: the patch makes something else of it"
+            for path, data in expected.items()
+            if (copy / path).read_bytes() != data
+        ]
+
+
+# -- the page -------------------------------------------------------------------------------------
+
+
+def page(results: list[Seen]) -> str:
+    lines = [
+        "# Corpus",
+        "",
+        "Written by `make corpus`: every Python file of these releases, checked and fixed (with",
+        "`--unsafe`, strategy `flag`). No file makes trainify fail, each patch applies with",
+        "`git apply` to exactly the bytes it says, and a second run over a fixed file changes",
+        "nothing; where that does not hold the run fails. Seconds are by the clock on 2 cores.",
+        "",
+        "| release | files | lines | check, cold | cached | findings | fixed | in files |",
+        "| --- | --: | --: | --: | --: | --: | --: | --: |",
+    ]
+    for seen in results:
+        lines.append(
+            f"| {seen.package.name} | {seen.files:,} | {seen.lines:,} | {seen.cold:.1f} s | "
+            f"{seen.cached:.1f} s | {sum(seen.found.values()):,} | {seen.fixed:,} | "
+            f"{seen.changed:,} |"
+        )
+    rules = sorted({rule for seen in results for rule in seen.found})
+    lines += ["", "By rule:", "", f"| release | {' | '.join(rules)} |"]
+    lines.append(f"| --- | {' | '.join('--:' for _ in rules)} |")
+    for seen in results:
+        counts = (str(seen.found[rule] or "") for rule in rules)
+        lines.append(f"| {seen.package.name} | {' | '.join(counts)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    results = []
+    for package in PACKAGES:
+        results.append(look(package, fetch(package)))
+        seen = results[-1]
+        print(package.name, seen.files, dict(sorted(seen.found.items())), *seen.wrong, flush=True)
+    PAGE.write_text(page(results), encoding="utf-8")
+    sys.exit(any(seen.wrong for seen in results))
+
+
+if __name__ == "__main__":
+    main()
