@@ -166,3 +166,72 @@ def test_names_that_are_taken() -> None:
     fixed = fix(op("return x * w", name="taken") + "\n\ndef taken_native():\n    pass\n")
     assert "def taken_native_(x: torch.Tensor" in fixed
     assert "    return taken_native_(x, w)\n" in fixed
+
+
+# -- libraries --------------------------------------------------------------------------------------
+
+LIBRARY = (
+    HEAD
+    + """\
+lib = torch.library.Library("tests_custom_ops_lib", "FRAGMENT")
+lib.define("{name}(Tensor x, float s, Tensor? b=None) -> Tensor")
+
+
+def impl_{name}(x, s, b=None):
+    return torch.sin(x) * s if b is None else torch.sin(x) * s + b
+
+
+{register}
+"""
+)
+
+
+@pytest.mark.parametrize("key", ["CPU", "CompositeExplicitAutograd"])
+def test_an_operator_of_a_library(key: str) -> None:
+    name = f"swirl_{key.lower()}"
+    text = LIBRARY.format(name=name, register=f'lib.impl("{name}", impl_{name}, "{key}")')
+    fixed = fix(text)
+    assert rules(fixed) == []
+    run(fixed)
+    x, b = (torch.randn(3, dtype=torch.double, requires_grad=True) for _ in range(2))
+    out = getattr(torch.ops.tests_custom_ops_lib, name)(x, 2.0, b)
+    grads = torch.autograd.grad(out.sum(), (x, b))
+    torch.testing.assert_close(grads[0], 2 * torch.cos(x))
+    torch.testing.assert_close(grads[1], torch.ones_like(b))
+    out = getattr(torch.ops.tests_custom_ops_lib, name)(x, 2.0)
+    torch.testing.assert_close(torch.autograd.grad(out.sum(), x)[0], 2 * torch.cos(x))
+
+
+def test_an_operator_that_a_decorator_implements() -> None:
+    text = LIBRARY.format(name="plain", register="").replace(
+        "def impl_plain", '@torch.library.impl(lib, "plain", "CPU")\ndef impl_plain'
+    )
+    fixed = fix(text)
+    assert 'torch.library.register_autograd(\n    "tests_custom_ops_lib::plain",\n' in fixed
+    assert "out = impl_plain(x, ctx.s, b)" in fixed
+    run(fixed)
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        'lib.impl("f", impl_f, "CompositeImplicitAutograd")',
+        'lib.impl("f", impl_f, "CPU")\nlib.impl("f", impl_f, "Autograd")',
+        'lib.impl("f", impl_f, "CPU")\n'
+        'torch.library.register_autograd("tests_custom_ops_lib::f", backward)',
+        'other.impl("f", impl_f, "CPU")',
+        'lib.impl("g", impl_f, "CPU")',
+    ],
+)
+def test_operators_of_libraries_that_need_none(register: str) -> None:
+    stays(LIBRARY.format(name="f", register=register))
+
+
+def test_an_operator_of_a_library_that_runs_a_kernel() -> None:
+    text = LIBRARY.format(name="f", register='lib.impl("f", impl_f, "CUDA")')
+    text = text.replace("    return torch.sin", "    return kernels.sin")
+    stays(text)
+    (finding,) = findings(
+        text + "\n\ndef use(x):\n    return torch.ops.tests_custom_ops_lib.f(x, 1.0)\n"
+    )
+    assert (finding.rule, finding.fixes) == ("TRN110", {})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..catalog import Schema, SchemaError, parse_schema
 from ..facts import ModuleFacts
 from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.pure import why_not_differentiable
@@ -68,7 +70,7 @@ scaled.register_autograd(scaled_backward, setup_context=scaled_setup_context)
     ),
 )
 
-NEEDLES = (b"custom_op(",)
+NEEDLES = (b"custom_op(", b".impl(", b"@impl(")
 
 _CUSTOM_OP = ("torch.library.custom_op", "torch._library.custom_ops.custom_op")
 # What these give has no gradient, or is one.
@@ -77,11 +79,19 @@ _NO_GRADIENT = re.compile(
     r"argmax|argmin|argsort|cache|all_reduce|allreduce|all_gather|reduce_scatter|pack|unpack|mask|"
     r"align|nms|bincount|histogram|print|assert|barrier|sync|randint|seed)(_|$)"
 )
+_DIFFERENTIABLE = re.compile(r"[\"'](Autograd\w*|CompositeImplicitAutograd)[\"']")
 _TENSOR = re.compile(r"(torch\.)?Tensor( \| None)?|(typing\.)?Optional\[(torch\.)?Tensor\]")
 _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|setup_context)(_|$)")
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    yield from _decorated(module)
+    if ".define(" in module.text:
+        yield from _of_libraries(module)
+
+
+def _decorated(module: ModuleFacts) -> Iterator[Finding]:
+    """Functions that ``torch.library.custom_op`` makes operators."""
     for function in module.functions:
         name = _op_name(module, function)
         if name is None or not _may_be_trained(function) or _NO_GRADIENT.search(function.name):
@@ -149,7 +159,7 @@ def _has_formula(module: ModuleFacts, function: FunctionNode, name: str) -> bool
                     call.func, "torch.library.register_autograd"
                 ):
                     return True
-            elif called == "impl" and "Autograd" in other.source(call):
+            elif called == "impl" and _DIFFERENTIABLE.search(other.source(call)):
                 if name.rpartition("::")[2] in other.source(call):
                     return True
     return False
@@ -182,3 +192,128 @@ def _head(function: FunctionNode) -> ast.expr:
     name.col_offset = function.col_offset
     name.end_col_offset = function.col_offset + len(f"def {function.name}".encode())
     return name
+
+
+# -- libraries ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Implementation:
+    """An operator of a ``torch.library.Library``, and a function that implements it."""
+
+    name: str
+    schema: Schema
+    function: FunctionNode
+    registered: ast.stmt
+
+
+def _of_libraries(module: ModuleFacts) -> Iterator[Finding]:
+    """Operators that the file defines and implements, one finding each."""
+    found: dict[str, list[_Implementation]] = {}
+    for each in _implementations(module):
+        found.setdefault(each.name, []).append(each)
+    for name, implementations in found.items():
+        schema = implementations[0].schema
+        trained = any(a.is_tensor for a in schema.arguments) and "Tensor" in schema.returns
+        if not trained or schema.written or _NO_GRADIENT.search(name.rpartition("::")[2]):
+            continue
+        if any(_has_formula(module, each.function, name) for each in implementations):
+            continue
+        wanted = _runs(module, name)
+        if wanted is False:
+            continue
+        reasons = [why_not_differentiable(module, each.function) for each in implementations]
+        best = reasons.index("") if "" in reasons else 0
+        chosen, reason = implementations[best], reasons[best]
+        fixes: dict[str, Fix] = {}
+        if not reason:
+            from ..rewrite.custom_op import CannotRegister, library_fix
+
+            try:
+                fix = library_fix(module, chosen.function, name, schema, chosen.registered)
+                fixes = dict.fromkeys(STRATEGIES, fix)
+            except CannotRegister as error:
+                reason = str(error)
+        message = f"`{name}` has no autograd formula: no gradient passes the op."
+        if reason:
+            message += f" Not rewritten: {reason}."
+        if fixes or wanted:
+            yield module.finding("TRN110", message, _head(chosen.function), fixes)
+
+
+def _implementations(module: ModuleFacts) -> Iterator[_Implementation]:
+    schemas = _schemas(module)
+    functions = {f.name: f for f in module.functions}
+    for call in module.calls:
+        called = call.func
+        arguments = list(call.args)
+        if isinstance(called, ast.Attribute) and called.attr == "impl":
+            library = _namespace(module, called.value)
+            if library is None and module.is_name(called, "torch.library.impl"):
+                library = _namespace(module, arguments.pop(0)) if arguments else None
+        elif module.is_name(called, "torch.library.impl") and arguments:
+            library = _namespace(module, arguments.pop(0))
+        else:
+            continue
+        first = arguments[0] if arguments else None
+        if library is None or not isinstance(first, ast.Constant):
+            continue
+        if not isinstance(first.value, str):
+            continue
+        name = f"{library}::{first.value}"
+        parent = module.parent(call)
+        function = None
+        if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            function = parent
+        elif len(arguments) > 1 and isinstance(arguments[1], ast.Name):
+            function = functions.get(arguments[1].id)
+        if function is not None and name in schemas:
+            registered = function if parent is function else module.statement(call)
+            yield _Implementation(name, schemas[name], function, registered)
+
+
+def _schemas(module: ModuleFacts) -> dict[str, Schema]:
+    """The operators that the file defines in a library of its own."""
+    found: dict[str, Schema] = {}
+    for call in module.calls:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "define" or not call.args:
+            continue
+        library, text = _namespace(module, call.func.value), call.args[0]
+        if library is not None and isinstance(text, ast.Constant) and isinstance(text.value, str):
+            try:
+                schema = parse_schema(text.value)
+            except SchemaError:
+                continue
+            found[f"{library}::{schema.name}"] = schema
+    return found
+
+
+def _namespace(module: ModuleFacts, node: ast.expr) -> str | None:
+    """The namespace of the ``torch.library.Library`` that a name stands for."""
+    for binding in module.names.visible(node) if isinstance(node, ast.Name) else ():
+        value = binding.value
+        if isinstance(value, ast.Call) and module.is_name(value.func, "torch.library.Library"):
+            first = value.args[0] if value.args else None
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                return first.value
+    return None
+
+
+def _runs(module: ModuleFacts, name: str) -> bool | None:
+    """Whether ``torch.ops.ns.name`` is called where a gradient may be wanted; None: nowhere."""
+    spelled = f"ops.{name.replace('::', '.')}"
+    callers = 0
+    for other in module.project.mentioning(module, spelled):
+        for call in other.calls:
+            text = ast.unparse(call.func)
+            if not text.removesuffix(".default").endswith(spelled):
+                continue
+            callers += 1
+            caller = other.function(call)
+            if gradient_unwanted(other, call):
+                continue
+            if caller is None or not (
+                _BACKWARD.search(caller.name) or serves_backward(other, caller)
+            ):
+                return True
+    return False if callers else None

@@ -10,6 +10,7 @@ import ast
 import re
 from dataclasses import dataclass
 
+from ..catalog import Schema
 from ..facts import ModuleFacts
 from ..findings import Edit, Fix
 from . import layout
@@ -35,40 +36,89 @@ def fix(module: ModuleFacts, function: FunctionNode) -> Fix:
     """Split a function that ``torch.library.custom_op`` decorates, and register its formula."""
     if function not in module.tree.body or len(function.decorator_list) != 1:
         raise CannotRegister("it is not a plain function of the module")
+    assert function.returns is not None
+    several = _several(ast.unparse(function.returns))
+    native = _free(module, f"{function.name}_native")
+    blocks = _formula(module, function, _inputs(function), native, several)
+    blocks.insert(0, _wrapper(module, function, native))
+    blocks.append(_registration(module, f"{function.name}.register_autograd(", function.name))
+    edits = [*_renamed(module, function, native), _after(module, function, blocks)]
+    return Fix(f"Register an autograd formula for `{function.name}`", tuple(edits))
+
+
+def library_fix(
+    module: ModuleFacts, function: FunctionNode, name: str, schema: Schema, registered: ast.stmt
+) -> Fix:
+    """Register a formula for an operator of a ``Library`` that a function implements.
+
+    ``registered`` is the statement that says so.
+    """
+    if registered not in module.tree.body or function not in module.tree.body:
+        raise CannotRegister("it is not a plain function of the module")
+    own = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    if function.args.kwonlyargs or any(a.kwarg_only for a in schema.arguments):
+        raise CannotRegister("it has arguments that are passed by name only")
+    if len(own) != len(schema.arguments):
+        raise CannotRegister("its function does not fit its schema")
+    inputs = []
+    for parameter, argument in zip(own, schema.arguments, strict=True):
+        if "Tensor[" in argument.type:
+            raise CannotRegister(f"`{parameter}` is a list of tensors")
+        inputs.append(_Input(parameter, argument.is_tensor, argument.is_optional))
+    if any("[" in returned for returned in schema.returns):
+        raise CannotRegister("it returns a list")
+    blocks = _formula(module, function, inputs, function.name, len(schema.returns) > 1)
+    call = f'{layout.bound_at_top(module, "torch")}.library.register_autograd("{name}", '
+    blocks.append(_registration(module, call, function.name))
+    edit = _after(module, registered, blocks)
+    return Fix(f"Register an autograd formula for `{name}`", (edit,))
+
+
+def _formula(
+    module: ModuleFacts,
+    function: FunctionNode,
+    inputs: list[_Input],
+    native: str,
+    several: bool,
+) -> list[list[str]]:
+    """The functions that keep the inputs, and that give the gradients."""
     torch = layout.bound_at_top(module, "torch")
     if torch is None:
         raise CannotRegister("the file does not import torch")
-    inputs = _inputs(function)
-    assert function.returns is not None
-    several = _LISTS.search(ast.unparse(function.returns)) is not None
-    if several and "tuple" not in ast.unparse(function.returns).lower():
-        raise CannotRegister("it returns a list")
-    names = {"native": "", "setup_context": "", "backward": ""}
-    for suffix in names:
-        names[suffix] = f"{function.name}_{suffix}"
-        while layout.is_taken(module, names[suffix]):
-            names[suffix] += "_"
     own = {i.name for i in inputs}
     if own & {"ctx", "grad", "grads", "inputs", "output", "out", "outputs", torch}:
         raise CannotRegister("its parameters have names that the formula needs")
-    edits = [*_renamed(module, function, names["native"])]
-    newline = module.newline
-    blocks = [
-        _wrapper(module, function, names["native"]),
-        _setup(module, inputs, names["setup_context"]),
-        _backward(module, inputs, names, torch, several),
-        layout.fit(
-            f"{function.name}.register_autograd({names['backward']}, "
-            f"setup_context={names['setup_context']})",
-            "",
-            module.indent_unit,
-            layout.width(module),
+    return [
+        _setup(module, inputs, _free(module, f"{function.name}_setup_context")),
+        _backward(
+            module, inputs, _free(module, f"{function.name}_backward"), native, torch, several
         ),
     ]
-    text = "".join(newline * 3 + newline.join(block) for block in blocks)
-    end = layout.line_end(module, function)
-    edits.append(Edit(end, end, text))
-    return Fix(f"Register an autograd formula for `{function.name}`", tuple(edits))
+
+
+def _several(returns: str) -> bool:
+    if _LISTS.search(returns) is None:
+        return False
+    if "tuple" not in returns.lower():
+        raise CannotRegister("it returns a list")
+    return True
+
+
+def _free(module: ModuleFacts, name: str) -> str:
+    while layout.is_taken(module, name):
+        name += "_"
+    return name
+
+
+def _registration(module: ModuleFacts, call: str, name: str) -> list[str]:
+    backward, setup = _free(module, f"{name}_backward"), _free(module, f"{name}_setup_context")
+    line = f"{call}{backward}, setup_context={setup})"
+    return layout.fit(line, "", module.indent_unit, layout.width(module))
+
+
+def _after(module: ModuleFacts, statement: ast.stmt, blocks: list[list[str]]) -> Edit:
+    newline, end = module.newline, layout.line_end(module, statement)
+    return Edit(end, end, "".join(newline * 3 + newline.join(block) for block in blocks))
 
 
 def _inputs(function: FunctionNode) -> list[_Input]:
@@ -120,7 +170,7 @@ def _setup(module: ModuleFacts, inputs: list[_Input], name: str) -> list[str]:
 
 
 def _backward(
-    module: ModuleFacts, inputs: list[_Input], names: dict[str, str], torch: str, several: bool
+    module: ModuleFacts, inputs: list[_Input], name: str, native: str, torch: str, several: bool
 ) -> list[str]:
     unit, width = module.indent_unit, layout.width(module)
     tensors = [i for i in inputs if i.tensor]
@@ -135,7 +185,7 @@ def _backward(
             leaf = f"{n}.detach().requires_grad_(ctx.needs_input_grad[{position}])"
             lines.append((2, f"{n} = {_unless_none(each, leaf)}"))
     result = "outputs" if several else "out"
-    lines.append((2, f"{result} = {names['native']}({given})"))
+    lines.append((2, f"{result} = {native}({given})"))
     if several:
         pairs = f"[(o, g) for o, g in zip({result}, grads) if o.requires_grad]"
         lines += [(1, f"pairs = {pairs}"), (1, f"{torch}.autograd.backward(*zip(*pairs))")]
@@ -143,7 +193,7 @@ def _backward(
         lines.append((1, f"{torch}.autograd.backward({result}, grad)"))
     gradients = [_unless_none(i, f"{i.name}.grad") if i.tensor else "None" for i in inputs]
     lines.append((1, f"return {', '.join(gradients)}"))
-    text = [f"def {names['backward']}(ctx, {'*grads' if several else 'grad'}):"]
+    text = [f"def {name}(ctx, {'*grads' if several else 'grad'}):"]
     for depth, line in lines:
         text += layout.fit(line, unit * depth, unit, width)
     return text
