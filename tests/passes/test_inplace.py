@@ -73,3 +73,32 @@ class Sampler(torch.nn.Module):
         return p.argmax(-1)
 """
     )
+
+
+def test_functions_that_a_backward_is_written_for_are_left_alone() -> None:
+    stays(
+        """
+        import torch
+        from torch import nn
+
+        def project(x, weight):
+            out = torch.empty(x.shape[0], weight.shape[0])
+            torch.mm(x, weight.t(), out=out)
+            return out
+
+        class Projection(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, weight):
+                ctx.save_for_backward(x, weight)
+                return project(x, weight)
+
+            @staticmethod
+            def backward(ctx, grad):
+                x, weight = ctx.saved_tensors
+                return grad @ weight, grad.t() @ x
+
+        class Head(nn.Module):
+            def forward(self, x):
+                return Projection.apply(x, self.weight)
+        """
+    )

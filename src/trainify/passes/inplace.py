@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts, places
-from ..facts.guards import gradient_unwanted
+from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.saved import RESULT_SAVED, saved_result
 from ..facts.writes import Write, in_callers, in_network, roots, write_of
 from ..findings import Finding, Fix
@@ -120,9 +120,12 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if not isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign, ast.Return)):
             continue
         hit = _out(module, statement) or _overwrite(module, options, statement)
-        if hit is None or not in_network(module, module.function(statement)):
+        function = module.function(statement)
+        if hit is None or not in_network(module, function):
             continue
-        if not gradient_unwanted(module, statement):
+        if gradient_unwanted(module, statement):
+            continue
+        if function is None or not serves_backward(module, function):
             found.append(hit)
     if not found:
         return
