@@ -424,3 +424,56 @@ def test_a_loss_on_a_threshold_needs_more_than_the_scope_moved() -> None:
     right = body(SEGMENT) + loss + "    return nn.functional.mse_loss(out['logits'], y)\n"
     (finding,) = findings(right)
     assert finding.fixes
+
+
+@pytest.mark.parametrize("step", ["    loss = model(x).mean()\n    loss.backward()\n"])
+def test_a_wrapped_instance_that_is_trained(step: str) -> None:
+    text = f"import torch\n\n\ndef train(model, x):\n    {{wrapper}}\n{step}"
+    becomes(
+        text.format(wrapper="x = x.float()\n    model.forward = torch.no_grad()(model.forward)"),
+        text.format(wrapper="x = x.float()"),
+    )
+    stays(text.format(wrapper="teacher.forward = torch.no_grad()(teacher.forward)"))
+
+
+SMART = """\
+import torch
+
+
+def smart_inference_mode():
+    def decorate(fn):
+        if torch.is_inference_mode_enabled():
+            return fn
+        return (torch.inference_mode if NEW else torch.no_grad)()(fn)
+
+    return decorate
+
+
+def no_gradients(fn):
+    def run(*args, **kwargs):
+        with torch.no_grad():
+            return fn(*args, **kwargs)
+
+    return run
+
+
+def maybe_no_grad(fn):
+    return torch.no_grad()(fn) if FAST else fn
+"""
+
+
+@pytest.mark.parametrize(
+    ("decorator", "expected"),
+    [("smart_inference_mode()", 1), ("no_gradients", 1), ("maybe_no_grad", 0)],
+)
+def test_own_decorators(decorator: str, expected: int) -> None:
+    text = MODEL.format(decorator=f"@{decorator}").partition("\n")[2]
+    assert rules(f"{SMART}\n\n{text}") == ["TRN201"] * expected
+
+
+def test_an_own_decorator_of_another_file(tmp_path: Path) -> None:
+    model = MODEL.format(decorator="@smart_inference_mode()").replace(
+        "import torch\n", "import torch\nfrom serving.modes import smart_inference_mode\n"
+    )
+    changed = project(tmp_path, modes=SMART, model=model)
+    assert "    @smart" not in changed["model"] and "self.training" in changed["model"]

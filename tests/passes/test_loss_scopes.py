@@ -5,7 +5,9 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from verbs import becomes, findings, rules, stays
+from verbs import becomes, findings, fix, rules, stays
+
+from trainify.engine import Options, fix_text
 
 
 def test_only_what_the_loss_needs_comes_out_of_the_scope() -> None:
@@ -188,6 +190,51 @@ def test_a_scope_around_a_loop() -> None:
         ),
         select=("TRN202",),
     )
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        "with torch.no_grad() as g:",
+        "with (\n        torch.no_grad()\n    ):",
+        "with lock, torch.no_grad():",
+        "with torch.no_grad(), lock:",
+        "async with lock:\n      with torch.no_grad():",
+    ],
+)
+def test_heads_of_every_shape(scope: str) -> None:
+    extra = "  " if "async" in scope else ""
+    body = f"    {scope}\n{extra}        loss = model(x).mean()\n{extra}        loss.backward()\n"
+    text = f"import torch\n\n\nasync def step(model, x, lock):\n{body}"
+    (finding,) = findings(text, select=("TRN202",))
+    assert finding.fixes
+    assert "no_grad" not in fix(text, select=("TRN202",))
+
+
+def test_a_mode_that_is_entered_on_a_stack() -> None:
+    text = step("""\
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            loss = model(x).mean()
+            loss.backward()
+        """)
+    becomes(
+        text,
+        text.replace("        stack.enter_context(torch.no_grad())\n", ""),
+        unsafe=True,
+        select=("TRN202",),
+    )
+
+
+def test_lines_keep_their_ends() -> None:
+    text = step("""\
+        with torch.no_grad():
+            target = teacher(x)
+            loss = F.mse_loss(model(x), target)
+            loss.backward()
+        """).replace("\n", "\r\n")
+    fixed = fix_text(text, "m.py", Options(select=("TRN202",))).text
+    assert fixed.count("\r\n") == fixed.count("\n") and "    loss.backward()\r\n" in fixed
 
 
 @pytest.mark.parametrize("decorator", ["@torch.no_grad()", "@torch.inference_mode()"])

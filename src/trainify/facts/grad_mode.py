@@ -142,6 +142,8 @@ def _mode_of_function(module: ModuleFacts, function: FunctionNode, depth: int) -
     for node in _own(function, (ast.Return,)):
         assert isinstance(node, ast.Return)
         value = node.value
+        if _passes_on(module, function, node):
+            continue  # in inference mode already
         if isinstance(value, ast.Name) and value.id in inner:
             found.add(_mode_of_wrapper(module, inner[value.id], depth + 1))
         elif isinstance(value, ast.Call):
@@ -150,6 +152,18 @@ def _mode_of_function(module: ModuleFacts, function: FunctionNode, depth: int) -
         else:
             found.add(None)
     return found.pop() if len(found) == 1 else None
+
+
+def _passes_on(module: ModuleFacts, function: FunctionNode, node: ast.Return) -> bool:
+    """``if torch.is_inference_mode_enabled(): return function``, in a decorator."""
+    parent = module.parent(node)
+    arguments = {argument.arg for argument in function.args.args}
+    return (
+        isinstance(node.value, ast.Name)
+        and node.value.id in arguments
+        and isinstance(parent, ast.If)
+        and "is_inference_mode_enabled" in module.source(parent.test)
+    )
 
 
 def _mode_of_wrapper(module: ModuleFacts, function: FunctionNode, depth: int) -> Mode | None:

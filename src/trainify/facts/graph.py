@@ -95,7 +95,7 @@ class Graph:
         self.module: ModuleFacts = weakref.proxy(module)
         self.function = function
         self._avoided = avoided
-        self.me = self_name(function)
+        self.me = self_name(function) if module.method_class(function) is not None else None
         self._flow = module.flow(function)
         self._steps: list[Step] = []
         self.entries: list[Entry] = []

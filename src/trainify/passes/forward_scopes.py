@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..facts import ModuleFacts
 from ..facts.grad_bytes import mentions
@@ -23,7 +23,7 @@ from ..facts.grad_mode import (
 )
 from ..facts.graph import Graph, results
 from ..facts.guards import gradient_unwanted, inference_entries, is_forward, runs_model
-from ..facts.learning import LOSS_CALL, may_learn
+from ..facts.learning import LOSS_CALL, backward_values, may_learn
 from ..facts.names import self_name
 from ..facts.trainable import holds_weights, returns_numbers, trained_submodules
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
@@ -131,6 +131,7 @@ def concerns(data: bytes, path: str, project: Project) -> bool:
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for cover in _covers(module):
         yield _forward(module, cover)
+    yield from _instances(module)
     yield from _entries(module)
 
 
@@ -229,25 +230,66 @@ def _is_context(module: ModuleFacts, call: ast.Call) -> bool:
 
 def _wrapped(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> _Cover | None:
     """``self.forward = torch.no_grad()(self.forward)``, or the same in the class's body."""
-    for statement in module.statements:
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
-            continue
-        wrapping, arguments = statement.value.func, statement.value.args
-        if len(arguments) != 1 or not isinstance(wrapping, ast.Call):
-            continue
-        target = module.source(statement.targets[0])
-        if module.source(arguments[0]) != target:
-            continue
+    for statement, target, scope in _wrappers(module):
         parent = module.parent(statement)
         if parent is cls:
             if target != "forward":
                 continue
         elif module.method_class(parent) is not cls or target != f"{self_name(parent)}.forward":
             continue
+        return _Cover(function, scope, statement)
+    return None
+
+
+def _wrappers(module: ModuleFacts) -> Iterator[tuple[ast.Assign, str, Scope]]:
+    """Every ``x.forward = mode(x.forward)``: the statement, ``x.forward``, and the scope."""
+    for statement in module.statements:
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+            continue
+        wrapping, arguments = statement.value.func, statement.value.args
+        target = module.source(statement.targets[0])
+        if len(arguments) != 1 or not target.endswith("forward"):
+            continue
+        if module.source(arguments[0]) != target or not isinstance(wrapping, ast.Call):
+            continue
         mode = mode_of(module, wrapping, statement)
         if mode is not None:
-            return _Cover(function, Scope(mode, wrapping, statement), statement)
-    return None
+            yield statement, target, Scope(mode, wrapping, statement)
+
+
+def _instances(module: ModuleFacts) -> Iterator[Finding]:
+    """``model.forward = torch.no_grad()(model.forward)``, where the same model is trained."""
+    if _WRAPS.search(module.text) is None:
+        return
+    for statement, target, scope in _wrappers(module):
+        name = target.rpartition(".")[0]
+        function = module.function(statement) or module.tree
+        if not name.isidentifier() or name == "self":
+            continue
+        if not _learns_by(module, function, name):
+            continue
+        text = module.source(scope.node)
+        message = (
+            f"`{text}` around `{target}`, which is trained here: nothing that it computes has a "
+            "gradient."
+        )
+        removal = _removal(module, _Cover(cast("FunctionNode", function), scope, statement))
+        fix = Fix(f"Leave {target} as it is", tuple(removal))
+        fixes = dict.fromkeys(STRATEGIES, fix) if removal else {}
+        yield module.finding("TRN201", message, scope.node, fixes)
+
+
+def _learns_by(module: ModuleFacts, function: FunctionNode | ast.Module, name: str) -> bool:
+    """Whether a function calls backward on what it computes with a model."""
+    graph = Graph(module, function)
+    values = [(v, module.statement(call)) for v, call in backward_values(module, function)]
+    return any(
+        isinstance(step.node, ast.Call)
+        and step.cut is None
+        and isinstance(step.node.func, ast.Name)
+        and step.node.func.id == name
+        for step in graph.back_from(values)
+    )
 
 
 # -- TRN201: forward ------------------------------------------------------------------------------

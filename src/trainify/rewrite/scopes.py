@@ -84,13 +84,24 @@ def _without_item(
     module: ModuleFacts, scope: ast.With | ast.AsyncWith, node: ast.expr
 ) -> list[Edit]:
     i = next(i for i, item in enumerate(scope.items) if item.context_expr is node)
-    item = scope.items[i]
-    if item.optional_vars is not None:
+    if _is_bound(module, scope.items[i]):
         return []
     if i + 1 < len(scope.items):
         return [Edit(module.start(node), module.start(scope.items[i + 1].context_expr), "")]
-    before = scope.items[i - 1]
-    return [Edit(module.end(before.optional_vars or before.context_expr), module.end(node), "")]
+    before, item = scope.items[i - 1], scope.items[i]
+    start = module.end(before.optional_vars or before.context_expr)
+    return [Edit(start, module.end(item.optional_vars or node), "")]
+
+
+def _is_bound(module: ModuleFacts, item: ast.withitem) -> bool:
+    """Whether ``with mode as name`` gives a name that something reads."""
+    name = item.optional_vars
+    if not isinstance(name, ast.Name):
+        return name is not None
+    return any(
+        isinstance(node, ast.Name) and node.id == name.id and isinstance(node.ctx, ast.Load)
+        for node in ast.walk(module.tree)
+    )
 
 
 def lifted(
@@ -100,7 +111,7 @@ def lifted(
     if not layout.owns_lines(module, scope) or scope.body[0].lineno == scope.lineno:
         return None
     item = scope.items[0]
-    if len(scope.items) > 1 or item.optional_vars is not None:
+    if len(scope.items) > 1 or _is_bound(module, item):
         return None
     outer, inner = module.indentation(scope), module.indentation(scope.body[0])
     if not inner.startswith(outer):
@@ -108,7 +119,7 @@ def lifted(
     unit = inner[len(outer) :]
     head_start = module.line_starts[scope.lineno - 1]
     # comments between the head and the first statement belong to that statement
-    header_line = module.position(module.end(item.context_expr))[0]
+    header_line = module.position(module.end(item.optional_vars or item.context_expr))[0]
     while ":" not in module.line_text(header_line) and header_line < scope.body[0].lineno - 1:
         header_line += 1
     comment_start = module.line_starts[header_line]
@@ -134,10 +145,12 @@ def narrowed(
 ) -> list[Edit] | None:
     """Take a ``with`` away but for some statements, at any depth, that stay under its mode."""
     body = scope.body
-    if len(scope.items) > 1 or scope.items[0].optional_vars is not None:
+    if len(scope.items) > 1 or _is_bound(module, scope.items[0]):
         return None if kept else _without_item(module, scope, node)
     if not layout.owns_lines(module, scope) or body[0].lineno == scope.lineno:
         return None
+    if node.end_lineno != scope.lineno:  # a head over several lines
+        return lifted(module, scope, body) if not kept else None
     outer, inner = module.indentation(scope), module.indentation(body[0])
     if not inner.startswith(outer):
         return None
