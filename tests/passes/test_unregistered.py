@@ -49,6 +49,10 @@ def net(init: str, run: str = RUN, *, head: str = "from torch import nn\n", more
             "    self.layers.append(nn.Linear(d, d))",
         ),
         (
+            "self.layers: list[nn.Module] = [nn.Linear(d, d) for _ in range(n)]",
+            "self.layers = nn.ModuleList([nn.Linear(d, d) for _ in range(n)])",
+        ),
+        (
             "self.layers: list[nn.Module] = []\nself.layers.append(nn.Linear(d, d))",
             "self.layers = nn.ModuleList()\nself.layers.append(nn.Linear(d, d))",
         ),

@@ -76,11 +76,12 @@ class Attention(nn.Module):
 
 _OF_SELF = rb"[^\n]*\n?[^\n]*self\."
 _ANEW = rb"(?:data\b|detach\(|t\(|T\b|mT\b|transpose\(|permute\(|clone\()"
-_PATTERNS = (
-    re.compile(rb"= torch\.(?:cat|stack|concat|hstack|vstack|matmul|einsum)\(" + _OF_SELF),
-    re.compile(rb"= self\.(?:\w+\.)*\w+\." + _ANEW),
-    re.compile(rb"= self\.(?:\w+\.)*weight [*@/+-]"),
+_COMPUTED = re.compile(
+    rb"= (?:"
+    rb"torch\.(?:cat|stack|concat|hstack|vstack|matmul|einsum)\(" + _OF_SELF + rb"|"
+    rb"self\.(?:\w+\.)*(?:\w+\." + _ANEW + rb"|weight [*@/+-]))"
 )
+"""One search for all of them: each costs as much as reading the file does."""
 _BUFFER = re.compile(
     rb"register_buffer\(\s*[\"']\w+[\"'],\s*(?:torch\.(?:cat|stack|concat)\("
     + _OF_SELF
@@ -93,11 +94,10 @@ def _may_derive_weights(data: bytes) -> bool:
     """Whether a file sets an attribute to what could be made of weights."""
     if b"Module" not in data or b"self." not in data:
         return False
-    for pattern in _PATTERNS:
-        for match in pattern.finditer(data):
-            start = match.start()
-            if _ATTRIBUTE.match(data[data.rfind(b"\n", 0, start) + 1 : start]):
-                return True
+    for match in _COMPUTED.finditer(data):
+        start = match.start()
+        if _ATTRIBUTE.match(data[data.rfind(b"\n", 0, start) + 1 : start]):
+            return True
     return _BUFFER.search(data) is not None
 
 

@@ -64,17 +64,20 @@ class Net(nn.Module):
 # -- the bytes ------------------------------------------------------------------------------------
 
 _MADE = rb"(?:\w+\.)*[A-Z]\w*\("
-_DISPLAYS = (
-    re.compile(rb"= \[(?:[\s\[({]|#[^\n]*\n)*" + _MADE),
-    re.compile(rb"= \(" + _MADE + rb"[^\n]*\), ?" + _MADE),
-    re.compile(rb"= \{[^{}:\n]*\n?[^{}:\n]*:[\s\[(]*" + _MADE),
+_ASSIGNED = re.compile(
+    rb"= (?:"
+    rb"\[(?:[\s\[({]|#[^\n]*\n)*" + _MADE + rb"|"
+    rb"\(" + _MADE + rb"[^\n]*\), ?" + _MADE + rb"|"
+    rb"\{[^{}:\n]*\n?[^{}:\n]*:[\s\[(]*" + _MADE + rb"|"
+    rb"(?<=\] = )[\[({]?" + _MADE + rb")"
 )
-_ADDED = (
-    re.compile(rb"\.append\((?:[\s\[({]*" + _MADE + rb"|(\w+)\))"),
-    re.compile(rb"\] = [\[({]?" + _MADE),
-)
-_ADDED_TO = re.compile(rb"((?:self\.)?\w+)(?:\[.*)?$")
+"""``= [Layer(``, ``= (Layer(...), Layer(``, ``= {"a": Layer(``, and what follows ``x[i] = ``.
+
+One search for all of them: each costs as much as reading the file does.
+"""
+_APPENDED = re.compile(rb"\.append\((?:[\s\[({]*" + _MADE + rb"|(\w+)\))")
 _IN_ATTRIBUTE = re.compile(rb"\s*self\.\w+(?:\s*:[^=]*)?\s*\+?$")
+_ADDED_TO = re.compile(rb"((?:self\.)?\w+)(?:\[.*)?$")
 _EMPTY = (b"[]", b"{}", b"list()", b"dict()", b"OrderedDict()")
 
 
@@ -82,25 +85,36 @@ def _may_hide_modules(data: bytes) -> bool:
     """Whether a file puts what could be fresh modules into a list or dict of an object."""
     if b"nn" not in data or b"Module" not in data:
         return False
-    for pattern in _DISPLAYS:
-        for match in pattern.finditer(data):
-            if _IN_ATTRIBUTE.match(_line_before(data, match.start())):
+    held: dict[bytes, bool] = {}
+
+    def is_held(line: bytes) -> bool:
+        holder = _ADDED_TO.search(line)
+        if holder is None:
+            return False
+        name = holder[1]
+        if name not in held:
+            held[name] = _is_held(data, name)
+        return held[name]
+
+    for match in _ASSIGNED.finditer(data):
+        line = _line_before(data, match.start())
+        if _IN_ATTRIBUTE.match(line) or (line.endswith(b"] ") and is_held(line)):
+            return True
+    if b".append(" not in data:
+        return False
+    for match in _APPENDED.finditer(data):
+        if is_held(_line_before(data, match.start())):
+            if match[1] is None or _is_made(data, match[1]):
                 return True
-    names = set()
-    for pattern in _ADDED:
-        for match in pattern.finditer(data):
-            holder = _ADDED_TO.search(_line_before(data, match.start()))
-            if holder is not None and (match.lastindex is None or _is_made(data, match[1])):
-                names.add(holder[1])
-    return any(_is_held(data, name) for name in names)
-
-
-def _is_made(data: bytes, name: bytes) -> bool:
-    return re.search(rb" %s = %s" % (re.escape(name), _MADE), data) is not None
+    return False
 
 
 def _line_before(data: bytes, place: int) -> bytes:
     return data[data.rfind(b"\n", 0, place) + 1 : place]
+
+
+def _is_made(data: bytes, name: bytes) -> bool:
+    return re.search(rb" %s = %s" % (re.escape(name), _MADE), data) is not None
 
 
 def _is_held(data: bytes, name: bytes) -> bool:
