@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 from verbs import becomes, findings, fix, rules, stays
 
 HEAD = "import torch\nfrom torch import nn\n\n\n"
@@ -165,9 +168,9 @@ class Attention(nn.Module):
     )
 
 
-def test_a_cache_that_is_handed_back_is_reported() -> None:
+def test_a_cache_that_is_handed_back_gets_a_copy_with_fresh_values() -> None:
     """As in gpt-fast: attention reads what update() returns, so detaching would cut the gradient."""
-    found = findings(
+    becomes(
         HEAD
         + """\
 class KVCache(nn.Module):
@@ -177,7 +180,88 @@ class KVCache(nn.Module):
         k_out[:, :, input_pos] = k_val
         v_out[:, :, input_pos] = v_val
         return k_out, v_out
+""",
+        HEAD
+        + """\
+class KVCache(nn.Module):
+    def update(self, input_pos, k_val, v_val):
+        k_out = self.k_cache
+        v_out = self.v_cache
+        if torch.is_grad_enabled() and (k_val.requires_grad or v_val.requires_grad):
+            k_out[:, :, input_pos] = k_val.detach()
+            k_out = k_out.clone()
+            k_out[:, :, input_pos] = k_val
+            v_out[:, :, input_pos] = v_val.detach()
+            v_out = v_out.clone()
+            v_out[:, :, input_pos] = v_val
+        else:
+            k_out[:, :, input_pos] = k_val
+            v_out[:, :, input_pos] = v_val
+        return k_out, v_out
+""",
+    )
+
+
+HANDED_BACK = (
+    HEAD
+    + """\
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.key_cache = [torch.zeros(1, 6, 4)]
+
+    def update(self, k, layer, positions):
+        k_out = self.key_cache[layer]
+        k_out.index_copy_(1, positions, k)
+        return k_out
+"""
+)
+
+
+def test_the_copy_lets_every_step_learn() -> None:
+    def gradients(text: str) -> list[torch.Tensor]:
+        scope: dict[str, Any] = {}
+        exec(compile(text, "m.py", "exec"), scope)
+        layer, found = scope["Layer"](), []
+        for step in range(2):
+            weight = torch.ones(4, requires_grad=True)
+            k = weight * (step + 1.0) * torch.ones(1, 3, 4)
+            layer.update(k, 0, torch.arange(3) + 3 * step).pow(2).sum().backward()
+            assert weight.grad is not None
+            found.append(weight.grad)
+        assert layer.key_cache[0][0, :, 0].tolist() == [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]
+        return found
+
+    with pytest.raises(RuntimeError, match="second time"):
+        gradients(HANDED_BACK)
+    first, second = gradients(fix(HANDED_BACK))
+    assert first.tolist() == [6.0] * 4
+    assert second.tolist() == [24.0] * 4
+
+
+@pytest.mark.parametrize("name", ["StaticCache", "StaticLayer"])
+def test_keys_and_values_of_a_cache_class(name: str) -> None:
+    found = findings(
+        HEAD
+        + f"""\
+class {name}:
+    def update(self, key_states, value_states, cache_position):
+        self.keys.index_copy_(2, cache_position, key_states)
+        self.values[:, :, cache_position] = value_states
+        return self.keys, self.values
 """
     )
     assert [f.rule for f in found] == ["TRN401", "TRN401"]
-    assert not any(f.fixes for f in found)
+    assert not any(f.fixes for f in found)  # what it returns has to be the cache itself
+
+
+def test_keys_of_something_else_stay() -> None:
+    stays(
+        HEAD
+        + """\
+class Table:
+    def update(self, rows, values):
+        self.keys[:, rows] = values
+        return self.keys
+"""
+    )

@@ -69,11 +69,13 @@ class Attention(nn.Module):
 NEEDLES = (
     *(b"cache[", b"cache_k[", b"cache_v[", b"k_buffer[", b"v_buffer["),
     *(b"_cache.view(", b"index_copy_(", b"index_put_(", b"].copy_("),
+    *(b"self.keys[:", b"self.values[:"),
     *(b"= self.k_cache", b"= self.v_cache", b"= self.key_cache", b"= self.cache_k"),
 )
 
 _CACHE = re.compile(r"cache|past_(key|value|kv)|(^|_)(k|v|kv|key|value)_buffer|(^|_)kv(_|$)")
 _NOT_CACHE = re.compile(r"cos|sin|rope|freq|mask|pos|_loc|scale|table|len|conv|ssm|lru")
+_CACHE_CLASS = re.compile(r"Cache|(Static|Dynamic|Sliding\w*)Layer$")
 _NUMBERS = re.compile(r"(^|_)(idx|index|indices|loc|slots?|pos|positions|len|ids?|mask)(_|$)")
 _NOT_A_STEP = ("__init__", "reset", "clear", "reset_parameters")
 _INDEX = re.compile(r"(^|_)(slots?|slot_mapping|loc|locs|indices|positions|pos)(_|$)")
@@ -170,10 +172,16 @@ def _is_cache(module: ModuleFacts, base: ast.expr, statement: ast.stmt) -> bool:
     if isinstance(base, ast.Name):  # k_out = self.k_cache
         flow = module.flow(module.function(statement) or module.tree)
         made = flow.only_definition(base.id, statement)
-        if made is not None and isinstance(made.value, ast.Attribute):
-            name = made.value.attr
+        kept = made.value if made is not None else None
+        if isinstance(kept, ast.Subscript):  # self.key_cache[layer]
+            kept = kept.value
+        if isinstance(kept, ast.Attribute):
+            name = kept.attr
             if _CACHE.search(name) and not _NOT_CACHE.search(name):
                 return True
+    if isinstance(base, ast.Attribute) and name in ("keys", "values"):
+        cls = module.method_class(module.function(statement))
+        return cls is not None and bool(_CACHE_CLASS.search(cls.name))
     if not _CACHE.search(name) or _NOT_CACHE.search(name):
         return False
     if isinstance(base, ast.Attribute):
@@ -226,15 +234,17 @@ def _judge(
         result = _concatenate(module, options, run)
         for write, _ in run:
             fixes[write.statement] = result
+    unsolved = [w for w, _ in pairs if not fixes.get(w.statement) and _hands_out(module, w)]
+    fixes.update(_write_apart(module, options, unsolved))
     for write, reads in pairs:
         text = module.source(write.target)
         value = module.source(write.value)
-        if reads:
+        if reads or write in unsolved or _read_later(module, function, write):
             message = (
                 f"`{text}` is written and read back: the cache keeps the graph of `{value}`, and "
                 "the next step's backward walks into it and fails."
             )
-            yield module.finding("TRN401", message, write.statement, fixes[write.statement])
+            yield module.finding("TRN401", message, write.statement, fixes.get(write.statement))
         else:
             message = (
                 f"`{text}` keeps the graph of `{value}` after the step: the next backward walks "
@@ -267,6 +277,60 @@ def _reads(module: ModuleFacts, function: ast.AST, write: Write) -> list[ast.stm
                     found.append(statement)
                     break
     return found
+
+
+def _read_later(module: ModuleFacts, function: ast.AST, write: Write) -> bool:
+    """Whether an attribute is read after the write, outside of its block: ``return self.keys``."""
+    if not isinstance(write.base, ast.Attribute):
+        return False
+    key = ast.dump(write.base)
+    return any(
+        isinstance(node, ast.Attribute) and ast.dump(node) == key
+        for later in ast.walk(function)
+        if isinstance(later, ast.Return) and later.lineno > write.statement.lineno
+        for node in ast.walk(later)
+    )
+
+
+def _hands_out(module: ModuleFacts, write: Write) -> bool:
+    """Whether the cache has a local name, by which it is read after the write."""
+    if not isinstance(write.base, ast.Name):
+        return False
+    name, statement = write.base.id, write.statement
+    flow = module.flow(module.function(statement) or module.tree)
+    made = flow.only_definition(name, statement)
+    return (
+        made is not None
+        and not made.is_parameter
+        and flow.read_after(name, statement)
+        and not any(flow.read_after(o, statement) for o in flow.observers(name, statement))
+    )
+
+
+def _write_apart(
+    module: ModuleFacts, options: Options, writes: Sequence[Write]
+) -> dict[ast.AST, dict[str, Fix]]:
+    """Detached values into the cache, fresh ones into a copy that is read from then on."""
+    from ..rewrite import branch, layout
+
+    changes = []
+    for write in writes:
+        assert isinstance(write.base, ast.Name)
+        name = write.base.id
+        again = " ".join(module.source(write.statement).split())
+        lines = [_detached(module, write), f"{name} = {name}.clone()", again]
+        wants = _wants(module, [write])
+        changes.append(branch.Change([write.statement], lines, wants=wants, title="copy"))
+    vocabulary = branch.Vocabulary(module)
+    fixes: dict[ast.AST, dict[str, Fix]] = {}
+    for run in branch.group(module, changes):
+        try:
+            result = branch.fixes(module, vocabulary, run, options.flag)
+        except layout.CannotPlace:
+            continue
+        fix = replace(result["flag"], title="Attend to fresh values when a gradient is wanted")
+        fixes.update((change.first, dict.fromkeys(STRATEGIES, fix)) for change in run)
+    return fixes
 
 
 def _runs(
