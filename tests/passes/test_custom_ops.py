@@ -235,3 +235,62 @@ def test_an_operator_of_a_library_that_runs_a_kernel() -> None:
         text + "\n\ndef use(x):\n    return torch.ops.tests_custom_ops_lib.f(x, 1.0)\n"
     )
     assert (finding.rule, finding.fixes) == ("TRN110", {})
+
+
+# -- kernels ----------------------------------------------------------------------------------------
+
+KERNEL = """\
+import torch
+from my_kernels import rms_norm_kernel, softmax_kernel
+
+
+@torch.library.custom_op("tests_custom_ops::norm", mutates_args=())
+def norm(gamma: torch.Tensor, x: torch.Tensor, eps: float, n: int) -> torch.Tensor:
+    y = torch.empty_like(x)
+    rms_norm_kernel[(n,)](x, gamma, y, eps)
+    return y
+
+
+@torch.library.custom_op("tests_custom_ops::soft", mutates_args=())
+def soft(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    softmax_kernel[(8,)](x, y)
+    return y
+"""
+
+
+class Launched:
+    """A kernel as it is launched: below autograd, into the tensors that it is given."""
+
+    def __init__(self, body: Any) -> None:
+        self.body = body
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return self.body
+
+
+def test_an_operator_that_runs_a_known_kernel() -> None:
+    assert "must compute" in findings(KERNEL)[0].fixes["flag"].look_at
+    fixed = fix(KERNEL, unsafe=True)
+    assert rules(fixed) == []
+    kernels = {
+        "rms_norm_kernel": Launched(
+            lambda x, w, y, eps: y.copy_(torch.nn.functional.rms_norm(x, w.shape, w, eps))
+        ),
+        "softmax_kernel": Launched(lambda x, y: y.copy_(torch.softmax(x, -1))),
+    }
+    text = fixed.replace("from my_kernels import rms_norm_kernel, softmax_kernel\n", "")
+    scope: dict[str, Any] = dict(kernels)
+    exec(compile(text, "m.py", "exec"), scope)
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+    weights = torch.randn(3, 4)
+    expected = torch.nn.functional.rms_norm(x, w.shape, w, 1e-6)
+    for ours, right in zip(
+        torch.autograd.grad((scope["norm"](w, x, 1e-6, 3) * weights).sum(), (x, w)),
+        torch.autograd.grad((expected * weights).sum(), (x, w)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, right)
+    (ours,) = torch.autograd.grad((scope["soft"](x) * weights).sum(), x)
+    (right,) = torch.autograd.grad((torch.softmax(x, -1) * weights).sum(), x)
+    torch.testing.assert_close(ours, right)

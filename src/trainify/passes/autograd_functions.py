@@ -116,7 +116,7 @@ def _with_backward(
 
     found = fixes(module, forwards)
     for forward, finding in broken:
-        fix = found[forward.cls] if forward is not None else None
+        fix = found[forward.owner] if forward is not None else None
         if isinstance(fix, str):
             yield replace(finding, message=f"{finding.message} Not rewritten: {fix}.")
         elif fix is not None:
@@ -180,19 +180,31 @@ def _forward(
         return None
     if useless is not None and useless.name != "backward":
         return None
-    given = node.args
-    names = [a.arg for a in (*given.posonlyargs, *given.args)][1:]
     static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list)
-    if given.vararg or given.kwarg or given.kwonlyargs or not static or not names:
-        return None
     text = module.source(node)
     if re.search(r"save_for_backward|mark_(dirty|non_differentiable)|ctx\.\w+ =", text):
+        return None
+    return kernel_over(module, cls, node, 1, options, useless) if static else None
+
+
+def kernel_over(
+    module: ModuleFacts,
+    owner: ast.ClassDef | FunctionNode,
+    node: FunctionNode,
+    skipped: int,
+    options: Options,
+    useless: FunctionNode | None = None,
+) -> Forward | None:
+    """A function that is one kernel over its own parameters, the ``skipped`` first ones aside."""
+    given = node.args
+    names = [a.arg for a in (*given.posonlyargs, *given.args)][skipped:]
+    if given.vararg or given.kwarg or given.kwonlyargs or not names:
         return None
     sites = list(_sites(module, node, options))
     returns = [n for n in ast.walk(node) if isinstance(n, ast.Return)]
     if len(sites) != 1 or len(returns) != 1 or node.body[-1] is not returns[0]:
         return None
-    return _Traced(module, node, sites[0], returns[0]).forward(cls, names, useless)
+    return _Traced(module, node, sites[0], returns[0]).forward(owner, names, useless)
 
 
 def _sites(module: ModuleFacts, function: FunctionNode, options: Options) -> Iterator[Site]:
@@ -223,7 +235,10 @@ class _Traced:
         """Whether an operand has its leading dimensions made one."""
 
     def forward(
-        self, cls: ast.ClassDef, names: Sequence[str], useless: FunctionNode | None
+        self,
+        owner: ast.ClassDef | FunctionNode,
+        names: Sequence[str],
+        useless: FunctionNode | None,
     ) -> Forward | None:
         from ..rewrite.own_function import Forward
 
@@ -260,7 +275,7 @@ class _Traced:
         source = self.module.source(self.node)
         sure = {t for t in tensors if t not in optional and f"{t} is " not in source}
         return Forward(
-            cls=cls,
+            owner=owner,
             node=self.node,
             parameters=tuple(names),
             equivalent=ast.unparse(used),

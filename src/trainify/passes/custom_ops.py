@@ -14,6 +14,7 @@ from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.pure import why_not_differentiable
 from ..findings import STRATEGIES, Finding, Fix
 from . import Rule
+from .autograd_functions import kernel_over
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -85,12 +86,12 @@ _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|setup_context)(_|$)")
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    yield from _decorated(module)
+    yield from _decorated(module, options)
     if ".define(" in module.text:
-        yield from _of_libraries(module)
+        yield from _of_libraries(module, options)
 
 
-def _decorated(module: ModuleFacts) -> Iterator[Finding]:
+def _decorated(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     """Functions that ``torch.library.custom_op`` makes operators."""
     for function in module.functions:
         name = _op_name(module, function)
@@ -111,10 +112,35 @@ def _decorated(module: ModuleFacts) -> Iterator[Finding]:
                 fixes = dict.fromkeys(STRATEGIES, fix(module, function))
             except CannotRegister as error:
                 reason = str(error)
-        if reason:
+        else:
+            fixes = _of_kernel(module, function, name, function, options)
+        if reason and not fixes:
             message += f" Not rewritten: {reason}."
         if fixes or wanted:
             yield module.finding("TRN110", message, _head(function), fixes)
+
+
+def _of_kernel(
+    module: ModuleFacts,
+    function: FunctionNode,
+    name: str,
+    registered: ast.stmt,
+    options: Options,
+) -> dict[str, Fix]:
+    """The fix for an operator that runs one kernel of which it is known what it computes."""
+    forward = kernel_over(module, function, function, 0, options)
+    if forward is None:
+        return {}
+    from ..rewrite.custom_op import CannotRegister, kernel_fix
+
+    own = any(
+        isinstance(d, ast.Call) and module.is_name(d.func, *_CUSTOM_OP)
+        for d in function.decorator_list
+    )
+    try:
+        return dict.fromkeys(STRATEGIES, kernel_fix(module, forward, name, registered, own=own))
+    except CannotRegister:
+        return {}
 
 
 def _op_name(module: ModuleFacts, function: FunctionNode) -> str | None:
@@ -207,7 +233,7 @@ class _Implementation:
     registered: ast.stmt
 
 
-def _of_libraries(module: ModuleFacts) -> Iterator[Finding]:
+def _of_libraries(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     """Operators that the file defines and implements, one finding each."""
     found: dict[str, list[_Implementation]] = {}
     for each in _implementations(module):
@@ -234,8 +260,10 @@ def _of_libraries(module: ModuleFacts) -> Iterator[Finding]:
                 fixes = dict.fromkeys(STRATEGIES, fix)
             except CannotRegister as error:
                 reason = str(error)
+        else:
+            fixes = _of_kernel(module, chosen.function, name, chosen.registered, options)
         message = f"`{name}` has no autograd formula: no gradient passes the op."
-        if reason:
+        if reason and not fixes:
             message += f" Not rewritten: {reason}."
         if fixes or wanted:
             yield module.finding("TRN110", message, _head(chosen.function), fixes)

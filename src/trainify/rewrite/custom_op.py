@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..catalog import Schema
 from ..facts import ModuleFacts
-from ..findings import Edit, Fix
+from ..findings import Edit, Fix, Safety
 from . import layout
+from .autograd import CannotAttach
+from .branch import Vocabulary
+from .own_function import Forward, OwnFunction
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -72,6 +75,41 @@ def library_fix(
     blocks.append(_registration(module, call, function.name))
     edit = _after(module, registered, blocks)
     return Fix(f"Register an autograd formula for `{name}`", (edit,))
+
+
+def kernel_fix(
+    module: ModuleFacts, forward: Forward, name: str, registered: ast.stmt, *, own: bool
+) -> Fix:
+    """Register the formula of the kernel that a function runs.
+
+    ``own`` says that the function itself has become the operator, which ``registered`` states.
+    """
+    function = forward.node
+    if registered not in module.tree.body or function not in module.tree.body:
+        raise CannotRegister("it is not a plain function of the module")
+    torch = layout.bound_at_top(module, "torch")
+    if torch is None:
+        raise CannotRegister("the file does not import torch")
+    setup = _free(module, f"{function.name}_setup_context")
+    backward = _free(module, f"{function.name}_backward")
+    try:
+        kernel = OwnFunction(module, forward)
+        vocabulary = Vocabulary(module, [kernel.backward.use])
+        blocks, helpers = kernel.formula(vocabulary, setup, backward)
+        lines = [line for block in blocks for line in block]
+        vocabulary.refuse_shadowed(function, "\n".join(lines))
+        support = vocabulary.support(lines, list(helpers))
+    except (CannotAttach, layout.CannotPlace) as error:
+        raise CannotRegister(str(error)) from None
+    start = f"{function.name}.register_autograd("
+    if not own:
+        start = f'{torch}.library.register_autograd("{name}", '
+    blocks.append(_registration(module, start, function.name))
+    fix = Fix(
+        f"Register an autograd formula for `{name}`",
+        (_after(module, registered, blocks), *support),
+    )
+    return replace(fix, safety=Safety.UNSAFE, look_at=forward.look_at) if forward.look_at else fix
 
 
 def _formula(

@@ -24,12 +24,13 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 class Forward:
     """A ``forward`` whose result is that of an op over its own parameters.
 
-    ``parameters`` are those after ``ctx``, ``equivalent`` is an expression over them; ``tensors``
+    ``owner`` is what is called: the class, or the function itself.  ``parameters`` are those after
+    ``ctx``, ``equivalent`` is an expression over them; ``tensors``
     can be trained, ``sure`` are not None.  ``result`` is the statement that returns the kernel's
     result; ``useless`` is a backward that only raises, to be exchanged.
     """
 
-    cls: ast.ClassDef
+    owner: ast.ClassDef | FunctionNode
     node: FunctionNode
     parameters: tuple[str, ...]
     equivalent: str
@@ -44,7 +45,7 @@ class Forward:
     def op(self) -> FusedOp:
         types = {p: "Tensor" if p in self.tensors else "Any" for p in self.parameters}
         arguments = ", ".join(f"{types[p]} {p}" for p in self.parameters)
-        return FusedOp((self.cls.name,), f"forward({arguments}) -> Tensor", self.equivalent, "")
+        return FusedOp((self.owner.name,), f"forward({arguments}) -> Tensor", self.equivalent, "")
 
 
 class OwnFunction(KernelFunction):
@@ -55,7 +56,7 @@ class OwnFunction(KernelFunction):
         call = Call(
             node=forward.call,
             op=forward.op,
-            target=Target(forward.cls.name),
+            target=Target(forward.owner.name),
             value=forward.equivalent,
             outputs=(),
             texts=texts,
@@ -112,19 +113,45 @@ class OwnFunction(KernelFunction):
         vocabulary.refuse_shadowed(body[0], "\n".join(lines))
         return edits + vocabulary.support(lines, list(backward.helpers))
 
+    def formula(
+        self, vocabulary: Vocabulary, setup: str, name: str
+    ) -> tuple[list[list[str]], tuple[str, ...]]:
+        """The functions that a custom operator registers, and the helpers they need."""
+        backward = self.backward.body(vocabulary)
+        saved, kept = self.saved(backward)
+        own = {variable: parameter for parameter, variable in self.variables.items()}
+        if {"ctx", "inputs", "output"} & set(own.values()):
+            raise CannotAttach("its parameters have names that the formula needs")
+        if any(self.storable(v) != v for v in saved.values()):
+            raise CannotAttach("its backward needs what may be no tensor")
+        targets = [
+            p if v in saved.values() else f"ctx.{v}" if v in kept else "_"
+            for p, v in self.variables.items()
+        ]
+        stored = ", ".join(own.get(v, "output") for v in saved.values())
+        lines = [f"{', '.join(targets)}{',' if len(targets) == 1 else ''} = inputs"]
+        lines += [f"ctx.save_for_backward({stored})"] if saved else []
+        head = f"def {setup}(ctx, inputs, output):"
+        fitted = [f for line in lines for f in layout.fit(line, self.unit, self.unit, self.width)]
+        method = [
+            line.replace("def backward(", f"def {name}(", 1)
+            for line in self.method(backward, saved)[1:]
+        ]
+        return [[head, *fitted], method], backward.helpers
 
-def fixes(module: ModuleFacts, forwards: Sequence[Forward]) -> dict[ast.ClassDef, Fix | str]:
+
+def fixes(module: ModuleFacts, forwards: Sequence[Forward]) -> dict[ast.AST, Fix | str]:
     """The fix for each class, or why there is none."""
-    found: dict[ast.ClassDef, Fix | str] = {}
+    found: dict[ast.AST, Fix | str] = {}
     functions: list[OwnFunction] = []
     for forward in forwards:
         try:
             functions.append(OwnFunction(module, forward))
         except CannotAttach as error:
-            found[forward.cls] = str(error)
+            found[forward.owner] = str(error)
     vocabulary = Vocabulary(module, [f.backward.use for f in functions])
     for function in functions:
-        cls, look_at = function.forward.cls, function.forward.look_at
+        cls, look_at = function.forward.owner, function.forward.look_at
         try:
             edits = function.edits(vocabulary)
         except (CannotAttach, layout.CannotPlace) as error:
