@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from verbs import becomes, findings, stays
+
+from trainify.engine import Options, check_paths
 
 HEAD = """\
 import torch
@@ -61,3 +65,18 @@ def test_inference_and_the_twin_itself_stay() -> None:
         return self.norm.forward_native(x) * scale
 """
     )
+
+
+def test_a_project_that_holds_a_release_without_the_twin(tmp_path: Path) -> None:
+    layers = tmp_path / "sglang" / "srt" / "layers"
+    layers.mkdir(parents=True)
+    for folder in (layers, layers.parent, layers.parent.parent):
+        (folder / "__init__.py").touch()
+    user = HEAD + "    def forward(self, x):\n        return self.norm(x)\n"
+    (tmp_path / "sglang" / "model.py").write_text(user)
+    for method, fixable in (("forward_native", True), ("_forward", False)):
+        (layers / "layernorm.py").write_text(f"class RMSNorm:\n    def {method}(self, x): ...\n")
+        reports = check_paths([str(tmp_path / "sglang" / "model.py")], Options())
+        (finding,) = next(iter(reports)).findings
+        assert finding.rule == "TRN109" and bool(finding.fixes) is fixable
+    assert "the RMSNorm of this project has no forward_native" in finding.message

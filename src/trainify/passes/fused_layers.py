@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..catalog.layers import LAYERS, FusedLayer, lookup_layer
@@ -101,8 +102,22 @@ def _layer(module: ModuleFacts, node: ast.expr) -> FusedLayer | None:
             for target in module.resolve(binding.value.func):
                 layer = lookup_layer(target.name)
                 if layer is not None:
-                    return layer
+                    return _as_it_is_here(module, layer, target.name.rpartition(".")[2])
     return None
+
+
+def _as_it_is_here(module: ModuleFacts, layer: FusedLayer, name: str) -> FusedLayer:
+    """The layer, without its twin where the project holds a release whose class has none."""
+    path = module.project.find_module(module, layer.module)
+    owner = module.project.load(path) if path is not None else None
+    cls = next((c for c in owner.classes if c.name == name), None) if owner is not None else None
+    if owner is None or cls is None or any(_has(c, layer.twin) for c in owner.classes):
+        return layer  # its own, or one that it may inherit
+    return replace(layer, cut=f"the {name} of this project has no {layer.twin}")
+
+
+def _has(cls: ast.ClassDef, name: str) -> bool:
+    return any(isinstance(n, ast.FunctionDef) and n.name == name for n in cls.body)
 
 
 def _message(module: ModuleFacts, call: ast.Call, layer: FusedLayer) -> str:
