@@ -17,6 +17,10 @@ def _x(*shape: int) -> torch.Tensor:
     return torch.randn(*shape)
 
 
+def _words(*shape: int) -> torch.Tensor:
+    return torch.randint(-(2**31), 2**31, shape, dtype=torch.int64).int()
+
+
 def _family(**values: Any) -> dict[str, Any]:
     return values
 
@@ -399,13 +403,68 @@ def scored() -> dict[str, Any]:
                    topk=2, routed_scaling_factor=2.5)  # fmt: skip
 
 
+def gemv() -> dict[str, Any]:
+    return _family(
+        in_feats=_x(T, H), kernel=_words(3, H // 8), scaling_factors=_x(3, 8),
+        zeros=_words(3, 1), group_size=8, split_k_iters=8,
+    )  # fmt: skip
+
+
+def int4() -> dict[str, Any]:
+    x, packed, scales, zeros = _x(T, H), _words(H // 8, 8), _x(2, 8), _words(2, 1)
+    return _family(
+        x=x, qweight=packed, scales=scales, qzeros=zeros, group_size=H // 2,
+        a=x, b=packed, b_scale=scales.detach(), b_zero_point=zeros,
+    )  # fmt: skip
+
+
+def bnb_linear() -> dict[str, Any]:
+    return {**bnb(), "quant_type": "nf4", "bias": _x(3)}
+
+
+def projections() -> dict[str, Any]:
+    x = _x(2, 3, 4)
+    return _family(
+        qkv=_x(2, 3, 12), query=x, key=x + 1, value=x - 1, src=x, embed_dim=4, num_head=2,
+        num_heads=2, qkv_weight=_x(12, 4), qkv_bias=_x(12), proj_weight=_x(4, 4), proj_bias=_x(4),
+        use_gelu=True, norm_first=False, norm_weight_1=_x(4), norm_bias_1=_x(4),
+        norm_weight_2=_x(4), norm_bias_2=_x(4), ffn_weight_1=_x(6, 4), ffn_bias_1=_x(6),
+        ffn_weight_2=_x(4, 6), ffn_bias_2=_x(4),
+    )  # fmt: skip
+
+
 FAMILIES = {
+    "awq_gemv_matmul": gemv,
+    "int4_matmul": int4,
+    "bnb_4bit_linear": bnb_linear,
+    "scaled_mm_add": lambda: {
+        "a": _x(T, H),
+        "b": _x(3, H),
+        "rms_scale": _x(T, 1),
+        "linear_scale": _x(3),
+        "residual": _x(T, 3),
+        "bias": _x(3),
+        "output_dtype": torch.float32,
+    },
+    "split_and_scale": projections,
+    "self_attention": projections,
+    "multi_head_attention": projections,
+    "transformer_encoder_layer": projections,
     "lora_shrink": adapters,
     "lora_expand": adapters,
     "grouped_topk_of_scores": scored,
     "sigmoid_topk_rows": gating,
     "grouped_linear": lambda: {"b": _x(2, 5, H), "m_indptr": torch.tensor([0, 2, T])},
-    "timestep_embedding": lambda: {"t": _x(T), "dim": 5, "dtype": torch.float32},
+    "timestep_embedding": lambda: {
+        "t": _x(T),
+        "input": _x(T),
+        "dim": 5,
+        "dtype": torch.float32,
+        "output": _x(T, 5),
+        "flip_sin_to_cos": False,
+        "downscale_freq_shift": 0.0,
+        "max_period": 100,
+    },
     "softmax_packed": lambda: {
         "Logics": _x(2, T),
         "B_Start_Loc": torch.tensor([0, 2]),
@@ -544,6 +603,59 @@ ROWS = {
     "torch.ops.aten._logcumsumexp": _one(dim=0),
     "torch.ops.aten._embedding_bag_forward_only": _one(
         weight=_x(5, 3), indices=torch.tensor([0, 2, 4]), offsets=torch.tensor([0, 1])
+    ),
+    "sgl_kernel.fp8_blockwise_scaled_mm": _one(
+        mat_a=_x(T, 256), mat_b=_x(256, 128), scales_a=_x(T, 2), scales_b=_x(2, 1)
+    ),
+    "sgl_kernel.bmm_fp8": lambda: {
+        "A": _x(2, 3, 4),
+        "B": _x(2, 4, 5),
+        "A_scale": torch.ones(1),
+        "B_scale": torch.ones(1),
+        "dtype": torch.float32,
+        "D": _x(2, 3, 5),
+        "workspace_buffer": _x(1),
+        "cublas_handle": 0,
+    },
+    "torch.ops.sgl_kernel.bmm_fp8": lambda: {
+        "A": _x(2, 3, 4),
+        "B": _x(2, 4, 5),
+        "A_scale": torch.ones(1),
+        "B_scale": torch.ones(1),
+        "dtype": torch.float32,
+        "D": _x(2, 3, 5),
+        "workspace_buffer": _x(1),
+        "cublas_handle": 0,
+    },
+    "flashinfer.gemm.bmm_fp8": lambda: {
+        "A": _x(2, 3, 4),
+        "B": _x(2, 4, 5),
+        "A_scale": torch.ones(1),
+        "B_scale": torch.ones(1),
+        "dtype": torch.float32,
+        "D": _x(2, 3, 5),
+        "workspace_buffer": _x(1),
+        "cublas_handle": 0,
+    },
+    "torch.ops.sgl_kernel.dsv3_router_gemm": _one(output=_x(T, 3), mat_b=_x(3, H)),
+    "torch.ops._C.cutlass_scaled_mm": lambda: {
+        **scaled(),
+        "a_scales": _x(T, 1),
+        "b_scales": _x(1, 3),
+        "out": _x(T, 3),
+    },
+    "exllamav2_ext.gemm_half_half_half": _one(
+        a=_x(T, H), b=_x(H, 3), c=_x(T, 3), alpha=0.5, beta=2.0
+    ),
+    "lightllm.common.basemodel.triton_kernel.dequantize_gemm_int8.matmul_dequantize_int8": _one(
+        a=_x(T, H), b=torch.randint(-9, 9, (H, 3), dtype=torch.int8), b_scale=_x(3)
+    ),
+    "lmdeploy.pytorch.kernels.cuda.blocked_gemm_fp8.blocked_gemm_fp8": _one(
+        A=_x(T, 4), B=_x(4, 6), A_scale=_x(T, 2), B_scale=_x(2, 3)
+    ),
+    "torch.ops.aten.addmm.dtype": _one(self=_x(3), mat1=_x(T, H), mat2=_x(H, 3), beta=2.0),
+    "torch.ops.aten.baddbmm.dtype": _one(
+        self=_x(2, 3, 5), batch1=_x(2, 3, 4), batch2=_x(2, 4, 5), alpha=2.0, beta=0.5
     ),
     "torch.ops.trtllm.flashinfer_fused_add_add_rmsnorm": _one(additional=_x(T, H)),
     "torch.ops.torch_ipex.add_rmsnorm": _one(input1=_x(T, H)),

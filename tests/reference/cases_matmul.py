@@ -21,6 +21,122 @@ def expect_hadamard(x: Tensor, scale: float) -> Tensor:
     return (wide(x) @ matrix[: x.shape[-1], : x.shape[-1]] * scale).to(x.dtype)
 
 
+def draw_scaled_add(draw: Draw) -> tuple[Any, ...]:
+    rows = draw.rows()
+    residual = draw.tensor(*rows, 2) if draw.flag() else None
+    bias = draw.tensor(2) if draw.flag() else None
+    scales = draw.tensor(*rows, 1), draw.tensor(2)
+    return draw.tensor(*rows, 3), draw.tensor(2, 3), *scales, draw.dtype, residual, bias
+
+
+def expect_scaled_add(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    dtype: torch.dtype,
+    residual: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:
+    out = ((wide(a) * wide(scale_a)) @ (wide(b) * wide(scale_b)[:, None]).T).to(dtype)
+    out = out if residual is None else out + residual
+    return out if bias is None else out + bias
+
+
+def nibbles(word: int) -> list[int]:
+    return [(word % 2**32) >> 4 * i & 15 for i in range(8)]
+
+
+def words(draw: Draw, *shape: int) -> Tensor:
+    low = torch.randint(-(2**31), 2**31, shape, generator=draw.generator)
+    return low.to(torch.int32)
+
+
+def draw_gemv(draw: Draw) -> tuple[Any, ...]:
+    rows, group = 3, 4
+    x = draw.tensor(2, 16, scale=0.1)
+    return x, words(draw, rows, 2), draw.tensor(rows, 5, scale=0.1), words(draw, rows, 1), group
+
+
+def expect_gemv(x: Tensor, qweight: Tensor, scales: Tensor, qzeros: Tensor, group: int) -> Tensor:
+    out = []
+    for row, scale, zero in zip(qweight.tolist(), wide(scales), qzeros.tolist(), strict=True):
+        codes = [code for word in row for code in nibbles(word)]
+        points = [point for word in zero for point in nibbles(word)]
+        weight = [(c - points[i // group]) * scale[i // group] for i, c in enumerate(codes)]
+        out.append(wide(x) @ torch.stack(weight))
+    return torch.stack(out, -1).to(x.dtype)
+
+
+def draw_int4(draw: Draw) -> tuple[Any, ...]:
+    x = draw.tensor(2, 16, scale=0.1)
+    packed, zeros = words(draw, 2, 8), words(draw, 4, 1)
+    return x, packed, draw.tensor(4, 8, scale=0.1), zeros, 4, draw.flag()
+
+
+def expect_int4(
+    x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, group: int, apart: bool
+) -> Tensor:
+    rows = []
+    for k in range(16):
+        code = torch.tensor([nibbles(word)[k % 8] for word in packed[k // 8].tolist()])
+        point = torch.tensor([p for word in zeros[k // group].tolist() for p in nibbles(word)])
+        scale = scales[k // group]
+        rows.append(code * scale - point * scale if apart else (code - point) * scale)
+    return (wide(x) @ wide(torch.stack(rows))).to(x.dtype)
+
+
+NF4 = """
+    -1.0 -0.6961928009986877 -0.5250730514526367 -0.39491748809814453 -0.28444138169288635
+    -0.18477343022823334 -0.09105003625154495 0.0 0.07958029955625534 0.16093020141124725
+    0.24611230194568634 0.33791524171829224 0.44070982933044434 0.5626170039176941
+    0.7229568362236023 1.0
+"""
+FP4 = [0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4]
+
+
+def draw_4bit_linear(draw: Draw) -> tuple[Any, ...]:
+    packed = draw.integers(256, 6, 1).to(torch.uint8)
+    dtype = torch.promote_types(draw.dtype, torch.float32)
+    bias = draw.tensor(3) if draw.flag() else None
+    common = draw.tensor(2, 4), packed, (3, 4), 4, draw.random.choice(("nf4", "fp4")), bias
+    x, packed, shape, block, kind, bias = common
+    if draw.flag():
+        return x, packed, shape, draw.tensor(3).to(dtype), block, kind, bias
+    nested = (
+        draw.integers(5, 3).to(torch.uint8),
+        draw.tensor(5).to(dtype),
+        draw.tensor(1).to(dtype)[0],
+    )
+    return x, packed, shape, draw.tensor(1).to(dtype), block, kind, bias, *nested
+
+
+def expect_4bit_linear(
+    x: Tensor,
+    packed: Tensor,
+    shape: tuple[int, int],
+    absmax: Tensor,
+    block: int,
+    kind: str,
+    bias: Tensor | None,
+    codes: Tensor | None = None,
+    table: Tensor | None = None,
+    offset: Tensor | None = None,
+) -> Tensor:
+    values = [float(v) for v in NF4.split()] if kind == "nf4" else [*FP4, *(-v for v in FP4)]
+    known = torch.tensor(values, dtype=wide(x).dtype).float().to(x.dtype)
+    if codes is not None and table is not None and offset is not None:
+        absmax = torch.stack([table[int(c)] * absmax[0] + offset for c in codes])
+    flat = [v for byte in packed.flatten().tolist() for v in (byte // 16, byte % 16)]
+    weight = torch.stack([known[v] * absmax[i // block] for i, v in enumerate(flat)])
+    out = wide(x) @ wide(weight.view(shape).to(x.dtype)).T
+    return (out if bias is None else out + wide(bias)).to(x.dtype)
+
+
 CASES = [
+    Case(matmul.scaled_mm_add, draw_scaled_add, expect_scaled_add),
+    Case(matmul.awq_gemv_matmul, draw_gemv, expect_gemv),
+    Case(matmul.int4_matmul, draw_int4, expect_int4),
+    Case(matmul.bnb_4bit_linear, draw_4bit_linear, expect_4bit_linear),
     Case(matmul.hadamard_transform, draw_hadamard, expect_hadamard),
 ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tests.reference import cases, cases_matmul, cases_moe, cases_norm, cases_rope
+from tests.reference import cases, cases_attention, cases_matmul, cases_moe, cases_norm, cases_rope
 
 CASES = [
     *cases.CASES,
+    *cases_attention.CASES,
     *cases_matmul.CASES,
     *cases_moe.CASES,
     *cases_norm.CASES,

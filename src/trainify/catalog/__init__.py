@@ -57,6 +57,7 @@ CONSTANTS: frozenset[str] = frozenset(
     exp_sums exp_sum max_logits tmp_out scheduler_metadata
     qweight kernel _kernel scales _scaling_factors scaling_factors qzeros zeros _zeros absmax code
     scale_a scale_b scales_a scales_b a_scale b_scale x_scale w_scale As Bs
+    A_scale B_scale a_scales b_scales rms_scale linear_scale
     topk_ids topk_indices token_expert_indices dst2src_map correction_bias e_score_correction_bias
     scores_with_bias
     input_ids input_ freqs seqused_k start_q workspace

@@ -1,7 +1,7 @@
 """aiter, AMD's kernels.  Norms and activations compute in float32 and round once."""
 
 from . import FusedOp, opaque
-from .reasons import CACHE, CODES, OPEN, TOKENS
+from .reasons import BUFFER, CACHE, CODES, OPEN, TOKENS, UNDOCUMENTED
 
 _READ = "aiter e4048607a535"
 _AITER = "aiter/ops at e4048607a535"
@@ -571,37 +571,6 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "moe",
-    OPEN,
-    _READ,
-    """
-    aiter.topk_gating, aiter.ops.topk.topk_gating(topk_weights, topk_indices, gating_output,
-        correction_bias=None, need_renorm=True, routed_scaling_factor=1.0,
-        score_func='sqrtsoftplus') -> None
-    """,
-)
-OPS += opaque(
-    "norm",
-    OPEN,
-    _READ,
-    """
-    aiter.rmsnorm2d_fwd_with_smoothquant, aiter.ops.rmsnorm.rmsnorm2d_fwd_with_smoothquant(out,
-        input, xscale, yscale, weight, epsilon, use_model_sensitive_rmsnorm=0) -> None
-    aiter.rmsnorm2d_fwd_with_dynamicquant,
-        aiter.ops.rmsnorm.rmsnorm2d_fwd_with_dynamicquant(out, input, yscale, weight, epsilon,
-        use_model_sensitive_rmsnorm=0, group_size=0, shuffle_scale=False) -> None
-    aiter.rmsnorm2d_fwd_with_add_dynamicquant,
-        aiter.ops.rmsnorm.rmsnorm2d_fwd_with_add_dynamicquant(out, input, residual_in,
-        residual_out, yscale, weight, epsilon, use_model_sensitive_rmsnorm=0, group_size=0,
-        shuffle_scale=False) -> None
-    aiter.rmsnorm_quant, aiter.ops.rmsnorm.rmsnorm_quant(out, input, scale, weight, epsilon,
-        group_size=0, shuffle_scale=False, gemma_norm=False) -> None
-    aiter.add_rmsnorm_quant, aiter.ops.rmsnorm.add_rmsnorm_quant(out, input, residual_in,
-        residual_out, scale, weight, epsilon, group_size=0, shuffle_scale=False,
-        gemma_norm=False) -> None
-    """,
-)
-OPS += opaque(
     "quantize",
     CODES,
     _READ,
@@ -610,18 +579,6 @@ OPS += opaque(
         scale) -> None
     aiter.silu_and_mul_quant, aiter.ops.activation.silu_and_mul_quant(out, input, scale,
         group_size, limit=0.0, shuffle_scale=False) -> None
-    """,
-)
-OPS += opaque(
-    "rope",
-    OPEN,
-    _READ,
-    """
-    aiter.rotary_embedding_fwd, aiter.ops.pos_encoding.rotary_embedding_fwd(positions, query,
-        key, head_size, cos_cache, sin_cache, is_neox, is_nope_first) -> None
-    aiter.batched_rotary_embedding, aiter.ops.pos_encoding.batched_rotary_embedding(positions,
-        query, key, head_size, cos_cache, sin_cache, is_neox, is_nope_first, rot_dim,
-        cos_sin_cache_offsets) -> None
     """,
 )
 OPS += opaque(
@@ -642,5 +599,48 @@ OPS += opaque(
     aiter.causal_conv1d_update, aiter.ops.causal_conv1d_update.causal_conv1d_update(x,
         conv_state, weight, bias, out, use_silu, cache_seqlens, conv_state_indices,
         pad_slot_id) -> None
+    """,
+)
+OPS += opaque(
+    "moe",
+    UNDOCUMENTED,
+    _READ,
+    """
+    aiter.topk_gating, aiter.ops.topk.topk_gating(topk_weights, topk_indices, gating_output,
+        correction_bias=None, need_renorm=True, routed_scaling_factor=1.0,
+        score_func='sqrtsoftplus') -> None
+    """,
+)
+OPS += opaque(
+    "norm",
+    BUFFER,
+    _READ,
+    """
+    aiter.rmsnorm2d_fwd_with_smoothquant, aiter.ops.rmsnorm.rmsnorm2d_fwd_with_smoothquant(out,
+        input, xscale, yscale, weight, epsilon, use_model_sensitive_rmsnorm=0) -> None
+    aiter.rmsnorm2d_fwd_with_dynamicquant,
+        aiter.ops.rmsnorm.rmsnorm2d_fwd_with_dynamicquant(out, input, yscale, weight, epsilon,
+        use_model_sensitive_rmsnorm=0, group_size=0, shuffle_scale=False) -> None
+    aiter.rmsnorm2d_fwd_with_add_dynamicquant,
+        aiter.ops.rmsnorm.rmsnorm2d_fwd_with_add_dynamicquant(out, input, residual_in,
+        residual_out, yscale, weight, epsilon, use_model_sensitive_rmsnorm=0, group_size=0,
+        shuffle_scale=False) -> None
+    aiter.rmsnorm_quant, aiter.ops.rmsnorm.rmsnorm_quant(out, input, scale, weight, epsilon,
+        group_size=0, shuffle_scale=False, gemma_norm=False) -> None
+    aiter.add_rmsnorm_quant, aiter.ops.rmsnorm.add_rmsnorm_quant(out, input, residual_in,
+        residual_out, scale, weight, epsilon, group_size=0, shuffle_scale=False,
+        gemma_norm=False) -> None
+    """,
+)
+OPS += opaque(
+    "rope",
+    UNDOCUMENTED,
+    _READ,
+    """
+    aiter.rotary_embedding_fwd, aiter.ops.pos_encoding.rotary_embedding_fwd(positions, query,
+        key, head_size, cos_cache, sin_cache, is_neox, is_nope_first) -> None
+    aiter.batched_rotary_embedding, aiter.ops.pos_encoding.batched_rotary_embedding(positions,
+        query, key, head_size, cos_cache, sin_cache, is_neox, is_nope_first, rot_dim,
+        cos_sin_cache_offsets) -> None
     """,
 )

@@ -4,7 +4,7 @@ Most of them raise in backward or give a result that requires no gradient.
 """
 
 from . import FusedOp, opaque
-from .reasons import CODES, OPEN, UNPACK
+from .reasons import CODES, FUNCTIONAL, HANDLE, OPEN, TILED, UNPACK
 
 _READ = "torch 2.13.0"
 
@@ -112,28 +112,28 @@ OPS: tuple[FusedOp, ...] = (
         schema="reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor",
         equivalent="torch.scatter_reduce(self, dim, index, src, 'sum' if reduce == 'add' else "
         "'prod')",
-        source="aten/src/ATen/native/native_functions.yaml, torch 2.9",
+        source="native_functions.yaml, torch 2.13.0",
         family="misc",
     ),
     FusedOp(
         names=("torch.ops.aten._stack",),
         schema="_stack(Tensor[] tensors, int dim=0) -> Tensor",
         equivalent="torch.stack(tensors, dim)",
-        source="aten/src/ATen/native/native_functions.yaml, torch 2.9",
+        source="native_functions.yaml, torch 2.13.0",
         family="misc",
     ),
     FusedOp(
         names=("torch.ops.aten._logcumsumexp",),
         schema="_logcumsumexp(Tensor self, int dim) -> Tensor",
         equivalent="torch.logcumsumexp(self, dim)",
-        source="aten/src/ATen/native/native_functions.yaml, torch 2.9",
+        source="native_functions.yaml, torch 2.13.0",
         family="misc",
     ),
     FusedOp(
         names=("torch.ops.prims.add",),
         schema="add(Tensor self, Tensor other) -> Tensor",
         equivalent="torch.add(self, other)",
-        source="torch/_prims/__init__.py, torch 2.9",
+        source="torch/_prims/__init__.py, torch 2.13.0",
         family="misc",
     ),
     FusedOp(
@@ -144,8 +144,66 @@ OPS: tuple[FusedOp, ...] = (
         "(Tensor, Tensor, Tensor, Tensor)",
         equivalent="torch.ops.aten._embedding_bag(weight, indices, offsets, scale_grad_by_freq, "
         "mode, sparse, per_sample_weights, include_last_offset, padding_idx)",
-        source="aten/src/ATen/native/native_functions.yaml, torch 2.9",
+        source="native_functions.yaml, torch 2.13.0",
         family="embedding",
+    ),
+    FusedOp(
+        names=("torch.ops.aten.addmm.dtype",),
+        schema="addmm(Tensor self, Tensor mat1, Tensor mat2, ScalarType out_dtype, *, Scalar "
+        "beta=1, Scalar alpha=1) -> Tensor",
+        equivalent="torch.addmm(self.to(out_dtype), mat1.to(out_dtype), mat2.to(out_dtype), "
+        "beta=beta, alpha=alpha)",
+        source="native_functions.yaml, torch 2.13.0",
+        family="matmul",
+    ),
+    FusedOp(
+        names=("torch.ops.aten.baddbmm.dtype",),
+        schema="baddbmm(Tensor self, Tensor batch1, Tensor batch2, ScalarType out_dtype, *, "
+        "Scalar beta=1, Scalar alpha=1) -> Tensor",
+        equivalent="torch.baddbmm(self.to(out_dtype), batch1.to(out_dtype), batch2.to(out_dtype), "
+        "beta=beta, alpha=alpha)",
+        source="native_functions.yaml, torch 2.13.0",
+        family="matmul",
+    ),
+    FusedOp(
+        names=("torch.ops.aten._transform_bias_rescale_qkv",),
+        schema="_transform_bias_rescale_qkv(Tensor qkv, Tensor qkv_bias, int num_heads) -> "
+        "(Tensor, Tensor, Tensor)",
+        equivalent="split_and_scale(qkv, qkv_bias, num_heads)",
+        source="native_functions.yaml, torch 2.13.0",
+    ),
+    FusedOp(
+        names=("torch.ops.aten._native_multi_head_attention",),
+        schema="_native_multi_head_attention(Tensor query, Tensor key, Tensor value, int "
+        "embed_dim, int num_head, Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor "
+        "proj_bias, Tensor? mask=None, bool need_weights=True, bool average_attn_weights=True, "
+        "int? mask_type=None) -> (Tensor, Tensor)",
+        equivalent="multi_head_attention(query, key, value, num_head, qkv_weight, qkv_bias, "
+        "proj_weight, proj_bias, need_weights, average_attn_weights)",
+        source="native_functions.yaml, torch 2.13.0",
+        unsupported=("mask", "mask_type"),
+    ),
+    FusedOp(
+        names=("torch.ops.aten._transformer_encoder_layer_fwd",),
+        schema="_transformer_encoder_layer_fwd(Tensor src, int embed_dim, int num_heads, Tensor "
+        "qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, bool use_gelu, bool "
+        "norm_first, float eps, Tensor norm_weight_1, Tensor norm_bias_1, Tensor norm_weight_2, "
+        "Tensor norm_bias_2, Tensor ffn_weight_1, Tensor ffn_bias_1, Tensor ffn_weight_2, Tensor "
+        "ffn_bias_2, Tensor? mask=None, int? mask_type=None) -> Tensor",
+        equivalent="transformer_encoder_layer(src, num_heads, qkv_weight, qkv_bias, proj_weight, "
+        "proj_bias, use_gelu, norm_first, eps, norm_weight_1, norm_bias_1, norm_weight_2, "
+        "norm_bias_2, ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2)",
+        source="native_functions.yaml, torch 2.13.0",
+        unsupported=("mask", "mask_type"),
+    ),
+    FusedOp(
+        names=("torch.ops.aten._triton_multi_head_attention",),
+        schema="_triton_multi_head_attention(Tensor query, Tensor key, Tensor value, int "
+        "embed_dim, int num_head, Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor "
+        "proj_bias, Tensor? mask=None) -> Tensor",
+        equivalent="self_attention(query, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias)",
+        source="native_functions.yaml, torch 2.13.0",
+        unsupported=("mask",),
     ),
 )
 
@@ -155,15 +213,6 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    torch.ops.aten._native_multi_head_attention(Tensor query, Tensor key, Tensor value,
-        int embed_dim, int num_head, Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight,
-        Tensor proj_bias, Tensor? mask=None, bool need_weights=True,
-        bool average_attn_weights=True, int? mask_type=None) -> (Tensor, Tensor)
-    torch.ops.aten._transform_bias_rescale_qkv(Tensor qkv, Tensor qkv_bias,
-        int num_heads) -> (Tensor, Tensor, Tensor)
-    torch.ops.aten._triton_multi_head_attention(Tensor query, Tensor key, Tensor value,
-        int embed_dim, int num_head, Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight,
-        Tensor proj_bias, Tensor? mask=None) -> Tensor
     torch.ops.aten._scaled_dot_product_flash_attention.quantized(Tensor query, Tensor key,
         Tensor value, Tensor? q_descale, Tensor? k_descale, Tensor? v_descale,
         float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *,
@@ -192,47 +241,9 @@ OPS += opaque(
     OPEN,
     _READ,
     """
-    torch.ops.aten._weight_int4pack_mm(Tensor self, Tensor mat2, int qGroupSize,
-        Tensor qScaleAndZeros) -> Tensor
-    torch.ops.aten._weight_int4pack_mm_for_cpu(Tensor self, Tensor mat2, int qGroupSize,
-        Tensor qScaleAndZeros) -> Tensor
-    torch.ops.aten._weight_int4pack_mm_with_scales_and_zeros(Tensor self, Tensor mat2,
-        int qGroupSize, Tensor qScale, Tensor qZeros) -> Tensor
-    torch.ops.aten._dyn_quant_matmul_4bit(Tensor inp, Tensor packed_weights, int block_size,
-        int in_features, int out_features) -> Tensor
     torch.ops.aten._scaled_mm_v2(Tensor self, Tensor mat2, Tensor[] scale_a, int[] recipe_a,
         int[] swizzle_a, Tensor[] scale_b, int[] recipe_b, int[] swizzle_b, Tensor? bias,
         ScalarType? out_dtype, int[] contraction_dim=[], bool use_fast_accum=False) -> Tensor
-    torch.ops.aten._mixed_dtypes_linear(Tensor input, Tensor weight, Tensor scale, *,
-        Tensor? bias=None, str? activation=None) -> Tensor
-    torch.ops.aten._transformer_encoder_layer_fwd(Tensor src, int embed_dim, int num_heads,
-        Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, bool use_gelu,
-        bool norm_first, float eps, Tensor norm_weight_1, Tensor norm_bias_1,
-        Tensor norm_weight_2, Tensor norm_bias_2, Tensor ffn_weight_1, Tensor ffn_bias_1,
-        Tensor ffn_weight_2, Tensor ffn_bias_2, Tensor? mask=None,
-        int? mask_type=None) -> Tensor
-    torch.ops.aten.addmm.dtype(Tensor self, Tensor mat1, Tensor mat2, ScalarType out_dtype, *,
-        Scalar beta=1, Scalar alpha=1) -> Tensor
-    torch.ops.aten.baddbmm.dtype(Tensor self, Tensor batch1, Tensor batch2,
-        ScalarType out_dtype, *, Scalar beta=1, Scalar alpha=1) -> Tensor
-    torch.ops.quantized.linear_dynamic(Tensor X,
-        __torch__.torch.classes.quantized.LinearPackedParamsBase W_prepack,
-        bool reduce_range=False) -> Tensor Y
-    torch.ops.quantized.linear_relu_dynamic(Tensor X,
-        __torch__.torch.classes.quantized.LinearPackedParamsBase W_prepack,
-        bool reduce_range=False) -> Tensor Y
-    torch.ops.quantized.linear_dynamic_fp16(Tensor X,
-        __torch__.torch.classes.quantized.LinearPackedParamsBase W_prepack) -> Tensor Y
-    torch.ops.quantized.linear(Tensor X,
-        __torch__.torch.classes.quantized.LinearPackedParamsBase W_prepack, float Y_scale_i,
-        int Y_zero_point_i) -> Tensor Y
-    torch.ops.mkldnn._linear_pointwise(Tensor X, Tensor W, Tensor? B, str attr,
-        Scalar?[] scalars, str? algorithm) -> Tensor Y
-    torch.ops.onednn.qlinear_pointwise(Tensor qx, float x_scale, int x_zero_point, Tensor qw,
-        Tensor w_scale, Tensor w_zero_point, Tensor? bias, float output_scale,
-        int output_zero_point, ScalarType? output_dtype, str post_op_name,
-        Scalar?[] post_op_args, str post_op_algorithm) -> Tensor
-    torch.ops.onednn.linear_dynamic_fp16(Tensor x, Tensor w, Tensor? bias) -> Tensor
     """,
 )
 OPS += opaque(
@@ -241,14 +252,6 @@ OPS += opaque(
     _READ,
     """
     torch.ops.aten.floor_divide(Tensor self, Tensor other) -> Tensor
-    """,
-)
-OPS += opaque(
-    "misc",
-    OPEN,
-    _READ,
-    """
-    torch.ops.aten.copy(Tensor self, Tensor src, bool non_blocking=False) -> Tensor
     """,
 )
 OPS += opaque(
@@ -267,5 +270,55 @@ OPS += opaque(
     torch.ops.aten._scaled_grouped_mm(Tensor self, Tensor mat2, Tensor scale_a, Tensor scale_b,
         Tensor? offs=None, Tensor? bias=None, Tensor? scale_result=None,
         ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor
+    """,
+)
+OPS += opaque(
+    "matmul",
+    TILED,
+    _READ,
+    """
+    torch.ops.aten._weight_int4pack_mm(Tensor self, Tensor mat2, int qGroupSize,
+        Tensor qScaleAndZeros) -> Tensor
+    torch.ops.aten._weight_int4pack_mm_for_cpu(Tensor self, Tensor mat2, int qGroupSize,
+        Tensor qScaleAndZeros) -> Tensor
+    torch.ops.aten._weight_int4pack_mm_with_scales_and_zeros(Tensor self, Tensor mat2,
+        int qGroupSize, Tensor qScale, Tensor qZeros) -> Tensor
+    torch.ops.aten._dyn_quant_matmul_4bit(Tensor inp, Tensor packed_weights, int block_size,
+        int in_features, int out_features) -> Tensor
+    torch.ops.aten._mixed_dtypes_linear(Tensor input, Tensor weight, Tensor scale, *,
+        Tensor? bias=None, str? activation=None) -> Tensor
+    torch.ops.mkldnn._linear_pointwise(Tensor X, Tensor W, Tensor? B, str attr,
+        Scalar?[] scalars, str? algorithm) -> Tensor Y
+    torch.ops.onednn.qlinear_pointwise(Tensor qx, float x_scale, int x_zero_point, Tensor qw,
+        Tensor w_scale, Tensor w_zero_point, Tensor? bias, float output_scale,
+        int output_zero_point, ScalarType? output_dtype, str post_op_name,
+        Scalar?[] post_op_args, str post_op_algorithm) -> Tensor
+    torch.ops.onednn.linear_dynamic_fp16(Tensor x, Tensor w, Tensor? bias) -> Tensor
+    """,
+)
+OPS += opaque(
+    "matmul",
+    HANDLE,
+    _READ,
+    """
+    torch.ops.quantized.linear_dynamic(Tensor X,
+        __torch__.torch.classes.quantized.LinearPackedParamsBase W_prepack,
+        bool reduce_range=False) -> Tensor Y
+    torch.ops.quantized.linear_relu_dynamic(Tensor X,
+        __torch__.torch.classes.quantized.LinearPackedParamsBase W_prepack,
+        bool reduce_range=False) -> Tensor Y
+    torch.ops.quantized.linear_dynamic_fp16(Tensor X,
+        __torch__.torch.classes.quantized.LinearPackedParamsBase W_prepack) -> Tensor Y
+    torch.ops.quantized.linear(Tensor X,
+        __torch__.torch.classes.quantized.LinearPackedParamsBase W_prepack, float Y_scale_i,
+        int Y_zero_point_i) -> Tensor Y
+    """,
+)
+OPS += opaque(
+    "misc",
+    FUNCTIONAL,
+    _READ,
+    """
+    torch.ops.aten.copy(Tensor self, Tensor src, bool non_blocking=False) -> Tensor
     """,
 )

@@ -4,7 +4,7 @@ Its kernels are copies of vLLM's early ones and of FasterTransformer's.
 """
 
 from . import FusedOp, opaque
-from .reasons import HANDLE, LAYER, OPEN, ORDER, UNPACK
+from .reasons import HANDLE, LAYER, MODULES, ORDER, TILED, UNPACK
 
 _READ = "autoawq 88e4c76b2075, autoawq_kernels c7b0e88c3276"
 
@@ -60,6 +60,20 @@ OPS: tuple[FusedOp, ...] = (
         "softmax_topk_rows(gating_output, topk_indices.shape[-1])",
         source="awq_ext/vllm/moe_kernels.cu",
     ),
+    FusedOp(
+        names=("awq_ext.gemv_forward_cuda",),
+        schema="gemv_forward_cuda(Tensor in_feats, Tensor kernel, Tensor scaling_factors, Tensor "
+        "zeros, int group_size) -> Tensor",
+        equivalent="awq_gemv_matmul(in_feats, kernel, scaling_factors, zeros, group_size)",
+        source="awq_ext/quantization/gemv_cuda.cu, autoawq_kernels c7b0e88c3276",
+    ),
+    FusedOp(
+        names=("awq_ext.gemmv2_forward_cuda",),
+        schema="gemmv2_forward_cuda(Tensor in_feats, Tensor kernel, Tensor scaling_factors, "
+        "Tensor zeros, int group_size, int split_k_iters) -> Tensor",
+        equivalent="awq_gemv_matmul(in_feats, kernel, scaling_factors, zeros, group_size)",
+        source="awq_ext/quantization/gemv_cuda.cu, autoawq_kernels c7b0e88c3276",
+    ),
 )
 
 # Without an equivalent.
@@ -93,35 +107,11 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "matmul",
-    OPEN,
-    _READ,
-    """
-    awq_ext.gemv_forward_cuda(in_feats, kernel, scaling_factors, zeros, group_size) -> Tensor
-    awq_ext.gemmv2_forward_cuda(in_feats, kernel, scaling_factors, zeros, group_size,
-        split_k_iters) -> Tensor
-    awq_v2_ext.gemm_forward_cuda_prefill(in_feats, kernel, scales, zeros) -> Tensor
-    awq_v2_ext.gemv_forward_cuda_decode(in_feats, kernel, scales, zeros, m, n, k,
-        group_size) -> Tensor
-    """,
-)
-OPS += opaque(
     "moe",
     LAYER,
     _READ,
     """
     awq.modules.fused.moe.FusedSparseMoeBlock(hidden_states)
-    """,
-)
-OPS += opaque(
-    "moe",
-    OPEN,
-    _READ,
-    """
-    awq_ext.grouped_gemm_forward(in_feats, kernel, scaling_factors, zeros, topk_weights,
-        sorted_token_ids, expert_ids, num_tokens_post_pad, mul_weights, split_k_iters) -> Tensor
-    awq.modules.fused.moe.apply_moe_weights(w1, w2, x, gating_output, topk,
-        renormalize) -> torch.Tensor
     """,
 )
 OPS += opaque(
@@ -151,5 +141,33 @@ OPS += opaque(
         dbg) -> Tensor
     awq.modules.triton.gemm.awq_dequantize_triton(qweight, scales, zeros, block_size_x=32,
         block_size_y=32) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "matmul",
+    TILED,
+    _READ,
+    """
+    awq_v2_ext.gemm_forward_cuda_prefill(in_feats, kernel, scales, zeros) -> Tensor
+    awq_v2_ext.gemv_forward_cuda_decode(in_feats, kernel, scales, zeros, m, n, k,
+        group_size) -> Tensor
+    """,
+)
+OPS += opaque(
+    "moe",
+    TILED,
+    _READ,
+    """
+    awq_ext.grouped_gemm_forward(in_feats, kernel, scaling_factors, zeros, topk_weights,
+        sorted_token_ids, expert_ids, num_tokens_post_pad, mul_weights, split_k_iters) -> Tensor
+    """,
+)
+OPS += opaque(
+    "moe",
+    MODULES,
+    _READ,
+    """
+    awq.modules.fused.moe.apply_moe_weights(w1, w2, x, gating_output, topk,
+        renormalize) -> torch.Tensor
     """,
 )

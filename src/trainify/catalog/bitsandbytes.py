@@ -1,7 +1,7 @@
 """bitsandbytes' ops; ``bitsandbytes.matmul`` and its relatives above them have a backward."""
 
 from . import FusedOp, opaque
-from .reasons import CODES, OPEN, UNPACK
+from .reasons import CODED, CODES, UNPACK
 
 _READ = "bitsandbytes 95f9af309d4d"
 
@@ -20,25 +20,18 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="out = bnb_4bit_matmul(A, B, shapeB, absmax, code, blocksize)",
         source="bitsandbytes/backends/default/ops.py",
     ),
+    FusedOp(
+        names=("torch.ops.bitsandbytes.gemm_4bit",),
+        schema="gemm_4bit(Tensor A, Tensor B, int[] shapeB, Tensor absmax, int blocksize, str "
+        "quant_type, Tensor? bias=None, Tensor? absmax_8bit=None, Tensor? absmax_code=None, "
+        "Tensor? absmax_offset=None) -> Tensor",
+        equivalent="bnb_4bit_linear(A, B, shapeB, absmax, blocksize, quant_type, bias, "
+        "absmax_8bit, absmax_code, absmax_offset)",
+        source="bitsandbytes/backends/default/ops.py",
+    ),
 )
 
 # Without an equivalent.
-OPS += opaque(
-    "matmul",
-    OPEN,
-    _READ,
-    """
-    torch.ops.bitsandbytes.int8_mixed_scaled_mm(Tensor A, Tensor CA, Tensor CB, Tensor SCA,
-        Tensor SCB, Tensor? outlier_cols=None, Tensor? bias=None) -> (Tensor, Tensor?)
-    torch.ops.bitsandbytes.int8_scaled_mm(Tensor A, Tensor B, Tensor row_stats,
-        Tensor col_stats, Tensor? bias=None, ScalarType? dtype=None) -> Tensor
-    torch.ops.bitsandbytes.int8_linear_matmul(Tensor A, Tensor B) -> Tensor
-    torch.ops.bitsandbytes.int8_linear_matmul.out(Tensor A, Tensor B, Tensor! out) -> ()
-    torch.ops.bitsandbytes.gemm_4bit(Tensor A, Tensor B, int[] shapeB, Tensor absmax,
-        int blocksize, str quant_type, Tensor? bias=None, Tensor? absmax_8bit=None,
-        Tensor? absmax_code=None, Tensor? absmax_offset=None) -> Tensor
-    """,
-)
 OPS += opaque(
     "quantize",
     CODES,
@@ -70,5 +63,18 @@ OPS += opaque(
         int blocksize, ScalarType dtype) -> Tensor
     torch.ops.bitsandbytes.dequantize_blockwise.out(Tensor A, Tensor absmax, Tensor code,
         int blocksize, ScalarType dtype, Tensor! out) -> ()
+    """,
+)
+OPS += opaque(
+    "matmul",
+    CODED,
+    _READ,
+    """
+    torch.ops.bitsandbytes.int8_mixed_scaled_mm(Tensor A, Tensor CA, Tensor CB, Tensor SCA,
+        Tensor SCB, Tensor? outlier_cols=None, Tensor? bias=None) -> (Tensor, Tensor?)
+    torch.ops.bitsandbytes.int8_scaled_mm(Tensor A, Tensor B, Tensor row_stats,
+        Tensor col_stats, Tensor? bias=None, ScalarType? dtype=None) -> Tensor
+    torch.ops.bitsandbytes.int8_linear_matmul(Tensor A, Tensor B) -> Tensor
+    torch.ops.bitsandbytes.int8_linear_matmul.out(Tensor A, Tensor B, Tensor! out) -> ()
     """,
 )

@@ -4,7 +4,7 @@ Its CUDA kernels are reached through modules and an op builder, not by a name.
 """
 
 from . import FusedOp, opaque
-from .reasons import CONTEXT, LAYER, OPEN, UNPACK
+from .reasons import BUILDER, CONTEXT, LAYER, UNDOCUMENTED, UNPACK
 
 _READ = "deepspeed 38327e07f6cd"
 
@@ -54,32 +54,6 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "activation",
-    OPEN,
-    _READ,
-    """
-    deepspeed.ops.op_builder.InferenceBuilder().load().bias_gelu_fp32,
-        deepspeed.ops.op_builder.InferenceBuilder().load().bias_gelu_fp16,
-        deepspeed.ops.op_builder.InferenceBuilder().load().bias_gelu_bf16
-    deepspeed.ops.op_builder.InferenceBuilder().load().bias_relu_fp32,
-        deepspeed.ops.op_builder.InferenceBuilder().load().bias_relu_fp16,
-        deepspeed.ops.op_builder.InferenceBuilder().load().bias_relu_bf16
-    deepspeed.ops.op_builder.InferenceBuilder().load().bias_add_fp32,
-        deepspeed.ops.op_builder.InferenceBuilder().load().bias_add_fp16,
-        deepspeed.ops.op_builder.InferenceBuilder().load().bias_add_bf16
-    deepspeed.ops.op_builder.InferenceBuilder().load().bias_residual_fp32,
-        deepspeed.ops.op_builder.InferenceBuilder().load().bias_residual_fp16,
-        deepspeed.ops.op_builder.InferenceBuilder().load().bias_residual_bf16
-    deepspeed.ops.op_builder.InferenceBuilder().load().gated_activation(activation, bias,
-        actFun)
-    deepspeed.ops.op_builder.InferenceBuilder().load().residual_add_bias_fp32,
-        deepspeed.ops.op_builder.InferenceBuilder().load().residual_add_bias_fp16,
-        deepspeed.ops.op_builder.InferenceBuilder().load().residual_add_bias_bf16
-    deepspeed.ops.op_builder.InferenceBuilder().load()._vector_add(a, b, gamma)
-    deepspeed.ops.transformer.inference.triton.gelu.gelu(activations) -> torch.Tensor
-    """,
-)
-OPS += opaque(
     "attention",
     CONTEXT,
     _READ,
@@ -117,8 +91,98 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
+    "misc",
+    LAYER,
+    _READ,
+    """
+    deepspeed.ops.transformer.inference.op_binding.gated_activation.GatedActivationOp(activation,
+        bias, activation_func_type)
+    deepspeed.ops.transformer.inference.op_binding.bias_add.BiasAddOp(activation, bias)
+    deepspeed.ops.transformer.inference.op_binding.bias_residual.BiasResidualOp(output,
+        residual, bias)
+    deepspeed.ops.transformer.inference.op_binding.einsum_sec_sm_ecm.EinsumSecSmEcmOp(Q, W)
+    deepspeed.ops.transformer.inference.op_binding.pad_transform.PadTransformOp(query, key,
+        value, heads, do_flash_attn)
+    deepspeed.ops.transformer.inference.op_binding.vector_add.VectorAddOp(a, b, gamma)
+    """,
+)
+OPS += opaque(
+    "moe",
+    LAYER,
+    _READ,
+    """
+    deepspeed.ops.transformer.inference.op_binding.moe_res_matmul.MoEResMatmulOp(residual, coef,
+        output)
+    """,
+)
+OPS += opaque(
+    "norm",
+    LAYER,
+    _READ,
+    """
+    deepspeed.ops.transformer.inference.op_binding.rms_norm.RMSNormOp(vals, gamma, epsilon)
+    deepspeed.ops.transformer.inference.op_binding.pre_rms_norm.PreRMSNormOp(vals, residual,
+        gamma, epsilon)
+    deepspeed.ops.transformer.inference.op_binding.layer_norm.LayerNormOp(vals, gamma, beta,
+        epsilon)
+    """,
+)
+OPS += opaque(
+    "quantize",
+    UNPACK,
+    _READ,
+    """
+    deepspeed.ops.op_builder.InferenceBuilder().load().dequantize_fp32,
+        deepspeed.ops.op_builder.InferenceBuilder().load().dequantize_fp16,
+        deepspeed.ops.op_builder.InferenceBuilder().load().dequantize_bf16
+    """,
+)
+OPS += opaque(
+    "softmax",
+    LAYER,
+    _READ,
+    """
+    deepspeed.ops.transformer.inference.op_binding.softmax.SoftmaxOp(attn_scores, attn_mask,
+        alibi, triangular, recompute, local_attention, window_size, async_op, layer_scale,
+        head_offset)
+    """,
+)
+OPS += opaque(
+    "activation",
+    BUILDER,
+    _READ,
+    """
+    deepspeed.ops.op_builder.InferenceBuilder().load().bias_gelu_fp32,
+        deepspeed.ops.op_builder.InferenceBuilder().load().bias_gelu_fp16,
+        deepspeed.ops.op_builder.InferenceBuilder().load().bias_gelu_bf16
+    deepspeed.ops.op_builder.InferenceBuilder().load().bias_relu_fp32,
+        deepspeed.ops.op_builder.InferenceBuilder().load().bias_relu_fp16,
+        deepspeed.ops.op_builder.InferenceBuilder().load().bias_relu_bf16
+    deepspeed.ops.op_builder.InferenceBuilder().load().bias_add_fp32,
+        deepspeed.ops.op_builder.InferenceBuilder().load().bias_add_fp16,
+        deepspeed.ops.op_builder.InferenceBuilder().load().bias_add_bf16
+    deepspeed.ops.op_builder.InferenceBuilder().load().bias_residual_fp32,
+        deepspeed.ops.op_builder.InferenceBuilder().load().bias_residual_fp16,
+        deepspeed.ops.op_builder.InferenceBuilder().load().bias_residual_bf16
+    deepspeed.ops.op_builder.InferenceBuilder().load().gated_activation(activation, bias,
+        actFun)
+    deepspeed.ops.op_builder.InferenceBuilder().load().residual_add_bias_fp32,
+        deepspeed.ops.op_builder.InferenceBuilder().load().residual_add_bias_fp16,
+        deepspeed.ops.op_builder.InferenceBuilder().load().residual_add_bias_bf16
+    deepspeed.ops.op_builder.InferenceBuilder().load()._vector_add(a, b, gamma)
+    """,
+)
+OPS += opaque(
+    "activation",
+    UNDOCUMENTED,
+    _READ,
+    """
+    deepspeed.ops.transformer.inference.triton.gelu.gelu(activations) -> torch.Tensor
+    """,
+)
+OPS += opaque(
     "matmul",
-    OPEN,
+    BUILDER,
     _READ,
     """
     deepspeed.ops.op_builder.InferenceBuilder().load().qkv_gemm_fp32,
@@ -146,23 +210,7 @@ OPS += opaque(
 )
 OPS += opaque(
     "misc",
-    LAYER,
-    _READ,
-    """
-    deepspeed.ops.transformer.inference.op_binding.gated_activation.GatedActivationOp(activation,
-        bias, activation_func_type)
-    deepspeed.ops.transformer.inference.op_binding.bias_add.BiasAddOp(activation, bias)
-    deepspeed.ops.transformer.inference.op_binding.bias_residual.BiasResidualOp(output,
-        residual, bias)
-    deepspeed.ops.transformer.inference.op_binding.einsum_sec_sm_ecm.EinsumSecSmEcmOp(Q, W)
-    deepspeed.ops.transformer.inference.op_binding.pad_transform.PadTransformOp(query, key,
-        value, heads, do_flash_attn)
-    deepspeed.ops.transformer.inference.op_binding.vector_add.VectorAddOp(a, b, gamma)
-    """,
-)
-OPS += opaque(
-    "misc",
-    OPEN,
+    BUILDER,
     _READ,
     """
     deepspeed.ops.op_builder.InferenceBuilder().load().pad_transform_fp32,
@@ -172,16 +220,7 @@ OPS += opaque(
 )
 OPS += opaque(
     "moe",
-    LAYER,
-    _READ,
-    """
-    deepspeed.ops.transformer.inference.op_binding.moe_res_matmul.MoEResMatmulOp(residual, coef,
-        output)
-    """,
-)
-OPS += opaque(
-    "moe",
-    OPEN,
+    BUILDER,
     _READ,
     """
     deepspeed.ops.op_builder.InferenceBuilder().load().moe_res_matmul(moe_res, coef, output)
@@ -192,19 +231,7 @@ OPS += opaque(
 )
 OPS += opaque(
     "norm",
-    LAYER,
-    _READ,
-    """
-    deepspeed.ops.transformer.inference.op_binding.rms_norm.RMSNormOp(vals, gamma, epsilon)
-    deepspeed.ops.transformer.inference.op_binding.pre_rms_norm.PreRMSNormOp(vals, residual,
-        gamma, epsilon)
-    deepspeed.ops.transformer.inference.op_binding.layer_norm.LayerNormOp(vals, gamma, beta,
-        epsilon)
-    """,
-)
-OPS += opaque(
-    "norm",
-    OPEN,
+    BUILDER,
     _READ,
     """
     deepspeed.ops.op_builder.InferenceBuilder().load().rms_norm(input, gamma, epsilon)
@@ -218,18 +245,8 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "quantize",
-    UNPACK,
-    _READ,
-    """
-    deepspeed.ops.op_builder.InferenceBuilder().load().dequantize_fp32,
-        deepspeed.ops.op_builder.InferenceBuilder().load().dequantize_fp16,
-        deepspeed.ops.op_builder.InferenceBuilder().load().dequantize_bf16
-    """,
-)
-OPS += opaque(
     "rope",
-    OPEN,
+    BUILDER,
     _READ,
     """
     deepspeed.ops.op_builder.InferenceBuilder().load().apply_rotary_pos_emb(mixed_query,
@@ -238,17 +255,7 @@ OPS += opaque(
 )
 OPS += opaque(
     "softmax",
-    LAYER,
-    _READ,
-    """
-    deepspeed.ops.transformer.inference.op_binding.softmax.SoftmaxOp(attn_scores, attn_mask,
-        alibi, triangular, recompute, local_attention, window_size, async_op, layer_scale,
-        head_offset)
-    """,
-)
-OPS += opaque(
-    "softmax",
-    OPEN,
+    BUILDER,
     _READ,
     """
     deepspeed.ops.op_builder.InferenceBuilder().load().softmax_fp32,

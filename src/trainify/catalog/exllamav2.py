@@ -1,7 +1,7 @@
 """exllamav2's extension: ``exllamav2/exllamav2_ext``.  The output stands last, or is the input."""
 
 from . import FusedOp, opaque
-from .reasons import CACHE, CODES, FILTER, HANDLE, LAYER, OPEN, TOKENS, UNPACK
+from .reasons import CACHE, CODES, FILTER, HANDLE, LAYER, TOKENS, UNPACK
 
 _READ = "exllamav2 da07facd10b5"
 _EXLLAMA = "exllamav2/exllamav2_ext"
@@ -59,6 +59,17 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="x = rotate_fp16(x, sin, cos, past_len, num_heads, head_dim, offsets, "
         "neox_style)",
         source="exllamav2/exllamav2_ext/cuda/rope.cu",
+    ),
+    FusedOp(
+        names=(
+            "exllamav2_ext.gemm_half_half_half",
+            "exllamav2.ext.exllamav2_ext.gemm_half_half_half",
+        ),
+        schema="gemm_half_half_half(Tensor a, Tensor b, Tensor(a!) c, float alpha, float beta, "
+        "bool force_cublas) -> ()",
+        equivalent="c = torch.addmm(c, a, b, beta=beta, alpha=alpha)",
+        source="exllamav2/exllamav2_ext/ext_gemm.cpp",
+        family="matmul",
     ),
 )
 
@@ -119,6 +130,8 @@ OPS += opaque(
     exllamav2_ext.tp_mlp_forward_, exllamav2.ext.exllamav2_ext.tp_mlp_forward_(tp_context,
         hidden_states, temp_bc0, temp_bc1, temp_bc2, temp_gate, temp_up, temp_down,
         pre_layernorm, norm_epsilon, gate, up, down, act_gelu)
+    exllamav2_ext.gemm_half_q_half_tp, exllamav2.ext.exllamav2_ext.gemm_half_q_half_tp(a[], b[],
+        c[], force_cuda, tp_context, t_device=-1)
     """,
 )
 OPS += opaque(
@@ -130,17 +143,6 @@ OPS += opaque(
         intermediates=False, loras=None, force_recons=False, force_cuda=False, **kwargs)
     exllamav2.ExLlamaV2MLP(hidden_states, cache=None, attn_params=None, past_len=None,
         intermediates=False, loras=None, **kwargs)
-    """,
-)
-OPS += opaque(
-    "matmul",
-    OPEN,
-    _READ,
-    """
-    exllamav2_ext.gemm_half_q_half_tp, exllamav2.ext.exllamav2_ext.gemm_half_q_half_tp(a[], b[],
-        c[], force_cuda, tp_context, t_device=-1)
-    exllamav2_ext.gemm_half_half_half, exllamav2.ext.exllamav2_ext.gemm_half_half_half(a, b, c,
-        alpha, beta, force_cublas)
     """,
 )
 OPS += opaque(
@@ -172,15 +174,6 @@ OPS += opaque(
         intermediates=False, loras=None, output_fp32=False, **kwargs)
     exllamav2.ExLlamaV2HeadNorm(hidden_states, cache=None, attn_params=None, past_len=None,
         intermediates=False, loras=None, **kwargs)
-    """,
-)
-OPS += opaque(
-    "norm",
-    OPEN,
-    _READ,
-    """
-    exllamav2_ext.rms_norm_tp, exllamav2.ext.exllamav2_ext.rms_norm_tp(x[], w[], y[], epsilon,
-        tp_context)
     """,
 )
 OPS += opaque(
@@ -223,5 +216,14 @@ OPS += opaque(
     _READ,
     """
     exllamav2_ext.sample_basic, exllamav2.ext.exllamav2_ext.sample_basic(...)
+    """,
+)
+OPS += opaque(
+    "norm",
+    HANDLE,
+    _READ,
+    """
+    exllamav2_ext.rms_norm_tp, exllamav2.ext.exllamav2_ext.rms_norm_tp(x[], w[], y[], epsilon,
+        tp_context)
     """,
 )

@@ -5,7 +5,22 @@ round once.  ``out`` is written where it is given, and returned.
 """
 
 from . import FusedOp, opaque
-from .reasons import CACHE, CODES, CONTEXT, FILTER, FP4, OPEN, TOKENS, UNPACK
+from .reasons import (
+    BUFFER,
+    CACHE,
+    CODES,
+    CONTEXT,
+    FILTER,
+    FP4,
+    MAJOR,
+    OPEN,
+    OPTIONS,
+    QUANTIZES,
+    TILED,
+    TOKENS,
+    UNDOCUMENTED,
+    UNPACK,
+)
 
 _READ = "flashinfer fb28d7242b35"
 _NORM = "flashinfer/norm/__init__.py"
@@ -325,6 +340,13 @@ OPS: tuple[FusedOp, ...] = (
         source="flashinfer/grouped_mm/core.py",
         unsupported=("out",),
     ),
+    FusedOp(
+        names=("flashinfer.gemm.bmm_fp8", "flashinfer.bmm_fp8"),
+        schema="bmm_fp8(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, ScalarType dtype, "
+        "Tensor(a!)? out=None, str backend='cublas') -> Tensor(a!)",
+        equivalent="scaled_mm(A, B, A_scale, B_scale, dtype)",
+        source="flashinfer/gemm/gemm_base.py",
+    ),
 )
 
 # Without an equivalent.
@@ -506,31 +528,6 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "matmul",
-    OPEN,
-    _READ,
-    """
-    flashinfer.gemm.mm_fp8, flashinfer.mm_fp8(a, b, alpha=None, out_dtype=torch.bfloat16,
-        out=None, backend='trtllm_low_latency')
-    flashinfer.gemm.bmm_fp8, flashinfer.bmm_fp8(A, B, A_scale, B_scale, dtype, out=None,
-        backend='cublas') -> torch.Tensor
-    flashinfer.gemm.gemm_fp8_nt_groupwise, flashinfer.gemm_fp8_nt_groupwise(a, b, a_scale,
-        b_scale, scale_major_mode=None, mma_sm=1, scale_granularity_mnk=(1, 128, 128), out=None,
-        out_dtype=None, backend='cutlass') -> torch.Tensor
-    flashinfer.gemm.gemm_fp8_nt_blockscaled, flashinfer.gemm_fp8_nt_blockscaled(a, b, a_scale,
-        b_scale, scale_major_mode='MN', mma_sm=1, out=None, out_dtype=None) -> torch.Tensor
-    flashinfer.gemm.group_gemm_fp8_nt_groupwise, flashinfer.group_gemm_fp8_nt_groupwise(a, b,
-        a_scale, b_scale, m_indptr, scale_granularity_mnk=(1, 128, 128), scale_major_mode='MN',
-        mma_sm=1, out=None, out_dtype=None, backend='trtllm') -> torch.Tensor
-    flashinfer.gemm.mm_mxfp8, flashinfer.mm_mxfp8(a, b, a_descale, b_descale, out=None,
-        out_dtype=torch.bfloat16, use_8x4_sf_layout=False, backend='auto') -> torch.Tensor
-    flashinfer.gemm.bmm_mxfp8, flashinfer.bmm_mxfp8(A, B, A_scale, B_scale, dtype, out=None,
-        backend='auto') -> torch.Tensor
-    flashinfer.gemm.fp8_blockscale_gemm_sm90, flashinfer.fp8_blockscale_gemm_sm90(input, weight,
-        input_scale=None, weight_scale=None, out=None, out_dtype=None) -> torch.Tensor
-    """,
-)
-OPS += opaque(
     "moe",
     FP4,
     _READ,
@@ -556,89 +553,6 @@ OPS += opaque(
         routing_method_type=0, do_finalize=True, enable_pdl=None, output=None,
         tune_max_num_tokens=8192, norm_topk_prob=True,
         routing_replay_out=None) -> List[torch.Tensor]
-    """,
-)
-OPS += opaque(
-    "moe",
-    OPEN,
-    _READ,
-    """
-    flashinfer.grouped_mm.grouped_mm_fp8, flashinfer.grouped_mm_fp8(a, b, m_indptr, alpha=None,
-        out=None, out_dtype=torch.bfloat16, *, backend='cudnn', tactic=-1) -> torch.Tensor
-    flashinfer.grouped_mm.grouped_mm_mxfp8, flashinfer.grouped_mm_mxfp8(a, b, a_descale,
-        b_descale, m_indptr, out=None, out_dtype=torch.bfloat16, *, backend='cudnn',
-        tactic=-1) -> torch.Tensor
-    flashinfer.fused_moe.cutlass_fused_moe, flashinfer.cutlass_fused_moe(input,
-        token_selected_experts, token_final_scales, fc1_expert_weights, fc2_expert_weights,
-        output_dtype, quant_scales, fc1_expert_biases=None, fc2_expert_biases=None,
-        input_sf=None, swiglu_alpha=None, swiglu_beta=None, swiglu_limit=None, tp_size=1,
-        tp_rank=0, ep_size=1, ep_rank=0, cluster_size=1, cluster_rank=0, output=None,
-        enable_alltoall=False, use_deepseek_fp8_block_scale=False, use_w4_group_scaling=False,
-        use_mxfp8_act_scaling=False, min_latency_mode=False, use_packed_weights=False,
-        use_wfp4afp8_humming=False, tune_max_num_tokens=8192, enable_pdl=None,
-        activation_type=ActivationType.Swiglu, swizzled_input_sf=True, use_fused_finalize=True,
-        profile_ids=None, workspace_buffer=None, *, situ_beta=None,
-        situ_linear_beta=None) -> torch.Tensor
-    flashinfer.fused_moe.trtllm_bf16_moe, flashinfer.trtllm_bf16_moe(routing_logits,
-        routing_bias, hidden_states, gemm1_weights, gemm2_weights, num_experts, top_k, n_group,
-        topk_group, intermediate_size, local_expert_offset, local_num_experts,
-        routed_scaling_factor=None, routing_method_type=0, use_shuffled_weight=True,
-        weight_layout=WeightLayout.BlockMajorK, do_finalize=True, enable_pdl=True,
-        tune_max_num_tokens=8192, activation_type=ActivationType.Swiglu.value,
-        norm_topk_prob=True, routing_replay_out=None, gemm1_alpha=None, gemm1_beta=None,
-        gemm1_clamp_limit=None, output=None) -> Union[List[torch.Tensor], torch.Tensor]
-    flashinfer.fused_moe.trtllm_bf16_routed_moe, flashinfer.trtllm_bf16_routed_moe(topk_ids,
-        hidden_states, gemm1_weights, gemm2_weights, num_experts, top_k, n_group, topk_group,
-        intermediate_size, local_expert_offset, local_num_experts, routed_scaling_factor=None,
-        routing_method_type=0, use_shuffled_weight=True, weight_layout=WeightLayout.BlockMajorK,
-        do_finalize=True, enable_pdl=True, gemm1_lora_delta=None, tune_max_num_tokens=8192,
-        activation_type=ActivationType.Swiglu.value, routing_replay_out=None, gemm1_alpha=None,
-        gemm1_beta=None, gemm1_clamp_limit=None, output=None) -> Union[torch.Tensor,
-        List[torch.Tensor]]
-    flashinfer.fused_moe.trtllm_fp8_per_tensor_scale_moe,
-        flashinfer.trtllm_fp8_per_tensor_scale_moe(routing_logits, routing_bias, hidden_states,
-        gemm1_weights, output1_scales_scalar, output1_scales_gate_scalar, gemm2_weights,
-        output2_scales_scalar, num_experts, top_k, n_group, topk_group, intermediate_size,
-        local_expert_offset, local_num_experts, routed_scaling_factor,
-        use_routing_scales_on_input, routing_method_type=0, do_finalize=True, enable_pdl=None,
-        tune_max_num_tokens=8192, activation_type=ActivationType.Swiglu.value,
-        norm_topk_prob=True, routing_replay_out=None, output=None) -> Union[List[torch.Tensor],
-        torch.Tensor]
-    flashinfer.fused_moe.trtllm_fp8_block_scale_moe,
-        flashinfer.trtllm_fp8_block_scale_moe(routing_logits, routing_bias, hidden_states,
-        hidden_states_scale, gemm1_weights, gemm1_weights_scale, gemm2_weights,
-        gemm2_weights_scale, num_experts, top_k, n_group, topk_group, intermediate_size,
-        local_expert_offset, local_num_experts, routed_scaling_factor, routing_method_type=0,
-        use_shuffled_weight=False, weight_layout=0, do_finalize=True, enable_pdl=None,
-        tune_max_num_tokens=8192, fp8_quantization_type=Fp8QuantizationType.DeepSeekFp8,
-        num_fused_shared_experts=None, activation_type=ActivationType.Swiglu.value,
-        norm_topk_prob=True, routing_replay_out=None, gemm1_alpha=None, gemm1_beta=None,
-        gemm1_clamp_limit=None, output=None) -> Union[List[torch.Tensor], torch.Tensor]
-    """,
-)
-OPS += opaque(
-    "norm",
-    OPEN,
-    _READ,
-    """
-    flashinfer.norm.layernorm_quant, flashinfer.layernorm_quant(out, input, gemma, beta, scale,
-        eps=1e-06) -> None
-    flashinfer.norm.fused_dit_gate_residual_layernorm_gamma_beta,
-        flashinfer.fused_dit_gate_residual_layernorm_gamma_beta(input, residual, gate, gamma,
-        beta, *, gate_bias=None, epsilon=1e-06, use_nvfp4=False, use_mxfp8=False,
-        global_scaling_factor=None, input_global_scaling_factor=None, residual_out=None,
-        norm_out=None, sf_out=None) -> Tuple[torch.Tensor, torch.Tensor]
-    flashinfer.norm.fused_dit_gate_residual_layernorm_scale_shift,
-        flashinfer.fused_dit_gate_residual_layernorm_scale_shift(input, residual, gate, scale,
-        shift, *, gate_bias=None, scale_bias=None, shift_bias=None, epsilon=1e-06,
-        use_nvfp4=False, use_mxfp8=False, global_scaling_factor=None,
-        input_global_scaling_factor=None, residual_out=None, norm_out=None,
-        sf_out=None) -> Tuple[torch.Tensor, torch.Tensor]
-    flashinfer.norm.fused_dit_residual_layernorm_scale_shift,
-        flashinfer.fused_dit_residual_layernorm_scale_shift(input, scale, shift, *,
-        residual=None, scale_bias=None, shift_bias=None, epsilon=1e-06, use_nvfp4=False,
-        use_mxfp8=False, global_scaling_factor=None, input_global_scaling_factor=None,
-        residual_out=None, norm_out=None, sf_out=None) -> Tuple[torch.Tensor, torch.Tensor]
     """,
 )
 OPS += opaque(
@@ -683,35 +597,6 @@ OPS += opaque(
         flashinfer.e2m1_and_ufp8sf_scale_to_float(e2m1_tensor, ufp8_scale_tensor,
         global_scale_tensor=None, sf_vec_size=16, ufp8_type=1, is_sf_swizzled_layout=True,
         is_sf_8x4_layout=False) -> torch.Tensor
-    """,
-)
-OPS += opaque(
-    "rope",
-    OPEN,
-    _READ,
-    """
-    flashinfer.norm.fused_qk_rmsnorm_rope, flashinfer.fused_qk_rmsnorm_rope(qkv, q_weight,
-        k_weight, *, ppf, pph, ppw, num_frame_channels, num_height_channels, num_width_channels,
-        num_heads_q, num_heads_k, num_heads_v, head_dim, eps=1e-06, base=10000.0,
-        interleave=True, factor=1.0, low=0.0, high=0.0, attention_factor=1.0, is_qk_norm=True,
-        output_fp8=False, output_quant_scale=1.0, v_quant_scale=1.0, q_out=None, k_out=None,
-        v_out=None) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-    flashinfer.rope.mla_rope_quantize_fp8, flashinfer.mla_rope_quantize_fp8(q_rope, k_rope,
-        q_nope, k_nope, cos_sin_cache, pos_ids, is_neox=True, quantize_dtype=None,
-        quant_scale_q=1.0, quant_scale_kv=1.0, q_rope_out=None, k_rope_out=None,
-        q_nope_out=None, k_nope_out=None, enable_pdl=False) -> Tuple[torch.Tensor, torch.Tensor,
-        torch.Tensor, torch.Tensor]
-    flashinfer.rope.rope_quantize_fp8, flashinfer.rope_quantize_fp8(q_rope, k_rope, q_nope,
-        k_nope, cos_sin_cache, pos_ids, is_neox=True, quantize_dtype=None, quant_scale_q=1.0,
-        quant_scale_kv=1.0, q_rope_out=None, k_rope_out=None, q_nope_out=None, k_nope_out=None,
-        enable_pdl=False, backend='cuda') -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor,
-        torch.Tensor]
-    flashinfer.rope.rope_quantize_fp8_append_paged_kv_cache,
-        flashinfer.rope_quantize_fp8_append_paged_kv_cache(q_rope, k_rope, q_nope, k_nope, v,
-        cos_sin_cache, pos_ids, paged_kv_cache, kv_indices, kv_indptr, batch_indices, positions,
-        is_neox=True, quantize_dtype=None, quant_scale_q=1.0, quant_scale_kv=1.0, page_size=16,
-        kv_layout='NHD', q_rope_out=None, q_nope_out=None,
-        enable_pdl=False) -> Tuple[torch.Tensor, torch.Tensor]
     """,
 )
 OPS += opaque(
@@ -806,5 +691,175 @@ OPS += opaque(
         checkpoint_cu_starts=None, checkpoint_every_n_tokens=0, *,
         backend='auto') -> tuple[torch.Tensor, Optional[torch.Tensor]] | tuple[torch.Tensor,
         Optional[torch.Tensor], torch.Tensor]
+    """,
+)
+OPS += opaque(
+    "matmul",
+    TILED,
+    _READ,
+    """
+    flashinfer.gemm.mm_fp8, flashinfer.mm_fp8(a, b, alpha=None, out_dtype=torch.bfloat16,
+        out=None, backend='trtllm_low_latency')
+    """,
+)
+OPS += opaque(
+    "matmul",
+    MAJOR,
+    _READ,
+    """
+    flashinfer.gemm.gemm_fp8_nt_groupwise, flashinfer.gemm_fp8_nt_groupwise(a, b, a_scale,
+        b_scale, scale_major_mode=None, mma_sm=1, scale_granularity_mnk=(1, 128, 128), out=None,
+        out_dtype=None, backend='cutlass') -> torch.Tensor
+    flashinfer.gemm.gemm_fp8_nt_blockscaled, flashinfer.gemm_fp8_nt_blockscaled(a, b, a_scale,
+        b_scale, scale_major_mode='MN', mma_sm=1, out=None, out_dtype=None) -> torch.Tensor
+    flashinfer.gemm.group_gemm_fp8_nt_groupwise, flashinfer.group_gemm_fp8_nt_groupwise(a, b,
+        a_scale, b_scale, m_indptr, scale_granularity_mnk=(1, 128, 128), scale_major_mode='MN',
+        mma_sm=1, out=None, out_dtype=None, backend='trtllm') -> torch.Tensor
+    flashinfer.gemm.mm_mxfp8, flashinfer.mm_mxfp8(a, b, a_descale, b_descale, out=None,
+        out_dtype=torch.bfloat16, use_8x4_sf_layout=False, backend='auto') -> torch.Tensor
+    flashinfer.gemm.bmm_mxfp8, flashinfer.bmm_mxfp8(A, B, A_scale, B_scale, dtype, out=None,
+        backend='auto') -> torch.Tensor
+    flashinfer.gemm.fp8_blockscale_gemm_sm90, flashinfer.fp8_blockscale_gemm_sm90(input, weight,
+        input_scale=None, weight_scale=None, out=None, out_dtype=None) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "moe",
+    MAJOR,
+    _READ,
+    """
+    flashinfer.grouped_mm.grouped_mm_fp8, flashinfer.grouped_mm_fp8(a, b, m_indptr, alpha=None,
+        out=None, out_dtype=torch.bfloat16, *, backend='cudnn', tactic=-1) -> torch.Tensor
+    flashinfer.grouped_mm.grouped_mm_mxfp8, flashinfer.grouped_mm_mxfp8(a, b, a_descale,
+        b_descale, m_indptr, out=None, out_dtype=torch.bfloat16, *, backend='cudnn',
+        tactic=-1) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "moe",
+    OPTIONS,
+    _READ,
+    """
+    flashinfer.fused_moe.cutlass_fused_moe, flashinfer.cutlass_fused_moe(input,
+        token_selected_experts, token_final_scales, fc1_expert_weights, fc2_expert_weights,
+        output_dtype, quant_scales, fc1_expert_biases=None, fc2_expert_biases=None,
+        input_sf=None, swiglu_alpha=None, swiglu_beta=None, swiglu_limit=None, tp_size=1,
+        tp_rank=0, ep_size=1, ep_rank=0, cluster_size=1, cluster_rank=0, output=None,
+        enable_alltoall=False, use_deepseek_fp8_block_scale=False, use_w4_group_scaling=False,
+        use_mxfp8_act_scaling=False, min_latency_mode=False, use_packed_weights=False,
+        use_wfp4afp8_humming=False, tune_max_num_tokens=8192, enable_pdl=None,
+        activation_type=ActivationType.Swiglu, swizzled_input_sf=True, use_fused_finalize=True,
+        profile_ids=None, workspace_buffer=None, *, situ_beta=None,
+        situ_linear_beta=None) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "moe",
+    TILED,
+    _READ,
+    """
+    flashinfer.fused_moe.trtllm_bf16_moe, flashinfer.trtllm_bf16_moe(routing_logits,
+        routing_bias, hidden_states, gemm1_weights, gemm2_weights, num_experts, top_k, n_group,
+        topk_group, intermediate_size, local_expert_offset, local_num_experts,
+        routed_scaling_factor=None, routing_method_type=0, use_shuffled_weight=True,
+        weight_layout=WeightLayout.BlockMajorK, do_finalize=True, enable_pdl=True,
+        tune_max_num_tokens=8192, activation_type=ActivationType.Swiglu.value,
+        norm_topk_prob=True, routing_replay_out=None, gemm1_alpha=None, gemm1_beta=None,
+        gemm1_clamp_limit=None, output=None) -> Union[List[torch.Tensor], torch.Tensor]
+    flashinfer.fused_moe.trtllm_bf16_routed_moe, flashinfer.trtllm_bf16_routed_moe(topk_ids,
+        hidden_states, gemm1_weights, gemm2_weights, num_experts, top_k, n_group, topk_group,
+        intermediate_size, local_expert_offset, local_num_experts, routed_scaling_factor=None,
+        routing_method_type=0, use_shuffled_weight=True, weight_layout=WeightLayout.BlockMajorK,
+        do_finalize=True, enable_pdl=True, gemm1_lora_delta=None, tune_max_num_tokens=8192,
+        activation_type=ActivationType.Swiglu.value, routing_replay_out=None, gemm1_alpha=None,
+        gemm1_beta=None, gemm1_clamp_limit=None, output=None) -> Union[torch.Tensor,
+        List[torch.Tensor]]
+    flashinfer.fused_moe.trtllm_fp8_per_tensor_scale_moe,
+        flashinfer.trtllm_fp8_per_tensor_scale_moe(routing_logits, routing_bias, hidden_states,
+        gemm1_weights, output1_scales_scalar, output1_scales_gate_scalar, gemm2_weights,
+        output2_scales_scalar, num_experts, top_k, n_group, topk_group, intermediate_size,
+        local_expert_offset, local_num_experts, routed_scaling_factor,
+        use_routing_scales_on_input, routing_method_type=0, do_finalize=True, enable_pdl=None,
+        tune_max_num_tokens=8192, activation_type=ActivationType.Swiglu.value,
+        norm_topk_prob=True, routing_replay_out=None, output=None) -> Union[List[torch.Tensor],
+        torch.Tensor]
+    flashinfer.fused_moe.trtllm_fp8_block_scale_moe,
+        flashinfer.trtllm_fp8_block_scale_moe(routing_logits, routing_bias, hidden_states,
+        hidden_states_scale, gemm1_weights, gemm1_weights_scale, gemm2_weights,
+        gemm2_weights_scale, num_experts, top_k, n_group, topk_group, intermediate_size,
+        local_expert_offset, local_num_experts, routed_scaling_factor, routing_method_type=0,
+        use_shuffled_weight=False, weight_layout=0, do_finalize=True, enable_pdl=None,
+        tune_max_num_tokens=8192, fp8_quantization_type=Fp8QuantizationType.DeepSeekFp8,
+        num_fused_shared_experts=None, activation_type=ActivationType.Swiglu.value,
+        norm_topk_prob=True, routing_replay_out=None, gemm1_alpha=None, gemm1_beta=None,
+        gemm1_clamp_limit=None, output=None) -> Union[List[torch.Tensor], torch.Tensor]
+    """,
+)
+OPS += opaque(
+    "norm",
+    BUFFER,
+    _READ,
+    """
+    flashinfer.norm.layernorm_quant, flashinfer.layernorm_quant(out, input, gemma, beta, scale,
+        eps=1e-06) -> None
+    """,
+)
+OPS += opaque(
+    "norm",
+    UNDOCUMENTED,
+    _READ,
+    """
+    flashinfer.norm.fused_dit_gate_residual_layernorm_gamma_beta,
+        flashinfer.fused_dit_gate_residual_layernorm_gamma_beta(input, residual, gate, gamma,
+        beta, *, gate_bias=None, epsilon=1e-06, use_nvfp4=False, use_mxfp8=False,
+        global_scaling_factor=None, input_global_scaling_factor=None, residual_out=None,
+        norm_out=None, sf_out=None) -> Tuple[torch.Tensor, torch.Tensor]
+    flashinfer.norm.fused_dit_gate_residual_layernorm_scale_shift,
+        flashinfer.fused_dit_gate_residual_layernorm_scale_shift(input, residual, gate, scale,
+        shift, *, gate_bias=None, scale_bias=None, shift_bias=None, epsilon=1e-06,
+        use_nvfp4=False, use_mxfp8=False, global_scaling_factor=None,
+        input_global_scaling_factor=None, residual_out=None, norm_out=None,
+        sf_out=None) -> Tuple[torch.Tensor, torch.Tensor]
+    flashinfer.norm.fused_dit_residual_layernorm_scale_shift,
+        flashinfer.fused_dit_residual_layernorm_scale_shift(input, scale, shift, *,
+        residual=None, scale_bias=None, shift_bias=None, epsilon=1e-06, use_nvfp4=False,
+        use_mxfp8=False, global_scaling_factor=None, input_global_scaling_factor=None,
+        residual_out=None, norm_out=None, sf_out=None) -> Tuple[torch.Tensor, torch.Tensor]
+    """,
+)
+OPS += opaque(
+    "rope",
+    UNDOCUMENTED,
+    _READ,
+    """
+    flashinfer.norm.fused_qk_rmsnorm_rope, flashinfer.fused_qk_rmsnorm_rope(qkv, q_weight,
+        k_weight, *, ppf, pph, ppw, num_frame_channels, num_height_channels, num_width_channels,
+        num_heads_q, num_heads_k, num_heads_v, head_dim, eps=1e-06, base=10000.0,
+        interleave=True, factor=1.0, low=0.0, high=0.0, attention_factor=1.0, is_qk_norm=True,
+        output_fp8=False, output_quant_scale=1.0, v_quant_scale=1.0, q_out=None, k_out=None,
+        v_out=None) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    """,
+)
+OPS += opaque(
+    "rope",
+    QUANTIZES,
+    _READ,
+    """
+    flashinfer.rope.mla_rope_quantize_fp8, flashinfer.mla_rope_quantize_fp8(q_rope, k_rope,
+        q_nope, k_nope, cos_sin_cache, pos_ids, is_neox=True, quantize_dtype=None,
+        quant_scale_q=1.0, quant_scale_kv=1.0, q_rope_out=None, k_rope_out=None,
+        q_nope_out=None, k_nope_out=None, enable_pdl=False) -> Tuple[torch.Tensor, torch.Tensor,
+        torch.Tensor, torch.Tensor]
+    flashinfer.rope.rope_quantize_fp8, flashinfer.rope_quantize_fp8(q_rope, k_rope, q_nope,
+        k_nope, cos_sin_cache, pos_ids, is_neox=True, quantize_dtype=None, quant_scale_q=1.0,
+        quant_scale_kv=1.0, q_rope_out=None, k_rope_out=None, q_nope_out=None, k_nope_out=None,
+        enable_pdl=False, backend='cuda') -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor,
+        torch.Tensor]
+    flashinfer.rope.rope_quantize_fp8_append_paged_kv_cache,
+        flashinfer.rope_quantize_fp8_append_paged_kv_cache(q_rope, k_rope, q_nope, k_nope, v,
+        cos_sin_cache, pos_ids, paged_kv_cache, kv_indices, kv_indptr, batch_indices, positions,
+        is_neox=True, quantize_dtype=None, quant_scale_q=1.0, quant_scale_kv=1.0, page_size=16,
+        kv_layout='NHD', q_rope_out=None, q_nope_out=None,
+        enable_pdl=False) -> Tuple[torch.Tensor, torch.Tensor]
     """,
 )

@@ -1,7 +1,7 @@
 """Intel Extension for PyTorch."""
 
 from . import FusedOp, opaque
-from .reasons import CACHE, LAYER, OPEN
+from .reasons import CACHE, LAYER, OPEN, UNDOCUMENTED
 
 _READ = "intel_extension_for_pytorch 6d3ba89cf9c4"
 _IPEX = "intel_extension_for_pytorch/llm/functional/fusions.py"
@@ -137,6 +137,12 @@ OPS: tuple[FusedOp, ...] = (
         "lora_indices_tensor.repeat_interleave(seq_len_tensor), slice_offset, add_inputs)",
         source="csrc/cpu/aten/kernels/PunicaKrnl.cpp, intel_extension_for_pytorch 2.6",
     ),
+    FusedOp(
+        names=("torch.ops.torch_ipex.add_softmax_",),
+        schema="add_softmax_(Tensor(a!) self, Tensor other) -> Tensor(a!)",
+        equivalent="self = softmax(self + other)",
+        source="csrc/cpu/aten/AddSoftmax.cpp",
+    ),
 )
 
 # Without an equivalent.
@@ -227,20 +233,12 @@ OPS += opaque(
 )
 OPS += opaque(
     "rope",
-    OPEN,
+    UNDOCUMENTED,
     _READ,
     """
     intel_extension_for_pytorch.llm.functional.rotary_embedding(query, key, sin, cos,
         rotary_dim, rotary_half, position_ids=None)
     torch.ops.torch_ipex.rotary_position_embedding(Tensor t_in, Tensor t_emb_pos, Tensor t_pos,
         int N, int H, int offset, int rotary_ndims) -> (Tensor, Tensor, Tensor)
-    """,
-)
-OPS += opaque(
-    "softmax",
-    OPEN,
-    _READ,
-    """
-    torch.ops.torch_ipex.add_softmax_(Tensor(a!) self, Tensor other) -> Tensor(a!)
     """,
 )

@@ -5,7 +5,7 @@
 """
 
 from . import FusedOp, opaque
-from .reasons import CACHE, LAYER, OPEN
+from .reasons import CACHE, LAYER, OPEN, TILED, UNDOCUMENTED
 
 _READ = "kernels-community 40d4194f48b6"
 
@@ -325,8 +325,21 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "matmul",
+    "state_space",
     OPEN,
+    _READ,
+    """
+    kernels.get_kernel('kernels-community/causal-conv1d').causal_conv1d_update(Tensor x,
+        Tensor conv_state, Tensor weight, Tensor? bias, Tensor! out, bool silu_activation,
+        Tensor? cache_seqlens, Tensor? conv_state_indices) -> ()
+    kernels.get_kernel('kernels-community/mamba-ssm').causal_conv1d_update(Tensor x,
+        Tensor conv_state, Tensor weight, Tensor? bias, Tensor! out, bool silu_activation,
+        Tensor? cache_seqlens, Tensor? conv_state_indices) -> ()
+    """,
+)
+OPS += opaque(
+    "matmul",
+    TILED,
     _READ,
     """
     kernels.get_kernel('kernels-community/quantization-bitsandbytes').gemm_4bit_forward(
@@ -341,7 +354,7 @@ OPS += opaque(
 )
 OPS += opaque(
     "norm",
-    OPEN,
+    UNDOCUMENTED,
     _READ,
     """
     kernels.get_kernel('kernels-community/rmsnorm').apply_rms_norm(Tensor hidden_states,
@@ -350,18 +363,5 @@ OPS += opaque(
         Tensor gamma, Tensor? beta, Tensor? rowscale, Tensor? colscale, Tensor? x0_subset,
         Tensor? z_subset, float dropout_p, float epsilon, float rowscale_const, int z_numrows,
         Generator? gen, bool residual_in_fp32, bool is_rms_norm) -> Tensor[]
-    """,
-)
-OPS += opaque(
-    "state_space",
-    OPEN,
-    _READ,
-    """
-    kernels.get_kernel('kernels-community/causal-conv1d').causal_conv1d_update(Tensor x,
-        Tensor conv_state, Tensor weight, Tensor? bias, Tensor! out, bool silu_activation,
-        Tensor? cache_seqlens, Tensor? conv_state_indices) -> ()
-    kernels.get_kernel('kernels-community/mamba-ssm').causal_conv1d_update(Tensor x,
-        Tensor conv_state, Tensor weight, Tensor? bias, Tensor! out, bool silu_activation,
-        Tensor? cache_seqlens, Tensor? conv_state_indices) -> ()
     """,
 )

@@ -1,7 +1,7 @@
 """lightllm's Triton kernels, at fc72ffab9a34."""
 
 from . import FusedOp, opaque
-from .reasons import CACHE, CONTEXT, FILTER, OPEN
+from .reasons import CACHE, CONTEXT, FILTER, MAJOR, OPEN, ROUNDS, UNDOCUMENTED
 
 _READ = "lightllm fc72ffab9a34"
 _LLAMA = "lightllm.models.llama.triton_kernel"
@@ -163,6 +163,35 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="Prob_Out = softmax_packed(Logics, B_Start_Loc, B_Seqlen)",
         source="lightllm/models/llama/triton_kernel/token_attention_nopad_softmax.py",
     ),
+    FusedOp(
+        names=(
+            "lightllm.common.basemodel.triton_kernel.dequantize_gemm_int4.matmul_dequantize_int4_gptq",
+        ),
+        schema="matmul_dequantize_int4_gptq(Tensor x, Tensor qweight, Tensor scales, Tensor "
+        "qzeros, int group_size, Tensor(a!)? output=None) -> Tensor",
+        equivalent="int4_matmul(x, qweight, scales, qzeros, group_size, True)",
+        source="lightllm/common/basemodel/triton_kernel/dequantize_gemm_int4.py",
+        unsupported=("output",),
+    ),
+    FusedOp(
+        names=(
+            "lightllm.common.basemodel.triton_kernel.dequantize_gemm_int4.matmul_dequantize_int4_s1",
+        ),
+        schema="matmul_dequantize_int4_s1(Tensor a, Tensor b, Tensor b_scale, Tensor "
+        "b_zero_point, int group_size=128, Tensor(a!)? out=None) -> Tensor(a!)",
+        equivalent="int4_matmul(a, b, b_scale, b_zero_point, group_size)",
+        source="lightllm/common/basemodel/triton_kernel/dequantize_gemm_int4.py",
+    ),
+    FusedOp(
+        names=(
+            "lightllm.common.basemodel.triton_kernel.dequantize_gemm_int8.matmul_dequantize_int8",
+        ),
+        schema="matmul_dequantize_int8(Tensor a, Tensor b, Tensor b_scale, Tensor(a!)? out=None) "
+        "-> Tensor(a!)",
+        equivalent="a @ (b * b_scale).to(a.dtype)",
+        source="lightllm/common/basemodel/triton_kernel/dequantize_gemm_int8.py",
+        family="matmul",
+    ),
 )
 
 # Without an equivalent.
@@ -215,8 +244,18 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
+    "sampling",
+    FILTER,
+    _READ,
+    """
+    lightllm.common.basemodel.triton_kernel.apply_penalty.apply_penalty(Logits, b_req_idx,
+        b_length_penalty_param, b_mask_eos_reqs, p_token_ids, p_token_counts, p_cumsum_seq_len,
+        eos_ids, sampling_params_manager)
+    """,
+)
+OPS += opaque(
     "embedding",
-    OPEN,
+    UNDOCUMENTED,
     _READ,
     """
     lightllm.common.basemodel.triton_kernel.multimodal_emb.multimodal_emb(out, prompt_ids,
@@ -226,28 +265,19 @@ OPS += opaque(
 )
 OPS += opaque(
     "matmul",
-    OPEN,
+    ROUNDS,
     _READ,
     """
-    lightllm.common.basemodel.triton_kernel.dequantize_gemm_int4.matmul_dequantize_int4_gptq(x,
-        qweight, scales, qzeros, group_size, output=None) -> torch.FloatTensor
-    lightllm.common.basemodel.triton_kernel.dequantize_gemm_int4.matmul_dequantize_int4_s1(a, b,
-        b_scale, b_zero_point, group_size=128, out=None)
-    lightllm.common.basemodel.triton_kernel.dequantize_gemm_int8.matmul_dequantize_int8(a, b,
-        b_scale, out=None)
     lightllm.common.basemodel.triton_kernel.quantize_gemm_int8.matmul_quantize_int8(fpa, b,
         b_scale, out=None)
-    lightllm.common.basemodel.triton_kernel.bmm_scaled_fp8.bmm_scaled_fp8(a, a_scale, b,
-        b_scale, c, **run_config)
     """,
 )
 OPS += opaque(
-    "sampling",
-    FILTER,
+    "matmul",
+    MAJOR,
     _READ,
     """
-    lightllm.common.basemodel.triton_kernel.apply_penalty.apply_penalty(Logits, b_req_idx,
-        b_length_penalty_param, b_mask_eos_reqs, p_token_ids, p_token_counts, p_cumsum_seq_len,
-        eos_ids, sampling_params_manager)
+    lightllm.common.basemodel.triton_kernel.bmm_scaled_fp8.bmm_scaled_fp8(a, a_scale, b,
+        b_scale, c, **run_config)
     """,
 )

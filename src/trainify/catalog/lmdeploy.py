@@ -1,7 +1,7 @@
 """lmdeploy's Triton kernels."""
 
 from . import FusedOp, opaque
-from .reasons import CACHE, CODES, OPEN, TOKENS
+from .reasons import CACHE, CODED, CODES, MAJOR, MASKED, OPEN, TOKENS, UNDOCUMENTED
 
 _READ = "lmdeploy 1263d5cd889b"
 
@@ -129,17 +129,25 @@ OPS: tuple[FusedOp, ...] = (
         "routed_scaling_factor, bias)",
         source="lmdeploy/pytorch/kernels/cuda/fused_noaux_tc.py",
     ),
+    FusedOp(
+        names=("lmdeploy.pytorch.kernels.cuda.blocked_gemm_fp8.blocked_gemm_fp8",),
+        schema="blocked_gemm_fp8(Tensor A, Tensor A_scale, Tensor B, Tensor B_scale, ScalarType "
+        "out_dtype=torch.float16) -> Tensor",
+        equivalent="block_scaled_mm(A, B.t(), A_scale, B_scale.t(), -(-B.shape[1] // "
+        "B_scale.shape[1]), -(-A.shape[1] // A_scale.shape[1]), out_dtype)",
+        source="lmdeploy/pytorch/kernels/cuda/blocked_gemm_fp8.py",
+    ),
+    FusedOp(
+        names=("lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.matmul_kernel_dynamic_quant",),
+        schema="matmul_kernel_dynamic_quant(Tensor a, Tensor b, Tensor rms_scale, Tensor "
+        "linear_scale, Tensor? residual=None, Tensor? bias=None, ScalarType "
+        "output_dtype=torch.float16) -> Tensor",
+        equivalent="scaled_mm_add(a, b, rms_scale, linear_scale, output_dtype, residual, bias)",
+        source="lmdeploy/pytorch/kernels/cuda/w8a8_triton_kernels.py",
+    ),
 )
 
 # Without an equivalent.
-OPS += opaque(
-    "activation",
-    OPEN,
-    _READ,
-    """
-    lmdeploy.pytorch.kernels.cuda.activation.silu_and_mul_moe_ep(gate_up, mask_m, out=None)
-    """,
-)
 OPS += opaque(
     "attention",
     OPEN,
@@ -176,46 +184,6 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "lora",
-    OPEN,
-    _READ,
-    """
-    lmdeploy.pytorch.kernels.cuda.fused_lora.fused_lora(input, lora_a, lora_b, scaling,
-        rank_start, ranks, seq_start, seq_lens, adapter_ids, max_rank, max_seqlen, output=None,
-        cum=False)
-    """,
-)
-OPS += opaque(
-    "matmul",
-    OPEN,
-    _READ,
-    """
-    lmdeploy.pytorch.kernels.cuda.blocked_gemm_fp8.blocked_gemm_fp8(A, A_scale, B, B_scale,
-        out_dtype=torch.float16)
-    lmdeploy.pytorch.kernels.cuda.blocked_gemm_fp8.deep_gemm_fp8(A, A_scale, B, B_scale,
-        out_dtype=torch.bfloat16)
-    lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.matmul_kernel_dynamic_quant(a, b,
-        rms_scale, linear_scale, residual=None, bias=None, output_dtype=torch.float16)
-    lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.matmul_kernel_static_quant(a, b,
-        input_scale, weight_scale, residual=None, bias=None, output_dtype=torch.float16)
-    """,
-)
-OPS += opaque(
-    "moe",
-    OPEN,
-    _READ,
-    """
-    lmdeploy.pytorch.kernels.cuda.blocked_fp8_fused_moe.fused_moe_blocked_fp8(input,
-        input_scale, w1, w1_scale, w2, w2_scale, topk_weights, topk_ids, topk, w1_bias=None,
-        w2_bias=None, out_dtype=torch.float16, expert_offset=0, num_experts=None,
-        renormalize=False, act_func=None) -> torch.Tensor
-    lmdeploy.pytorch.kernels.cuda.w8a8_fused_moe.fused_moe_w8a8(input, input_scale, w1,
-        w1_scale, w2, w2_scale, topk_weights, topk_ids, topk, out_dtype=torch.float16,
-        quant_dtype=torch.int8, expert_offset=0, num_experts=None,
-        renormalize=False) -> torch.Tensor
-    """,
-)
-OPS += opaque(
     "quantize",
     CODES,
     _READ,
@@ -241,5 +209,63 @@ OPS += opaque(
         k_seqlens, block_offset, max_q_seqlen=None, max_k_seqlen=None, causal=False,
         raw_k_seqlens=None, compress_ratio=1, return_row_k_seqlens=False,
         trim_causal_tail=False)
+    """,
+)
+OPS += opaque(
+    "activation",
+    MASKED,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.activation.silu_and_mul_moe_ep(gate_up, mask_m, out=None)
+    """,
+)
+OPS += opaque(
+    "lora",
+    UNDOCUMENTED,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.fused_lora.fused_lora(input, lora_a, lora_b, scaling,
+        rank_start, ranks, seq_start, seq_lens, adapter_ids, max_rank, max_seqlen, output=None,
+        cum=False)
+    """,
+)
+OPS += opaque(
+    "matmul",
+    MAJOR,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.blocked_gemm_fp8.deep_gemm_fp8(A, A_scale, B, B_scale,
+        out_dtype=torch.bfloat16)
+    """,
+)
+OPS += opaque(
+    "matmul",
+    CODED,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.matmul_kernel_static_quant(a, b,
+        input_scale, weight_scale, residual=None, bias=None, output_dtype=torch.float16)
+    """,
+)
+OPS += opaque(
+    "moe",
+    MAJOR,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.blocked_fp8_fused_moe.fused_moe_blocked_fp8(input,
+        input_scale, w1, w1_scale, w2, w2_scale, topk_weights, topk_ids, topk, w1_bias=None,
+        w2_bias=None, out_dtype=torch.float16, expert_offset=0, num_experts=None,
+        renormalize=False, act_func=None) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "moe",
+    CODED,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.w8a8_fused_moe.fused_moe_w8a8(input, input_scale, w1,
+        w1_scale, w2, w2_scale, topk_weights, topk_ids, topk, out_dtype=torch.float16,
+        quant_dtype=torch.int8, expert_offset=0, num_experts=None,
+        renormalize=False) -> torch.Tensor
     """,
 )

@@ -32,3 +32,21 @@ HANDLE = Reason("it works on a handle that only the kernel can read", cuts=True)
 CONTEXT = Reason(
     "its keys, values and lengths come from a plan or a context, not a call", cuts=True
 )
+CODED = Reason(
+    "it multiplies integer codes, ahead of which the gradient is already lost", cuts=True
+)
+CODEBOOK = Reason("its weight is looked up in codebooks", cuts=True)
+SPARSE = Reason("its weight is stored as 2:4 sparse blocks", cuts=True)
+ROUNDS = Reason("it rounds its input to 8 bits, with scales of its own", cuts=True)
+QUANTIZES = Reason("what it gives are codes of 8 bits, through which no gradient passes", cuts=True)
+BUFFER = Reason("the dtype of its codes is that of a buffer, which only a run shows", cuts=True)
+MAJOR = Reason("its scales lie in one of several layouts, which only a run shows", cuts=True)
+OPTIONS = Reason("its many quantized and grouped forms share one signature", cuts=True)
+MASKED = Reason("it leaves rows past the lengths it is given as they were", cuts=True)
+MODULES = Reason("its experts are layers with quantized weights", cuts=True)
+WRITES = Reason("it writes keys into a cache, in a format that only a run shows", cuts=True)
+DEVICES = Reason("it sums over devices, in a workspace they share", cuts=True)
+BUILDER = Reason("it is reached through a builder, whose kernels share a workspace", cuts=True)
+DIFFERS = Reason("what it computes differs between releases", cuts=True)
+FUNCTIONAL = Reason("functionalization writes it, not a person", cuts=True)
+UNDOCUMENTED = Reason("its layout or its rounding is not documented", cuts=True)

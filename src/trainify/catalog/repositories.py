@@ -4,7 +4,7 @@ Their modules have plain names (``model``, ``quantize``), as they stand in those
 """
 
 from . import FusedOp, opaque
-from .reasons import CACHE, LAYER, OPEN, TILED
+from .reasons import CACHE, LAYER, TILED
 
 _READ = "the heads of 2026"
 
@@ -45,19 +45,12 @@ OPS += opaque(
 )
 OPS += opaque(
     "matmul",
-    OPEN,
-    _READ,
-    """
-    quantize.linear_forward_int4(x, weight_int4pack, scales_and_zeros, out_features, groupsize)
-    """,
-)
-OPS += opaque(
-    "matmul",
     TILED,
     _READ,
     """
     marlin.mul, marlin_cuda.mul(A, B, C, s, workspace, thread_k=-1, thread_n=-1, sms=-1,
         max_par=16)
+    quantize.linear_forward_int4(x, weight_int4pack, scales_and_zeros, out_features, groupsize)
     """,
 )
 OPS += opaque(

@@ -6,7 +6,22 @@ which most of them stem, norms and activations compute in float32 and round once
 """
 
 from . import FusedOp, opaque
-from .reasons import CACHE, CODES, FILTER, FP4, GGML, OPEN, ORDER, TILED, TOKENS, UNPACK
+from .reasons import (
+    CACHE,
+    CODES,
+    DIFFERS,
+    FILTER,
+    FP4,
+    GGML,
+    HANDLE,
+    OPEN,
+    ORDER,
+    QUANTIZES,
+    TILED,
+    TOKENS,
+    UNPACK,
+    WRITES,
+)
 
 _READ = "sglang-kernel 0.4.10 and sgl-kernel 0.3.21"
 _NEW = "sgl_kernel/elementwise.py, sglang-kernel 0.4.10"
@@ -452,6 +467,45 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="hadamard_transform(x, scale)",
         source="sgl_kernel/hadamard.py, sglang-kernel 0.4.10",
     ),
+    FusedOp(
+        names=(
+            "sgl_kernel.fp8_blockwise_scaled_mm",
+            "torch.ops.sgl_kernel.fp8_blockwise_scaled_mm",
+        ),
+        schema="fp8_blockwise_scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor "
+        "scales_b, ScalarType out_dtype) -> Tensor",
+        equivalent="block_scaled_mm(mat_a, mat_b.t(), scales_a, scales_b.t(), 128, 128, out_dtype)",
+        source="sgl_kernel/gemm.py, sgl-kernel 0.3.21",
+    ),
+    FusedOp(
+        names=("sgl_kernel.bmm_fp8",),
+        schema="bmm_fp8(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, ScalarType dtype, "
+        "Tensor(a!)? out=None) -> Tensor(a!)",
+        equivalent="scaled_mm(A, B, A_scale, B_scale, dtype)",
+        source="sgl_kernel/gemm.py, sgl-kernel 0.3.21",
+    ),
+    FusedOp(
+        names=("torch.ops.sgl_kernel.bmm_fp8",),
+        schema="bmm_fp8(Tensor A, Tensor B, Tensor(a!) D, Tensor A_scale, Tensor B_scale, Tensor "
+        "workspace_buffer, int cublas_handle) -> ()",
+        equivalent="D = scaled_mm(A, B, A_scale, B_scale, D.dtype)",
+        source="sgl_kernel/gemm.py, sgl-kernel 0.3.21",
+    ),
+    FusedOp(
+        names=("torch.ops.sgl_kernel.dsv3_router_gemm",),
+        schema="dsv3_router_gemm(Tensor(a!) output, Tensor mat_a, Tensor mat_b) -> ()",
+        equivalent="output = F.linear(mat_a.float(), mat_b.float()).to(output.dtype)",
+        source="sgl_kernel/gemm.py, sgl-kernel 0.3.21",
+        family="matmul",
+    ),
+    FusedOp(
+        names=("torch.ops.sgl_kernel.timestep_embedding",),
+        schema="timestep_embedding(Tensor input, Tensor(a!) output, int dim, bool "
+        "flip_sin_to_cos, float downscale_freq_shift, float scale, int max_period) -> Tensor(a!)",
+        equivalent="output = timestep_embedding(input, dim, flip_sin_to_cos, "
+        "downscale_freq_shift, scale, max_period, output.dtype)",
+        source="sgl_kernel/elementwise.py, sglang-kernel 0.4.10",
+    ),
 )
 
 # Without an equivalent.
@@ -510,15 +564,6 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "embedding",
-    OPEN,
-    _READ,
-    """
-    torch.ops.sgl_kernel.timestep_embedding(Tensor input, Tensor output, int dim,
-        bool flip_sin_to_cos, float downscale_freq_shift, float scale, int max_period) -> Tensor
-    """,
-)
-OPS += opaque(
     "matmul",
     FP4,
     _READ,
@@ -544,16 +589,17 @@ OPS += opaque(
 )
 OPS += opaque(
     "matmul",
-    OPEN,
+    TILED,
     _READ,
     """
-    sgl_kernel.fp8_blockwise_scaled_mm(mat_a, mat_b, scales_a, scales_b, out_dtype)
-    torch.ops.sgl_kernel.fp8_blockwise_scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scales_a,
-        Tensor scales_b, ScalarType out_dtype) -> Tensor
-    sgl_kernel.bmm_fp8(A, B, A_scale, B_scale, dtype, out=None) -> torch.Tensor
-    torch.ops.sgl_kernel.bmm_fp8(Tensor A, Tensor B, Tensor! D, Tensor A_scale, Tensor B_scale,
-        Tensor workspace_buffer, int cublas_handle) -> ()
-    torch.ops.sgl_kernel.dsv3_router_gemm(Tensor! output, Tensor mat_a, Tensor mat_b) -> ()
+    sgl_kernel.gptq_marlin_gemm(a, c, b_q_weight, b_scales, global_scale, b_zeros, g_idx, perm,
+        workspace, b_q_type, size_m, size_n, size_k, is_k_full=True, use_atomic_add=False,
+        use_fp32_reduce=False, is_zp_float=False) -> torch.Tensor
+    torch.ops.sgl_kernel.gptq_marlin_gemm(Tensor! a, Tensor? c_or_none, Tensor! b_q_weight,
+        Tensor! b_scales, Tensor? global_scale_or_none, Tensor? b_zeros_or_none,
+        Tensor? g_idx_or_none, Tensor? perm_or_none, Tensor! workspace, int b_q_type_id,
+        int size_m, int size_n, int size_k, bool is_k_full, bool use_atomic_add,
+        bool use_fp32_reduce, bool is_zp_float) -> Tensor
     sgl_kernel.qserve_w4a8_per_chn_gemm(in_feats, kernel, wscales, ascales, w_szs, a_ssums,
         out_feats=None) -> torch.Tensor
     torch.ops.sgl_kernel.qserve_w4a8_per_chn_gemm(Tensor _in_feats, Tensor _kernel,
@@ -568,51 +614,6 @@ OPS += opaque(
         bit) -> torch.Tensor
     torch.ops.sgl_kernel.gptq_gemm(Tensor a, Tensor b_q_weight, Tensor b_gptq_qzeros,
         Tensor b_gptq_scales, Tensor b_g_idx, bool use_shuffle, int bit) -> Tensor
-    """,
-)
-OPS += opaque(
-    "matmul",
-    TILED,
-    _READ,
-    """
-    sgl_kernel.gptq_marlin_gemm(a, c, b_q_weight, b_scales, global_scale, b_zeros, g_idx, perm,
-        workspace, b_q_type, size_m, size_n, size_k, is_k_full=True, use_atomic_add=False,
-        use_fp32_reduce=False, is_zp_float=False) -> torch.Tensor
-    torch.ops.sgl_kernel.gptq_marlin_gemm(Tensor! a, Tensor? c_or_none, Tensor! b_q_weight,
-        Tensor! b_scales, Tensor? global_scale_or_none, Tensor? b_zeros_or_none,
-        Tensor? g_idx_or_none, Tensor? perm_or_none, Tensor! workspace, int b_q_type_id,
-        int size_m, int size_n, int size_k, bool is_k_full, bool use_atomic_add,
-        bool use_fp32_reduce, bool is_zp_float) -> Tensor
-    """,
-)
-OPS += opaque(
-    "moe",
-    OPEN,
-    _READ,
-    """
-    sgl_kernel.apply_shuffle_mul_sum(input, output, permutation, factors)
-    torch.ops.sgl_kernel.apply_shuffle_mul_sum(Tensor input, Tensor output, Tensor permutation,
-        Tensor? factors) -> ()
-    sgl_kernel.fp8_blockwise_scaled_grouped_mm(output, a_ptrs, b_ptrs, out_ptrs, a_scales_ptrs,
-        b_scales_ptrs, a, b, scales_a, scales_b, stride_a, stride_b, stride_c, layout_sfa,
-        layout_sfb, problem_sizes, expert_offsets, workspace)
-    torch.ops.sgl_kernel.fp8_blockwise_scaled_grouped_mm(Tensor output, Tensor a_ptrs,
-        Tensor b_ptrs, Tensor out_ptrs, Tensor a_scales_ptrs, Tensor b_scales_ptrs, Tensor a,
-        Tensor b, Tensor scales_a, Tensor scales_b, Tensor stride_a, Tensor stride_b,
-        Tensor stride_c, Tensor layout_sfa, Tensor layout_sfb, Tensor problem_sizes,
-        Tensor expert_offsets, Tensor workspace) -> ()
-    sgl_kernel.moe_wna16_marlin_gemm(a, c_or_none, b_q_weight, b_bias_or_none, b_scales,
-        global_scale_or_none, b_zeros_or_none, g_idx_or_none, perm_or_none, workspace,
-        sorted_token_ids, expert_ids, num_tokens_post_padded, topk_weights, moe_block_size,
-        top_k, mul_topk_weights, is_ep, b_q_type_id, size_m, size_n, size_k, is_k_full,
-        use_atomic_add, use_fp32_reduce, is_zp_float)
-    torch.ops.sgl_kernel.moe_wna16_marlin_gemm(Tensor! a, Tensor? c_or_none, Tensor! b_q_weight,
-        Tensor? b_bias_or_none, Tensor! b_scales, Tensor? global_scale_or_none,
-        Tensor? b_zeros_or_none, Tensor? g_idx_or_none, Tensor? perm_or_none, Tensor! workspace,
-        Tensor sorted_token_ids, Tensor! expert_ids, Tensor! num_tokens_past_padded,
-        Tensor! topk_weights, int moe_block_size, int top_k, bool mul_topk_weights, bool is_ep,
-        int b_q_type_id, int size_m, int size_n, int size_k, bool is_k_full,
-        bool use_atomic_add, bool use_fp32_reduce, bool is_zp_float) -> Tensor
     """,
 )
 OPS += opaque(
@@ -661,23 +662,6 @@ OPS += opaque(
     sgl_kernel.ggml_dequantize(weight, quant_type, M, N, dtype)
     sgl_kernel.awq_dequantize(qweight, scales, qzeros) -> torch.ByteTensor
     torch.ops.sgl_kernel.awq_dequantize(Tensor qweight, Tensor scales, Tensor qzeros) -> Tensor
-    """,
-)
-OPS += opaque(
-    "rope",
-    OPEN,
-    _READ,
-    """
-    sgl_kernel.dsv4_fused_k_norm_rope_flashmla(kv, kv_weight, freqs_cis, positions, out_loc,
-        kvcache, eps=1e-06, page_size=1) -> None
-    torch.ops.sgl_kernel.dsv4_fused_k_norm_rope_flashmla(Tensor kv, Tensor kv_weight,
-        Tensor freqs_cis, Tensor positions, Tensor out_loc, Tensor! kvcache, float eps,
-        int page_size) -> ()
-    sgl_kernel.dsv4_fused_q_indexer_rope_hadamard_quant(q_input, q_fp8, weight, weights_out,
-        weight_scale, freqs_cis, positions) -> None
-    torch.ops.sgl_kernel.dsv4_fused_q_indexer_rope_hadamard_quant(Tensor q_input, Tensor! q_fp8,
-        Tensor weight, Tensor! weights_out, float weight_scale, Tensor freqs_cis,
-        Tensor positions) -> ()
     """,
 )
 OPS += opaque(
@@ -743,5 +727,73 @@ OPS += opaque(
     torch.ops.sgl_kernel.causal_conv1d_update(Tensor! x, Tensor! conv_state, Tensor! weight,
         Tensor? bias_, bool silu_activation, Tensor? cache_seqlens_, Tensor? conv_state_indices,
         int pad_slot_id) -> ()
+    """,
+)
+OPS += opaque(
+    "moe",
+    DIFFERS,
+    _READ,
+    """
+    sgl_kernel.apply_shuffle_mul_sum(input, output, permutation, factors)
+    torch.ops.sgl_kernel.apply_shuffle_mul_sum(Tensor input, Tensor output, Tensor permutation,
+        Tensor? factors) -> ()
+    """,
+)
+OPS += opaque(
+    "moe",
+    HANDLE,
+    _READ,
+    """
+    sgl_kernel.fp8_blockwise_scaled_grouped_mm(output, a_ptrs, b_ptrs, out_ptrs, a_scales_ptrs,
+        b_scales_ptrs, a, b, scales_a, scales_b, stride_a, stride_b, stride_c, layout_sfa,
+        layout_sfb, problem_sizes, expert_offsets, workspace)
+    torch.ops.sgl_kernel.fp8_blockwise_scaled_grouped_mm(Tensor output, Tensor a_ptrs,
+        Tensor b_ptrs, Tensor out_ptrs, Tensor a_scales_ptrs, Tensor b_scales_ptrs, Tensor a,
+        Tensor b, Tensor scales_a, Tensor scales_b, Tensor stride_a, Tensor stride_b,
+        Tensor stride_c, Tensor layout_sfa, Tensor layout_sfb, Tensor problem_sizes,
+        Tensor expert_offsets, Tensor workspace) -> ()
+    """,
+)
+OPS += opaque(
+    "moe",
+    TILED,
+    _READ,
+    """
+    sgl_kernel.moe_wna16_marlin_gemm(a, c_or_none, b_q_weight, b_bias_or_none, b_scales,
+        global_scale_or_none, b_zeros_or_none, g_idx_or_none, perm_or_none, workspace,
+        sorted_token_ids, expert_ids, num_tokens_post_padded, topk_weights, moe_block_size,
+        top_k, mul_topk_weights, is_ep, b_q_type_id, size_m, size_n, size_k, is_k_full,
+        use_atomic_add, use_fp32_reduce, is_zp_float)
+    torch.ops.sgl_kernel.moe_wna16_marlin_gemm(Tensor! a, Tensor? c_or_none, Tensor! b_q_weight,
+        Tensor? b_bias_or_none, Tensor! b_scales, Tensor? global_scale_or_none,
+        Tensor? b_zeros_or_none, Tensor? g_idx_or_none, Tensor? perm_or_none, Tensor! workspace,
+        Tensor sorted_token_ids, Tensor! expert_ids, Tensor! num_tokens_past_padded,
+        Tensor! topk_weights, int moe_block_size, int top_k, bool mul_topk_weights, bool is_ep,
+        int b_q_type_id, int size_m, int size_n, int size_k, bool is_k_full,
+        bool use_atomic_add, bool use_fp32_reduce, bool is_zp_float) -> Tensor
+    """,
+)
+OPS += opaque(
+    "rope",
+    WRITES,
+    _READ,
+    """
+    sgl_kernel.dsv4_fused_k_norm_rope_flashmla(kv, kv_weight, freqs_cis, positions, out_loc,
+        kvcache, eps=1e-06, page_size=1) -> None
+    torch.ops.sgl_kernel.dsv4_fused_k_norm_rope_flashmla(Tensor kv, Tensor kv_weight,
+        Tensor freqs_cis, Tensor positions, Tensor out_loc, Tensor! kvcache, float eps,
+        int page_size) -> ()
+    """,
+)
+OPS += opaque(
+    "rope",
+    QUANTIZES,
+    _READ,
+    """
+    sgl_kernel.dsv4_fused_q_indexer_rope_hadamard_quant(q_input, q_fp8, weight, weights_out,
+        weight_scale, freqs_cis, positions) -> None
+    torch.ops.sgl_kernel.dsv4_fused_q_indexer_rope_hadamard_quant(Tensor q_input, Tensor! q_fp8,
+        Tensor weight, Tensor! weights_out, float weight_scale, Tensor freqs_cis,
+        Tensor positions) -> ()
     """,
 )

@@ -1,7 +1,7 @@
 """SGLang's own kernels: ``sglang/kernels`` of sglang 0.5.23; see also :mod:`.sgl_kernel`."""
 
 from . import FusedOp, opaque
-from .reasons import LAYER, OPEN, RAISES
+from .reasons import LAYER, OPEN, RAISES, WRITES
 
 _READ = "sglang 0.5.23"
 _ACTIVATION = "sglang/kernels/ops/activation/activation.py"
@@ -253,15 +253,6 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "rope",
-    OPEN,
-    _READ,
-    """
-    sglang.kernels.ops.attention.rope.apply_rope_inplace_with_kvcache(q, k, v, k_cache, v_cache,
-        cos_sin_cache, positions, out_loc, *, is_neox, rope_dim=0) -> None
-    """,
-)
-OPS += opaque(
     "state_space",
     RAISES,
     _READ,
@@ -280,5 +271,14 @@ OPS += opaque(
         retrieve_parent_token=None) -> torch.Tensor
     sglang.kernels.ops.attention.linear.lightning_attn.lightning_attention(q, k, v, ed,
         block_size=256, kv_history=None)
+    """,
+)
+OPS += opaque(
+    "rope",
+    WRITES,
+    _READ,
+    """
+    sglang.kernels.ops.attention.rope.apply_rope_inplace_with_kvcache(q, k, v, k_cache, v_cache,
+        cos_sin_cache, positions, out_loc, *, is_neox, rope_dim=0) -> None
     """,
 )

@@ -1,7 +1,7 @@
 """TensorRT-LLM's custom ops around flashinfer."""
 
 from . import FusedOp, opaque
-from .reasons import CODES, COLLECTIVE, FP4, OPEN, ORDER, TOKENS
+from .reasons import CODES, COLLECTIVE, DEVICES, FP4, MASKED, ORDER, QUANTIZES, TOKENS, UNDOCUMENTED
 
 _READ = "tensorrt-llm 53b897ce07ec"
 _TRTLLM = "tensorrt_llm/_torch/custom_ops/flashinfer_custom_ops.py"
@@ -109,20 +109,17 @@ OPS: tuple[FusedOp, ...] = (
         "topk_group, routed_scaling_factor)",
         source="cpp/tensorrt_llm/kernels/noAuxTcKernels.cu",
     ),
+    FusedOp(
+        names=("torch.ops.trtllm.cublas_scaled_mm",),
+        schema="cublas_scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, "
+        "Tensor? bias, ScalarType out_dtype, int output_buffer_kind=0, Any group=None) -> Tensor",
+        equivalent="scaled_mm(mat_a, mat_b, scale_a, scale_b, out_dtype, bias)",
+        source="tensorrt_llm/_torch/custom_ops",
+        unsupported=("output_buffer_kind", "group"),
+    ),
 )
 
 # Without an equivalent.
-OPS += opaque(
-    "activation",
-    OPEN,
-    _READ,
-    """
-    torch.ops.trtllm.moe_swiglu(input, tile_idx_to_mn_limit, num_non_exiting_tiles,
-        tile_tokens_dim) -> Tensor
-    torch.ops.trtllm.moe_gelu(input, tile_idx_to_mn_limit, num_non_exiting_tiles,
-        tile_tokens_dim) -> Tensor
-    """,
-)
 OPS += opaque(
     "collective",
     COLLECTIVE,
@@ -148,17 +145,48 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "matmul",
-    OPEN,
+    "moe",
+    ORDER,
     _READ,
     """
-    torch.ops.trtllm.cublas_scaled_mm(mat_a, mat_b, scale_a, scale_b, bias, out_dtype,
-        output_buffer_kind=0, group=None) -> Tensor
+    torch.ops.trtllm.moe_topk_sort(routing_logits, routing_bias, num_experts, top_k, n_group,
+        topk_group, local_expert_offset, local_num_experts, routed_scaling_factor,
+        tile_tokens_dim, routing_method_type) -> Tensor[]
+    """,
+)
+OPS += opaque(
+    "quantize",
+    CODES,
+    _READ,
+    """
+    torch.ops.trtllm.fp8_quantize_1x128_packed_ue8m0(input, use_r128c4_layout=False) -> (fp8,
+        scale)
+    """,
+)
+OPS += opaque(
+    "sampling",
+    TOKENS,
+    _READ,
+    """
+    torch.ops.trtllm.indexer_topk_prefill(logits, row_starts, row_ends, indices, index_topk)
+    torch.ops.trtllm.indexer_topk_decode(logits, seq_lens, indices, next_n, index_topk,
+        pre_idx=None, heuristic_scratch=None, compress_ratio=1, ...)
+    """,
+)
+OPS += opaque(
+    "activation",
+    MASKED,
+    _READ,
+    """
+    torch.ops.trtllm.moe_swiglu(input, tile_idx_to_mn_limit, num_non_exiting_tiles,
+        tile_tokens_dim) -> Tensor
+    torch.ops.trtllm.moe_gelu(input, tile_idx_to_mn_limit, num_non_exiting_tiles,
+        tile_tokens_dim) -> Tensor
     """,
 )
 OPS += opaque(
     "misc",
-    OPEN,
+    UNDOCUMENTED,
     _READ,
     """
     torch.ops.trtllm.attn_res_fwd(layer_residual, block_residual, res_weight, rms_weight,
@@ -167,7 +195,7 @@ OPS += opaque(
 )
 OPS += opaque(
     "moe",
-    OPEN,
+    UNDOCUMENTED,
     _READ,
     """
     torch.ops.trtllm.moe_permute(input, input_sf, tile_idx_to_mn_limit,
@@ -182,37 +210,25 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "moe",
-    ORDER,
-    _READ,
-    """
-    torch.ops.trtllm.moe_topk_sort(routing_logits, routing_bias, num_experts, top_k, n_group,
-        topk_group, local_expert_offset, local_num_experts, routed_scaling_factor,
-        tile_tokens_dim, routing_method_type) -> Tensor[]
-    """,
-)
-OPS += opaque(
     "norm",
-    OPEN,
+    DEVICES,
     _READ,
     """
     torch.ops.trtllm.minimax_allreduce_rms(input, norm_weight, workspace, rank, nranks, eps,
         trigger_completion_at_end)
+    """,
+)
+OPS += opaque(
+    "norm",
+    UNDOCUMENTED,
+    _READ,
+    """
     torch.ops.trtllm.deepseek_v4_q_norm(q, num_heads, head_dim, eps) -> Tensor
     """,
 )
 OPS += opaque(
-    "quantize",
-    CODES,
-    _READ,
-    """
-    torch.ops.trtllm.fp8_quantize_1x128_packed_ue8m0(input, use_r128c4_layout=False) -> (fp8,
-        scale)
-    """,
-)
-OPS += opaque(
     "rope",
-    OPEN,
+    QUANTIZES,
     _READ,
     """
     torch.ops.trtllm.fused_inv_rope_fp8_quant_vllm_port(o, positions, cos_sin_cache, n_groups,
@@ -220,18 +236,8 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "sampling",
-    TOKENS,
-    _READ,
-    """
-    torch.ops.trtllm.indexer_topk_prefill(logits, row_starts, row_ends, indices, index_topk)
-    torch.ops.trtllm.indexer_topk_decode(logits, seq_lens, indices, next_n, index_topk,
-        pre_idx=None, heuristic_scratch=None, compress_ratio=1, ...)
-    """,
-)
-OPS += opaque(
     "state_space",
-    OPEN,
+    UNDOCUMENTED,
     _READ,
     """
     torch.ops.trtllm.causal_conv1d_fwd(x, weight, bias_, conv_states, query_start_loc,

@@ -1,7 +1,7 @@
 """Text Generation Inference: its attention, layers and kernel packages."""
 
 from . import FusedOp, opaque
-from .reasons import CACHE, HANDLE, LAYER, OPEN, RAISES
+from .reasons import CACHE, HANDLE, LAYER, OPEN, RAISES, TILED
 
 _READ = "text-generation-inference db931fcf42da"
 
@@ -71,14 +71,6 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "matmul",
-    OPEN,
-    _READ,
-    """
-    quantization_eetq.w8_a16_gemm(input, weight, scale) -> Tensor
-    """,
-)
-OPS += opaque(
     "norm",
     LAYER,
     _READ,
@@ -96,5 +88,13 @@ OPS += opaque(
     """
     text_generation_server.layers.rotary.PositionRotaryEmbedding.forward(query, key, cos,
         sin) -> None
+    """,
+)
+OPS += opaque(
+    "matmul",
+    TILED,
+    _READ,
+    """
+    quantization_eetq.w8_a16_gemm(input, weight, scale) -> Tensor
     """,
 )

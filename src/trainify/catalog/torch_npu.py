@@ -4,7 +4,18 @@ The others have one (``derivatives.yaml``) and are not listed.
 """
 
 from . import FusedOp, opaque
-from .reasons import CACHE, CODES, FILTER, OPEN
+from .reasons import (
+    CACHE,
+    CODED,
+    CODES,
+    FILTER,
+    OPEN,
+    OPTIONS,
+    QUANTIZES,
+    TILED,
+    UNDOCUMENTED,
+    WRITES,
+)
 
 _READ = "torch_npu 517f2e7d0f20"
 _NPU = "op_plugin/config/op_plugin_functions.yaml"
@@ -70,15 +81,6 @@ OPS: tuple[FusedOp, ...] = (
 )
 
 # Without an equivalent.
-OPS += opaque(
-    "activation",
-    OPEN,
-    _READ,
-    """
-    torch_npu.npu_gelu_mul, torch.ops.npu.npu_gelu_mul(Tensor input, *,
-        str approximate='none') -> Tensor
-    """,
-)
 OPS += opaque(
     "attention",
     OPEN,
@@ -149,8 +151,38 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
+    "quantize",
+    CODES,
+    _READ,
+    """
+    torch_npu.npu_dynamic_quant, torch.ops.npu.npu_dynamic_quant(Tensor input, *,
+        Tensor? smooth_scales=None, Tensor? group_index=None, int? dst_type=None,
+        str quant_mode="pertoken", float dst_type_max=0.0) -> (Tensor, Tensor)
+    torch_npu.npu_quantize, torch.ops.npu.npu_quantize(Tensor self, Tensor scales,
+        Tensor? zero_points, int dtype, int axis=1, bool div_mode=True) -> Tensor
+    """,
+)
+OPS += opaque(
+    "sampling",
+    FILTER,
+    _READ,
+    """
+    torch_npu.npu_top_k_top_p, torch.ops.npu.npu_top_k_top_p(Tensor logits, Tensor? p=None,
+        Tensor? k=None) -> Tensor
+    """,
+)
+OPS += opaque(
+    "activation",
+    UNDOCUMENTED,
+    _READ,
+    """
+    torch_npu.npu_gelu_mul, torch.ops.npu.npu_gelu_mul(Tensor input, *,
+        str approximate='none') -> Tensor
+    """,
+)
+OPS += opaque(
     "matmul",
-    OPEN,
+    OPTIONS,
     _READ,
     """
     torch_npu.npu_ffn, torch.ops.npu.npu_ffn(Tensor x, Tensor weight1, Tensor weight2,
@@ -160,11 +192,25 @@ OPS += opaque(
         Tensor? antiquant_scale2=None, Tensor? antiquant_offset1=None,
         Tensor? antiquant_offset2=None, int? inner_precise=None,
         ScalarType? output_dtype=None) -> Tensor
+    """,
+)
+OPS += opaque(
+    "matmul",
+    CODED,
+    _READ,
+    """
     torch_npu.npu_quant_matmul, torch.ops.npu.npu_quant_matmul(Tensor x1, Tensor x2,
         Tensor scale, *, Tensor? offset=None, Tensor? pertoken_scale=None, Tensor? bias=None,
         int? output_dtype=None, int? x1_dtype=None, int? x2_dtype=None,
         int? pertoken_scale_dtype=None, int? scale_dtype=None, int[]? group_sizes=None,
         Tensor? y_scale=None) -> Tensor
+    """,
+)
+OPS += opaque(
+    "matmul",
+    TILED,
+    _READ,
+    """
     torch_npu.npu_weight_quant_batchmatmul, torch.ops.npu.npu_weight_quant_batchmatmul(Tensor x,
         Tensor weight, Tensor antiquant_scale, Tensor? antiquant_offset=None,
         Tensor? quant_scale=None, Tensor? quant_offset=None, Tensor? bias=None,
@@ -173,7 +219,7 @@ OPS += opaque(
 )
 OPS += opaque(
     "moe",
-    OPEN,
+    OPTIONS,
     _READ,
     """
     torch_npu.npu_grouped_matmul, torch.ops.npu.npu_grouped_matmul(Tensor[] x, Tensor[] weight,
@@ -189,16 +235,23 @@ OPS += opaque(
 )
 OPS += opaque(
     "norm",
-    OPEN,
+    UNDOCUMENTED,
     _READ,
     """
     torch_npu.npu_add_rms_norm_v2, torch.ops.npu.npu_add_rms_norm_v2(Tensor(a!) x1,
         Tensor(b!) x2, Tensor gamma, float epsilon=1e-06) -> Tensor
+    torch_npu.npu_add_rms_norm_cast, torch.ops.npu.npu_add_rms_norm_cast(Tensor x1, Tensor x2,
+        Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor, Tensor, Tensor)
+    """,
+)
+OPS += opaque(
+    "norm",
+    QUANTIZES,
+    _READ,
+    """
     torch_npu.npu_rms_norm_quant, torch.ops.npu.npu_rms_norm_quant(Tensor x, Tensor gamma,
         Tensor beta, Tensor scale, Tensor offset, float epsilon=1e-06, *,
         int? dst_dtype=None) -> Tensor
-    torch_npu.npu_add_rms_norm_cast, torch.ops.npu.npu_add_rms_norm_cast(Tensor x1, Tensor x2,
-        Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor, Tensor, Tensor)
     torch_npu.npu_add_rms_norm_quant, torch.ops.npu.npu_add_rms_norm_quant(Tensor x1, Tensor x2,
         Tensor gamma, Tensor scales1, Tensor? zero_points1, Tensor? beta=None,
         Tensor? scales2=None, Tensor? zero_points2=None, *, int axis=-1, float epsilon=1e-06,
@@ -206,20 +259,8 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "quantize",
-    CODES,
-    _READ,
-    """
-    torch_npu.npu_dynamic_quant, torch.ops.npu.npu_dynamic_quant(Tensor input, *,
-        Tensor? smooth_scales=None, Tensor? group_index=None, int? dst_type=None,
-        str quant_mode="pertoken", float dst_type_max=0.0) -> (Tensor, Tensor)
-    torch_npu.npu_quantize, torch.ops.npu.npu_quantize(Tensor self, Tensor scales,
-        Tensor? zero_points, int dtype, int axis=1, bool div_mode=True) -> Tensor
-    """,
-)
-OPS += opaque(
     "rope",
-    OPEN,
+    WRITES,
     _READ,
     """
     torch_npu.npu_kv_rmsnorm_rope_cache, torch.ops.npu.npu_kv_rmsnorm_rope_cache(Tensor kv,
@@ -227,17 +268,15 @@ OPS += opaque(
         Tensor? k_rope_scale=None, Tensor? c_kv_scale=None, Tensor? k_rope_offset=None,
         Tensor? c_kv_offset=None, Tensor? v=None, float epsilon=1e-5, str cache_mode='Norm',
         bool is_output_kv=False) -> (Tensor, Tensor, Tensor, Tensor)
-    torch_npu.npu_mrope, torch.ops.npu.npu_mrope(Tensor positions, Tensor query, Tensor key,
-        Tensor cos_sin_cache, int head_size, *, int[]? mrope_section=None,
-        str? rotary_mode='half', str? cache_mode='default') -> (Tensor, Tensor)
     """,
 )
 OPS += opaque(
-    "sampling",
-    FILTER,
+    "rope",
+    UNDOCUMENTED,
     _READ,
     """
-    torch_npu.npu_top_k_top_p, torch.ops.npu.npu_top_k_top_p(Tensor logits, Tensor? p=None,
-        Tensor? k=None) -> Tensor
+    torch_npu.npu_mrope, torch.ops.npu.npu_mrope(Tensor positions, Tensor query, Tensor key,
+        Tensor cos_sin_cache, int head_size, *, int[]? mrope_section=None,
+        str? rotary_mode='half', str? cache_mode='default') -> (Tensor, Tensor)
     """,
 )

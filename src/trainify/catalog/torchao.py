@@ -1,7 +1,7 @@
 """torchao's quantized products."""
 
 from . import FusedOp, opaque
-from .reasons import CODES, LAYER, OPEN, UNPACK
+from .reasons import CODES, LAYER, OPEN, SPARSE, TILED, UNPACK
 
 _READ = "torchao 36027d82d1ad"
 
@@ -40,20 +40,6 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "matmul",
-    OPEN,
-    _READ,
-    """
-    torchao.ops.rowwise_scaled_linear_sparse_cutlass_f8f8,
-        torch.ops.torchao.rowwise_scaled_linear_sparse_cutlass_f8f8(input, input_scale, weight,
-        weight_meta, weight_scale, bias=None, out_dtype=None) -> Tensor
-    torchao.ops.da8w4_linear_cpu, torch.ops.torchao.da8w4_linear_cpu(input, input_scales,
-        input_qzeros, weight, weight_scales, weight_qzeros, compensation, bias, out_dtype)
-    torchao.ops.float8_linear_cpu, torch.ops.torchao.float8_linear_cpu(input, input_scales,
-        weight, weight_scales, bias, out_dtype)
-    """,
-)
-OPS += opaque(
     "quantize",
     CODES,
     _READ,
@@ -77,5 +63,26 @@ OPS += opaque(
     torchao.quantization.quant_primitives.dequantize_affine(input, block_size, scale,
         zero_point, input_dtype, quant_min=None, quant_max=None, *,
         output_dtype=torch.float32) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "matmul",
+    SPARSE,
+    _READ,
+    """
+    torchao.ops.rowwise_scaled_linear_sparse_cutlass_f8f8,
+        torch.ops.torchao.rowwise_scaled_linear_sparse_cutlass_f8f8(input, input_scale, weight,
+        weight_meta, weight_scale, bias=None, out_dtype=None) -> Tensor
+    """,
+)
+OPS += opaque(
+    "matmul",
+    TILED,
+    _READ,
+    """
+    torchao.ops.da8w4_linear_cpu, torch.ops.torchao.da8w4_linear_cpu(input, input_scales,
+        input_qzeros, weight, weight_scales, weight_qzeros, compensation, bias, out_dtype)
+    torchao.ops.float8_linear_cpu, torch.ops.torchao.float8_linear_cpu(input, input_scales,
+        weight, weight_scales, bias, out_dtype)
     """,
 )

@@ -9,9 +9,13 @@ of 0.23.0, where the change was taken back.  The sources of 0.16.0, 0.19.1, 0.20
 
 from . import FusedOp, opaque
 from .reasons import (
+    BUFFER,
     CACHE,
+    CODEBOOK,
+    CODED,
     CODES,
     CONTEXT,
+    DIFFERS,
     FILTER,
     FP4,
     GGML,
@@ -19,9 +23,12 @@ from .reasons import (
     OPEN,
     ORDER,
     RAISES,
+    SPARSE,
     TILED,
     TOKENS,
+    UNDOCUMENTED,
     UNPACK,
+    WRITES,
 )
 
 _READ = "vllm 0.33.0, 0.8.5.post1 and 0.2.7"
@@ -747,6 +754,21 @@ OPS: tuple[FusedOp, ...] = (
         "'sigmoid')[scoring_func], routed_scaling_factor, bias)",
         source="csrc/moe/grouped_topk_kernels.cu, vllm 0.33.0",
     ),
+    FusedOp(
+        names=("torch.ops._C.cutlass_scaled_mm",),
+        schema="cutlass_scaled_mm(Tensor(a!) out, Tensor a, Tensor b, Tensor a_scales, Tensor "
+        "b_scales, Tensor? bias) -> ()",
+        equivalent="out = scaled_mm(a, b, a_scales, b_scales, out.dtype, bias)",
+        source="csrc/torch_bindings.cpp, vllm 0.33.0",
+    ),
+    FusedOp(
+        names=("vllm._custom_ops.dsv3_fused_a_gemm",),
+        schema="dsv3_fused_a_gemm(Tensor(a!) output, Tensor mat_a, Tensor mat_b, bool "
+        "enable_pdl=False) -> ()",
+        equivalent="output = mat_a @ mat_b",
+        source="vllm/_custom_ops.py, vllm 0.33.0",
+        family="matmul",
+    ),
 )
 
 # Without an equivalent.
@@ -891,39 +913,6 @@ OPS += opaque(
 )
 OPS += opaque(
     "matmul",
-    OPEN,
-    _READ,
-    """
-    torch.ops._C.gptq_gemm, vllm._custom_ops.gptq_gemm(Tensor a, Tensor b_q_weight,
-        Tensor b_gptq_qzeros, Tensor b_gptq_scales, bool use_exllama, bool use_v2_format,
-        int bit) -> Tensor
-    torch.ops._C.cutlass_scaled_mm(Tensor! out, Tensor a, Tensor b, Tensor a_scales,
-        Tensor b_scales, Tensor? bias) -> ()
-    torch.ops._C.cutlass_scaled_mm_azp, vllm._custom_ops.cutlass_scaled_mm_azp(Tensor! out,
-        Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, Tensor azp_adj, Tensor? azp,
-        Tensor? bias) -> ()
-    torch.ops._C.cutlass_w4a8_mm, vllm._custom_ops.cutlass_w4a8_mm(Tensor A, Tensor B,
-        Tensor group_scales, int group_size, Tensor channel_scales, Tensor token_scales,
-        ScalarType? out_type, str? maybe_schedule) -> Tensor
-    vllm._custom_ops.dsv3_fused_a_gemm(Tensor! output, Tensor mat_a, Tensor mat_b,
-        bool enable_pdl=False) -> ()
-    torch.ops._C.fp32_router_gemm, vllm._custom_ops.fp32_router_gemm(Tensor! output,
-        Tensor mat_a, Tensor mat_b) -> ()
-    torch.ops._C.aqlm_gemm, vllm._custom_ops.aqlm_gemm(Tensor input, Tensor codes,
-        Tensor codebooks, Tensor scales, int[] codebook_partition_sizes, Tensor? bias) -> Tensor
-    torch.ops._C.allspark_w8a16_gemm, vllm._custom_ops.allspark_w8a16_gemm(Tensor a,
-        Tensor b_qweight, Tensor b_scales, Tensor? b_qzeros, SymInt n, SymInt group_size,
-        SymInt sm_count, SymInt sm_version, SymInt CUBLAS_M_THRESHOLD, bool has_zp,
-        bool n32k16_reorder) -> Tensor
-    torch.ops._C.cutlass_scaled_sparse_mm,
-        vllm._custom_ops.cutlass_scaled_sparse_mm(Tensor! out, Tensor a, Tensor bt_nzs,
-        Tensor bt_meta, Tensor a_scales, Tensor b_scales, Tensor? bias) -> ()
-    vllm._C.ops.gptq_gemm(a, b_q_weight, b_gptq_qzeros, b_gptq_scales, b_g_idx, use_exllama)
-    vllm._C.ops.squeezellm_gemm(vec, mat, mul, lookup_table)
-    """,
-)
-OPS += opaque(
-    "matmul",
     TILED,
     _READ,
     """
@@ -949,32 +938,17 @@ OPS += opaque(
     torch.ops._C.gptq_marlin_24_gemm, vllm._custom_ops.gptq_marlin_24_gemm(Tensor a,
         Tensor b_q_weight, Tensor b_meta, Tensor b_scales, Tensor workspace, int b_q_type,
         SymInt size_m, SymInt size_n, SymInt size_k) -> Tensor
-    """,
-)
-OPS += opaque(
-    "moe",
-    OPEN,
-    _READ,
-    """
-    torch.ops._moe_C.moe_wna16_gemm, vllm._custom_ops.moe_wna16_gemm(Tensor input,
-        Tensor! output, Tensor b_qweight, Tensor b_scales, Tensor? b_qzeros,
-        Tensor? topk_weights, Tensor sorted_token_ids, Tensor expert_ids,
-        Tensor num_tokens_post_pad, int top_k, int BLOCK_SIZE_M, int BLOCK_SIZE_N,
-        int BLOCK_SIZE_K, int bit) -> Tensor
-    torch.ops._moe_C.moe_wna16_marlin_gemm, vllm._custom_ops.moe_wna16_marlin_gemm(Tensor! a,
-        Tensor? c_or_none, Tensor! b_q_weight, Tensor? b_bias_or_none, Tensor! b_scales,
-        Tensor? a_scales, Tensor? global_scale, Tensor? b_zeros_or_none, Tensor! workspace,
-        Tensor sorted_token_ids, Tensor! expert_ids, Tensor! num_tokens_past_padded,
-        Tensor! topk_weights, int moe_block_size, int top_k, bool mul_topk_weights,
-        int b_type_id, int size_m, int size_n, int size_k, bool use_atomic_add,
-        bool use_fp32_reduce, bool is_zp_float, int thread_k, int thread_n,
-        int blocks_per_sm) -> Tensor
-    torch.ops._moe_C.moe_permute(Tensor input, Tensor topk_ids, Tensor token_expert_indices,
-        Tensor? expert_map, int n_expert, int n_local_expert, int topk, Tensor! permuted_input,
-        Tensor! expert_first_token_offset, Tensor! inv_permuted_idx, Tensor! permuted_idx) -> ()
-    torch.ops._moe_C.moe_unpermute(Tensor permuted_hidden_states, Tensor topk_weights,
-        Tensor inv_permuted_idx, Tensor? expert_first_token_offset, int topk,
-        Tensor! hidden_states) -> ()
+    torch.ops._C.gptq_gemm, vllm._custom_ops.gptq_gemm(Tensor a, Tensor b_q_weight,
+        Tensor b_gptq_qzeros, Tensor b_gptq_scales, bool use_exllama, bool use_v2_format,
+        int bit) -> Tensor
+    torch.ops._C.cutlass_w4a8_mm, vllm._custom_ops.cutlass_w4a8_mm(Tensor A, Tensor B,
+        Tensor group_scales, int group_size, Tensor channel_scales, Tensor token_scales,
+        ScalarType? out_type, str? maybe_schedule) -> Tensor
+    torch.ops._C.allspark_w8a16_gemm, vllm._custom_ops.allspark_w8a16_gemm(Tensor a,
+        Tensor b_qweight, Tensor b_scales, Tensor? b_qzeros, SymInt n, SymInt group_size,
+        SymInt sm_count, SymInt sm_version, SymInt CUBLAS_M_THRESHOLD, bool has_zp,
+        bool n32k16_reorder) -> Tensor
+    vllm._C.ops.gptq_gemm(a, b_q_weight, b_gptq_qzeros, b_gptq_scales, b_g_idx, use_exllama)
     """,
 )
 OPS += opaque(
@@ -997,19 +971,6 @@ OPS += opaque(
     vllm.model_executor.layers.layernorm.GemmaRMSNorm
     vllm.model_executor.layers.layernorm.LayerNorm
     vllm.model_executor.layers.layernorm.RMSNormGated
-    """,
-)
-OPS += opaque(
-    "norm",
-    OPEN,
-    _READ,
-    """
-    torch.ops._C.rms_norm_dynamic_per_token_quant(Tensor! result, Tensor input, Tensor weight,
-        Tensor! scale, float epsilon, Tensor? scale_ub, Tensor!? residual) -> ()
-    torch.ops._C.rms_norm_per_block_quant,
-        vllm._custom_ops.rms_norm_per_block_quant(Tensor! result, Tensor input, Tensor weight,
-        Tensor! scale, float epsilon, Tensor? scale_ub, Tensor!? residual, int group_size,
-        bool is_scale_transposed) -> ()
     """,
 )
 OPS += opaque(
@@ -1078,16 +1039,6 @@ OPS += opaque(
         key=None) -> tuple[torch.Tensor, torch.Tensor | None]
     vllm.model_executor.layers.rotary_embedding.common.ApplyRotaryEmb(x, cos,
         sin) -> torch.Tensor
-    """,
-)
-OPS += opaque(
-    "rope",
-    OPEN,
-    _READ,
-    """
-    torch.ops._C_cache_ops.concat_and_cache_mla_rope_fused(Tensor positions, Tensor! q_pe,
-        Tensor! k_pe, Tensor kv_c, Tensor cos_sin_cache, bool is_neox, Tensor slot_mapping,
-        Tensor! kv_cache, str kv_cache_dtype, Tensor kv_cache_scale) -> ()
     """,
 )
 OPS += opaque(
@@ -1167,5 +1118,100 @@ OPS += opaque(
         use_qk_l2norm_in_kernel=False) -> tuple[torch.Tensor, torch.Tensor]
     vllm.model_executor.layers.lightning_attn.lightning_attention(q, k, v, ed, block_size=256,
         kv_history=None) -> tuple[torch.Tensor, torch.Tensor]
+    """,
+)
+OPS += opaque(
+    "matmul",
+    CODED,
+    _READ,
+    """
+    torch.ops._C.cutlass_scaled_mm_azp, vllm._custom_ops.cutlass_scaled_mm_azp(Tensor! out,
+        Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, Tensor azp_adj, Tensor? azp,
+        Tensor? bias) -> ()
+    """,
+)
+OPS += opaque(
+    "matmul",
+    UNDOCUMENTED,
+    _READ,
+    """
+    torch.ops._C.fp32_router_gemm, vllm._custom_ops.fp32_router_gemm(Tensor! output,
+        Tensor mat_a, Tensor mat_b) -> ()
+    """,
+)
+OPS += opaque(
+    "matmul",
+    CODEBOOK,
+    _READ,
+    """
+    torch.ops._C.aqlm_gemm, vllm._custom_ops.aqlm_gemm(Tensor input, Tensor codes,
+        Tensor codebooks, Tensor scales, int[] codebook_partition_sizes, Tensor? bias) -> Tensor
+    vllm._C.ops.squeezellm_gemm(vec, mat, mul, lookup_table)
+    """,
+)
+OPS += opaque(
+    "matmul",
+    SPARSE,
+    _READ,
+    """
+    torch.ops._C.cutlass_scaled_sparse_mm,
+        vllm._custom_ops.cutlass_scaled_sparse_mm(Tensor! out, Tensor a, Tensor bt_nzs,
+        Tensor bt_meta, Tensor a_scales, Tensor b_scales, Tensor? bias) -> ()
+    """,
+)
+OPS += opaque(
+    "moe",
+    TILED,
+    _READ,
+    """
+    torch.ops._moe_C.moe_wna16_gemm, vllm._custom_ops.moe_wna16_gemm(Tensor input,
+        Tensor! output, Tensor b_qweight, Tensor b_scales, Tensor? b_qzeros,
+        Tensor? topk_weights, Tensor sorted_token_ids, Tensor expert_ids,
+        Tensor num_tokens_post_pad, int top_k, int BLOCK_SIZE_M, int BLOCK_SIZE_N,
+        int BLOCK_SIZE_K, int bit) -> Tensor
+    torch.ops._moe_C.moe_wna16_marlin_gemm, vllm._custom_ops.moe_wna16_marlin_gemm(Tensor! a,
+        Tensor? c_or_none, Tensor! b_q_weight, Tensor? b_bias_or_none, Tensor! b_scales,
+        Tensor? a_scales, Tensor? global_scale, Tensor? b_zeros_or_none, Tensor! workspace,
+        Tensor sorted_token_ids, Tensor! expert_ids, Tensor! num_tokens_past_padded,
+        Tensor! topk_weights, int moe_block_size, int top_k, bool mul_topk_weights,
+        int b_type_id, int size_m, int size_n, int size_k, bool use_atomic_add,
+        bool use_fp32_reduce, bool is_zp_float, int thread_k, int thread_n,
+        int blocks_per_sm) -> Tensor
+    """,
+)
+OPS += opaque(
+    "moe",
+    DIFFERS,
+    _READ,
+    """
+    torch.ops._moe_C.moe_permute(Tensor input, Tensor topk_ids, Tensor token_expert_indices,
+        Tensor? expert_map, int n_expert, int n_local_expert, int topk, Tensor! permuted_input,
+        Tensor! expert_first_token_offset, Tensor! inv_permuted_idx, Tensor! permuted_idx) -> ()
+    torch.ops._moe_C.moe_unpermute(Tensor permuted_hidden_states, Tensor topk_weights,
+        Tensor inv_permuted_idx, Tensor? expert_first_token_offset, int topk,
+        Tensor! hidden_states) -> ()
+    """,
+)
+OPS += opaque(
+    "norm",
+    BUFFER,
+    _READ,
+    """
+    torch.ops._C.rms_norm_dynamic_per_token_quant(Tensor! result, Tensor input, Tensor weight,
+        Tensor! scale, float epsilon, Tensor? scale_ub, Tensor!? residual) -> ()
+    torch.ops._C.rms_norm_per_block_quant,
+        vllm._custom_ops.rms_norm_per_block_quant(Tensor! result, Tensor input, Tensor weight,
+        Tensor! scale, float epsilon, Tensor? scale_ub, Tensor!? residual, int group_size,
+        bool is_scale_transposed) -> ()
+    """,
+)
+OPS += opaque(
+    "rope",
+    WRITES,
+    _READ,
+    """
+    torch.ops._C_cache_ops.concat_and_cache_mla_rope_fused(Tensor positions, Tensor! q_pe,
+        Tensor! k_pe, Tensor kv_c, Tensor cos_sin_cache, bool is_neox, Tensor slot_mapping,
+        Tensor! kv_cache, str kv_cache_dtype, Tensor kv_cache_scale) -> ()
     """,
 )

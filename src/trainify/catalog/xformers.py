@@ -1,7 +1,7 @@
 """xformers' forward-only ops, which raise where a gradient is asked for."""
 
 from . import FusedOp, opaque
-from .reasons import OPEN
+from .reasons import CONTEXT, OPEN
 
 _READ = "xformers ca6d2aa0d432"
 
@@ -48,7 +48,7 @@ OPS += opaque(
 )
 OPS += opaque(
     "rope",
-    OPEN,
+    CONTEXT,
     _READ,
     """
     xformers.ops.rope_padded(xq, xk, xv, cache_k, cache_v, attn_bias, *, theta=10000.0,

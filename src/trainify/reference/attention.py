@@ -49,6 +49,89 @@ def attention_bhsd(
     return torch.softmax(scores, dim=-1).masked_fill(~mask, 0.0).to(q.dtype) @ v
 
 
+def split_and_scale(
+    qkv: torch.Tensor, bias: torch.Tensor, heads: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Add the bias to qkv [B, S, 3 D] and split it into q, k and v [B, heads, S, D / heads].
+
+    q is divided by sqrt(D / heads).
+    """
+    parts = (qkv + bias).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+    q, k, v = parts.unbind(0)
+    return q * q.shape[-1] ** -0.5, k, v
+
+
+def self_attention(
+    x: torch.Tensor,
+    heads: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
+) -> torch.Tensor:
+    """Multi-head attention of x [B, S, D] to itself, as ``nn.MultiheadAttention`` has it."""
+    qkv = F.linear(x, qkv_weight, qkv_bias)
+    q, k, v = qkv.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    out = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    return F.linear(out, proj_weight, proj_bias)
+
+
+def multi_head_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    heads: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
+    need_weights: bool = True,
+    average: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Multi-head attention of query to key and value [B, S, D], as ``nn.MultiheadAttention``.
+
+    Returns (result, weights): [B, Sq, Sk] averaged over the heads, or [B, heads, Sq, Sk]; None
+    where they are not needed.
+    """
+    linears = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
+    q, k, v = (F.linear(x, w, b).unflatten(-1, (heads, -1)).transpose(1, 2) for x, w, b in linears)
+    weights = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, dim=-1)
+    out = F.linear((weights @ v).transpose(1, 2).flatten(2), proj_weight, proj_bias)
+    shown = weights.mean(1) if average else weights
+    return out, shown if need_weights else None
+
+
+def transformer_encoder_layer(
+    src: torch.Tensor,
+    heads: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: torch.Tensor,
+    norm_bias_1: torch.Tensor,
+    norm_weight_2: torch.Tensor,
+    norm_bias_2: torch.Tensor,
+    ffn_weight_1: torch.Tensor,
+    ffn_bias_1: torch.Tensor,
+    ffn_weight_2: torch.Tensor,
+    ffn_bias_2: torch.Tensor,
+) -> torch.Tensor:
+    """One ``nn.TransformerEncoderLayer`` over src [B, S, D], without a mask or dropout."""
+    shape = src.shape[-1:]
+    x = F.layer_norm(src, shape, norm_weight_1, norm_bias_1, eps) if norm_first else src
+    x = src + self_attention(x, heads, qkv_weight, qkv_bias, proj_weight, proj_bias)
+    x = x if norm_first else F.layer_norm(x, shape, norm_weight_1, norm_bias_1, eps)
+    y = F.layer_norm(x, shape, norm_weight_2, norm_bias_2, eps) if norm_first else x
+    y = F.linear(y, ffn_weight_1, ffn_bias_1)
+    y = F.linear(F.gelu(y) if use_gelu else F.relu(y), ffn_weight_2, ffn_bias_2)
+    x = x + y
+    return x if norm_first else F.layer_norm(x, shape, norm_weight_2, norm_bias_2, eps)
+
+
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,

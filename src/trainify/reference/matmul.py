@@ -7,6 +7,7 @@ through the dequantized weight to the activation, as LoRA adapters on a frozen m
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 
 def scaled_mm(
@@ -24,6 +25,24 @@ def scaled_mm(
     """
     out = (a.float() @ b.float()) * scale_a.float().reshape(-1, 1) * scale_b.float().reshape(1, -1)
     return (out if bias is None else out + bias.float()).to(out_dtype)
+
+
+def scaled_mm_add(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    out_dtype: torch.dtype,
+    residual: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As scaled_mm of a [..., K] and b [N, K], transposed; a residual and a bias are added rounded.
+
+    The scales are [..., 1] and [N]: lmdeploy's ``matmul_kernel_dynamic_quant``.
+    """
+    out = (a.float() @ b.float().t()) * scale_a.float() * scale_b.float().flatten()
+    out = out if residual is None else out.to(residual.dtype) + residual
+    return out.to(out_dtype) if bias is None else (out.to(out_dtype) + bias).to(out_dtype)
 
 
 def block_scaled_mm(
@@ -83,6 +102,49 @@ def awq_matmul(
     return x @ awq_weight(qweight, scales, qzeros).to(x.dtype)
 
 
+def awq_gemv_matmul(
+    x: torch.Tensor,
+    qweight: torch.Tensor,
+    scales: torch.Tensor,
+    qzeros: torch.Tensor,
+    group: int,
+) -> torch.Tensor:
+    """x [..., K] times AWQ's 4-bit weight in the format of its GEMV kernels, [N, K], transposed.
+
+    ``qweight`` is [N, K / 8], ``qzeros`` [N, K / group / 8 or more], ``scales`` [N, K / group or
+    more]; the codes of eight columns lie in one int32, in order.  In float32, rounded once.
+    """
+    shifts = torch.arange(0, 32, 4, device=qweight.device)
+    codes = (qweight.unsqueeze(-1) >> shifts & 15).flatten(-2)
+    groups = codes.shape[-1] // group
+    zeros = (qzeros.unsqueeze(-1) >> shifts & 15).flatten(-2)[:, :groups]
+    scales = scales[:, :groups].float().repeat_interleave(group, dim=-1)
+    weight = (codes - zeros.repeat_interleave(group, dim=-1)) * scales
+    return (x.float() @ weight.t()).to(x.dtype)
+
+
+def int4_matmul(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor,
+    group: int,
+    apart: bool = False,
+) -> torch.Tensor:
+    """x [M, K] times a 4-bit weight [K, N]: (code - zero) * scale, rounded to the dtype of x.
+
+    ``packed`` is [K / 8, N], of eight rows to an int32, ``zeros`` [K / group, N / 8], of eight
+    columns; ``scales`` [K / group, N].  Multiplied ``apart``, codes and zeros are rounded before
+    the difference.  GPTQ's format with zeros as they are; lightllm.
+    """
+    shifts = torch.arange(0, 32, 4, device=packed.device)
+    codes = (packed.unsqueeze(1) >> shifts.unsqueeze(-1) & 15).flatten(0, 1)
+    points = (zeros.unsqueeze(-1) >> shifts & 15).flatten(-2).repeat_interleave(group, dim=0)
+    scales = scales.repeat_interleave(group, dim=0)
+    weight = codes * scales - points * scales if apart else (codes - points) * scales
+    return x @ weight.to(x.dtype)
+
+
 def bnb_4bit_weight(
     packed: torch.Tensor,
     shape: tuple[int, int],
@@ -112,3 +174,37 @@ def bnb_4bit_matmul(
     The gradient goes to x alone.
     """
     return x @ bnb_4bit_weight(packed, shape, absmax, code, blocksize).to(x.dtype).t()
+
+
+def bnb_4bit_linear(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    shape: tuple[int, int],
+    absmax: torch.Tensor,
+    blocksize: int,
+    kind: str,
+    bias: torch.Tensor | None = None,
+    absmax_8bit: torch.Tensor | None = None,
+    absmax_code: torch.Tensor | None = None,
+    absmax_offset: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As bnb_4bit_matmul, with the values of ``kind``, nf4 or fp4, in the dtype of x, and a bias.
+
+    The maxima of the blocks may be quantized themselves:
+    absmax_code[absmax_8bit[i]] * absmax[i // 256] + absmax_offset.
+    """
+    nf4 = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453]
+    nf4 += [-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0]
+    nf4 += [0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224]
+    nf4 += [0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0]
+    fp4 = [0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0]
+    twelfths = torch.tensor([*fp4, *(-v for v in fp4)], device=x.device)
+    values = torch.tensor(nf4, device=x.device) if kind == "nf4" else twelfths / 12.0
+    if absmax_8bit is not None and absmax_code is not None and absmax_offset is not None:
+        inner = absmax_code[absmax_8bit.flatten().long()]
+        absmax = inner * absmax.repeat_interleave(256)[: len(inner)] + absmax_offset
+    codes = packed.view(torch.uint8).flatten()
+    indices = torch.stack((codes >> 4, codes & 15), dim=-1).flatten()[: shape[0] * shape[1]].long()
+    scales = absmax.repeat_interleave(blocksize)[: len(indices)]
+    weight = (values.to(x.dtype)[indices] * scales).view(shape).to(x.dtype)
+    return F.linear(x, weight, bias)
