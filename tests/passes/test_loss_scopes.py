@@ -271,6 +271,40 @@ def step(model, x, y):
     becomes(text, text.replace("@torch.no_grad()\n", ""), unsafe=True, select=("TRN202",))
 
 
+def test_a_helper_with_a_scope_inside() -> None:
+    text = """\
+import torch
+
+
+def logits_of(model, batch):
+    with torch.no_grad():
+        return model(**batch).logits
+
+
+def train(model, loader, optimizer, loss_fn):
+    for batch in loader:
+        labels = batch.pop("labels")
+        loss = loss_fn(logits_of(model, batch), labels)
+        loss.backward()
+        optimizer.step()
+"""
+    (finding,) = findings(text)
+    assert finding.rule == "TRN202" and finding.fixes["flag"].safety == "unsafe"
+    assert "\n    return model(**batch).logits\n" in fix(text, unsafe=True)
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
+def test_a_loss_without_any_graph_is_one_finding(mode: str) -> None:
+    assert rules(
+        step(f"""\
+        with torch.{mode}():
+            logits = model(x).logits
+        loss = F.cross_entropy(logits.view(-1, 10), y.view(-1))
+        accelerator.backward(loss)
+        """)
+    ) == ["TRN202"]
+
+
 @pytest.mark.parametrize(
     ("base", "name"),
     [("Trainer", "compute_loss"), ("pl.LightningModule", "training_step")],

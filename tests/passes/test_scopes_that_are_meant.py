@@ -823,6 +823,49 @@ def load(path, model):
     return model
 """
 
+ALONE = (
+    # transforms of images have no weights
+    """
+import kornia.augmentation as K
+
+
+class Transforms(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.transforms = nn.Sequential(K.RandomHorizontalFlip(p=0.75), K.RandomThinPlateSpline())
+
+    @torch.no_grad()
+    def forward(self, x):
+        return self.transforms(x)
+""",
+    """
+class DataAugmentation(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.flip = RandomFlip(0.5)
+
+    @torch.no_grad()
+    def forward(self, x):
+        return self.flip(x)
+""",
+    # a model that is looked at
+    """
+from transformer_lens import HookedTransformer
+
+torch.set_grad_enabled(False)
+model = HookedTransformer.from_pretrained("gpt2-small")
+
+
+def loss_fn(logits, labels):
+    return F.cross_entropy(logits, labels)
+
+
+def train_loss(tokens):
+    loss = F.cross_entropy(model(tokens), tokens)
+    return loss
+""",
+)
+
 EACH = [
     part
     for part in ALL.split("\n\n\n")
@@ -839,6 +882,11 @@ def name(text: str) -> str:
 @pytest.mark.parametrize("text", EACH, ids=name)
 def test_alone(text: str) -> None:
     stays(f"{HEAD}{text}\n", select=("TRN2",))
+
+
+@pytest.mark.parametrize("text", ALONE)
+def test_on_its_own(text: str) -> None:
+    stays(f"{HEAD}{text}", select=("TRN2",))
 
 
 def test_in_one_file() -> None:

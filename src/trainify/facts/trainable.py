@@ -14,12 +14,19 @@ if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
 
 _NOT_TRAINED = re.compile(
-    r"teacher|ema|target|momentum|metric|score|inception|lpips|reward|safety|frozen|rotary|rope",
+    r"teacher|ema|target|momentum|metric|score|inception|lpips|reward|safety|frozen|rotary|rope|"
+    r"augment|preproc",
     re.IGNORECASE,
 )
 _WITH_WEIGHTS = re.compile(
     r"Linear|Embedding|Conv|Norm|Module(List|Dict)|Sequential|Attention|LSTM|GRU|RNN|Transformer|"
     r"Parameter"
+)
+_TRANSFORMS = (
+    "kornia.",
+    "torchvision.transforms",
+    "torchaudio.transforms",
+    "torch_audiomentations.",
 )
 _CLASS_NAME = re.compile(r"[A-Z]\w*[a-z]\w*$")
 _NO_MODULE = re.compile(
@@ -149,7 +156,12 @@ _LOADS = re.compile(
 
 def _makes_module(module: ModuleFacts, call: ast.Call) -> bool:
     for target in module.resolve(call.func):
+        if target.name.startswith(_TRANSFORMS):
+            return False
         if target.name.startswith("torch."):
+            parts = [part for part in call.args if isinstance(part, ast.Call)]
+            if target.name.endswith(".Sequential") and parts and len(parts) == len(call.args):
+                return any(_makes_module(module, part) for part in parts)
             return bool(_WITH_WEIGHTS.search(target.name.rpartition(".")[2]))
     name = module.source(call.func).rpartition(".")[2]
     return bool(_CLASS_NAME.match(name)) and not _NO_MODULE.search(name)

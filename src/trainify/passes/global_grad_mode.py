@@ -12,7 +12,7 @@ from ..facts.grad_bytes import mentions
 from ..facts.grad_mode import own_nodes, scope_around, switch
 from ..facts.guards import is_inference_entry, runs_model
 from ..facts.names import self_name
-from ..facts.trainable import returns_numbers
+from ..facts.trainable import returns_numbers, weights_made
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Needle, Rule
 
@@ -139,6 +139,13 @@ def _gives_loss(module: ModuleFacts, function: FunctionNode) -> bool:
     return False
 
 
+def _is_from_scratch(module: ModuleFacts) -> bool:
+    """Whether a file makes weights and loads none: a loss is of no use then but to train."""
+    if re.search(r"pretrained|load_state_dict|torch\.load|hub\.load", module.text):
+        return False
+    return any(next(weights_made(module, call), None) is not None for call in module.calls)
+
+
 def _training_functions(module: ModuleFacts) -> set[str]:
     return {f.name for f in module.functions if _trains(module, f)}
 
@@ -147,7 +154,7 @@ def _trains_after_import(module: ModuleFacts) -> bool:
     """Whether the file trains, or another one that imports it."""
     if _trains(module, module.tree) or _training_functions(module):
         return True
-    if any(_gives_loss(module, f) for f in module.functions):
+    if _is_from_scratch(module) and any(_gives_loss(module, f) for f in module.functions):
         return True
     name = module.module_name
     summaries = module.project.summaries(module.path, _training_imports, _BACKWARD.search)

@@ -156,11 +156,17 @@ def _in_step(
     if not values:
         return
     graph = Graph(module, function)
-    graph.back_from((value, module.statement(call)) for value, call in values)
+    steps = graph.back_from((value, module.statement(call)) for value, call in values)
+    if not any(s.cut is None and _learns(module, s.node) for s in steps):
+        return  # nothing records anything: TRN202
     for entry in graph.entries:
         through = entry.through
         if isinstance(through, ast.Call) and (_saves(through) or may_learn(module, through)):
             yield entry.scope, f"`{module.source(through.func)}` is given what is computed under"
+
+
+def _learns(module: ModuleFacts, node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and may_learn(module, node)
 
 
 def _saves(call: ast.Call) -> bool:

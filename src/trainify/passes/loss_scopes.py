@@ -102,7 +102,7 @@ class _Fault:
         if not edits:
             return self.module.finding("TRN202", message, self.at)
         safety, look_at = Safety.SAFE, ""
-        if not isinstance(self.scope.owner, ast.With):
+        if not isinstance(self.scope.owner, ast.With) or not self.is_here():
             safety = Safety.UNSAFE
             look_at = "whether something else ran here that should not record a graph"
         fix = Fix(f"Compute {self.name} outside {text}", tuple(edits), safety, look_at)
@@ -125,9 +125,15 @@ class _Fault:
             return None
         if self.inside:
             return scopes.narrowed(module, owner, node, _belonging(module, owner.body, self.path))
+        if not self.is_here():
+            return scopes.unwrapped(module, owner, node)
         if len(owner.items) > 1:
             return None
         return scopes.lifted(module, owner, self.needed(owner.body))
+
+    def is_here(self) -> bool:
+        """Whether the scope stands in the function of the loss, not in one that this calls."""
+        return any(_holds(self.module, s, self.path) for s in getattr(self.scope.owner, "body", ()))
 
     def needed(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
         """The statements that the loss needs; references (teachers, targets) stay."""
