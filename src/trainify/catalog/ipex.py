@@ -140,8 +140,9 @@ OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=("torch.ops.torch_ipex.add_softmax_",),
         schema="add_softmax_(Tensor(a!) self, Tensor other) -> Tensor(a!)",
-        equivalent="self = softmax(self + other)",
+        equivalent="self = torch.softmax(self + other, dim=-1)",
         source="csrc/cpu/aten/AddSoftmax.cpp",
+        family="softmax",
     ),
 )
 
