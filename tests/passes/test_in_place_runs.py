@@ -112,6 +112,11 @@ def test_raises_as_written_and_learns_as_fixed(rule: str, lines: str, strategy: 
 
 
 RIGHT = {
+    "a table": (
+        "f = torch.exp(torch.arange(4, dtype=x.dtype) * -0.5)\nf *= 2.0\nx = self.proj(x) * f"
+    ),
+    "norm layer": "h = self.norm(x)\nh += x\nx = h",
+    "relu of numbers": "n = torch.relu(torch.ones(3, 4) - 0.5)\nn += 1.0\nx = self.proj(x) + n",
     "fresh piece": "a, b = self.proj(x).chunk(2, dim=-1)\na = a + b\na += 1.0\nx = a",
     "tensor_split": "a, b = torch.tensor_split(self.proj(x), 2, dim=-1)\na += 1.0\nx = a * b",
     "slices": "h = self.proj(x)\na = h[:, :2]\na += 1.0\nx = h",

@@ -102,3 +102,43 @@ def test_functions_that_a_backward_is_written_for_are_left_alone() -> None:
                 return Projection.apply(x, self.weight)
         """
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """\
+class TopKSampler(nn.Module):
+    def forward(self, logits, k):
+        probs = torch.softmax(logits, dim=-1)
+        probs[..., k:] = 0.0
+        return torch.multinomial(probs, 1)
+""",
+        """\
+class Model(nn.Module):
+    def forward(self, x):
+        return self.head(x)
+
+    def sample(self, logits):
+        probs = torch.softmax(logits, dim=-1)
+        probs[..., 3:] = 0.0
+        return torch.multinomial(probs, 1)
+""",
+        """\
+class LogMelSpectrogram(nn.Module):
+    def forward(self, x):
+        power = x.pow(2)
+        x /= power.sum()
+        return x
+""",
+        """\
+class Head(nn.Module):
+    def forward(self, logits):
+        probs = torch.softmax(logits, dim=-1)
+        probs[..., 0] = 0.0
+        return probs.argmax(dim=-1)
+""",
+    ],
+)
+def test_what_no_loss_is_computed_from_stays(text: str) -> None:
+    stays("import torch\nfrom torch import nn\n\n\n" + text)

@@ -95,8 +95,62 @@ def saved_result(module: ModuleFacts, definition: Definition) -> str | None:
     if cls is not None:
         return text if cls in _RESULT_SAVED_MODULES else None
     if isinstance(function, ast.Attribute) and function.attr in RESULT_SAVED:
-        return text if _is_tensor_op(module, function) else None
+        if _is_tensor_op(module, function) and not _is_constant(module, node):
+            return text
     return None
+
+
+def _is_constant(module: ModuleFacts, node: ast.expr, depth: int = 0) -> bool:
+    """Whether a value surely has no gradient: made of numbers, factories, tables."""
+    if depth > 8:
+        return False
+    if isinstance(node, ast.Constant):
+        return True
+    if isinstance(node, ast.Name):
+        function = module.function(node)
+        if function is None:
+            return False
+        definitions = module.flow(function).reaching(node.id, module.statement(node))
+        return bool(definitions) and all(
+            bool(_NOT_ACTIVATION.search(d.name))
+            if d.is_parameter
+            else d.value is not None and _is_constant(module, d.value, depth + 1)
+            for d in definitions
+        )
+    if isinstance(node, ast.BinOp):
+        return all(_is_constant(module, n, depth + 1) for n in (node.left, node.right))
+    if isinstance(node, ast.UnaryOp):
+        return _is_constant(module, node.operand, depth + 1)
+    if isinstance(node, ast.Subscript):
+        return _is_constant(module, node.value, depth + 1)
+    if isinstance(node, ast.Compare):
+        return True
+    if isinstance(node, ast.Attribute):
+        if node.attr in ("shape", "device", "dtype"):
+            return True
+        return f'register_buffer("{node.attr}"' in module.text
+    if isinstance(node, ast.Call):
+        return _is_constant_call(module, node, depth)
+    return False
+
+
+def _is_constant_call(module: ModuleFacts, node: ast.Call, depth: int) -> bool:
+    function = node.func
+    if isinstance(function, ast.Name):
+        return function.id in ("float", "int", "len")
+    if not isinstance(function, ast.Attribute):
+        return False
+    if function.attr in _NO_GRADIENT:
+        return True
+    arguments = [*node.args, *(k.value for k in node.keywords)]
+    names = [t.name for t in module.resolve(function)]
+    if names:
+        return names[0].startswith(("torch.", "math.", "numpy.")) and all(
+            _is_constant(module, a, depth + 1) for a in node.args
+        )
+    return not (
+        isinstance(function.value, ast.Name) and module.names.self_class(function.value)
+    ) and all(_is_constant(module, a, depth + 1) for a in (function.value, *arguments))
 
 
 def _is_tensor_op(module: ModuleFacts, function: ast.Attribute) -> bool:

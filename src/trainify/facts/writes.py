@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .flow import Definition, FunctionFlow
 from .guards import implies_unwanted
+from .trainable import returns_numbers
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -37,6 +39,14 @@ and copy."""
 _SPLITTERS = frozenset("split chunk unbind split_with_sizes".split())
 _VIEW_ATTRIBUTES = frozenset({"data", "T", "mT", "real", "imag"})
 _MAX_DEPTH = 8
+_APART = re.compile(
+    r"infer(?!red)|sampl(?!e_rate)|generat|predict|post_?process|pre_?process|evaluat|metric|"
+    r"visuali|plot|augment"
+)
+_APART_CLASS = re.compile(
+    r"Sampl(?!ing$)|Scheduler|Solver|Process|Metric|Transform$|Transforms|Augment|Spectrogram|Mel[A-Z]|"
+    r"FeatureExtract|Preprocess|Frontend|Detokeniz"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,12 +269,15 @@ def callers(module: ModuleFacts, function: FunctionNode) -> Iterator[ast.Call]:
 
 
 def in_network(module: ModuleFacts, function: FunctionNode | None, depth: int = 2) -> bool:
-    """Whether a function is a method of a class with a forward, or is called by one."""
-    if function is None or "inference" in function.name:
+    """Whether a function is a method of a class with a forward, or is called by one.
+
+    Those that prepare data, or draw and measure what a network gave, are no part of one.
+    """
+    if function is None or _APART.search(function.name) or returns_numbers(function):
         return False
     cls = module.method_class(function)
     if cls is not None:
-        return any(
+        return not _APART_CLASS.search(cls.name) and any(
             isinstance(node, ast.FunctionDef) and node.name == "forward" for node in cls.body
         )
     outer = module.function(function)
