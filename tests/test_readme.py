@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
+import trainify
 from trainify.config import Config, load_config
 from trainify.engine import check_text
 
@@ -62,9 +64,16 @@ def test_settings_are_accepted(settings, tmp_path):
 
 def test_comment_silences():
     code = "from vllm import _custom_ops as ops\n\ndef f(out, x, weight, eps):\n    "
-    (line,) = bodies("python")
+    (line,) = [body for body in bodies("python") if "trainify: ignore" in body]
     assert check_text(code + line, "norm.py") == []
     assert check_text(code + line.partition("#")[0], "norm.py") != []
+
+
+def test_what_a_training_loop_calls():
+    code = "".join(body for body in bodies("python") if "trainify.backward" in body)
+    model = torch.nn.Linear(2, 1)
+    exec(code, {"trainify": trainify, "model": model, "loss": model(torch.ones(1, 2)).sum()})
+    assert model.weight.grad is not None
 
 
 def test_hooks_exist():
