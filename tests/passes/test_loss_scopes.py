@@ -405,6 +405,33 @@ class Mine({base}):
         loss = (z * w).sum()
         loss.backward()
         """,
+        # layers by the names of functions
+        """\
+        with torch.no_grad():
+            z = model(x)
+        loss = F.mse_loss(norm(z), y)
+        loss.backward()
+        """,
+        """\
+        with torch.no_grad():
+            z = vae.encode(x)
+        loss = model.loss(z)
+        loss.backward()
+        """,
+        """\
+        with torch.no_grad():
+            z = model(x)
+        loss = torch.vmap(run)(z).mean()
+        loss.backward()
+        """,
+        # added up outside
+        """\
+        with torch.no_grad():
+            total = torch.zeros(())
+        for v in x:
+            total += model(v).mean()
+        total.backward()
+        """,
         # metrics after it
         """\
         pred = model(x)
@@ -446,6 +473,55 @@ import torch
 def step(loss, optimizer):
     loss.backward()
     optimizer.step()
+""",
+        # parts of self
+        """\
+import torch
+
+
+class Agent:
+    def step(self, x):
+        with torch.no_grad():
+            _, log_pi = self.actor(x)
+        alpha_loss = -(self.log_alpha.exp() * (log_pi + self.target_entropy)).mean()
+        alpha_loss.backward()
+
+    def second(self, x):
+        with torch.no_grad():
+            z = self.vae.encode(x)
+        loss = self.model.loss(z)
+        loss.backward()
+
+    def third(self, x):
+        with torch.no_grad():
+            z = self.vae.encode(x)
+        loss = self.loss_of(z)
+        loss.backward()
+
+    def loss_of(self, z):
+        return self.model(z).mean()
+
+    def fourth(self, x, y):
+        with torch.no_grad():
+            z = self.vae.encode(x)
+        loss = self.criterion(self.norm(z), y)
+        loss.backward()
+""",
+        # gradients of an input, in a sampler
+        """\
+import torch
+
+
+def energy(model, x):
+    with torch.enable_grad():
+        return model(x.requires_grad_()).sum()
+
+
+@torch.no_grad()
+def sample(model, x):
+    loss = energy(model, x)
+    loss.backward()
+    return x - x.grad
 """,
         # evaluation
         """\

@@ -105,7 +105,7 @@ class Graph:
         """Every step on the ways to some values; each comes with its statement."""
         self._steps, self._seen, self.entries = [], set(), []
         for value, at in values:
-            self._visit(value, at, self._cut_at(at, None, None), None)
+            self._visit(value, at, self._cut_at(value, at, None, None), None)
         return self._steps
 
     # -- expressions ----------------------------------------------------------------------------
@@ -173,8 +173,9 @@ class Graph:
         function = node.func
         name = function.attr if isinstance(function, ast.Attribute) else None
         parts = [*node.args, *(k.value for k in node.keywords)]
-        if isinstance(function, ast.Attribute) and not self._is_callee(function.value):
-            parts.append(function.value)
+        if isinstance(function, ast.Attribute):
+            if not self._is_callee(function.value) or self._is_own_part(function.value):
+                parts.append(function.value)
         elif not isinstance(function, (ast.Name, ast.Attribute)):
             parts.append(function)
         if isinstance(function, ast.Name):
@@ -201,6 +202,14 @@ class Graph:
         for part in parts:
             self._visit(part, at, cut, through)
 
+    def _is_own_part(self, node: ast.expr) -> bool:
+        """``self.part``, whatever it is."""
+        while isinstance(node, (ast.Attribute, ast.Subscript)):
+            node, inner = node.value, node
+            if isinstance(node, ast.Name):
+                return node.id == self.me and isinstance(inner, ast.Attribute)
+        return False
+
     def _is_callee(self, node: ast.expr) -> bool:
         """Whether ``node.f(...)`` calls something of a module or of ``self``, not of a value."""
         while isinstance(node, (ast.Attribute, ast.Subscript)):
@@ -223,13 +232,15 @@ class Graph:
             for value in _values(definition):
                 statement = definition.statement
                 assert statement is not None
-                self._visit(value, statement, self._cut_at(statement, cut, through), through)
+                self._visit(value, statement, self._cut_at(value, statement, cut, through), through)
         for statement, value in self._writes.get(node.id, ()):
-            self._visit(value, statement, self._cut_at(statement, cut, through), through)
+            self._visit(value, statement, self._cut_at(value, statement, cut, through), through)
 
-    def _cut_at(self, statement: ast.stmt, cut: Cut | None, through: ast.expr | None) -> Cut | None:
+    def _cut_at(
+        self, value: ast.expr, statement: ast.stmt, cut: Cut | None, through: ast.expr | None
+    ) -> Cut | None:
         """The cut for what a statement computes, on a way that is cut already or not."""
-        if cut is not None:
+        if cut is not None or isinstance(value, ast.Name):  # a name is only handed on
             return cut
         scope = scope_inside(self.module, statement, self.function)
         if scope is None:

@@ -20,8 +20,8 @@ LOSS_CALL = re.compile(
     r"loss|criterion|cross_entropy|kl_div|mse|\bnll|objective|\bbce", re.IGNORECASE
 )
 _PLAIN = re.compile(
-    r"metric|accuracy|score|log|print|mask|reduce|gather|mean|norm|tqdm|batch|data|load|sample|"
-    r"collate|tokenize",
+    r"metric|accuracy|^print|^log|^masked_\w+$|^gather\w*$|^reduce_\w+$|tqdm|^trange$|"
+    r"^(get|next|load|make)_\w*(batch|data)|^to_device$|^move_to",
     re.IGNORECASE,
 )
 _FETCHES = re.compile(r"(next|get|load|fetch)_?(batch|data)|set_epoch|size_of")
@@ -84,11 +84,18 @@ def may_learn(module: ModuleFacts, call: ast.Call, depth: int = 0) -> bool:
         return any(_is_layer(name) for name in names)
     if isinstance(function, ast.Call):  # nn.CrossEntropyLoss()(logits, labels)
         made = {t.name for t in module.resolve(function.func)}
-        return not made or any(_is_layer(name) for name in made)
+        return not made or any(
+            _is_layer(name) or name.rpartition(".")[2] in _RUNS_MODULES for name in made
+        )
     if isinstance(function, ast.Attribute):
-        if function.attr in _TENSOR_METHODS:
+        if isinstance(function.value, ast.Name):
+            cls = module.names.self_class(function.value)
+            if cls is not None:
+                return _may_own_learn(module, cls, function.attr, depth)
+        if function.attr in _TENSOR_METHODS or _FETCHES.match(function.attr):
             return False
-        return not (LOSS_CALL.search(function.attr) or _FETCHES.match(function.attr))
+        # model.loss(x) runs the model; what is called on is judged besides
+        return not LOSS_CALL.search(module.source(function.value))
     if not isinstance(function, ast.Name):
         return True
     for each in module.functions:
@@ -99,6 +106,18 @@ def may_learn(module: ModuleFacts, call: ast.Call, depth: int = 0) -> bool:
     if hasattr(builtins, function.id):
         return False
     return not (LOSS_CALL.search(function.id) or _PLAIN.search(function.id))
+
+
+def _may_own_learn(module: ModuleFacts, cls: ast.ClassDef, name: str, depth: int) -> bool:
+    """The same for ``self.name(...)``: a method, or something that was assigned."""
+    for method in cls.body:
+        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and method.name == name:
+            return depth == _MAX_DEPTH or any(
+                may_learn(module, node, depth + 1)
+                for node in own_nodes(method)
+                if isinstance(node, ast.Call)
+            )
+    return not LOSS_CALL.search(name) or name not in module.names.attributes(cls)
 
 
 def _is_layer(name: str) -> bool:
@@ -112,7 +131,7 @@ def _is_layer(name: str) -> bool:
 def is_data(node: ast.expr, module: ModuleFacts, at: ast.stmt) -> bool:
     """Whether a value that comes from outside of a function is data, judged by its name."""
     if isinstance(node, ast.Attribute):
-        return bool(_DATA.search(node.attr))
+        return bool(_DATA.search(node.attr) or LOSS_CALL.search(node.attr))
     if not isinstance(node, ast.Name):
         return False
     if any(b.qualified is not None for b in module.names.visible_at(node.id, at)):

@@ -16,7 +16,6 @@ from ..facts.grad_mode import (
     own_nodes,
     scope_inside,
     switch,
-    switches_on,
 )
 from ..facts.graph import Graph, Step, results, scope_of_results
 from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
@@ -69,6 +68,7 @@ NEEDLES: tuple[Needle, ...] = (_may_concern,)
 _REFERENCE = re.compile(r"teacher|target|ema|frozen|ref(erence)?_|_ref\b|old_", re.IGNORECASE)
 _METRIC = re.compile(r"(acc|accuracy|\w*correct|metrics?|log|logger|writer|wandb)$", re.IGNORECASE)
 _LEAF = re.compile(r"requires_grad(_\(|\s*=\s*True)")
+_ENABLES = re.compile(r"enable_grad\b|set_grad_enabled\(\s*(?!(?:mode\s*=\s*)?False)")
 _TRAINER = re.compile(r"Trainer$|LightningModule$")
 
 
@@ -183,34 +183,25 @@ def _of_backward(
     if isinstance(made, ast.Constant):
         return
     graph = Graph(module, function)
-    steps = graph.back_from([(made, at)])
+    steps = graph.back_from([(value, statement)])
     path = tuple(dict.fromkeys([at, *(step.at for step in steps)]))
     scope = scope_inside(module, at, function)
     if scope is not None:
+        if any(s.cut is None and _may_be_live(module, graph, s, set()) for s in steps):
+            return  # something was added to it outside
         inside = scope.owner in module.ancestors(call)
-        if not inside or _works(module, steps):
+        if not inside or (_works(module, steps) and not _ENABLES.search(module.text)):
             yield _Fault(module, scope, name, scope.node if inside else at, path, inside)
         return
     decorated = decorator_scope(module, function) if not isinstance(function, ast.Module) else None
     if decorated is not None:
-        if _is_recorded_nowhere(module, at, function) and _works(module, steps):
+        if _works(module, steps) and not _ENABLES.search(module.text):
             yield _Fault(module, decorated, name, decorated.node, path, True)
         return
     if not _LEAF.search(
         module.text if isinstance(function, ast.Module) else module.source(function)
     ):
         yield from _of_parts(module, graph, steps, name)
-
-
-def _is_recorded_nowhere(module: ModuleFacts, node: ast.AST, function: ast.AST) -> bool:
-    """Whether nothing between a node and its function switches gradients on."""
-    for parent in module.ancestors(node):
-        if parent is function:
-            return True
-        if isinstance(parent, (ast.With, ast.AsyncWith)):
-            if any(switches_on(module, i.context_expr, parent) for i in parent.items):
-                return False
-    return True
 
 
 def _works(module: ModuleFacts, steps: Sequence[Step]) -> bool:
