@@ -149,3 +149,16 @@ RIGHT = {
 def test_what_runs_stays(lines: str) -> None:
     check_gradients(module(lines))
     stays(module(lines))
+
+
+def test_the_dtype_of_what_is_written_stays() -> None:
+    before = module(
+        "v = x.float().pow(2).mean(-1, keepdim=True)\nx.mul_(torch.rsqrt(v + 1e-6))\nx = self.proj(x)"
+    )
+    fixed = fix(before)
+    assert "x = (x * torch.rsqrt(v + 1e-6)).to(x.dtype)" in fixed
+    scope: dict[str, Any] = {"__name__": "net"}
+    exec(compile(fixed, "net", "exec"), scope)
+    net = scope["Net"]().bfloat16()
+    x = torch.randn(3, 4, dtype=torch.bfloat16, requires_grad=True)
+    assert net(x * 1.0).dtype is torch.bfloat16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -99,9 +100,11 @@ def _harm(module: ModuleFacts, write: Write) -> tuple[Saver, str] | None:
     if saver is not None:
         later = saver.node.lineno > write.statement.lineno
         when = "in the turn before " if later else ""
+        operand = module.source(saver.operand)
+        where = f" where `{operand}` is no copy" if _converts(saver.operand) else ""
         return saver, (
             f"`{text}` is overwritten in place, but `{saver.op}` {when}saved it for backward, "
-            "which raises."
+            f"which raises{where}."
         )
     saver = destroyed_by_next_call(module, write)
     if saver is not None:
@@ -118,3 +121,11 @@ def _harm(module: ModuleFacts, write: Write) -> tuple[Saver, str] | None:
                 "for backward, which raises."
             )
     return None
+
+
+def _converts(node: ast.expr) -> bool:
+    """Whether a value is a tensor itself in one dtype, and a copy in another."""
+    return any(
+        isinstance(n, ast.Attribute) and n.attr in ("float", "to", "half", "bfloat16", "double")
+        for n in ast.walk(node)
+    )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _SIGN_OF_METHOD = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/"}
+_MAX_DEPTH = 4
 _WITHOUT_FUNCTION = frozenset({"copy_", "fill_", "zero_", "put_"})
 
 
@@ -80,6 +81,8 @@ def new_value(module: ModuleFacts, write: Write, wants: list[str] | None) -> bra
     value = _value(module, write)
     if value is None:
         return None
+    if _promotes(module, write):
+        value = f"({value}).to({write.name.id}.dtype)"
     rebound = _rebound(module, write)
     if rebound is None:
         return None
@@ -121,6 +124,30 @@ def _value(module: ModuleFacts, write: Write) -> str | None:
     return _chain(module, call)
 
 
+def _promotes(module: ModuleFacts, write: Write) -> bool:
+    """Whether the new value may be float32 where what is written was not, and stays what it was."""
+    assert write.name is not None
+    return any(_is_float32(module, n) for n in write.inputs) and not _is_float32(module, write.name)
+
+
+def _is_float32(module: ModuleFacts, node: ast.expr, depth: int = 0) -> bool:
+    """Whether a value was computed in float32 on purpose."""
+    text = module.source(node)
+    if "float32" in text or ".float()" in text:
+        return True
+    function = module.function(node)
+    if function is None or depth > _MAX_DEPTH:
+        return False
+    flow, statement = module.flow(function), module.statement(node)
+    return any(
+        definition.value is not None and _is_float32(module, definition.value, depth + 1)
+        for name in ast.walk(node)
+        if isinstance(name, ast.Name)
+        for definition in flow.reaching(name.id, statement)
+        if definition.statement is not statement
+    )
+
+
 def _operand(module: ModuleFacts, node: ast.expr, sign: str) -> str:
     """The right operand of ``sign``, in brackets where it binds no tighter."""
     text = " ".join(module.source(node).split())
@@ -160,6 +187,8 @@ def _functional_call(
     rebound = _rebound(module, write) if value is not None else None
     if value is None or rebound is None or rebound[0]:
         return None
+    if _promotes(module, write):
+        value = f"{value}.to({write.name.id}.dtype)"
     flow = module.flow(module.function(statement) or module.tree)
     if isinstance(statement, ast.Return):
         line = f"return {value}"
