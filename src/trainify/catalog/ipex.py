@@ -140,9 +140,8 @@ OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=("torch.ops.torch_ipex.add_softmax_",),
         schema="add_softmax_(Tensor(a!) self, Tensor other) -> Tensor(a!)",
-        equivalent="self = torch.softmax(self + other, dim=-1)",
+        equivalent="self = softmax(self + other)",
         source="csrc/cpu/aten/AddSoftmax.cpp",
-        family="softmax",
     ),
 )
 

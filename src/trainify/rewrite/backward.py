@@ -55,10 +55,21 @@ def backward_of(function: KernelFunction) -> Backward:
     known = function.reference
     closed = reference(CLOSED_FORMS.get(known.name, "")) if known is not None else None
     if closed is not None and len(_grads(closed)) == (len(function.outputs) or 1):
-        nodes = [node for p, node in function.bound.items() if p in closed.parameters]
+        named = {*closed.parameters, *_tensors(known)} if known is not None else set()
+        nodes = [node for p, node in function.bound.items() if p in named]
         if all(isinstance(node, (ast.Name, ast.Constant)) for node in nodes):
             return ClosedForm(function, closed)
     return Recomputed(function)
+
+
+def _tensors(of: Reference) -> list[str]:
+    """The parameters of a function that a gradient may be of."""
+    return [
+        a.arg
+        for a in of.tree.args.args
+        if a.annotation is not None and "torch.Tensor" in ast.unparse(a.annotation)
+        if a.arg not in CONSTANTS
+    ]
 
 
 def _grads(closed: Reference) -> list[str]:
@@ -113,12 +124,7 @@ class ClosedForm:
     def inputs(self) -> list[str]:
         """For each gradient that is returned: the variable it is of, if that is passed."""
         assert self.of.reference is not None
-        parameters = [
-            a.arg
-            for a in self.of.reference.tree.args.args
-            if a.annotation is not None and "torch.Tensor" in ast.unparse(a.annotation)
-        ]
-        nodes = [self.of.bound.get(p) for p in parameters if p not in CONSTANTS]
+        nodes = [self.of.bound.get(p) for p in _tensors(self.of.reference)]
         names = [node.id if isinstance(node, ast.Name) else "" for node in nodes]
         return [self.of.variables.get(n, "") if n in self.of.trained else "" for n in names]
 
