@@ -477,3 +477,11 @@ def test_an_own_decorator_of_another_file(tmp_path: Path) -> None:
     )
     changed = project(tmp_path, modes=SMART, model=model)
     assert "    @smart" not in changed["model"] and "self.training" in changed["model"]
+
+
+def test_a_training_step_that_goes_through_forward() -> None:
+    text = MODEL.format(decorator="@torch.no_grad()")
+    text += "\n    def training_step(self, batch, index):\n        return {}.mean()\n"
+    assert rules(text.format("self(batch)")) == ["TRN201"]
+    assert rules(text.format("self.forward(batch)")) == ["TRN201"]
+    stays(text.format("self.head(batch)"))

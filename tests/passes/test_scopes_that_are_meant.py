@@ -848,6 +848,53 @@ class DataAugmentation(nn.Module):
     def forward(self, x):
         return self.flip(x)
 """,
+    # forward is for inference, training has a method of its own
+    """
+class Autoencoder(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(8, 8)
+        self.decoder = nn.Linear(8, 8)
+
+    @torch.no_grad()
+    def forward(self, x):
+        return self.decoder(self.encoder(x))
+
+    def training_step(self, batch, index):
+        return F.mse_loss(self.decoder(self.encoder(batch)), batch)
+""",
+    """
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(8, 8)
+        self.decoder = nn.Linear(8, 8)
+
+    def forward(self, x):
+        z = self.encoder(x)
+        with torch.no_grad():
+            return self.decoder(z)
+
+    def score(self, batch):
+        return F.mse_loss(self.decoder(self.encoder(batch)), batch)
+""",
+    """
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(8, 8)
+        self.decoder = nn.Linear(8, 8)
+
+    def forward(self, x):
+        z = self.encoder(x)
+        with torch.no_grad():
+            return self.decoder(z)
+
+
+def step(model, x, optimizer):
+    F.mse_loss(model.encoder(x), x).backward()
+    optimizer.step()
+""",
     # a model that is looked at
     """
 from transformer_lens import HookedTransformer

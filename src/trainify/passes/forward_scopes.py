@@ -172,8 +172,32 @@ def _covers(module: ModuleFacts) -> Iterator[_Cover]:
         else:
             continue
         if holds_weights(module, cls) and not returns_numbers(function):
-            if not gradient_unwanted(module, cls):
+            if not gradient_unwanted(module, cls) and not _trains_beside(module, cls):
                 yield cover
+
+
+_TRAINS = re.compile(r"training_step|shared_step|train_|_train|loss", re.IGNORECASE)
+
+
+def _trains_beside(module: ModuleFacts, cls: ast.ClassDef) -> bool:
+    """Whether a class is trained by a method that runs its parts without its forward."""
+    beside = False
+    for method in cls.body:
+        if not isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if not _TRAINS.search(method.name) or is_forward(method):
+            continue
+        me = self_name(method)
+        for node in own_nodes(method):
+            if not isinstance(node, ast.Call):
+                continue
+            if isinstance(node.func, ast.Name) and node.func.id == me:
+                return False
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "forward":
+                return False
+            if _calls_own(node, me) and may_learn(module, node):
+                beside = beside or scope_inside(module, node, method) is None
+    return beside
 
 
 _WRAPS = re.compile(r"\bforward = .*\)\(.*forward\)")

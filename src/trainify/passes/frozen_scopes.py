@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.frozen import is_frozen
 from ..facts.grad_bytes import Mention, mentions
-from ..facts.grad_mode import Scope, decorator_scope, functions_with_scopes, scope_inside
+from ..facts.grad_mode import (
+    Scope,
+    decorator_scope,
+    functions_with_scopes,
+    scope_around,
+    scope_inside,
+)
 from ..facts.graph import Graph, Step, calls_any, effects, functions_without_graph, results
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_forward
 from ..facts.names import parameters, self_name
@@ -153,11 +159,29 @@ def _cut_off(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
         assert step.cut is not None and step.cut.scope is not None
         owner = step.cut.scope.owner
         place = owner if step.cut.node is step.cut.scope.node else step.cut.node
-        if name not in learning and not gradient_unwanted(module, place):
+        if name in learning or _learns_elsewhere(module, cls, function, name):
+            continue
+        if not gradient_unwanted(module, place):
             by_scope.setdefault(owner, []).append(name)
             scopes[owner] = step.cut.scope
     for owner, names in by_scope.items():
         yield _finding(module, graph, function, steps, scopes[owner], sorted(names))
+
+
+def _learns_elsewhere(
+    module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode, name: str
+) -> bool:
+    """Whether something else in the file runs a submodule where gradients are recorded."""
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr != name or module.function(node) is function:
+            continue
+        owner = node.func.value
+        other = module.names.self_class(owner) if isinstance(owner, ast.Name) else None
+        if other in (None, cls) and scope_around(module, node) is None:
+            return True
+    return False
 
 
 def _finding(
