@@ -57,6 +57,11 @@ FAULTS = {
         "residual": "h = self.proj(x)\nres = h\nh = self.norm(h)\nres += h\nx = res",
         "prenorm": "x = x.clone()\nx += self.proj(self.norm(x))",
         "product": "h = self.proj(x)\ng = h * self.gain\nh.add_(g)\nx = h",
+        "conversion": (
+            "v = x.pow(2).mean(-1, keepdim=True)\nx.mul_(torch.rsqrt(v + 1e-6))\n"
+            "x = x.to(x.dtype).mul_(self.gain)"
+        ),
+        "named like data": "image = self.proj(x)\nimage /= image.norm(dim=-1, keepdim=True)\nx = image",
         "slice": "h = self.proj(x)\ny = h[:, :2] * self.gain[:2]\nh[:, 2:] = y\nx = h",
         "slice add": "h = self.proj(x)\nh[:, :2] += h[:, :2] * self.gain[:2]\nx = h",
         "chain": "h = self.proj(x)\ny = torch.cos(h)\nh.mul_(2.0).add_(y)\nx = h",

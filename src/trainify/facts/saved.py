@@ -298,8 +298,6 @@ def _name_carries(module: ModuleFacts, node: ast.Name, depth: int) -> bool:
     function = module.function(node)
     if function is None:
         return False
-    if _NOT_ACTIVATION.search(node.id):
-        return False
     definitions = module.flow(function).reaching(node.id, module.statement(node))
     if not definitions:
         return False

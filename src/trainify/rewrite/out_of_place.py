@@ -33,10 +33,19 @@ def fixes_for(
     changes: list[branch.Change | None] = []
     clones: dict[ast.stmt, branch.Change | None] = {}
     result: list[dict[str, Fix]] = []
-    for write, saver in harms:
+    first: dict[tuple[str, ast.expr], int] = {}
+    """The write from which on a name has a new value: those after it no longer harm."""
+    for i, (write, saver) in enumerate(harms):
         wants = [write.name.id] if write.name and (saver is None or saver.alone) else None
         change = new_value(module, write, wants)
         fixes: dict[str, Fix] = {}
+        key = (write.name.id, saver.node) if write.name and saver else None
+        if change is not None and key is not None:
+            first.setdefault(key, i)
+        elif key in first:
+            changes.append(changes[first[key]])
+            result.append({})
+            continue
         if change is None and not (saver and _comes_again(module, write, saver)):
             fixes = clone_first(module, write, options, wants)
         if change is None and not fixes and saver is not None:
