@@ -18,6 +18,7 @@ from tests.reference.every_case import CASES
 from trainify.catalog import CONSTANTS
 from trainify.reference.backward import CLOSED_FORMS
 from trainify.reference.double import exact_in_double
+from trainify.verify.attached import ClosedForm
 
 FUNCTIONS: dict[str, types.FunctionType] = {
     name: value
@@ -27,37 +28,6 @@ FUNCTIONS: dict[str, types.FunctionType] = {
 }
 CLOSED = [case for case in CASES if case.function.__name__ in CLOSED_FORMS]
 cases = pytest.mark.parametrize("case", CLOSED, ids=str)
-
-
-class Closed(torch.autograd.Function):
-    """A reference function whose backward is its closed form, called as the form asks."""
-
-    @staticmethod
-    def forward(ctx: Any, function: types.FunctionType, *args: Any) -> Any:
-        results = function(*args)
-        ctx.function, ctx.args, ctx.results = function, args, results
-        return results
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        closed = FUNCTIONS[CLOSED_FORMS[ctx.function.__name__]]
-        parameters = list(inspect.signature(closed).parameters)
-        named = [p for p in parameters if p.startswith("grad")]
-        assert len(named) == len(grads)
-        results = ctx.results if isinstance(ctx.results, tuple) else (ctx.results,)
-        values = dict(zip(named, grads, strict=True))
-        values |= {g.partition("_")[2] or "out": r for g, r in zip(named, results, strict=True)}
-        values |= dict(zip(inspect.signature(ctx.function).parameters, ctx.args, strict=False))
-        with exact_in_double():  # no mode around torch.autograd.grad reaches here
-            gradients = closed(**{p: values[p] for p in parameters})
-        trained = [
-            name
-            for name, p in inspect.signature(ctx.function).parameters.items()
-            if "torch.Tensor" in str(p.annotation) and name not in CONSTANTS
-        ]
-        gradients = gradients if isinstance(gradients, tuple) else (gradients,)
-        by_name = dict(zip(trained, gradients, strict=True))
-        return None, *(by_name.get(n) for n in inspect.signature(ctx.function).parameters)
 
 
 def leaves_of(case: Case, args: tuple[Any, ...]) -> list[int]:
@@ -91,7 +61,7 @@ def closed(
         full = list(args)
         for place, leaf in zip(places, leaves, strict=True):
             full[place] = leaf
-        return tensors(Closed.apply(case.function, *full))
+        return tensors(ClosedForm.apply(case.function, *full))
 
     return run, [args[i].detach().requires_grad_() for i in places]
 
@@ -126,7 +96,7 @@ def test_it_is_autograd_s_to_rounding(case: Case, dtype: torch.dtype) -> None:
         for i in places:
             args[i] = args[i].detach().requires_grad_()
         leaves = [args[i] for i in places]
-        want, got = tensors(case.function(*args)), tensors(Closed.apply(case.function, *args))
+        want, got = tensors(case.function(*args)), tensors(ClosedForm.apply(case.function, *args))
         weights = [torch.randn_like(w) for w in want]
         expected = torch.autograd.grad(want, leaves, weights)
         for e, g, leaf in zip(
@@ -146,7 +116,7 @@ def test_gradients_are_left_alone(case: Case) -> None:
     full = [
         a.detach().requires_grad_() if i in leaves_of(case, args) else a for i, a in enumerate(args)
     ]
-    outputs = tensors(Closed.apply(case.function, *full))
+    outputs = tensors(ClosedForm.apply(case.function, *full))
     grads = [torch.randn_like(o) for o in outputs]
     before = [g.clone() for g in grads]
     torch.autograd.backward(outputs, grads)

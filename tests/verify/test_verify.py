@@ -53,6 +53,8 @@ def test_json(run) -> None:
     norm = next(op for op in told["ops"] if op["op"] == "sgl_kernel.gemma_rmsnorm")
     assert norm["calls"] >= 1
     assert norm["source"] and norm["gradcheck"] == "ok" and not norm["wrong"]
+    assert norm["attached"] == "closed form, ok"
+    assert {op["attached"] for op in told["ops"]} == {"closed form, ok", "computed anew"}
     single, half = norm["forward"]
     assert (single["dtype"], half["dtype"]) == ("float32", "bfloat16")
     assert single["scaled"] < 1e-6 and single["cases"] > 6 and half["equal"] > 0.99

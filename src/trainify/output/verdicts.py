@@ -20,7 +20,7 @@ def table(verdicts: Sequence[Verdict]) -> list[str]:
             [
                 [verdict.job.name],
                 [_measured(each) for each in verdict.forward] or [f"not run: {verdict.not_run}"],
-                [verdict.gradient],
+                [verdict.gradient] + [f"attached: {verdict.attached}"] * bool(verdict.attached),
                 [source(verdict)] + [f"for {op.since}"] * bool(op.since),
             ]
         )

@@ -13,6 +13,7 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck
 
 from ..catalog import CONSTANTS, RETURNED, FusedOp
 from ..reference.double import exact_in_double
+from .attached import with_closed_form
 from .compare import TOLERANCES, add
 from .equivalent import Equivalent, value_of
 from .inputs import Draw, NoInputs, Values, arguments
@@ -155,11 +156,25 @@ def _results(equivalent: Equivalent, given: Values, returned: Any) -> list[Any]:
     return list(returned) if isinstance(returned, (tuple, list)) else [returned]
 
 
-def gradient(op: FusedOp, libraries: Libraries) -> tuple[str, str]:
-    """What gradcheck says of the equivalent in float64, and what it proved wrong."""
+def gradient(op: FusedOp, libraries: Libraries) -> tuple[str, str, str]:
+    """What gradcheck in float64 says of the equivalent, and of the backward that is attached.
+
+    The third is what it proved wrong.  Where the attached backward is the equivalent's own
+    gradient, computed anew, it says so.
+    """
+    said, wrong = _checked(op, libraries, closed=False)
+    if said != "ok":
+        return said, "", wrong
+    if with_closed_form(Equivalent(op, libraries)) is None:
+        return said, "computed anew", ""
+    attached, wrong = _checked(op, libraries, closed=True)
+    return said, f"closed form, {attached}", wrong and f"the attached backward: {wrong}"
+
+
+def _checked(op: FusedOp, libraries: Libraries, closed: bool) -> tuple[str, str]:
     try:
         equivalent = Equivalent(op, libraries)
-        checked = sum(_gradcheck(equivalent, seed) for seed in _GRADIENT_SEEDS)
+        checked = sum(_gradcheck(equivalent, seed, closed) for seed in _GRADIENT_SEEDS)
     except (Unavailable, NoInputs) as error:
         return f"not checked: {error}", ""
     except GradcheckError as error:
@@ -169,8 +184,9 @@ def gradient(op: FusedOp, libraries: Libraries) -> tuple[str, str]:
     return ("ok" if checked else "nothing to differentiate"), ""
 
 
-def _gradcheck(equivalent: Equivalent, seed: int) -> bool:
+def _gradcheck(equivalent: Equivalent, seed: int, closed: bool) -> bool:
     """Check one case; whether there was something to differentiate in it."""
+    run = (with_closed_form(equivalent) if closed else None) or equivalent
     given = arguments(equivalent, Draw(seed, torch.float64, strides="any"))
     leaves = [
         name
@@ -180,7 +196,7 @@ def _gradcheck(equivalent: Equivalent, seed: int) -> bool:
     ]
 
     def function(*tensors: torch.Tensor) -> Any:
-        results = equivalent({**given, **dict(zip(leaves, tensors, strict=True))})
+        results = run({**given, **dict(zip(leaves, tensors, strict=True))})
         return tuple(r for r in results if isinstance(r, torch.Tensor) and r.is_floating_point())
 
     inputs = [given[name].detach().requires_grad_() for name in leaves]

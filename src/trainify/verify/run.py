@@ -108,7 +108,12 @@ def _death(code: int, timeout: float) -> str:
 def _blame(step: int, death: str) -> dict[str, Any]:
     """What a process that died would have said of its step."""
     if STEPS[step % len(STEPS)] == "gradient":
-        return {"step": step, "gradient": f"not checked: it {death}", "wrong": ""}
+        return {
+            "step": step,
+            "gradient": f"not checked: it {death}",
+            "attached": "",
+            "wrong": "",
+        }
     return {"step": step, "forward": [], "not_run": f"the kernel {death}"}
 
 
@@ -125,7 +130,7 @@ def _hear(
         return step
     verdict = verdicts[said["step"] // len(STEPS)]
     if "gradient" in said:
-        verdict.gradient = said["gradient"]
+        verdict.gradient, verdict.attached = said["gradient"], said["attached"]
         verdict.wrong += filter(None, [said["wrong"]])
     else:
         verdict.forward = [Comparison(**each) for each in said["forward"]]

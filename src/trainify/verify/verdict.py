@@ -61,13 +61,15 @@ class Verdict:
     """What is known of one job.
 
     ``not_run`` says why the kernel did not run here, ``gradient`` is ``ok``, or what is wrong with
-    it, or why it was not looked at; ``wrong`` holds what was proved wrong.
+    it, or why it was not looked at; ``attached`` says the same of the backward that strategy
+    ``attach`` writes; ``wrong`` holds what was proved wrong.
     """
 
     job: Job
     forward: list[Comparison] = field(default_factory=list)
     not_run: str = ""
     gradient: str = ""
+    attached: str = ""
     wrong: list[str] = field(default_factory=list)
 
     @property
@@ -85,5 +87,6 @@ class Verdict:
             "forward": [asdict(each) for each in self.forward],
             "not_run": self.not_run,
             "gradcheck": self.gradient,
+            "attached": self.attached,
             "wrong": self.wrong,
         }

@@ -43,8 +43,8 @@ def main() -> None:
     for step in range(int(sys.argv[1]), len(STEPS) * len(jobs)):
         job = jobs[step // len(STEPS)]
         if STEPS[step % len(STEPS)] == "gradient":
-            said, wrong = gradient(job.op, libraries)
-            tell(step=step, gradient=said, wrong=wrong)
+            said, attached, wrong = gradient(job.op, libraries)
+            tell(step=step, gradient=said, attached=attached, wrong=wrong)
             continue
         comparisons, not_run, spoiled = forward(job, libraries, cuda)
         tell(step=step, forward=[asdict(each) for each in comparisons], not_run=not_run)

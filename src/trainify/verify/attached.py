@@ -1,0 +1,79 @@
+"""Reference functions with the backward that strategy ``attach`` writes for them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..catalog import CONSTANTS
+from ..reference.backward import CLOSED_FORMS
+from ..reference.double import exact_in_double
+from .equivalent import Equivalent, reference_functions
+
+
+class ClosedForm(torch.autograd.Function):
+    """``ClosedForm.apply(function, *args)``: the function, its closed form as the backward.
+
+    ``args`` are all arguments of the function, by position.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, function: Callable[..., Any], *args: Any) -> Any:
+        results = function(*args)
+        ctx.function, ctx.args, ctx.results = function, args, results
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        closed = reference_functions()[CLOSED_FORMS[ctx.function.__name__]]
+        parameters = list(inspect.signature(closed).parameters)
+        named = [p for p in parameters if p.startswith("grad")]
+        results = ctx.results if isinstance(ctx.results, tuple) else (ctx.results,)
+        values = dict(zip(named, grads, strict=True))
+        values |= {g.partition("_")[2] or "out": r for g, r in zip(named, results, strict=True)}
+        of = inspect.signature(ctx.function).parameters
+        values |= dict(zip(of, ctx.args, strict=False))
+        with exact_in_double():  # no mode around torch.autograd.grad reaches here
+            gradients = closed(**{p: values[p] for p in parameters})
+        trained = [
+            name
+            for name, p in of.items()
+            if "torch.Tensor" in str(p.annotation) and name not in CONSTANTS
+        ]
+        gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+        by_name = dict(zip(trained, gradients, strict=True))
+        return None, *(by_name.get(name) for name in of)
+
+
+def with_closed_form(equivalent: Equivalent) -> Callable[[dict[str, Any]], list[Any]] | None:
+    """The equivalent with the backward that is attached; None where that is its own gradient.
+
+    As the rewriting does, a closed form is taken where the equivalent is one call over names.
+    """
+    call = equivalent.value
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        return None
+    if call.func.id not in CLOSED_FORMS:
+        return None
+    function = reference_functions()[call.func.id]
+    nodes = [*call.args, *(k.value for k in call.keywords)]
+    if not all(isinstance(node, (ast.Name, ast.Constant)) for node in nodes):
+        return None
+
+    def of(node: ast.expr, given: dict[str, Any]) -> Any:
+        return node.value if isinstance(node, ast.Constant) else given.get(node.id)  # type: ignore[attr-defined]
+
+    def run(given: dict[str, Any]) -> list[Any]:
+        bound = inspect.signature(function).bind(
+            *(of(node, given) for node in call.args),
+            **{str(k.arg): of(k.value, given) for k in call.keywords},
+        )
+        bound.apply_defaults()
+        results = ClosedForm.apply(function, *bound.args)  # type: ignore[no-untyped-call]
+        return list(results) if isinstance(results, tuple) else [results]
+
+    return run
