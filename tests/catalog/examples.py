@@ -182,7 +182,7 @@ def pooled() -> dict[str, Any]:
 def merged() -> dict[str, Any]:
     v, s = _x(T, HEADS, D), _x(T, HEADS)
     return _family(
-        v_a=v, s_a=s, v_b=-v, s_b=-s, v=v, s=s, v_other=-v, s_other=-s, output=v,
+        v_a=v, s_a=s, v_b=-v, s_b=-s, v=v, s=s, v_other=-v, s_other=-s, output=v, v_merged=v, s_merged=s,
         prefix_output=v, prefix_lse=s.mT, suffix_output=-v, suffix_lse=-s.mT,
     )  # fmt: skip
 
@@ -287,6 +287,7 @@ def paged_varlen() -> dict[str, Any]:
 
 def latent() -> dict[str, Any]:
     return _family(
+        out=_x(2, HEADS, 3), workspace=_x(1), num_kv_splits=1,
         q_nope=_x(2, HEADS, 3), q_pe=_x(2, HEADS, 2), kv_c_and_k_pe_cache=_x(5, PAGE, 5),
         seq_lens=torch.tensor([3, 4]), page_table=torch.tensor([[0, 2], [1, 3]]), sm_scale=0.5,
     )  # fmt: skip
@@ -433,7 +434,75 @@ def projections() -> dict[str, Any]:
     )  # fmt: skip
 
 
+def pooled_prefill() -> dict[str, Any]:
+    lengths = torch.tensor([4, 3])
+    return {
+        **pooled(), "q": _x(4, HEADS, D), "o": _x(4, HEADS, D), "b_seq_len": lengths,
+        "b_prompt_cache_len": torch.tensor([2, 1]), "b_start_loc": torch.tensor([0, 2]),
+        "max_input_len": 2, "req_to_token_indexs": torch.arange(8).view(2, 4),
+    }  # fmt: skip
+
+
+def indexed() -> dict[str, Any]:
+    pool = _x(9, KV_HEADS, D)
+    fresh = _x(3, KV_HEADS, D)
+    return _family(
+        q=_x(2, HEADS, D), k_buffer=pool, v_buffer=pool + 1, o=_x(2, HEADS, D),
+        kv_indptr=torch.tensor([0, 3, 5]), kv_indices=torch.tensor([4, 2, 7, 1, 8]),
+        qo_indptr=torch.tensor([0, 1, 3]), sm_scale=0.5, k_scale=None, v_scale=None,
+        attn_logits=_x(1), attn_lse=_x(1), num_kv_splits=torch.ones(2), max_kv_splits=1,
+        q_extend=_x(3, HEADS, D), k_extend=fresh, v_extend=fresh + 1, o_extend=_x(3, HEADS, D),
+        custom_mask=None, is_causal=True, mask_indptr=None, max_len_extend=2,
+    )  # fmt: skip
+
+
+def decode_lse() -> dict[str, Any]:
+    return {
+        **indexed(), "lse": _x(2, HEADS), "req_to_token": torch.arange(8).view(2, 4),
+        "b_seq_len": torch.tensor([4, 2]), "num_kv_splits": 1,
+    }  # fmt: skip
+
+
+def token_pool() -> dict[str, Any]:
+    table, ids = torch.arange(8).view(2, 4), torch.tensor([1, 0])
+    starts, lengths = torch.tensor([0, 4]), torch.tensor([4, 2])
+    return _family(
+        q=_x(2, HEADS, D), k=_x(9, KV_HEADS, D), v=_x(9, KV_HEADS, D), att_out=_x(HEADS, 7),
+        prob=_x(HEADS, 6), logics=_x(HEADS, 6), out=_x(2, HEADS, D), o=_x(2, HEADS, D),
+        Req_to_tokens=table, B_req_idx=ids, B_Start_Loc=starts, B_Seqlen=lengths,
+        req_to_tokens=table, b_req_idx=ids, b_start_loc=starts, b_seq_len=lengths,
+        max_len_in_batch=4, mid_out=_x(2, HEADS, 2, D), mid_out_logexpsum=_x(2, HEADS, 2),
+        O=_x(2, HEADS, D), block_seq=2,
+    )  # fmt: skip
+
+
+def conv_slots() -> dict[str, Any]:
+    return {
+        **conv_step(), "conv_state": _x(4, D, 3), "bias_": _x(D), "silu_activation": True,
+        "conv_state_indices": torch.tensor([2, 0]), "conv_state_indices_": torch.tensor([2, 0]),
+        "pad_slot_id": -1, "out": _x(2, D), "cache_seqlens": None, "cache_seqlens_": None,
+    }  # fmt: skip
+
+
+def state_slots() -> dict[str, Any]:
+    return {
+        **state_step(), "state": _x(4, D, 3), "out": _x(2, D), "pad_slot_id": -1,
+        "state_batch_indices": torch.tensor([2, 1]), "null_block_id": 0,
+    }  # fmt: skip
+
+
 FAMILIES = {
+    "pooled_prefill": pooled_prefill,
+    "indexed_decode": indexed,
+    "extended_attention": indexed,
+    "pooled_attention_lse": decode_lse,
+    "token_scores": token_pool,
+    "token_values": token_pool,
+    "join_blocks": token_pool,
+    "causal_conv1d_slots": conv_slots,
+    "causal_conv1d_step": conv_slots,
+    "selective_state_slots": state_slots,
+    "selective_state_step": state_slots,
     "awq_gemv_matmul": gemv,
     "int4_matmul": int4,
     "bnb_4bit_linear": bnb_linear,

@@ -6,7 +6,17 @@ from typing import Any
 
 import torch
 
-from tests.reference.cases import EPS, Case, Draw, Tensor, expect_layer_norm, expect_softmax, wide
+from tests.reference.cases import (
+    EPS,
+    Case,
+    Draw,
+    Tensor,
+    expect_attention,
+    expect_layer_norm,
+    expect_softmax,
+    packed,
+    wide,
+)
 from trainify.reference import attention
 
 
@@ -115,7 +125,222 @@ def expect_layer(
     return expect_layer_norm(x + fed(x), n2, m2, eps)
 
 
+def draw_table(draw: Draw, requests: int = 3) -> Tensor:
+    """Rows of a pool of nine for each of some requests, up to five."""
+    return torch.stack(
+        [torch.randperm(9, generator=draw.generator)[:5] for _ in range(requests)]
+    ).int()
+
+
+def draw_pooled_prefill(draw: Draw) -> tuple[Any, ...]:
+    cached = torch.tensor([draw.size(0, 2), draw.size(0, 2)])
+    fresh = torch.tensor([draw.size(1, 2), draw.size(1, 3)])
+    pools = draw.tensor(9, 2, 4), draw.tensor(9, 2, 4)
+    index = torch.tensor([2, 0])
+    return (
+        draw.tensor(int(fresh.sum()), 4, 4),
+        *pools,
+        draw_table(draw),
+        index,
+        cached + fresh,
+        cached,
+    )
+
+
+def expect_pooled_prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    table: Tensor,
+    index: Tensor,
+    lengths: Tensor,
+    cached: Tensor,
+) -> Tensor:
+    out, row = [], 0
+    for b, length in enumerate(lengths.tolist()):
+        rows = table[index[b], :length].long()
+        for place in range(int(cached[b]), length):
+            seen = rows[: place + 1]
+            own = expect_attention(q[row][None, None], k[seen][None], v[seen][None])
+            out.append(own[0, 0])
+            row += 1
+    return torch.stack(out)
+
+
+def draw_indexed(draw: Draw) -> tuple[Any, ...]:
+    lengths = [draw.size(1, 3), draw.size(1, 3)]
+    pools = draw.tensor(9, 2, 4), draw.tensor(9, 2, 3)
+    rows = draw.integers(9, sum(lengths))
+    cap = 5.0 if draw.flag() else 0.0
+    return draw.tensor(2, 4, 4), *pools, packed(lengths), rows, 0.3, cap
+
+
+def expect_indexed(
+    q: Tensor, k: Tensor, v: Tensor, starts: Tensor, indices: Tensor, scale: float, cap: float
+) -> Tensor:
+    out = []
+    for b in range(len(q)):
+        rows = indices[int(starts[b]) : int(starts[b + 1])]
+        heads = []
+        for h in range(4):
+            scores = wide(k[rows, h // 2]) @ wide(q[b, h]) * scale
+            scores = cap * torch.tanh(scores / cap) if cap else scores
+            heads.append(expect_softmax(scores) @ wide(v[rows, h // 2]))
+        out.append(torch.stack(heads))
+    return torch.stack(out).to(q.dtype)
+
+
+def draw_extended(draw: Draw) -> tuple[Any, ...]:
+    fresh, prefix = [draw.size(1, 3), draw.size(1, 2)], [draw.size(0, 2), draw.size(0, 2)]
+    rows = draw.integers(9, sum(prefix))
+    own = [draw.tensor(sum(fresh), heads, 4) for heads in (4, 2, 2)]
+    pools = draw.tensor(9, 2, 4), draw.tensor(9, 2, 4)
+    return *own, *pools, packed(fresh), packed(prefix), rows, draw.flag(), 0.3
+
+
+def expect_extended(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    starts: Tensor,
+    prefixes: Tensor,
+    indices: Tensor,
+    causal: bool,
+    scale: float,
+) -> Tensor:
+    out = []
+    for b in range(2):
+        first, end = int(starts[b]), int(starts[b + 1])
+        rows = indices[int(prefixes[b]) : int(prefixes[b + 1])]
+        for place in range(first, end):
+            last = place + 1 if causal else end
+            keys = torch.cat((k_pool[rows], k[first:last]))
+            values = torch.cat((v_pool[rows], v[first:last]))
+            ends = torch.tensor([0, len(keys)])
+            alone = expect_indexed(
+                q[place][None], keys, values, ends, torch.arange(len(keys)), scale, 0.0
+            )
+            out.append(alone[0])
+    return torch.stack(out)
+
+
+def draw_with_lse(draw: Draw) -> tuple[Any, ...]:
+    page = draw.random.choice((1, 2))
+    shape = (9, 2) if page == 1 else (9, page, 2)
+    pools = draw.tensor(*shape, 4), draw.tensor(*shape, 3)
+    lengths = torch.tensor([draw.size(1, 4), draw.size(1, 4)])
+    cap = 5.0 if draw.flag() else 0.0
+    return draw.tensor(2, 4, 4), *pools, draw_table(draw, 2), lengths, 0.3, page, cap
+
+
+def expect_with_lse(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tables: Tensor,
+    lengths: Tensor,
+    scale: float,
+    page: int,
+    cap: float,
+) -> tuple[Tensor, Tensor]:
+    rows = [
+        int(tables[b, place // page]) * page + place % page
+        for b, length in enumerate(lengths.tolist())
+        for place in range(length)
+    ]
+    flat = [pool.reshape(-1, *pool.shape[-2:]) for pool in (k, v)]
+    starts, indices = packed(lengths.tolist()), torch.tensor(rows)
+    lse = []
+    for b in range(2):
+        own = indices[int(starts[b]) : int(starts[b + 1])]
+        for h in range(4):
+            scores = wide(flat[0][own, h // 2]) @ wide(q[b, h]) * scale
+            scores = cap * torch.tanh(scores / cap) if cap else scores
+            lse.append(torch.log(torch.exp(scores).sum()))
+    out = expect_indexed(q, *flat, starts, indices, scale, cap)
+    return out, torch.stack(lse).view(2, 4)
+
+
+def draw_blocks(draw: Draw) -> tuple[Any, ...]:
+    lengths = torch.tensor([draw.size(1, 6), draw.size(1, 6)])
+    wide_dtype = torch.promote_types(draw.dtype, torch.float32)
+    return draw.tensor(2, 3, 3, 4), draw.tensor(2, 3, 3).to(wide_dtype), lengths, 2, draw.dtype
+
+
+def expect_blocks_joined(
+    partial: Tensor, lse: Tensor, lengths: Tensor, block: int, dtype: torch.dtype
+) -> Tensor:
+    out = torch.empty(2, 3, 4, dtype=wide(partial).dtype)
+    for b in range(2):
+        count = -(-int(lengths[b]) // block)
+        for h in range(3):
+            shares = torch.exp(lse[b, h, :count])
+            out[b, h] = (shares / shares.sum()) @ wide(partial[b, h, :count])
+    return out.to(dtype)
+
+
+def draw_token_scores(draw: Draw) -> tuple[Any, ...]:
+    starts, lengths = torch.tensor([1, 4]), torch.tensor([draw.size(1, 3), draw.size(1, 3)])
+    table, index = draw_table(draw), torch.tensor([2, 0])
+    out = draw.tensor(4, 8)
+    return draw.tensor(2, 4, 4), draw.tensor(9, 2, 4), table, index, starts, lengths, out
+
+
+def expect_token_scores(
+    q: Tensor,
+    k: Tensor,
+    table: Tensor,
+    index: Tensor,
+    starts: Tensor,
+    lengths: Tensor,
+    out: Tensor,
+) -> Tensor:
+    out = out.clone()
+    for b in range(2):
+        for i in range(int(lengths[b])):
+            row = int(table[index[b], i])
+            for h in range(4):
+                score = wide(q[b, h]) @ wide(k[row, h // 2]) / 2
+                out[h, int(starts[b]) + i] = score.to(out.dtype)
+    return out
+
+
+def draw_token_values(draw: Draw) -> tuple[Any, ...]:
+    starts, lengths = torch.tensor([1, 4]), torch.tensor([draw.size(1, 3), draw.size(1, 3)])
+    table, index = draw_table(draw), torch.tensor([2, 0])
+    weights, pool = draw.tensor(4, 8), draw.tensor(9, 2, 4)
+    return weights, pool, table, index, starts, lengths, draw.flag(), draw.dtype
+
+
+def expect_token_values(
+    weights: Tensor,
+    v: Tensor,
+    table: Tensor,
+    index: Tensor,
+    starts: Tensor,
+    lengths: Tensor,
+    normalize: bool,
+    dtype: torch.dtype,
+) -> Tensor:
+    out = torch.empty(2, 4, 4, dtype=wide(v).dtype)
+    for b in range(2):
+        rows = table[index[b], : int(lengths[b])].long()
+        for h in range(4):
+            own = wide(weights[h, int(starts[b]) : int(starts[b]) + int(lengths[b])])
+            out[b, h] = (expect_softmax(own) if normalize else own) @ wide(v[rows, h // 2])
+    return out.to(dtype)
+
+
 CASES = [
+    Case(attention.pooled_prefill, draw_pooled_prefill, expect_pooled_prefill),
+    Case(attention.indexed_decode, draw_indexed, expect_indexed),
+    Case(attention.extended_attention, draw_extended, expect_extended),
+    Case(attention.pooled_attention_lse, draw_with_lse, expect_with_lse),
+    Case(attention.join_blocks, draw_blocks, expect_blocks_joined),
+    Case(attention.token_scores, draw_token_scores, expect_token_scores),
+    Case(attention.token_values, draw_token_values, expect_token_values),
     Case(attention.split_and_scale, draw_split, expect_split),
     Case(attention.self_attention, draw_self, expect_self),
     Case(attention.multi_head_attention, draw_multi_head, expect_multi_head),

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tests.reference import cases, cases_attention, cases_matmul, cases_moe, cases_norm, cases_rope
+from tests.reference import (
+    cases,
+    cases_attention,
+    cases_matmul,
+    cases_moe,
+    cases_norm,
+    cases_rope,
+    cases_state_space,
+)
 
 CASES = [
     *cases.CASES,
@@ -11,4 +19,5 @@ CASES = [
     *cases_moe.CASES,
     *cases_norm.CASES,
     *cases_rope.CASES,
+    *cases_state_space.CASES,
 ]

@@ -1,7 +1,7 @@
 """aiter, AMD's kernels.  Norms and activations compute in float32 and round once."""
 
 from . import FusedOp, opaque
-from .reasons import BUFFER, CACHE, CODES, OPEN, TOKENS, UNDOCUMENTED
+from .reasons import BUFFER, CACHE, CODED, CODES, OPTIONS, STATES, TOKENS, UNDOCUMENTED
 
 _READ = "aiter e4048607a535"
 _AITER = "aiter/ops at e4048607a535"
@@ -525,38 +525,6 @@ OPS: tuple[FusedOp, ...] = (
 
 # Without an equivalent.
 OPS += opaque(
-    "attention",
-    OPEN,
-    _READ,
-    """
-    aiter.paged_attention_v1, aiter.ops.attention.paged_attention_v1(out, workspace_buffer,
-        query, key_cache, value_cache, scale, block_tables, cu_query_lens, context_lens,
-        max_context_len, alibi_slopes, kv_cache_dtype, kv_cache_layout, logits_soft_cap,
-        k_scale, v_scale, fp8_out_scale=None, partition_size=256, mtp=1,
-        sliding_window=0) -> torch.Tensor
-    aiter.paged_attention_rocm, aiter.ops.attention.paged_attention_rocm(out, exp_sums,
-        max_logits, tmp_out, query, key_cache, value_cache, num_kv_heads, scale, block_tables,
-        context_lens, block_size, max_context_len, alibi_slopes, kv_cache_dtype, k_scale,
-        v_scale, fp8_out_scale=None, partition_size=256, mtp=1, q_scale=None) -> torch.Tensor
-    aiter.paged_attention_ragged, aiter.ops.attention.paged_attention_ragged(out,
-        workspace_buffer, query, key_cache, value_cache, scale, kv_indptr, kv_page_indices,
-        kv_last_page_lens, block_size, max_num_partitions, alibi_slopes, kv_cache_dtype,
-        kv_cache_layout, logits_soft_cap, k_scale, v_scale, fp8_out_scale=None,
-        partition_size=256, mtp=1) -> torch.Tensor
-    aiter.pa_fwd_asm, aiter.ops.attention.pa_fwd_asm(Q, K, V, block_tables, context_lens,
-        block_tables_stride0, max_qlen=1, K_QScale=None, V_QScale=None, out_=None,
-        qo_indptr=None, high_precision=1, kernelName=None) -> torch.Tensor
-    aiter.flash_attn_fp8_pertensor_func(q, k, v, q_descale, k_descale, v_descale, causal=False,
-        window_size=(-1, -1, 0), softmax_scale=None, sink_ptr=None)
-    aiter.mha_batch_prefill_func(q, k, v, cu_seqlens_q, kv_indptr, kv_page_indices,
-        max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None, logits_soft_cap=0.0,
-        causal=False, window_size=(-1, -1), alibi_slopes=None, deterministic=False,
-        return_lse=False, return_attn_probs=False, out=None, kv_last_page_lens=None,
-        block_table=None, seqlen_k=None, q_descale=None, k_descale=None, v_descale=None,
-        kv_block_descale=None, sink_ptr=None, sink_size=0)
-    """,
-)
-OPS += opaque(
     "cache",
     CACHE,
     _READ,
@@ -589,16 +557,6 @@ OPS += opaque(
     aiter.greedy_sample, aiter.ops.sample.greedy_sample(out, input) -> None
     aiter.random_sample, aiter.ops.sample.random_sample(out, input, temperatures, lambd=1.0,
         generator=None, eps=1e-10) -> None
-    """,
-)
-OPS += opaque(
-    "state_space",
-    OPEN,
-    _READ,
-    """
-    aiter.causal_conv1d_update, aiter.ops.causal_conv1d_update.causal_conv1d_update(x,
-        conv_state, weight, bias, out, use_silu, cache_seqlens, conv_state_indices,
-        pad_slot_id) -> None
     """,
 )
 OPS += opaque(
@@ -642,5 +600,61 @@ OPS += opaque(
     aiter.batched_rotary_embedding, aiter.ops.pos_encoding.batched_rotary_embedding(positions,
         query, key, head_size, cos_cache, sin_cache, is_neox, is_nope_first, rot_dim,
         cos_sin_cache_offsets) -> None
+    """,
+)
+OPS += opaque(
+    "attention",
+    OPTIONS,
+    _READ,
+    """
+    aiter.paged_attention_v1, aiter.ops.attention.paged_attention_v1(out, workspace_buffer,
+        query, key_cache, value_cache, scale, block_tables, cu_query_lens, context_lens,
+        max_context_len, alibi_slopes, kv_cache_dtype, kv_cache_layout, logits_soft_cap,
+        k_scale, v_scale, fp8_out_scale=None, partition_size=256, mtp=1,
+        sliding_window=0) -> torch.Tensor
+    aiter.paged_attention_rocm, aiter.ops.attention.paged_attention_rocm(out, exp_sums,
+        max_logits, tmp_out, query, key_cache, value_cache, num_kv_heads, scale, block_tables,
+        context_lens, block_size, max_context_len, alibi_slopes, kv_cache_dtype, k_scale,
+        v_scale, fp8_out_scale=None, partition_size=256, mtp=1, q_scale=None) -> torch.Tensor
+    aiter.paged_attention_ragged, aiter.ops.attention.paged_attention_ragged(out,
+        workspace_buffer, query, key_cache, value_cache, scale, kv_indptr, kv_page_indices,
+        kv_last_page_lens, block_size, max_num_partitions, alibi_slopes, kv_cache_dtype,
+        kv_cache_layout, logits_soft_cap, k_scale, v_scale, fp8_out_scale=None,
+        partition_size=256, mtp=1) -> torch.Tensor
+    aiter.mha_batch_prefill_func(q, k, v, cu_seqlens_q, kv_indptr, kv_page_indices,
+        max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None, logits_soft_cap=0.0,
+        causal=False, window_size=(-1, -1), alibi_slopes=None, deterministic=False,
+        return_lse=False, return_attn_probs=False, out=None, kv_last_page_lens=None,
+        block_table=None, seqlen_k=None, q_descale=None, k_descale=None, v_descale=None,
+        kv_block_descale=None, sink_ptr=None, sink_size=0)
+    """,
+)
+OPS += opaque(
+    "attention",
+    UNDOCUMENTED,
+    _READ,
+    """
+    aiter.pa_fwd_asm, aiter.ops.attention.pa_fwd_asm(Q, K, V, block_tables, context_lens,
+        block_tables_stride0, max_qlen=1, K_QScale=None, V_QScale=None, out_=None,
+        qo_indptr=None, high_precision=1, kernelName=None) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "attention",
+    CODED,
+    _READ,
+    """
+    aiter.flash_attn_fp8_pertensor_func(q, k, v, q_descale, k_descale, v_descale, causal=False,
+        window_size=(-1, -1, 0), softmax_scale=None, sink_ptr=None)
+    """,
+)
+OPS += opaque(
+    "state_space",
+    STATES,
+    _READ,
+    """
+    aiter.causal_conv1d_update, aiter.ops.causal_conv1d_update.causal_conv1d_update(x,
+        conv_state, weight, bias, out, use_silu, cache_seqlens, conv_state_indices,
+        pad_slot_id) -> None
     """,
 )

@@ -13,9 +13,9 @@ from .reasons import (
     FILTER,
     FP4,
     MAJOR,
-    OPEN,
     OPTIONS,
     QUANTIZES,
+    STATES,
     TILED,
     TOKENS,
     UNDOCUMENTED,
@@ -347,6 +347,33 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="scaled_mm(A, B, A_scale, B_scale, dtype)",
         source="flashinfer/gemm/gemm_base.py",
     ),
+    FusedOp(
+        names=("flashinfer.mamba.selective_state_update", "flashinfer.selective_state_update"),
+        schema="selective_state_update(Tensor(a!) state, Tensor x, Tensor dt, Tensor A, Tensor B, "
+        "Tensor C, Tensor D, Tensor? z=None, Tensor? dt_bias=None, bool dt_softplus=False, "
+        "Tensor? state_batch_indices=None, int pad_slot_id=-1, Tensor? state_scale=None, Tensor? "
+        "out=None, bool disable_state_update=False, Tensor? intermediate_states_buffer=None, "
+        "Tensor? intermediate_state_indices=None, Tensor? intermediate_state_scales=None, "
+        "Tensor? rand_seed=None, int philox_rounds=10, int cache_steps=0, str algorithm='auto', "
+        "Tensor? dst_state_batch_indices=None, Tensor? cu_seqlens=None, Tensor? "
+        "num_accepted_tokens=None, str backend='auto') -> Tensor",
+        equivalent="_, state = selective_state_slots(state, x, dt, A, B, C, D, z, dt_bias, "
+        "dt_softplus, state_batch_indices, pad_slot_id)",
+        source="flashinfer/mamba/selective_state_update.py",
+        unsupported=(
+            "state_scale",
+            "out",
+            "disable_state_update",
+            "intermediate_states_buffer",
+            "intermediate_state_indices",
+            "intermediate_state_scales",
+            "rand_seed",
+            "cache_steps",
+            "dst_state_batch_indices",
+            "cu_seqlens",
+            "num_accepted_tokens",
+        ),
+    ),
 )
 
 # Without an equivalent.
@@ -429,72 +456,6 @@ OPS += opaque(
         causal=False, sm_scale=None, logits_soft_cap=None, q_data_type=torch.bfloat16,
         kv_data_type=torch.bfloat16, use_profiler=False); run(q, kv_cache, out=None, lse=None,
         k_scale=None, v_scale=None, logits_soft_cap=0.0, profiler_buffer=None, kv_cache_sf=None)
-    """,
-)
-OPS += opaque(
-    "attention",
-    OPEN,
-    _READ,
-    """
-    flashinfer.prefill.trtllm_batch_context_with_kv_cache,
-        flashinfer.trtllm_batch_context_with_kv_cache(query, kv_cache, workspace_buffer,
-        block_tables, seq_lens, max_q_len, max_kv_len, bmm1_scale, bmm2_scale, batch_size,
-        cum_seq_lens_q, cum_seq_lens_kv, window_left=-1, out=None, out_dtype=None,
-        o_sf_scale=None, o_sf_vec_size=None, kv_layout='HND', enable_pdl=None, sinks=None,
-        kv_cache_sf=None, skip_softmax_threshold_scale_factor=None,
-        uses_shared_paged_kv_idx=True, causal=True, lse=None, return_lse=False,
-        multi_ctas_kv_counter_buffer=None, use_fp16_softmax=None,
-        uses_spcompress=None) -> Union[torch.Tensor, FP4Tensor, Tuple[Union[torch.Tensor,
-        FP4Tensor], torch.Tensor]]
-    flashinfer.prefill.trtllm_ragged_attention_deepseek,
-        flashinfer.trtllm_ragged_attention_deepseek(query, key, value, workspace_buffer,
-        seq_lens, max_q_len, max_kv_len, bmm1_scale, bmm2_scale, o_sf_scale, batch_size,
-        window_left, cum_seq_lens_q, cum_seq_lens_kv, enable_pdl, is_causal, return_lse,
-        attention_sinks=None, skip_softmax_threshold_scale_factor=None, out=None, lse=None,
-        sage_attn_sfs=(None, None, None, None), num_elts_per_sage_attn_blk=(0, 0, 0, 0),
-        backend='trtllm-gen', q_seq_lens_cpu=None, kv_seq_lens_cpu=None, use_fp16_softmax=None,
-        uses_spcompress=None) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
-    flashinfer.prefill.trtllm_fmha_v2_prefill, flashinfer.trtllm_fmha_v2_prefill(qkv,
-        input_layout, workspace_buffer, seq_lens, max_q_len, max_kv_len, bmm1_scale, bmm2_scale,
-        batch_size, cum_seq_lens_q, cum_seq_lens_kv, block_tables=None, out=None,
-        out_dtype=None, sinks=None, pos_encoding_mode=None, logits_soft_cap_scale=None,
-        mask_mode='causal', window_left=-1, chunked_attention_size=0, save_softmax_stats=False,
-        skip_softmax_threshold_scale_factor=0) -> Union[torch.Tensor, Tuple[torch.Tensor,
-        torch.Tensor]]
-    flashinfer.prefill.fmha_v2_prefill_sm120, flashinfer.fmha_v2_prefill_sm120(query, key,
-        value, out, num_heads, head_dim, seq_len, scale_softmax, scale_bmm1=None,
-        scale_bmm2=None, causal=True, return_lse=False, lse=None, scale_bmm1_d=None,
-        scale_bmm2_d=None) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
-    flashinfer.decode.trtllm_batch_decode_with_kv_cache,
-        flashinfer.trtllm_batch_decode_with_kv_cache(query, kv_cache, workspace_buffer,
-        block_tables, seq_lens, max_seq_len, bmm1_scale=1.0, bmm2_scale=1.0, window_left=-1,
-        out=None, out_dtype=None, o_sf_scale=None, o_sf_vec_size=None, sinks=None,
-        kv_layout='HND', enable_pdl=None, backend='auto', q_len_per_req=1, o_scale=1.0,
-        mask=None, max_q_len=None, cum_seq_lens_q=None,
-        skip_softmax_threshold_scale_factor=None, kv_cache_sf=None,
-        uses_shared_paged_kv_idx=True, lse=None, return_lse=False, bmm1_scale_log2=None,
-        multi_ctas_kv_counter_buffer=None, enable_block_sparse_attention=False,
-        bf16q_fp8kv_transform_mode=None) -> Union[torch.Tensor, FP4Tensor,
-        Tuple[Union[torch.Tensor, FP4Tensor], torch.Tensor]]
-    flashinfer.decode.xqa_batch_decode_with_kv_cache,
-        flashinfer.xqa_batch_decode_with_kv_cache(query, kv_cache, workspace_buffer,
-        block_tables, seq_lens, max_seq_len, bmm1_scale=1.0, bmm2_scale=1.0, window_left=-1,
-        out=None, sinks=None, kv_layout='NHD', enable_pdl=None, q_len_per_req=1, o_scale=1.0,
-        mask=None, kv_cache_sf=None, q_cu_seq_lens=None) -> torch.Tensor
-    flashinfer.mla.trtllm_batch_decode_with_kv_cache_mla,
-        flashinfer.trtllm_batch_decode_with_kv_cache_mla(query, kv_cache, workspace_buffer,
-        qk_nope_head_dim, kv_lora_rank, qk_rope_head_dim, block_tables, seq_lens, max_seq_len,
-        sparse_mla_top_k=0, out=None, bmm1_scale=1.0, bmm2_scale=1.0, sinks=None,
-        skip_softmax_threshold_scale_factor=None, enable_pdl=None, backend='auto',
-        is_var_seq=True, uses_shared_paged_kv_idx=True, lse=None, return_lse=False,
-        cute_dsl_impl='auto', kv_scale_format='auto', cum_seq_lens_q=None, max_q_len=None,
-        multi_ctas_kv_counter_buffer=None, sparse_mla_top_k_lens=None, enable_dcp=False,
-        cp_world=1, cp_rank=0, causal_seqlens_kv_global=None,
-        use_fp16_softmax=None) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
-    flashinfer.mla.xqa_batch_decode_with_kv_cache_mla,
-        flashinfer.xqa_batch_decode_with_kv_cache_mla(query, kv_cache, workspace_buffer,
-        qk_nope_head_dim, kv_lora_rank, qk_rope_head_dim, block_tables, seq_lens, max_seq_len,
-        out=None, bmm1_scale=1.0, bmm2_scale=1.0, sinks=None, enable_pdl=None) -> torch.Tensor
     """,
 )
 OPS += opaque(
@@ -650,47 +611,6 @@ OPS += opaque(
         deterministic=True, generator=None, seed=None, offset=None) -> torch.Tensor
     flashinfer.top_k(input, k, sorted=False, deterministic=False, tie_break=TopKTieBreak.NONE,
         dsa_graph_safe=False) -> Tuple[torch.Tensor, torch.Tensor]
-    """,
-)
-OPS += opaque(
-    "state_space",
-    OPEN,
-    _READ,
-    """
-    flashinfer.mamba.selective_state_update, flashinfer.selective_state_update(state, x, dt, A,
-        B, C, D, z=None, dt_bias=None, dt_softplus=False, state_batch_indices=None,
-        pad_slot_id=-1, state_scale=None, out=None, disable_state_update=False,
-        intermediate_states_buffer=None, intermediate_state_indices=None,
-        intermediate_state_scales=None, rand_seed=None, philox_rounds=10, cache_steps=0,
-        algorithm='auto', dst_state_batch_indices=None, cu_seqlens=None,
-        num_accepted_tokens=None, backend='auto') -> torch.Tensor
-    flashinfer.gdn_prefill.chunk_gated_delta_rule, flashinfer.chunk_gated_delta_rule(q, k, v,
-        g=None, beta=None, scale=None, initial_state=None, output_final_state=False,
-        cu_seqlens=None, use_qk_l2norm_in_kernel=False, output=None, output_state=None,
-        state_checkpoints=None, checkpoint_cu_starts=None, checkpoint_every_n_tokens=0,
-        use_cp='auto', state_indices=None, _cp_chunk_len=None) -> Union[torch.Tensor,
-        Tuple[torch.Tensor, torch.Tensor]]
-    flashinfer.gdn_decode.gated_delta_rule_decode, flashinfer.gated_delta_rule_decode(q, k, v,
-        state, A_log, a, dt_bias, b, scale=None, output=None,
-        use_qk_l2norm=True) -> Tuple[torch.Tensor, torch.Tensor]
-    flashinfer.gdn_decode.gated_delta_rule_decode_pretranspose,
-        flashinfer.gated_delta_rule_decode_pretranspose(q, k, v, state, A_log, a, dt_bias, b,
-        scale=None, output=None, use_qk_l2norm=True, initial_state=None,
-        initial_state_indices=None, output_state_indices=None) -> Tuple[torch.Tensor,
-        torch.Tensor]
-    flashinfer.gdn_decode.gated_delta_rule_mtp, flashinfer.gated_delta_rule_mtp(q, k, v,
-        initial_state, initial_state_indices, A_log, a, dt_bias, b, scale=None, output=None,
-        intermediate_states_buffer=None, ssm_state_indices=None, disable_state_update=None,
-        use_qk_l2norm=True, output_state_indices=None) -> Tuple[torch.Tensor, torch.Tensor]
-    flashinfer.kda.recurrent_kda, flashinfer.recurrent_kda(q, k, v, g, beta, A_log=None,
-        dt_bias=None, scale=None, initial_state=None, output_final_state=False,
-        use_qk_l2norm_in_kernel=True, use_gate_in_kernel=False, lower_bound=None,
-        cu_seqlens=None, ssm_state_indices=None, num_spec_tokens=None, num_accepted_tokens=None,
-        output=None, initial_state_source=None, initial_state_indices=None, beta_is_logit=False,
-        seq_order=None, prefill_workspace=None, state_checkpoints=None,
-        checkpoint_cu_starts=None, checkpoint_every_n_tokens=0, *,
-        backend='auto') -> tuple[torch.Tensor, Optional[torch.Tensor]] | tuple[torch.Tensor,
-        Optional[torch.Tensor], torch.Tensor]
     """,
 )
 OPS += opaque(
@@ -861,5 +781,105 @@ OPS += opaque(
         is_neox=True, quantize_dtype=None, quant_scale_q=1.0, quant_scale_kv=1.0, page_size=16,
         kv_layout='NHD', q_rope_out=None, q_nope_out=None,
         enable_pdl=False) -> Tuple[torch.Tensor, torch.Tensor]
+    """,
+)
+OPS += opaque(
+    "attention",
+    OPTIONS,
+    _READ,
+    """
+    flashinfer.prefill.trtllm_batch_context_with_kv_cache,
+        flashinfer.trtllm_batch_context_with_kv_cache(query, kv_cache, workspace_buffer,
+        block_tables, seq_lens, max_q_len, max_kv_len, bmm1_scale, bmm2_scale, batch_size,
+        cum_seq_lens_q, cum_seq_lens_kv, window_left=-1, out=None, out_dtype=None,
+        o_sf_scale=None, o_sf_vec_size=None, kv_layout='HND', enable_pdl=None, sinks=None,
+        kv_cache_sf=None, skip_softmax_threshold_scale_factor=None,
+        uses_shared_paged_kv_idx=True, causal=True, lse=None, return_lse=False,
+        multi_ctas_kv_counter_buffer=None, use_fp16_softmax=None,
+        uses_spcompress=None) -> Union[torch.Tensor, FP4Tensor, Tuple[Union[torch.Tensor,
+        FP4Tensor], torch.Tensor]]
+    flashinfer.prefill.trtllm_ragged_attention_deepseek,
+        flashinfer.trtllm_ragged_attention_deepseek(query, key, value, workspace_buffer,
+        seq_lens, max_q_len, max_kv_len, bmm1_scale, bmm2_scale, o_sf_scale, batch_size,
+        window_left, cum_seq_lens_q, cum_seq_lens_kv, enable_pdl, is_causal, return_lse,
+        attention_sinks=None, skip_softmax_threshold_scale_factor=None, out=None, lse=None,
+        sage_attn_sfs=(None, None, None, None), num_elts_per_sage_attn_blk=(0, 0, 0, 0),
+        backend='trtllm-gen', q_seq_lens_cpu=None, kv_seq_lens_cpu=None, use_fp16_softmax=None,
+        uses_spcompress=None) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
+    flashinfer.prefill.trtllm_fmha_v2_prefill, flashinfer.trtllm_fmha_v2_prefill(qkv,
+        input_layout, workspace_buffer, seq_lens, max_q_len, max_kv_len, bmm1_scale, bmm2_scale,
+        batch_size, cum_seq_lens_q, cum_seq_lens_kv, block_tables=None, out=None,
+        out_dtype=None, sinks=None, pos_encoding_mode=None, logits_soft_cap_scale=None,
+        mask_mode='causal', window_left=-1, chunked_attention_size=0, save_softmax_stats=False,
+        skip_softmax_threshold_scale_factor=0) -> Union[torch.Tensor, Tuple[torch.Tensor,
+        torch.Tensor]]
+    flashinfer.prefill.fmha_v2_prefill_sm120, flashinfer.fmha_v2_prefill_sm120(query, key,
+        value, out, num_heads, head_dim, seq_len, scale_softmax, scale_bmm1=None,
+        scale_bmm2=None, causal=True, return_lse=False, lse=None, scale_bmm1_d=None,
+        scale_bmm2_d=None) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
+    flashinfer.decode.trtllm_batch_decode_with_kv_cache,
+        flashinfer.trtllm_batch_decode_with_kv_cache(query, kv_cache, workspace_buffer,
+        block_tables, seq_lens, max_seq_len, bmm1_scale=1.0, bmm2_scale=1.0, window_left=-1,
+        out=None, out_dtype=None, o_sf_scale=None, o_sf_vec_size=None, sinks=None,
+        kv_layout='HND', enable_pdl=None, backend='auto', q_len_per_req=1, o_scale=1.0,
+        mask=None, max_q_len=None, cum_seq_lens_q=None,
+        skip_softmax_threshold_scale_factor=None, kv_cache_sf=None,
+        uses_shared_paged_kv_idx=True, lse=None, return_lse=False, bmm1_scale_log2=None,
+        multi_ctas_kv_counter_buffer=None, enable_block_sparse_attention=False,
+        bf16q_fp8kv_transform_mode=None) -> Union[torch.Tensor, FP4Tensor,
+        Tuple[Union[torch.Tensor, FP4Tensor], torch.Tensor]]
+    flashinfer.decode.xqa_batch_decode_with_kv_cache,
+        flashinfer.xqa_batch_decode_with_kv_cache(query, kv_cache, workspace_buffer,
+        block_tables, seq_lens, max_seq_len, bmm1_scale=1.0, bmm2_scale=1.0, window_left=-1,
+        out=None, sinks=None, kv_layout='NHD', enable_pdl=None, q_len_per_req=1, o_scale=1.0,
+        mask=None, kv_cache_sf=None, q_cu_seq_lens=None) -> torch.Tensor
+    flashinfer.mla.trtllm_batch_decode_with_kv_cache_mla,
+        flashinfer.trtllm_batch_decode_with_kv_cache_mla(query, kv_cache, workspace_buffer,
+        qk_nope_head_dim, kv_lora_rank, qk_rope_head_dim, block_tables, seq_lens, max_seq_len,
+        sparse_mla_top_k=0, out=None, bmm1_scale=1.0, bmm2_scale=1.0, sinks=None,
+        skip_softmax_threshold_scale_factor=None, enable_pdl=None, backend='auto',
+        is_var_seq=True, uses_shared_paged_kv_idx=True, lse=None, return_lse=False,
+        cute_dsl_impl='auto', kv_scale_format='auto', cum_seq_lens_q=None, max_q_len=None,
+        multi_ctas_kv_counter_buffer=None, sparse_mla_top_k_lens=None, enable_dcp=False,
+        cp_world=1, cp_rank=0, causal_seqlens_kv_global=None,
+        use_fp16_softmax=None) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
+    flashinfer.mla.xqa_batch_decode_with_kv_cache_mla,
+        flashinfer.xqa_batch_decode_with_kv_cache_mla(query, kv_cache, workspace_buffer,
+        qk_nope_head_dim, kv_lora_rank, qk_rope_head_dim, block_tables, seq_lens, max_seq_len,
+        out=None, bmm1_scale=1.0, bmm2_scale=1.0, sinks=None, enable_pdl=None) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "state_space",
+    STATES,
+    _READ,
+    """
+    flashinfer.gdn_prefill.chunk_gated_delta_rule, flashinfer.chunk_gated_delta_rule(q, k, v,
+        g=None, beta=None, scale=None, initial_state=None, output_final_state=False,
+        cu_seqlens=None, use_qk_l2norm_in_kernel=False, output=None, output_state=None,
+        state_checkpoints=None, checkpoint_cu_starts=None, checkpoint_every_n_tokens=0,
+        use_cp='auto', state_indices=None, _cp_chunk_len=None) -> Union[torch.Tensor,
+        Tuple[torch.Tensor, torch.Tensor]]
+    flashinfer.gdn_decode.gated_delta_rule_decode, flashinfer.gated_delta_rule_decode(q, k, v,
+        state, A_log, a, dt_bias, b, scale=None, output=None,
+        use_qk_l2norm=True) -> Tuple[torch.Tensor, torch.Tensor]
+    flashinfer.gdn_decode.gated_delta_rule_decode_pretranspose,
+        flashinfer.gated_delta_rule_decode_pretranspose(q, k, v, state, A_log, a, dt_bias, b,
+        scale=None, output=None, use_qk_l2norm=True, initial_state=None,
+        initial_state_indices=None, output_state_indices=None) -> Tuple[torch.Tensor,
+        torch.Tensor]
+    flashinfer.gdn_decode.gated_delta_rule_mtp, flashinfer.gated_delta_rule_mtp(q, k, v,
+        initial_state, initial_state_indices, A_log, a, dt_bias, b, scale=None, output=None,
+        intermediate_states_buffer=None, ssm_state_indices=None, disable_state_update=None,
+        use_qk_l2norm=True, output_state_indices=None) -> Tuple[torch.Tensor, torch.Tensor]
+    flashinfer.kda.recurrent_kda, flashinfer.recurrent_kda(q, k, v, g, beta, A_log=None,
+        dt_bias=None, scale=None, initial_state=None, output_final_state=False,
+        use_qk_l2norm_in_kernel=True, use_gate_in_kernel=False, lower_bound=None,
+        cu_seqlens=None, ssm_state_indices=None, num_spec_tokens=None, num_accepted_tokens=None,
+        output=None, initial_state_source=None, initial_state_indices=None, beta_is_logit=False,
+        seq_order=None, prefill_workspace=None, state_checkpoints=None,
+        checkpoint_cu_starts=None, checkpoint_every_n_tokens=0, *,
+        backend='auto') -> tuple[torch.Tensor, Optional[torch.Tensor]] | tuple[torch.Tensor,
+        Optional[torch.Tensor], torch.Tensor]
     """,
 )

@@ -1,7 +1,7 @@
 """Intel Extension for PyTorch."""
 
 from . import FusedOp, opaque
-from .reasons import CACHE, LAYER, OPEN, UNDOCUMENTED
+from .reasons import CACHE, CONTEXT, LAYER, UNDOCUMENTED
 
 _READ = "intel_extension_for_pytorch 6d3ba89cf9c4"
 _IPEX = "intel_extension_for_pytorch/llm/functional/fusions.py"
@@ -161,24 +161,6 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "attention",
-    OPEN,
-    _READ,
-    """
-    intel_extension_for_pytorch.llm.functional.indirect_access_kv_cache_attention(query, key,
-        value, scale_attn, layer_past=None, head_mask=None, attention_mask=None, alibi=None,
-        add_casual_mask=True, seq_info=None, text_max_length=0)
-    intel_extension_for_pytorch.llm.modules.PagedAttention.single_query_cached_kv_attention(
-        output, query, key_cache, value_cache, head_mapping, scale, block_tables, context_lens,
-        block_size, max_context_len, alibi_slopes, window_size=-1, k_scale=1.0, v_scale=1.0,
-        softcap=-1.0)
-    intel_extension_for_pytorch.llm.modules.PagedAttention.flash_attn_varlen_func(output, query,
-        key_cache, value_cache, cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, scale,
-        is_cusal, block_tables, alibi_slopes, window_size_left=-1, window_size_right=-1,
-        kv_cache_dtype='auto', k_scale=1.0, v_scale=1.0, softcap=-1.0)
-    """,
-)
-OPS += opaque(
     "cache",
     CACHE,
     _READ,
@@ -240,5 +222,30 @@ OPS += opaque(
         rotary_dim, rotary_half, position_ids=None)
     torch.ops.torch_ipex.rotary_position_embedding(Tensor t_in, Tensor t_emb_pos, Tensor t_pos,
         int N, int H, int offset, int rotary_ndims) -> (Tensor, Tensor, Tensor)
+    """,
+)
+OPS += opaque(
+    "attention",
+    CONTEXT,
+    _READ,
+    """
+    intel_extension_for_pytorch.llm.functional.indirect_access_kv_cache_attention(query, key,
+        value, scale_attn, layer_past=None, head_mask=None, attention_mask=None, alibi=None,
+        add_casual_mask=True, seq_info=None, text_max_length=0)
+    """,
+)
+OPS += opaque(
+    "attention",
+    UNDOCUMENTED,
+    _READ,
+    """
+    intel_extension_for_pytorch.llm.modules.PagedAttention.single_query_cached_kv_attention(
+        output, query, key_cache, value_cache, head_mapping, scale, block_tables, context_lens,
+        block_size, max_context_len, alibi_slopes, window_size=-1, k_scale=1.0, v_scale=1.0,
+        softcap=-1.0)
+    intel_extension_for_pytorch.llm.modules.PagedAttention.flash_attn_varlen_func(output, query,
+        key_cache, value_cache, cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, scale,
+        is_cusal, block_tables, alibi_slopes, window_size_left=-1, window_size_right=-1,
+        kv_cache_dtype='auto', k_scale=1.0, v_scale=1.0, softcap=-1.0)
     """,
 )

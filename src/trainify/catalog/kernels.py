@@ -5,7 +5,7 @@
 """
 
 from . import FusedOp, opaque
-from .reasons import CACHE, LAYER, OPEN, TILED, UNDOCUMENTED
+from .reasons import CACHE, CODED, LAYER, OPTIONS, TILED, UNDOCUMENTED
 
 _READ = "kernels-community 40d4194f48b6"
 
@@ -225,6 +225,26 @@ OPS: tuple[FusedOp, ...] = (
             "return_softmax",
         ),
     ),
+    FusedOp(
+        names=("kernels.get_kernel('kernels-community/causal-conv1d').causal_conv1d_update",),
+        schema="causal_conv1d_update(Tensor x, Tensor(a!) conv_state, Tensor weight, Tensor? "
+        "bias, Tensor(b!) out, bool silu_activation, Tensor? cache_seqlens, Tensor? "
+        "conv_state_indices) -> ()",
+        equivalent="conv_state, out = causal_conv1d_step(conv_state, x, weight, bias, 'silu' if "
+        "silu_activation else None, conv_state_indices)",
+        source="causal-conv1d/csrc/causal_conv1d.cpp",
+        unsupported=("cache_seqlens",),
+    ),
+    FusedOp(
+        names=("kernels.get_kernel('kernels-community/mamba-ssm').causal_conv1d_update",),
+        schema="causal_conv1d_update(Tensor x, Tensor(a!) conv_state, Tensor weight, Tensor? "
+        "bias, Tensor(b!) out, bool silu_activation, Tensor? cache_seqlens, Tensor? "
+        "conv_state_indices) -> ()",
+        equivalent="conv_state, out = causal_conv1d_step(conv_state, x, weight, bias, 'silu' if "
+        "silu_activation else None, conv_state_indices)",
+        source="causal-conv1d/csrc/causal_conv1d.cpp",
+        unsupported=("cache_seqlens",),
+    ),
 )
 
 # Without an equivalent.
@@ -244,8 +264,55 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
+    "cache",
+    CACHE,
+    _READ,
+    """
+    kernels.get_kernel('kernels-community/paged-attention').reshape_and_cache(Tensor key,
+        Tensor value, Tensor! key_cache, Tensor! value_cache, Tensor slot_mapping,
+        str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()
+    kernels.get_kernel('kernels-community/paged-attention').reshape_and_cache_flash(Tensor key,
+        Tensor value, Tensor! key_cache, Tensor! value_cache, Tensor slot_mapping,
+        str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()
+    kernels.get_kernel('kernels-community/flash-attn2').fwd_kvcache(Tensor! q, Tensor! kcache,
+        Tensor! vcache, Tensor? k_, Tensor? v_, Tensor? seqlens_k_, Tensor? rotary_cos_,
+        Tensor? rotary_sin_, Tensor? cache_batch_idx_, Tensor? leftpad_k_, Tensor? block_table_,
+        Tensor? alibi_slopes_, Tensor? out_, float softmax_scale, bool is_causal,
+        int window_size_left, int window_size_right, float softcap, bool is_rotary_interleaved,
+        int num_splits) -> Tensor[]
+    """,
+)
+OPS += opaque(
+    "matmul",
+    TILED,
+    _READ,
+    """
+    kernels.get_kernel('kernels-community/quantization-bitsandbytes').gemm_4bit_forward(
+        Tensor input, Tensor weight, Tensor absmax, int blocksize, int quant_type) -> Tensor
+    kernels.get_kernel('kernels-community/quantization-eetq').w8_a16_gemm(Tensor input,
+        Tensor weight, Tensor scale) -> Tensor
+    kernels.get_kernel('kernels-community/quantization-eetq').w8_a16_gemm_(Tensor input,
+        Tensor weight, Tensor scale, Tensor! output, int m, int n, int k) -> Tensor
+    kernels.get_kernel('kernels-community/quantization-gptq').gemm_int4_forward(Tensor input,
+        Tensor weight, Tensor zeros, Tensor absmax, int blocksize) -> Tensor
+    """,
+)
+OPS += opaque(
+    "norm",
+    UNDOCUMENTED,
+    _READ,
+    """
+    kernels.get_kernel('kernels-community/rmsnorm').apply_rms_norm(Tensor hidden_states,
+        Tensor weight, float variance_epsilon) -> Tensor[]
+    kernels.get_kernel('kernels-community/layer-norm').dropout_add_ln_fwd(Tensor input,
+        Tensor gamma, Tensor? beta, Tensor? rowscale, Tensor? colscale, Tensor? x0_subset,
+        Tensor? z_subset, float dropout_p, float epsilon, float rowscale_const, int z_numrows,
+        Generator? gen, bool residual_in_fp32, bool is_rms_norm) -> Tensor[]
+    """,
+)
+OPS += opaque(
     "attention",
-    OPEN,
+    OPTIONS,
     _READ,
     """
     kernels.get_kernel('kernels-community/aiter-flash-attn-ck').mha_fwd(Tensor! q, Tensor k,
@@ -275,13 +342,6 @@ OPS += opaque(
         float softcap = 0.0, bool is_rotary_interleaved = False,
         Tensor? scheduler_metadata = None, int num_splits = 0, bool? pack_gqa = None,
         int sm_margin = 0, Tensor? s_aux = None) -> (Tensor(out!), Tensor, Tensor, Tensor)
-    kernels.get_kernel('kernels-community/sage-attention').mha_fwd(Tensor q, Tensor k, Tensor v,
-        Tensor sfq, Tensor sfk, Tensor sfv, Tensor delta_s, int unpadded_k, Tensor? out,
-        float softmax_scale, bool is_causal, bool per_block_mean, bool is_bf16) -> Tensor[]
-    kernels.get_kernel('kernels-community/metal-flash-sdpa').flash_attention_varlen(Tensor! out,
-        Tensor query, Tensor key, Tensor value, Tensor cu_seqlens_q, Tensor cu_seqlens_k,
-        int max_seqlen_q, int max_seqlen_k, bool do_causal, float scale,
-        float softcapping) -> ()
     kernels.get_kernel('kernels-community/flash-attn3').fwd(Tensor q, Tensor k, Tensor v,
         Tensor(k_new!)? k_new = None, Tensor(v_new!)? v_new = None, Tensor? q_v = None,
         Tensor(out!)? out = None, Tensor? cu_seqlens_q = None, Tensor? cu_seqlens_k = None,
@@ -306,62 +366,23 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "cache",
-    CACHE,
+    "attention",
+    CODED,
     _READ,
     """
-    kernels.get_kernel('kernels-community/paged-attention').reshape_and_cache(Tensor key,
-        Tensor value, Tensor! key_cache, Tensor! value_cache, Tensor slot_mapping,
-        str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()
-    kernels.get_kernel('kernels-community/paged-attention').reshape_and_cache_flash(Tensor key,
-        Tensor value, Tensor! key_cache, Tensor! value_cache, Tensor slot_mapping,
-        str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()
-    kernels.get_kernel('kernels-community/flash-attn2').fwd_kvcache(Tensor! q, Tensor! kcache,
-        Tensor! vcache, Tensor? k_, Tensor? v_, Tensor? seqlens_k_, Tensor? rotary_cos_,
-        Tensor? rotary_sin_, Tensor? cache_batch_idx_, Tensor? leftpad_k_, Tensor? block_table_,
-        Tensor? alibi_slopes_, Tensor? out_, float softmax_scale, bool is_causal,
-        int window_size_left, int window_size_right, float softcap, bool is_rotary_interleaved,
-        int num_splits) -> Tensor[]
+    kernels.get_kernel('kernels-community/sage-attention').mha_fwd(Tensor q, Tensor k, Tensor v,
+        Tensor sfq, Tensor sfk, Tensor sfv, Tensor delta_s, int unpadded_k, Tensor? out,
+        float softmax_scale, bool is_causal, bool per_block_mean, bool is_bf16) -> Tensor[]
     """,
 )
 OPS += opaque(
-    "state_space",
-    OPEN,
-    _READ,
-    """
-    kernels.get_kernel('kernels-community/causal-conv1d').causal_conv1d_update(Tensor x,
-        Tensor conv_state, Tensor weight, Tensor? bias, Tensor! out, bool silu_activation,
-        Tensor? cache_seqlens, Tensor? conv_state_indices) -> ()
-    kernels.get_kernel('kernels-community/mamba-ssm').causal_conv1d_update(Tensor x,
-        Tensor conv_state, Tensor weight, Tensor? bias, Tensor! out, bool silu_activation,
-        Tensor? cache_seqlens, Tensor? conv_state_indices) -> ()
-    """,
-)
-OPS += opaque(
-    "matmul",
-    TILED,
-    _READ,
-    """
-    kernels.get_kernel('kernels-community/quantization-bitsandbytes').gemm_4bit_forward(
-        Tensor input, Tensor weight, Tensor absmax, int blocksize, int quant_type) -> Tensor
-    kernels.get_kernel('kernels-community/quantization-eetq').w8_a16_gemm(Tensor input,
-        Tensor weight, Tensor scale) -> Tensor
-    kernels.get_kernel('kernels-community/quantization-eetq').w8_a16_gemm_(Tensor input,
-        Tensor weight, Tensor scale, Tensor! output, int m, int n, int k) -> Tensor
-    kernels.get_kernel('kernels-community/quantization-gptq').gemm_int4_forward(Tensor input,
-        Tensor weight, Tensor zeros, Tensor absmax, int blocksize) -> Tensor
-    """,
-)
-OPS += opaque(
-    "norm",
+    "attention",
     UNDOCUMENTED,
     _READ,
     """
-    kernels.get_kernel('kernels-community/rmsnorm').apply_rms_norm(Tensor hidden_states,
-        Tensor weight, float variance_epsilon) -> Tensor[]
-    kernels.get_kernel('kernels-community/layer-norm').dropout_add_ln_fwd(Tensor input,
-        Tensor gamma, Tensor? beta, Tensor? rowscale, Tensor? colscale, Tensor? x0_subset,
-        Tensor? z_subset, float dropout_p, float epsilon, float rowscale_const, int z_numrows,
-        Generator? gen, bool residual_in_fp32, bool is_rms_norm) -> Tensor[]
+    kernels.get_kernel('kernels-community/metal-flash-sdpa').flash_attention_varlen(Tensor! out,
+        Tensor query, Tensor key, Tensor value, Tensor cu_seqlens_q, Tensor cu_seqlens_k,
+        int max_seqlen_q, int max_seqlen_k, bool do_causal, float scale,
+        float softcapping) -> ()
     """,
 )

@@ -1,7 +1,7 @@
 """lightllm's Triton kernels, at fc72ffab9a34."""
 
 from . import FusedOp, opaque
-from .reasons import CACHE, CONTEXT, FILTER, MAJOR, OPEN, ROUNDS, UNDOCUMENTED
+from .reasons import CACHE, CODED, CONTEXT, FILTER, MAJOR, ROUNDS, UNDOCUMENTED
 
 _READ = "lightllm fc72ffab9a34"
 _LLAMA = "lightllm.models.llama.triton_kernel"
@@ -192,6 +192,50 @@ OPS: tuple[FusedOp, ...] = (
         source="lightllm/common/basemodel/triton_kernel/dequantize_gemm_int8.py",
         family="matmul",
     ),
+    FusedOp(
+        names=(
+            "lightllm.models.llama.triton_kernel.context_flashattention_nopad.context_attention_fwd",
+        ),
+        schema="context_attention_fwd(Tensor q, Tensor k, Tensor v, Tensor(a!) o, Tensor "
+        "b_req_idx, Tensor b_start_loc, Tensor b_seq_len, Tensor b_prompt_cache_len, int "
+        "max_input_len, Tensor req_to_token_indexs) -> ()",
+        equivalent="o = pooled_prefill(q, k, v, req_to_token_indexs, b_req_idx, b_seq_len, "
+        "b_prompt_cache_len)",
+        source="lightllm/models/llama/triton_kernel/context_flashattention_nopad.py",
+    ),
+    FusedOp(
+        names=("lightllm.models.llama.triton_kernel.flash_decoding_stage2.flash_decode_stage2",),
+        schema="flash_decode_stage2(Tensor mid_out, Tensor mid_out_logexpsum, Tensor B_Seqlen, "
+        "Tensor(a!) O, int block_seq) -> ()",
+        equivalent="O = join_blocks(mid_out, mid_out_logexpsum, B_Seqlen, block_seq, O.dtype)",
+        source="lightllm/models/llama/triton_kernel/flash_decoding_stage2.py",
+    ),
+    FusedOp(
+        names=("lightllm.models.llama.triton_kernel.token_attention_nopad_att1.token_att_fwd",),
+        schema="token_att_fwd(Tensor q, Tensor k, Tensor(a!) att_out, Tensor Req_to_tokens, "
+        "Tensor B_req_idx, Tensor B_Start_Loc, Tensor B_Seqlen, int max_len_in_batch) -> ()",
+        equivalent="att_out = token_scores(q, k, Req_to_tokens, B_req_idx, B_Start_Loc, B_Seqlen, "
+        "att_out)",
+        source="lightllm/models/llama/triton_kernel/token_attention_nopad_att1.py",
+    ),
+    FusedOp(
+        names=("lightllm.models.llama.triton_kernel.token_attention_nopad_reduceV.token_att_fwd2",),
+        schema="token_att_fwd2(Tensor prob, Tensor v, Tensor(a!) out, Tensor Req_to_tokens, "
+        "Tensor B_req_idx, Tensor B_Start_Loc, Tensor B_Seqlen) -> ()",
+        equivalent="out = token_values(prob, v, Req_to_tokens, B_req_idx, B_Start_Loc, B_Seqlen, "
+        "False, out.dtype)",
+        source="lightllm/models/llama/triton_kernel/token_attention_nopad_reduceV.py",
+    ),
+    FusedOp(
+        names=(
+            "lightllm.models.llama.triton_kernel.token_attention_softmax_and_reducev.token_softmax_reducev_fwd",
+        ),
+        schema="token_softmax_reducev_fwd(Tensor logics, Tensor v, Tensor(a!) o, Tensor "
+        "req_to_tokens, Tensor b_req_idx, Tensor b_start_loc, Tensor b_seq_len) -> ()",
+        equivalent="o = token_values(logics, v, req_to_tokens, b_req_idx, b_start_loc, b_seq_len, "
+        "True, o.dtype)",
+        source="lightllm/models/llama/triton_kernel/token_attention_softmax_and_reducev.py",
+    ),
 )
 
 # Without an equivalent.
@@ -208,29 +252,6 @@ OPS += opaque(
         alloc_tensor_func=torch.empty)
     lightllm.models.llama.triton_kernel.gqa_flash_decoding_vsm.gqa_token_decode_attention_flash_decoding_vsm(
         q, k, v, infer_state, out=None, alloc_tensor_func=torch.empty, **run_config)
-    """,
-)
-OPS += opaque(
-    "attention",
-    OPEN,
-    _READ,
-    """
-    lightllm.models.llama.triton_kernel.context_flashattention_nopad.context_attention_fwd(q, k,
-        v, o, b_req_idx, b_start_loc, b_seq_len, b_prompt_cache_len, max_input_len,
-        req_to_token_indexs)
-    lightllm.models.llama.triton_kernel.context_flashattention_nopad.context_attention_fwd_ppl_int8kv(
-        q, k, v, o, b_start_loc, b_seq_len, max_input_len, b_prompt_cache_len)
-    lightllm.models.llama.triton_kernel.flash_decoding_stage1.flash_decode_stage1(q, k, v,
-        Req_to_tokens, B_req_idx, B_Seqlen, max_len_in_batch, mid_out, mid_out_logsumexp,
-        block_seq)
-    lightllm.models.llama.triton_kernel.flash_decoding_stage2.flash_decode_stage2(mid_out,
-        mid_out_logexpsum, B_Seqlen, O, block_seq)
-    lightllm.models.llama.triton_kernel.token_attention_nopad_att1.token_att_fwd(q, k, att_out,
-        Req_to_tokens, B_req_idx, B_Start_Loc, B_Seqlen, max_len_in_batch)
-    lightllm.models.llama.triton_kernel.token_attention_nopad_reduceV.token_att_fwd2(prob, v,
-        out, Req_to_tokens, B_req_idx, B_Start_Loc, B_Seqlen)
-    lightllm.models.llama.triton_kernel.token_attention_softmax_and_reducev.token_softmax_reducev_fwd(
-        logics, v, o, req_to_tokens, b_req_idx, b_start_loc, b_seq_len)
     """,
 )
 OPS += opaque(
@@ -279,5 +300,24 @@ OPS += opaque(
     """
     lightllm.common.basemodel.triton_kernel.bmm_scaled_fp8.bmm_scaled_fp8(a, a_scale, b,
         b_scale, c, **run_config)
+    """,
+)
+OPS += opaque(
+    "attention",
+    CODED,
+    _READ,
+    """
+    lightllm.models.llama.triton_kernel.context_flashattention_nopad.context_attention_fwd_ppl_int8kv(
+        q, k, v, o, b_start_loc, b_seq_len, max_input_len, b_prompt_cache_len)
+    """,
+)
+OPS += opaque(
+    "attention",
+    UNDOCUMENTED,
+    _READ,
+    """
+    lightllm.models.llama.triton_kernel.flash_decoding_stage1.flash_decode_stage1(q, k, v,
+        Req_to_tokens, B_req_idx, B_Seqlen, max_len_in_batch, mid_out, mid_out_logsumexp,
+        block_seq)
     """,
 )

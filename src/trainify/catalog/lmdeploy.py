@@ -1,7 +1,7 @@
 """lmdeploy's Triton kernels."""
 
 from . import FusedOp, opaque
-from .reasons import CACHE, CODED, CODES, MAJOR, MASKED, OPEN, TOKENS, UNDOCUMENTED
+from .reasons import CACHE, CODED, CODES, MAJOR, MASKED, OPTIONS, TOKENS, UNDOCUMENTED, WRITES
 
 _READ = "lmdeploy 1263d5cd889b"
 
@@ -149,23 +149,6 @@ OPS: tuple[FusedOp, ...] = (
 
 # Without an equivalent.
 OPS += opaque(
-    "attention",
-    OPEN,
-    _READ,
-    """
-    lmdeploy.pytorch.kernels.cuda.flashattention.flash_attn_varlen_func(q, k, v,
-        cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None,
-        softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, q_start_loc=None,
-        q_seqlens=None, kv_start_loc=None, kv_seqlens=None, alibi_slopes=None, sinks=None,
-        block_sparse_size=1, kv_layout='hsd')
-    lmdeploy.pytorch.kernels.cuda.pagedattention.flash_attn_with_kvcache(q, k_cache, v_cache,
-        cache_seqlens, page_table, cu_seqlens_q=None, max_seqlen_q=None, softmax_scale=None,
-        causal=False, window_size=None, softcap=None, scheduler_metadata=None,
-        alibi_slopes=None, k_scales_zeros=None, v_scales_zeros=None,
-        quant_policy=QuantPolicy.NONE, sinks=None, kv_layout='bshd')
-    """,
-)
-OPS += opaque(
     "cache",
     CACHE,
     _READ,
@@ -267,5 +250,29 @@ OPS += opaque(
         w1_scale, w2, w2_scale, topk_weights, topk_ids, topk, out_dtype=torch.float16,
         quant_dtype=torch.int8, expert_offset=0, num_experts=None,
         renormalize=False) -> torch.Tensor
+    """,
+)
+OPS += opaque(
+    "attention",
+    OPTIONS,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.flashattention.flash_attn_varlen_func(q, k, v,
+        cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None,
+        softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, q_start_loc=None,
+        q_seqlens=None, kv_start_loc=None, kv_seqlens=None, alibi_slopes=None, sinks=None,
+        block_sparse_size=1, kv_layout='hsd')
+    """,
+)
+OPS += opaque(
+    "attention",
+    WRITES,
+    _READ,
+    """
+    lmdeploy.pytorch.kernels.cuda.pagedattention.flash_attn_with_kvcache(q, k_cache, v_cache,
+        cache_seqlens, page_table, cu_seqlens_q=None, max_seqlen_q=None, softmax_scale=None,
+        causal=False, window_size=None, softcap=None, scheduler_metadata=None,
+        alibi_slopes=None, k_scales_zeros=None, v_scales_zeros=None,
+        quant_policy=QuantPolicy.NONE, sinks=None, kv_layout='bshd')
     """,
 )

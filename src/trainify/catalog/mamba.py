@@ -1,7 +1,7 @@
 """The single steps of mamba_ssm and causal_conv1d; their scans over sequences have a backward."""
 
 from . import FusedOp, opaque
-from .reasons import OPEN
+from .reasons import STATES
 
 _READ = "mamba e9594ce1c732, causal-conv1d 0d2252d161f2"
 
@@ -30,7 +30,7 @@ OPS: tuple[FusedOp, ...] = (
 # Without an equivalent.
 OPS += opaque(
     "state_space",
-    OPEN,
+    STATES,
     _READ,
     """
     mamba_ssm.ops.triton.ssd_chunk_state.chunk_state_varlen(B, x, dt, dA_cumsum, cu_seqlens,

@@ -50,3 +50,4 @@ BUILDER = Reason("it is reached through a builder, whose kernels share a workspa
 DIFFERS = Reason("what it computes differs between releases", cuts=True)
 FUNCTIONAL = Reason("functionalization writes it, not a person", cuts=True)
 UNDOCUMENTED = Reason("its layout or its rounding is not documented", cuts=True)
+STATES = Reason("its states lie in slots that a scheduler hands out", cuts=True)

@@ -14,9 +14,10 @@ from .reasons import (
     FP4,
     GGML,
     HANDLE,
-    OPEN,
+    OPTIONS,
     ORDER,
     QUANTIZES,
+    STATES,
     TILED,
     TOKENS,
     UNPACK,
@@ -506,51 +507,116 @@ OPS: tuple[FusedOp, ...] = (
         "downscale_freq_shift, scale, max_period, output.dtype)",
         source="sgl_kernel/elementwise.py, sglang-kernel 0.4.10",
     ),
+    FusedOp(
+        names=("sgl_kernel.merge_state",),
+        schema="merge_state(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b, Tensor? "
+        "v_merged=None, Tensor? s_merged=None) -> (Tensor, Tensor)",
+        equivalent="merge_state(v_a, s_a, v_b, s_b)",
+        source="sgl-kernel/csrc/attention/cascade.cu, sgl-kernel 0.3.21",
+        unsupported=("v_merged", "s_merged"),
+    ),
+    FusedOp(
+        names=("torch.ops.sgl_kernel.merge_state",),
+        schema="merge_state(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b, Tensor(a!) v_merged, "
+        "Tensor(b!) s_merged) -> ()",
+        equivalent="v_merged, s_merged = merge_state(v_a, s_a, v_b, s_b)",
+        source="sgl-kernel/csrc/attention/cascade.cu, sgl-kernel 0.3.21",
+    ),
+    FusedOp(
+        names=("torch.ops.sgl_kernel.cutlass_mla_decode",),
+        schema="cutlass_mla_decode(Tensor(a!) out, Tensor q_nope, Tensor q_pe, Tensor "
+        "kv_c_and_k_pe_cache, Tensor seq_lens, Tensor page_table, Tensor workspace, float "
+        "sm_scale, int num_kv_splits) -> ()",
+        equivalent="out = mla_decode(q_nope, q_pe, kv_c_and_k_pe_cache, seq_lens, page_table, "
+        "sm_scale)",
+        source="sgl_kernel/attention.py, sgl-kernel 0.3.21",
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.attention.flash_attention_v3.flash_attn_varlen_func",),
+        schema="flash_attn_varlen_func(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor "
+        "cu_seqlens_k, int? max_seqlen_q=None, int? max_seqlen_k=None, Tensor? seqused_q=None, "
+        "Tensor? seqused_k=None, Tensor? page_table=None, float? softmax_scale=None, bool "
+        "causal=False, Tensor? qv=None, Tensor? q_descale=None, Tensor? k_descale=None, Tensor? "
+        "v_descale=None, int[2] window_size=(-1, -1), int attention_chunk=0, float softcap=0.0, "
+        "int num_splits=1, bool? pack_gqa=None, bool only_qv=False, int sm_margin=0, bool "
+        "return_softmax_lse=False, Tensor? sinks=None, Any score_mod=None, Any aux_tensors=None, "
+        "int ver=3, Tensor(a!)? out=None) -> Tensor(a!)",
+        equivalent="varlen_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal, "
+        "window_size, softcap)",
+        source="sglang/kernels/ops/attention/flash_attention_v3.py, sglang 0.5.23",
+        unsupported=(
+            "seqused_q",
+            "seqused_k",
+            "page_table",
+            "qv",
+            "q_descale",
+            "k_descale",
+            "v_descale",
+            "attention_chunk",
+            "only_qv",
+            "return_softmax_lse",
+            "sinks",
+            "score_mod",
+        ),
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.attention.flash_attention_v3.flash_attn_with_kvcache",),
+        schema="flash_attn_with_kvcache(Tensor q, Tensor k_cache, Tensor v_cache, Tensor? k=None, "
+        "Tensor? v=None, Tensor? qv=None, Tensor? rotary_cos=None, Tensor? rotary_sin=None, "
+        "Tensor? cache_seqlens=None, Tensor? cache_batch_idx=None, Tensor? cache_leftpad=None, "
+        "Tensor? page_table=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k_new=None, int? "
+        "max_seqlen_q=None, Tensor? rotary_seqlens=None, Tensor? q_descale=None, Tensor? "
+        "k_descale=None, Tensor? v_descale=None, float? softmax_scale=None, bool causal=False, "
+        "int[2] window_size=(-1, -1), int? attention_chunk=None, float softcap=0.0, bool "
+        "rotary_interleaved=True, Tensor? scheduler_metadata=None, int num_splits=0, bool? "
+        "pack_gqa=None, bool only_qv=False, int sm_margin=0, bool return_softmax_lse=False, "
+        "Tensor? sinks=None, Any score_mod=None, Any aux_tensors=None, int ver=3, Tensor(a!)? "
+        "out=None) -> Tensor(a!)",
+        equivalent="cached_attention(q, k_cache, v_cache, cache_seqlens, page_table, "
+        "softmax_scale, causal, window_size, softcap)",
+        source="sglang/kernels/ops/attention/flash_attention_v3.py, sglang 0.5.23",
+        unsupported=(
+            "k",
+            "v",
+            "qv",
+            "rotary_cos",
+            "rotary_sin",
+            "cache_batch_idx",
+            "cache_leftpad",
+            "cu_seqlens_q",
+            "q_descale",
+            "k_descale",
+            "v_descale",
+            "attention_chunk",
+            "only_qv",
+            "return_softmax_lse",
+            "sinks",
+            "score_mod",
+        ),
+    ),
+    FusedOp(
+        names=("sgl_kernel.causal_conv1d_update",),
+        schema="causal_conv1d_update(Tensor(a!) x, Tensor(b!) conv_state, Tensor weight, Tensor? "
+        "bias_, bool silu_activation, Tensor? cache_seqlens, Tensor? conv_state_indices, int "
+        "pad_slot_id) -> ()",
+        equivalent="x, conv_state = causal_conv1d_slots(x, conv_state, weight, bias_, 'silu' if "
+        "silu_activation else None, conv_state_indices, pad_slot_id)",
+        source="sgl-kernel/csrc/mamba/causal_conv1d.cu",
+        unsupported=("cache_seqlens",),
+    ),
+    FusedOp(
+        names=("torch.ops.sgl_kernel.causal_conv1d_update",),
+        schema="causal_conv1d_update(Tensor(a!) x, Tensor(b!) conv_state, Tensor weight, Tensor? "
+        "bias_, bool silu_activation, Tensor? cache_seqlens_, Tensor? conv_state_indices, int "
+        "pad_slot_id) -> ()",
+        equivalent="x, conv_state = causal_conv1d_slots(x, conv_state, weight, bias_, 'silu' if "
+        "silu_activation else None, conv_state_indices, pad_slot_id)",
+        source="sgl-kernel/csrc/mamba/causal_conv1d.cu",
+        unsupported=("cache_seqlens_",),
+    ),
 )
 
 # Without an equivalent.
-OPS += opaque(
-    "attention",
-    OPEN,
-    _READ,
-    """
-    sglang.kernels.ops.attention.flash_attention_v3.flash_attn_with_kvcache(q, k_cache, v_cache,
-        k=None, v=None, qv=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
-        cache_batch_idx=None, cache_leftpad=None, page_table=None, cu_seqlens_q=None,
-        cu_seqlens_k_new=None, max_seqlen_q=None, rotary_seqlens=None, q_descale=None,
-        k_descale=None, v_descale=None, softmax_scale=None, causal=False, window_size=(-1, -1),
-        attention_chunk=None, softcap=0.0, rotary_interleaved=True, scheduler_metadata=None,
-        num_splits=0, pack_gqa=None, only_qv=False, sm_margin=0, return_softmax_lse=False,
-        sinks=None, score_mod=None, aux_tensors=None, ver=3, out=None)
-    sglang.kernels.ops.attention.flash_attention_v3.flash_attn_varlen_func(q, k, v,
-        cu_seqlens_q, cu_seqlens_k, max_seqlen_q=None, max_seqlen_k=None, seqused_q=None,
-        seqused_k=None, page_table=None, softmax_scale=None, causal=False, qv=None,
-        q_descale=None, k_descale=None, v_descale=None, window_size=(-1, -1), attention_chunk=0,
-        softcap=0.0, num_splits=1, pack_gqa=None, only_qv=False, sm_margin=0,
-        return_softmax_lse=False, sinks=None, score_mod=None, aux_tensors=None, ver=3, out=None)
-    sgl_kernel.flash_mla.flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens,
-        head_dim_v, tile_scheduler_metadata, num_splits=None, softmax_scale=None, causal=False,
-        descale_q=None, descale_k=None, is_fp8_kvcache=False, indices=None, attn_sink=None,
-        extra_k_cache=None, extra_indices_in_kvcache=None, topk_length=None,
-        extra_topk_length=None, kv_format=None) -> Tuple[torch.Tensor, torch.Tensor]
-    sgl_kernel.flash_mla.flash_mla_sparse_fwd(q, kv, indices, sm_scale, d_v=512, attn_sink=None,
-        topk_length=None) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-    sgl_kernel.merge_state(v_a, s_a, v_b, s_b, v_merged=None,
-        s_merged=None) -> Tuple[torch.Tensor, torch.Tensor]
-    torch.ops.sgl_kernel.merge_state(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b,
-        Tensor! v_merged, Tensor! s_merged) -> ()
-    torch.ops.sgl_kernel.cutlass_mla_decode(Tensor! out, Tensor q_nope, Tensor q_pe,
-        Tensor kv_c_and_k_pe_cache, Tensor seq_lens, Tensor page_table, Tensor! workspace,
-        float sm_scale, int num_kv_splits) -> ()
-    sgl_kernel.sparse_attn_func(q, k, v, block_count, block_offset, column_count, column_index,
-        dropout_p=0.0, softmax_scale=None, causal=False, softcap=0.0, alibi_slopes=None,
-        deterministic=False, return_attn_probs=False, *, return_softmax_lse=False, out=None)
-    sgl_kernel.sparse_attn_varlen_func(q, k, v, block_count, block_offset, column_count,
-        column_index, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
-        softmax_scale=None, causal=False, softcap=0.0, alibi_slopes=None, deterministic=False,
-        return_attn_probs=False, *, return_softmax_lse=False, out=None)
-    """,
-)
 OPS += opaque(
     "cache",
     CACHE,
@@ -713,23 +779,6 @@ OPS += opaque(
     """,
 )
 OPS += opaque(
-    "state_space",
-    OPEN,
-    _READ,
-    """
-    sgl_kernel.causal_conv1d_fwd(x, weight, bias_, conv_states, query_start_loc, cache_indices,
-        has_initial_state, silu_activation, pad_slot_id)
-    torch.ops.sgl_kernel.causal_conv1d_fwd(Tensor! x, Tensor! weight, Tensor? bias_,
-        Tensor!? conv_states, Tensor? query_start_loc, Tensor? cache_indices,
-        Tensor? has_initial_state, bool silu_activation, int pad_slot_id) -> ()
-    sgl_kernel.causal_conv1d_update(x, conv_state, weight, bias_, silu_activation,
-        cache_seqlens, conv_state_indices, pad_slot_id)
-    torch.ops.sgl_kernel.causal_conv1d_update(Tensor! x, Tensor! conv_state, Tensor! weight,
-        Tensor? bias_, bool silu_activation, Tensor? cache_seqlens_, Tensor? conv_state_indices,
-        int pad_slot_id) -> ()
-    """,
-)
-OPS += opaque(
     "moe",
     DIFFERS,
     _READ,
@@ -795,5 +844,38 @@ OPS += opaque(
     torch.ops.sgl_kernel.dsv4_fused_q_indexer_rope_hadamard_quant(Tensor q_input, Tensor! q_fp8,
         Tensor weight, Tensor! weights_out, float weight_scale, Tensor freqs_cis,
         Tensor positions) -> ()
+    """,
+)
+OPS += opaque(
+    "attention",
+    OPTIONS,
+    _READ,
+    """
+    sgl_kernel.flash_mla.flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens,
+        head_dim_v, tile_scheduler_metadata, num_splits=None, softmax_scale=None, causal=False,
+        descale_q=None, descale_k=None, is_fp8_kvcache=False, indices=None, attn_sink=None,
+        extra_k_cache=None, extra_indices_in_kvcache=None, topk_length=None,
+        extra_topk_length=None, kv_format=None) -> Tuple[torch.Tensor, torch.Tensor]
+    sgl_kernel.flash_mla.flash_mla_sparse_fwd(q, kv, indices, sm_scale, d_v=512, attn_sink=None,
+        topk_length=None) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    sgl_kernel.sparse_attn_func(q, k, v, block_count, block_offset, column_count, column_index,
+        dropout_p=0.0, softmax_scale=None, causal=False, softcap=0.0, alibi_slopes=None,
+        deterministic=False, return_attn_probs=False, *, return_softmax_lse=False, out=None)
+    sgl_kernel.sparse_attn_varlen_func(q, k, v, block_count, block_offset, column_count,
+        column_index, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
+        softmax_scale=None, causal=False, softcap=0.0, alibi_slopes=None, deterministic=False,
+        return_attn_probs=False, *, return_softmax_lse=False, out=None)
+    """,
+)
+OPS += opaque(
+    "state_space",
+    STATES,
+    _READ,
+    """
+    sgl_kernel.causal_conv1d_fwd(x, weight, bias_, conv_states, query_start_loc, cache_indices,
+        has_initial_state, silu_activation, pad_slot_id)
+    torch.ops.sgl_kernel.causal_conv1d_fwd(Tensor! x, Tensor! weight, Tensor? bias_,
+        Tensor!? conv_states, Tensor? query_start_loc, Tensor? cache_indices,
+        Tensor? has_initial_state, bool silu_activation, int pad_slot_id) -> ()
     """,
 )

@@ -1,7 +1,7 @@
 """SGLang's own kernels: ``sglang/kernels`` of sglang 0.5.23; see also :mod:`.sgl_kernel`."""
 
 from . import FusedOp, opaque
-from .reasons import LAYER, OPEN, RAISES, WRITES
+from .reasons import LAYER, RAISES, WRITES
 
 _READ = "sglang 0.5.23"
 _ACTIVATION = "sglang/kernels/ops/activation/activation.py"
@@ -179,6 +179,59 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="dual_residual_rms_norm(x, residual, weight1, weight2, eps)",
         source="sglang/kernels/ops/layernorm/fused_rmsnorm.py",
     ),
+    FusedOp(
+        names=("sglang.kernels.ops.attention.decode_attention.decode_attention_fwd",),
+        schema="decode_attention_fwd(Tensor q, Tensor k_buffer, Tensor v_buffer, Tensor(a!) o, "
+        "Tensor kv_indptr, Tensor kv_indices, Tensor attn_logits, Tensor attn_lse, Tensor "
+        "num_kv_splits, int max_kv_splits, float sm_scale, float? k_scale, float? v_scale, float "
+        "logit_cap=0.0, Tensor? sinks=None, int xai_temperature_len=-1, bool has_mla=False, bool "
+        "use_pdl=False, int page_size=1, Any score_mod=None, Any aux_tensors=None, Any "
+        "enable_lean=None, Any lean_Mp=None, Any lean_Lp=None, Any lean_Op=None, Any "
+        "lean_locks=None, Any uneven_batch=None) -> ()",
+        equivalent="o = indexed_decode(q, k_buffer, v_buffer, kv_indptr, kv_indices, sm_scale, "
+        "logit_cap)",
+        source="sglang/kernels/ops/attention/decode_attention.py",
+        unsupported=(
+            "k_scale",
+            "v_scale",
+            "sinks",
+            "xai_temperature_len",
+            "page_size",
+            "score_mod",
+            "aux_tensors",
+        ),
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.attention.extend_attention.extend_attention_fwd",),
+        schema="extend_attention_fwd(Tensor q_extend, Tensor k_extend, Tensor v_extend, "
+        "Tensor(a!) o_extend, Tensor k_buffer, Tensor v_buffer, Tensor qo_indptr, Tensor "
+        "kv_indptr, Tensor kv_indices, Tensor? custom_mask, bool is_causal, Tensor? mask_indptr, "
+        "int max_len_extend, float? k_scale, float? v_scale, float? sm_scale=None, float "
+        "logit_cap=0.0, bool skip_prefix_custom_mask=True, int sliding_window_size=-1, Tensor? "
+        "sinks=None, Tensor? window_kv_offsets=None, int xai_temperature_len=-1, Tensor? "
+        "lse_extend=None, bool skip_prefix=False, bool skip_extend=False, int page_size=1, Any "
+        "score_mod=None, Any aux_tensors=None, Any extend_seq_lens_cpu=None, bool "
+        "identity_kv_indices=False) -> ()",
+        equivalent="o_extend = extended_attention(q_extend, k_extend, v_extend, k_buffer, "
+        "v_buffer, qo_indptr, kv_indptr, kv_indices, is_causal, sm_scale, logit_cap)",
+        source="sglang/kernels/ops/attention/extend_attention.py",
+        unsupported=(
+            "custom_mask",
+            "k_scale",
+            "v_scale",
+            "sliding_window_size",
+            "sinks",
+            "window_kv_offsets",
+            "xai_temperature_len",
+            "lse_extend",
+            "skip_prefix",
+            "skip_extend",
+            "page_size",
+            "score_mod",
+            "aux_tensors",
+            "identity_kv_indices",
+        ),
+    ),
 )
 
 # Without an equivalent.
@@ -189,25 +242,6 @@ OPS += opaque(
     """
     sglang.srt.layers.radix_attention.RadixAttention(q, k, v, forward_batch, save_kv_cache=True,
         key_value_num_tokens=None, **kwargs)
-    """,
-)
-OPS += opaque(
-    "attention",
-    OPEN,
-    _READ,
-    """
-    sglang.kernels.ops.attention.decode_attention.decode_attention_fwd(q, k_buffer, v_buffer, o,
-        kv_indptr, kv_indices, attn_logits, attn_lse, num_kv_splits, max_kv_splits, sm_scale,
-        k_scale, v_scale, logit_cap=0.0, sinks=None, xai_temperature_len=-1, has_mla=False,
-        use_pdl=False, page_size=1, score_mod=None, aux_tensors=None, enable_lean=None,
-        lean_Mp=None, lean_Lp=None, lean_Op=None, lean_locks=None, uneven_batch=None)
-    sglang.kernels.ops.attention.extend_attention.extend_attention_fwd(q_extend, k_extend,
-        v_extend, o_extend, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, custom_mask,
-        is_causal, mask_indptr, max_len_extend, k_scale, v_scale, sm_scale=None, logit_cap=0.0,
-        skip_prefix_custom_mask=True, sliding_window_size=-1, sinks=None,
-        window_kv_offsets=None, xai_temperature_len=-1, lse_extend=None, skip_prefix=False,
-        skip_extend=False, page_size=1, score_mod=None, aux_tensors=None,
-        extend_seq_lens_cpu=None, identity_kv_indices=False)
     """,
 )
 OPS += opaque(

@@ -117,6 +117,16 @@ OPS: tuple[FusedOp, ...] = (
         source="tensorrt_llm/_torch/custom_ops",
         unsupported=("output_buffer_kind", "group"),
     ),
+    FusedOp(
+        names=("torch.ops.trtllm.causal_conv1d_update",),
+        schema="causal_conv1d_update(Tensor(a!) x, Tensor(b!) conv_state, Tensor weight, Tensor? "
+        "bias_, bool silu_activation, Tensor? cache_seqlens_, Tensor? conv_state_indices_, int "
+        "pad_slot_id) -> ()",
+        equivalent="x, conv_state = causal_conv1d_slots(x, conv_state, weight, bias_, 'silu' if "
+        "silu_activation else None, conv_state_indices_, pad_slot_id)",
+        source="cpp/tensorrt_llm/kernels/causalConv1d",
+        unsupported=("cache_seqlens_",),
+    ),
 )
 
 # Without an equivalent.
@@ -242,7 +252,5 @@ OPS += opaque(
     """
     torch.ops.trtllm.causal_conv1d_fwd(x, weight, bias_, conv_states, query_start_loc,
         cache_indices, has_initial_state, silu_activation, pad_slot_id, out=None) -> ()
-    torch.ops.trtllm.causal_conv1d_update(x, conv_state, weight, bias_, silu_activation,
-        cache_seqlens_, conv_state_indices_, pad_slot_id) -> ()
     """,
 )

@@ -1,7 +1,7 @@
 """Text Generation Inference: its attention, layers and kernel packages."""
 
 from . import FusedOp, opaque
-from .reasons import CACHE, HANDLE, LAYER, OPEN, RAISES, TILED
+from .reasons import CACHE, CONTEXT, HANDLE, LAYER, RAISES, TILED
 
 _READ = "text-generation-inference db931fcf42da"
 
@@ -29,18 +29,6 @@ OPS: tuple[FusedOp, ...] = (
 )
 
 # Without an equivalent.
-OPS += opaque(
-    "attention",
-    OPEN,
-    _READ,
-    """
-    text_generation_server.layers.attention.attention(*, query, key, value, kv_cache, kv_scales,
-        seqlen, block_tables, softmax_scale, window_size_left=-1, causal=True, softcap=None)
-    text_generation_server.layers.attention.paged_attention(query, kv_cache, kv_head_mapping,
-        softmax_scale, block_tables, seqlen, max_s, *, kv_scales, softcap=None,
-        window_size_left=-1)
-    """,
-)
 OPS += opaque(
     "attention",
     RAISES,
@@ -96,5 +84,17 @@ OPS += opaque(
     _READ,
     """
     quantization_eetq.w8_a16_gemm(input, weight, scale) -> Tensor
+    """,
+)
+OPS += opaque(
+    "attention",
+    CONTEXT,
+    _READ,
+    """
+    text_generation_server.layers.attention.attention(*, query, key, value, kv_cache, kv_scales,
+        seqlen, block_tables, softmax_scale, window_size_left=-1, causal=True, softcap=None)
+    text_generation_server.layers.attention.paged_attention(query, kv_cache, kv_head_mapping,
+        softmax_scale, block_tables, seqlen, max_s, *, kv_scales, softcap=None,
+        window_size_left=-1)
     """,
 )

@@ -1,7 +1,7 @@
 """torchao's quantized products."""
 
 from . import FusedOp, opaque
-from .reasons import CODES, LAYER, OPEN, SPARSE, TILED, UNPACK
+from .reasons import CODED, CODES, LAYER, SPARSE, TILED, UNPACK
 
 _READ = "torchao 36027d82d1ad"
 
@@ -19,17 +19,6 @@ OPS: tuple[FusedOp, ...] = (
 )
 
 # Without an equivalent.
-OPS += opaque(
-    "attention",
-    OPEN,
-    _READ,
-    """
-    torchao.ops.qscaled_dot_product, torch.ops.torchao.qscaled_dot_product(query, key, value,
-        attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, q_scale=1.0, q_zp=0,
-        k_scale=1.0, k_zp=0, v_scale=1.0, v_zp=0, a_scale=1.0, a_zp=0, o_scale=1.0,
-        o_zp=0) -> Tensor
-    """,
-)
 OPS += opaque(
     "matmul",
     LAYER,
@@ -84,5 +73,16 @@ OPS += opaque(
         input_qzeros, weight, weight_scales, weight_qzeros, compensation, bias, out_dtype)
     torchao.ops.float8_linear_cpu, torch.ops.torchao.float8_linear_cpu(input, input_scales,
         weight, weight_scales, bias, out_dtype)
+    """,
+)
+OPS += opaque(
+    "attention",
+    CODED,
+    _READ,
+    """
+    torchao.ops.qscaled_dot_product, torch.ops.torchao.qscaled_dot_product(query, key, value,
+        attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, q_scale=1.0, q_zp=0,
+        k_scale=1.0, k_zp=0, v_scale=1.0, v_zp=0, a_scale=1.0, a_zp=0, o_scale=1.0,
+        o_zp=0) -> Tensor
     """,
 )

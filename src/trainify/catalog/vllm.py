@@ -20,10 +20,11 @@ from .reasons import (
     FP4,
     GGML,
     LAYER,
-    OPEN,
+    OPTIONS,
     ORDER,
     RAISES,
     SPARSE,
+    STATES,
     TILED,
     TOKENS,
     UNDOCUMENTED,
@@ -769,6 +770,45 @@ OPS: tuple[FusedOp, ...] = (
         source="vllm/_custom_ops.py, vllm 0.33.0",
         family="matmul",
     ),
+    FusedOp(
+        names=("vllm.v1.attention.ops.triton_decode_attention.decode_attention_fwd",),
+        schema="decode_attention_fwd(Tensor q, Tensor k_buffer, Tensor v_buffer, Tensor(a!) o, "
+        "Tensor(b!) lse, Tensor req_to_token, Tensor b_seq_len, Tensor attn_logits, int "
+        "num_kv_splits, float sm_scale, int page_size=1, float logit_cap=0.0, Tensor? "
+        "k_scale=None, Tensor? v_scale=None, bool is_mla=False) -> ()",
+        equivalent="o, lse = pooled_attention_lse(q, k_buffer, v_buffer, req_to_token, b_seq_len, "
+        "sm_scale, page_size, logit_cap)",
+        source="vllm/v1/attention/ops/triton_decode_attention.py, vllm 0.33.0",
+        unsupported=("k_scale", "v_scale"),
+    ),
+    FusedOp(
+        names=("torch.ops._C.causal_conv1d_update",),
+        schema="causal_conv1d_update(Tensor(a!) x, Tensor(b!) conv_state, Tensor weight, Tensor? "
+        "bias_, bool silu_activation, Tensor? cache_seqlens_, Tensor? conv_state_indices, int "
+        "pad_slot_id) -> ()",
+        equivalent="x, conv_state = causal_conv1d_slots(x, conv_state, weight, bias_, 'silu' if "
+        "silu_activation else None, conv_state_indices, pad_slot_id)",
+        source="csrc/mamba/causal_conv1d.cu, vllm 0.8",
+        unsupported=("cache_seqlens_",),
+    ),
+    FusedOp(
+        names=("vllm.model_executor.layers.mamba.ops.mamba_ssm.selective_state_update",),
+        schema="selective_state_update(Tensor(a!) state, Tensor x, Tensor dt, Tensor A, Tensor B, "
+        "Tensor C, Tensor? D, Tensor? dt_bias, Tensor? z=None, bool dt_softplus=False, Tensor? "
+        "state_batch_indices=None, Tensor? dst_state_batch_indices=None, int null_block_id=0, "
+        "Tensor(b!)? out=None, Tensor? num_accepted_tokens=None, Tensor? cu_seqlens=None, bool "
+        "is_blackwell=False, bool enable_stochastic_rounding=False, int cache_philox_rounds=0) "
+        "-> ()",
+        equivalent="state, out = selective_state_step(state, x, dt, A, B, C, D, z, dt_bias, "
+        "dt_softplus, state_batch_indices, null_block_id)",
+        source="vllm/model_executor/layers/mamba/ops/mamba_ssm.py, vllm 0.33.0",
+        unsupported=(
+            "dst_state_batch_indices",
+            "num_accepted_tokens",
+            "cu_seqlens",
+            "enable_stochastic_rounding",
+        ),
+    ),
 )
 
 # Without an equivalent.
@@ -812,44 +852,6 @@ OPS += opaque(
         vllm.attention.layer.Attention,
         vllm.model_executor.layers.attention.PagedAttention(query, key, value,
         output_shape=None, output_dtype=None) -> torch.Tensor
-    """,
-)
-OPS += opaque(
-    "attention",
-    OPEN,
-    _READ,
-    """
-    torch.ops._C.sm100_cutlass_mla_decode(Tensor! out, Tensor! lse, Tensor q_nope, Tensor q_pe,
-        Tensor kv_c_and_k_pe_cache, Tensor seq_lens, Tensor page_table, Tensor workspace,
-        float scale, int num_kv_splits) -> ()
-    vllm.v1.attention.ops.prefix_prefill.context_attention_fwd(q, k, v, o, kv_cache_dtype,
-        k_cache, v_cache, b_loc, b_start_loc, b_seq_len, max_seq_len, max_input_len, k_scale,
-        v_scale, alibi_slopes=None, sliding_window=None, sm_scale=None, skip_decode=False,
-        fp8_out_scale=None, sinks=None, is_block_table_ptr=False, interleaved_v_pack_factor=0,
-        causal=True)
-    vllm.v1.attention.ops.chunked_prefill_paged_decode.chunked_prefill_paged_decode(query, key,
-        value, output, kv_cache_dtype, key_cache, value_cache, block_table, query_start_loc,
-        seq_lens, max_seq_len, max_query_len, k_scale, v_scale, alibi_slopes=None,
-        sliding_window=None, sm_scale=None, output_scale=None, sinks=None,
-        is_block_table_ptr=False, use_interleaved_v_cache=False, causal=True)
-    vllm.v1.attention.ops.triton_decode_attention.decode_attention_fwd(q, k_buffer, v_buffer, o,
-        lse, req_to_token, b_seq_len, attn_logits, num_kv_splits, sm_scale, page_size=1,
-        logit_cap=0.0, k_scale=None, v_scale=None, is_mla=False)
-    torch.ops._vllm_fa3_C.fwd(q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k,
-        cu_seqlens_k=None, seqused_k=None, q_v=None, dropout_p=0.0, softmax_scale=None,
-        causal=False, window_size=None, softcap=0.0, alibi_slopes=None, deterministic=False,
-        return_attn_probs=False, block_table=None, return_softmax_lse=False, out=None,
-        scheduler_metadata=None, q_descale=None, k_descale=None, v_descale=None, num_splits=0,
-        output_scale=None, fa_version=DEFAULT_FA_VERSION, s_aux=None, cp_world_size=1,
-        cp_rank=0, cp_tot_seqused_k=None, mask_mod=None, block_sparse_tensors=None,
-        aux_tensors=None, aux_tensor_leading_dims=None, dynamic_causal=None,
-        gather_kv_indices=None, gather_kv_valid_length=None)
-    torch.ops._vllm_fa2_C.fwd_kvcache(Tensor! q, Tensor kcache, Tensor vcache, Tensor? k,
-        Tensor? v, Tensor? seqlens_k, Tensor? rotary_cos, Tensor? rotary_sin,
-        Tensor? cache_batch_idx, Tensor? leftpad_k, Tensor? block_table, Tensor? alibi_slopes,
-        Tensor!? out, float softmax_scale, bool is_causal, int window_size_left,
-        int window_size_right, float softcap, bool is_rotary_interleaved,
-        int num_splits) -> Tensor[]
     """,
 )
 OPS += opaque(
@@ -1065,50 +1067,6 @@ OPS += opaque(
 )
 OPS += opaque(
     "state_space",
-    OPEN,
-    _READ,
-    """
-    torch.ops._C.selective_scan_fwd, vllm._custom_ops.selective_scan_fwd(Tensor! u,
-        Tensor! delta, Tensor! A, Tensor! B, Tensor! C, Tensor? D_, Tensor!? z_,
-        Tensor? delta_bias_, bool delta_softplus, Tensor? query_start_loc,
-        Tensor? cache_indices, Tensor? has_initial_state, Tensor! ssm_states, int null_block_id,
-        int block_size, Tensor? block_idx_first_scheduled_token,
-        Tensor? block_idx_last_scheduled_token, Tensor? initial_state_idx,
-        Tensor? cu_chunk_seqlen, Tensor? last_chunk_indices) -> ()
-    vllm.model_executor.layers.mamba.ops.causal_conv1d.causal_conv1d_fn(x, weight, bias,
-        conv_states, query_start_loc, cache_indices=None, has_initial_state=None,
-        activation='silu', pad_slot_id=PAD_SLOT_ID, null_block_id=NULL_BLOCK_ID, metadata=None,
-        validate_data=False)
-    vllm.model_executor.layers.mamba.ops.causal_conv1d.causal_conv1d_update(x, conv_state,
-        weight, bias=None, activation=None, conv_state_indices=None, num_accepted_tokens=None,
-        query_start_loc=None, max_query_len=-1, null_block_id=NULL_BLOCK_ID,
-        validate_data=False, out=None)
-    vllm.model_executor.layers.mamba.ops.mamba_ssm.selective_state_update(state, x, dt, A, B, C,
-        D, dt_bias, z=None, dt_softplus=False, state_batch_indices=None,
-        dst_state_batch_indices=None, null_block_id=NULL_BLOCK_ID, out=None,
-        num_accepted_tokens=None, cu_seqlens=None, is_blackwell=False,
-        enable_stochastic_rounding=False, cache_philox_rounds=0)
-    vllm.model_executor.layers.mamba.ops.mamba_ssm.selective_scan_fn(u, ssm_states, delta, A, B,
-        C, D=None, z=None, delta_bias=None, delta_softplus=False, query_start_loc=None,
-        cache_indices=None, has_initial_state=None, null_block_id=NULL_BLOCK_ID,
-        block_size=1024, block_idx_first_scheduled_token=None,
-        block_idx_last_scheduled_token=None, initial_state_idx=None, cu_chunk_seqlen=None,
-        last_chunk_indices=None) -> torch.Tensor
-    vllm.model_executor.layers.mamba.ops.ssd_combined.mamba_chunk_scan_combined_varlen(x, dt, A,
-        B, C, chunk_size, cu_seqlens, cu_chunk_seqlens, last_chunk_indices, seq_idx, out,
-        D=None, z=None, dt_bias=None, initial_states=None, dt_softplus=False, dt_limit=(0.0,
-        float('inf')), return_intermediate_states=False, state_dtype=None,
-        final_states_out=None, final_state_indices=None)
-    torch.ops._C.causal_conv1d_fwd(Tensor! x, Tensor! weight, Tensor? bias_,
-        Tensor!? conv_states, Tensor? query_start_loc, Tensor? cache_indices,
-        Tensor? has_initial_state, bool silu_activation, int pad_slot_id) -> ()
-    torch.ops._C.causal_conv1d_update(Tensor! x, Tensor! conv_state, Tensor! weight,
-        Tensor? bias_, bool silu_activation, Tensor? cache_seqlens_, Tensor? conv_state_indices,
-        int pad_slot_id) -> ()
-    """,
-)
-OPS += opaque(
-    "state_space",
     RAISES,
     _READ,
     """
@@ -1213,5 +1171,90 @@ OPS += opaque(
     torch.ops._C_cache_ops.concat_and_cache_mla_rope_fused(Tensor positions, Tensor! q_pe,
         Tensor! k_pe, Tensor kv_c, Tensor cos_sin_cache, bool is_neox, Tensor slot_mapping,
         Tensor! kv_cache, str kv_cache_dtype, Tensor kv_cache_scale) -> ()
+    """,
+)
+OPS += opaque(
+    "attention",
+    UNDOCUMENTED,
+    _READ,
+    """
+    torch.ops._C.sm100_cutlass_mla_decode(Tensor! out, Tensor! lse, Tensor q_nope, Tensor q_pe,
+        Tensor kv_c_and_k_pe_cache, Tensor seq_lens, Tensor page_table, Tensor workspace,
+        float scale, int num_kv_splits) -> ()
+    """,
+)
+OPS += opaque(
+    "attention",
+    WRITES,
+    _READ,
+    """
+    vllm.v1.attention.ops.prefix_prefill.context_attention_fwd(q, k, v, o, kv_cache_dtype,
+        k_cache, v_cache, b_loc, b_start_loc, b_seq_len, max_seq_len, max_input_len, k_scale,
+        v_scale, alibi_slopes=None, sliding_window=None, sm_scale=None, skip_decode=False,
+        fp8_out_scale=None, sinks=None, is_block_table_ptr=False, interleaved_v_pack_factor=0,
+        causal=True)
+    vllm.v1.attention.ops.chunked_prefill_paged_decode.chunked_prefill_paged_decode(query, key,
+        value, output, kv_cache_dtype, key_cache, value_cache, block_table, query_start_loc,
+        seq_lens, max_seq_len, max_query_len, k_scale, v_scale, alibi_slopes=None,
+        sliding_window=None, sm_scale=None, output_scale=None, sinks=None,
+        is_block_table_ptr=False, use_interleaved_v_cache=False, causal=True)
+    torch.ops._vllm_fa2_C.fwd_kvcache(Tensor! q, Tensor kcache, Tensor vcache, Tensor? k,
+        Tensor? v, Tensor? seqlens_k, Tensor? rotary_cos, Tensor? rotary_sin,
+        Tensor? cache_batch_idx, Tensor? leftpad_k, Tensor? block_table, Tensor? alibi_slopes,
+        Tensor!? out, float softmax_scale, bool is_causal, int window_size_left,
+        int window_size_right, float softcap, bool is_rotary_interleaved,
+        int num_splits) -> Tensor[]
+    """,
+)
+OPS += opaque(
+    "attention",
+    OPTIONS,
+    _READ,
+    """
+    torch.ops._vllm_fa3_C.fwd(q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k,
+        cu_seqlens_k=None, seqused_k=None, q_v=None, dropout_p=0.0, softmax_scale=None,
+        causal=False, window_size=None, softcap=0.0, alibi_slopes=None, deterministic=False,
+        return_attn_probs=False, block_table=None, return_softmax_lse=False, out=None,
+        scheduler_metadata=None, q_descale=None, k_descale=None, v_descale=None, num_splits=0,
+        output_scale=None, fa_version=DEFAULT_FA_VERSION, s_aux=None, cp_world_size=1,
+        cp_rank=0, cp_tot_seqused_k=None, mask_mod=None, block_sparse_tensors=None,
+        aux_tensors=None, aux_tensor_leading_dims=None, dynamic_causal=None,
+        gather_kv_indices=None, gather_kv_valid_length=None)
+    """,
+)
+OPS += opaque(
+    "state_space",
+    STATES,
+    _READ,
+    """
+    torch.ops._C.selective_scan_fwd, vllm._custom_ops.selective_scan_fwd(Tensor! u,
+        Tensor! delta, Tensor! A, Tensor! B, Tensor! C, Tensor? D_, Tensor!? z_,
+        Tensor? delta_bias_, bool delta_softplus, Tensor? query_start_loc,
+        Tensor? cache_indices, Tensor? has_initial_state, Tensor! ssm_states, int null_block_id,
+        int block_size, Tensor? block_idx_first_scheduled_token,
+        Tensor? block_idx_last_scheduled_token, Tensor? initial_state_idx,
+        Tensor? cu_chunk_seqlen, Tensor? last_chunk_indices) -> ()
+    vllm.model_executor.layers.mamba.ops.causal_conv1d.causal_conv1d_fn(x, weight, bias,
+        conv_states, query_start_loc, cache_indices=None, has_initial_state=None,
+        activation='silu', pad_slot_id=PAD_SLOT_ID, null_block_id=NULL_BLOCK_ID, metadata=None,
+        validate_data=False)
+    vllm.model_executor.layers.mamba.ops.causal_conv1d.causal_conv1d_update(x, conv_state,
+        weight, bias=None, activation=None, conv_state_indices=None, num_accepted_tokens=None,
+        query_start_loc=None, max_query_len=-1, null_block_id=NULL_BLOCK_ID,
+        validate_data=False, out=None)
+    vllm.model_executor.layers.mamba.ops.mamba_ssm.selective_scan_fn(u, ssm_states, delta, A, B,
+        C, D=None, z=None, delta_bias=None, delta_softplus=False, query_start_loc=None,
+        cache_indices=None, has_initial_state=None, null_block_id=NULL_BLOCK_ID,
+        block_size=1024, block_idx_first_scheduled_token=None,
+        block_idx_last_scheduled_token=None, initial_state_idx=None, cu_chunk_seqlen=None,
+        last_chunk_indices=None) -> torch.Tensor
+    vllm.model_executor.layers.mamba.ops.ssd_combined.mamba_chunk_scan_combined_varlen(x, dt, A,
+        B, C, chunk_size, cu_seqlens, cu_chunk_seqlens, last_chunk_indices, seq_idx, out,
+        D=None, z=None, dt_bias=None, initial_states=None, dt_softplus=False, dt_limit=(0.0,
+        float('inf')), return_intermediate_states=False, state_dtype=None,
+        final_states_out=None, final_state_indices=None)
+    torch.ops._C.causal_conv1d_fwd(Tensor! x, Tensor! weight, Tensor? bias_,
+        Tensor!? conv_states, Tensor? query_start_loc, Tensor? cache_indices,
+        Tensor? has_initial_state, bool silu_activation, int pad_slot_id) -> ()
     """,
 )

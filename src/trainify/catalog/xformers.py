@@ -1,7 +1,7 @@
 """xformers' forward-only ops, which raise where a gradient is asked for."""
 
 from . import FusedOp, opaque
-from .reasons import CONTEXT, OPEN
+from .reasons import CONTEXT, UNDOCUMENTED
 
 _READ = "xformers ca6d2aa0d432"
 
@@ -36,17 +36,6 @@ OPS: tuple[FusedOp, ...] = (
 
 # Without an equivalent.
 OPS += opaque(
-    "attention",
-    OPEN,
-    _READ,
-    """
-    xformers.ops.memory_efficient_attention_forward_requires_grad,
-        mslk.attention.fmha.memory_efficient_attention_forward_requires_grad,
-        xformers.ops.fmha.memory_efficient_attention_forward_requires_grad(query, key, value,
-        attn_bias=None, p=0.0, scale=None, *, op=None, output_dtype=None) -> (out, lse)
-    """,
-)
-OPS += opaque(
     "rope",
     CONTEXT,
     _READ,
@@ -55,5 +44,16 @@ OPS += opaque(
         linear_scale=1.0, use_dynamic_scaling=False, dynamic_old_context_len=8192.0,
         dynamic_scale_factor=16.0, dynamic_low_freq_factor=1.0, dynamic_high_freq_factor=32.0,
         out_q=None, first_seqpos=None, seqpos=None, adjacents=True, internal_dtype='')
+    """,
+)
+OPS += opaque(
+    "attention",
+    UNDOCUMENTED,
+    _READ,
+    """
+    xformers.ops.memory_efficient_attention_forward_requires_grad,
+        mslk.attention.fmha.memory_efficient_attention_forward_requires_grad,
+        xformers.ops.fmha.memory_efficient_attention_forward_requires_grad(query, key, value,
+        attn_bias=None, p=0.0, scale=None, *, op=None, output_dtype=None) -> (out, lse)
     """,
 )

@@ -358,6 +358,177 @@ def pooled_attention(
     return attention_bhsd(q.unsqueeze(2), k, v, mask[:, None, None]).squeeze(2)
 
 
+def pooled_prefill(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    req_to_tokens: torch.Tensor,
+    b_req_idx: torch.Tensor,
+    b_seq_len: torch.Tensor,
+    b_cached_len: torch.Tensor,
+) -> torch.Tensor:
+    """Causal attention of requests packed in q [T, Hq, D] over a pool of keys and values.
+
+    Request b has its last b_seq_len[b] - b_cached_len[b] positions in q, one request after the
+    other; ``req_to_tokens[b_req_idx[b], :b_seq_len[b]]`` are its rows of the pools [N, Hkv, D].
+    """
+    results = []
+    parts = q.split((b_seq_len - b_cached_len).tolist())
+    for own, request, length in zip(parts, b_req_idx, b_seq_len.tolist(), strict=True):
+        rows = req_to_tokens[request, :length].long()
+        results.append(attention(own[None], k[rows][None], v[rows][None], None, True)[0])
+    return torch.cat(results)
+
+
+def indexed_decode(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    scale: float,
+    softcap: float = 0.0,
+) -> torch.Tensor:
+    """Attention of one query per sequence, q [B, Hq, D], over pools of keys and values.
+
+    indices[indptr[b]:indptr[b + 1]] are the rows of sequence b in the pools [N, Hkv, D or Dv].
+    """
+    owned = indices.split(indptr.diff().tolist())
+    return torch.cat(
+        [
+            attention(one[None, None], k[rows][None], v[rows][None], scale, False, -1, -1, softcap)
+            for one, rows in zip(q, owned, strict=True)
+        ]
+    ).squeeze(1)
+
+
+def extended_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_pool: torch.Tensor,
+    v_pool: torch.Tensor,
+    qo_indptr: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    kv_indices: torch.Tensor,
+    causal: bool,
+    scale: float | None = None,
+    softcap: float = 0.0,
+) -> torch.Tensor:
+    """Attention of packed sequences q [T, Hq, D] over a prefix in pools, then over k and v.
+
+    Sequence b owns the rows qo_indptr[b]:qo_indptr[b + 1] of q, k and v, and the rows
+    kv_indices[kv_indptr[b]:kv_indptr[b + 1]] of the pools [N, Hkv, D].  SGLang's prefill.
+    """
+    lengths = qo_indptr.diff().tolist()
+    prefixes = kv_indices.split(kv_indptr.diff().tolist())
+    results = []
+    parts = (q.split(lengths), k.split(lengths), v.split(lengths))
+    for qi, ki, vi, rows in zip(*parts, prefixes, strict=True):
+        keys = torch.cat((k_pool[rows].to(ki.dtype), ki))
+        values = torch.cat((v_pool[rows].to(vi.dtype), vi))
+        out = attention(qi[None], keys[None], values[None], scale, causal, -1, -1, softcap)
+        results.append(out[0])
+    return torch.cat(results)
+
+
+def pooled_attention_lse(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    tables: torch.Tensor,
+    lengths: torch.Tensor,
+    scale: float,
+    page_size: int = 1,
+    softcap: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of one query per sequence, q [B, Hq, D], over pages of keys and values.
+
+    The pools are [tokens, Hkv, D or Dv], or [pages, page_size, Hkv, D or Dv]; ``tables`` [B, pages
+    per sequence] names the pages of a sequence, of which the first lengths[b] tokens count.
+    Returns (result, natural log-sum-exp [B, Hq] in float32).  vLLM's Triton decode kernel.
+    """
+    k, v = k.flatten(0, -3), v.flatten(0, -3)
+    places = torch.arange(int(lengths.max()), device=q.device)
+    rows = tables[:, places // page_size].long() * page_size + places % page_size
+    mask = places < lengths.unsqueeze(-1)
+    rows = rows.masked_fill(~mask, 0)  # rows past the length may hold anything
+    groups = q.shape[1] // k.shape[1]
+    keys = k[rows].float().repeat_interleave(groups, dim=2)
+    values = v[rows].float().repeat_interleave(groups, dim=2)
+    scores = torch.einsum("bhd,bkhd->bhk", q.float(), keys) * scale
+    scores = softcap * torch.tanh(scores / softcap) if softcap > 0.0 else scores
+    scores = scores.masked_fill(~mask.unsqueeze(1), -torch.inf)
+    out = torch.einsum("bhk,bkhd->bhd", torch.softmax(scores, dim=-1), values)
+    return out.to(q.dtype), torch.logsumexp(scores, dim=-1)
+
+
+def join_blocks(
+    partial: torch.Tensor, lse: torch.Tensor, lengths: torch.Tensor, block: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Join attention over blocks of keys: results [B, H, blocks, D], natural lse [B, H, blocks].
+
+    Of sequence b, the blocks that hold its first lengths[b] keys count.  lightllm's second stage
+    of a decode.
+    """
+    starts = torch.arange(lse.shape[-1], device=lse.device) * block
+    unused = (starts >= lengths.unsqueeze(-1)).unsqueeze(1)
+    weights = torch.softmax(lse.float().masked_fill(unused, -torch.inf), dim=-1).unsqueeze(-1)
+    partial = partial.float().masked_fill(unused.unsqueeze(-1), 0.0)
+    return (weights * partial).sum(2).to(dtype)
+
+
+def token_scores(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    req_to_tokens: torch.Tensor,
+    b_req_idx: torch.Tensor,
+    b_start_loc: torch.Tensor,
+    b_seq_len: torch.Tensor,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Scores of one query per request, q [B, Hq, D], with its keys, over sqrt(D).
+
+    Request b writes the columns from b_start_loc[b] on of ``out`` [Hq, N]; its keys are the rows
+    ``req_to_tokens[b_req_idx[b], :b_seq_len[b]]`` of the pool k [.., Hkv, D].  lightllm.
+    """
+    starts, lengths = b_start_loc.tolist(), b_seq_len.tolist()
+    for one, request, start, length in zip(q, b_req_idx, starts, lengths, strict=True):
+        keys = k[req_to_tokens[request, :length].long()].float()
+        keys = keys.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        scores = torch.einsum("hd,khd->hk", one.float(), keys) * q.shape[-1] ** -0.5
+        columns = (out[:, :start], scores.to(out.dtype), out[:, start + length :])
+        out = torch.cat(columns, dim=-1)
+    return out
+
+
+def token_values(
+    weights: torch.Tensor,
+    v: torch.Tensor,
+    req_to_tokens: torch.Tensor,
+    b_req_idx: torch.Tensor,
+    b_start_loc: torch.Tensor,
+    b_seq_len: torch.Tensor,
+    normalize: bool,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Weighted sums of values for one query per request [B, Hq, D], as lightllm lays them out.
+
+    Request b has its weights, or scores to ``normalize`` by softmax, in the columns from
+    b_start_loc[b] on of ``weights`` [Hq, N]; its values are the rows
+    ``req_to_tokens[b_req_idx[b], :b_seq_len[b]]`` of the pool v [.., Hkv, D].
+    """
+    results = []
+    starts, lengths = b_start_loc.tolist(), b_seq_len.tolist()
+    for request, start, length in zip(b_req_idx, starts, lengths, strict=True):
+        own = weights[:, start : start + length].float()
+        own = torch.softmax(own, dim=-1) if normalize else own
+        values = v[req_to_tokens[request, :length].long()].float()
+        values = values.repeat_interleave(weights.shape[0] // v.shape[1], dim=1)
+        results.append(torch.einsum("hk,khd->hd", own, values))
+    return torch.stack(results).to(dtype)
+
+
 def merge_state(
     v_a: torch.Tensor, s_a: torch.Tensor, v_b: torch.Tensor, s_b: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:

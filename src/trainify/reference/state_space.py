@@ -28,6 +28,41 @@ def causal_conv1d_update(
     return out.view_as(x), window[..., -conv_state.shape[-1] :]
 
 
+def causal_conv1d_slots(
+    x: torch.Tensor,
+    conv_state: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    indices: torch.Tensor | None = None,
+    unused: int = -1,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As causal_conv1d_update, with the state of row b in conv_state[indices[b]].
+
+    Where an index is ``unused``, x passes through and no state changes.
+    """
+    if indices is None:
+        return causal_conv1d_update(x, conv_state, weight, bias, activation)
+    kept = indices != unused
+    slots = indices[kept].long()
+    out, fresh = causal_conv1d_update(x[kept], conv_state[slots], weight, bias, activation)
+    out = x.masked_scatter(kept.view(-1, *[1] * (x.dim() - 1)), out)
+    return out, conv_state.index_copy(0, slots, fresh)
+
+
+def causal_conv1d_step(
+    conv_state: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    indices: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As causal_conv1d_slots; returns (conv_state moved on, result)."""
+    out, state = causal_conv1d_slots(x, conv_state, weight, bias, activation, indices)
+    return state, out
+
+
 def selective_state_update(
     state: torch.Tensor,
     x: torch.Tensor,
@@ -59,6 +94,55 @@ def selective_state_update(
     out = out if D is None else out + D.float() * x.float()
     out = out if z is None else out * F.silu(z.float())
     return out.to(x.dtype), fresh.to(state.dtype)
+
+
+def selective_state_slots(
+    state: torch.Tensor,
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None = None,
+    z: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    dt_softplus: bool = False,
+    indices: torch.Tensor | None = None,
+    unused: int = -1,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As selective_state_update, with the state of row b in state[indices[b]].
+
+    Where an index is ``unused``, the step begins with zeros and no state changes.
+    """
+    if indices is None:
+        return selective_state_update(state, x, dt, A, B, C, D, z, dt_bias, dt_softplus)
+    indices = indices.flatten()
+    kept = indices != unused
+    begin = state[indices.masked_fill(~kept, 0).long()]
+    begin = begin.masked_fill(~kept.view(-1, *[1] * (state.dim() - 1)), 0.0)
+    out, fresh = selective_state_update(begin, x, dt, A, B, C, D, z, dt_bias, dt_softplus)
+    return out, state.index_copy(0, indices[kept].long(), fresh[kept])
+
+
+def selective_state_step(
+    state: torch.Tensor,
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None,
+    z: torch.Tensor | None,
+    dt_bias: torch.Tensor | None,
+    dt_softplus: bool,
+    indices: torch.Tensor | None,
+    unused: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As selective_state_slots; returns (new state, result)."""
+    out, state = selective_state_slots(
+        state, x, dt, A, B, C, D, z, dt_bias, dt_softplus, indices, unused
+    )
+    return state, out
 
 
 def causal_conv1d(
