@@ -87,6 +87,9 @@ def test_without_a_cut_in_sight_it_is_still_no_use() -> None:
         # a leaf on purpose: its gradient is handed on
         "loss = model(x).sum()\nleaf_loss = loss.detach().requires_grad_()\n"
         "(leaf_loss * y).backward()\nloss.backward(leaf_loss.grad)",
+        # a weight that is learned
+        "loss_scale = y.clone()\nloss_scale.requires_grad_(True)\nreturn (model(x) * loss_scale).sum()",
+        "loss = torch.tensor(0.0, device=x.device, requires_grad=True)\nreturn loss + model(x)",
         # parameters
         "for p in model.parameters():\n    p.requires_grad = True\nloss = model(x)\n"
         "loss.backward()",

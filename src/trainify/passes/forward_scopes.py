@@ -348,6 +348,9 @@ def _starts(module: ModuleFacts) -> tuple[_Start, ...]:
 def _scopes(module: ModuleFacts) -> tuple[_Moved, ...]:
     found = []
     for cover in _covers(module):
+        flat = _flat_output(module, cover.function)
+        if flat is not None and flat[2]:
+            continue  # it stays
         node = cover.scope.node
         call = node.func if isinstance(node, ast.Call) else node
         mode = _moved(module, cover.scope.mode)

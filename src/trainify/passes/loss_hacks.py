@@ -47,7 +47,10 @@ _LINE = re.compile(
     rb"|_\([ \t]*(?:(?:requires_grad[ \t]*=[ \t]*)?True)?[ \t]*\))"
     rb"|(\w+)[ \t]*=[^\n]*(?:\.requires_grad_\(|\brequires_grad[ \t]*=[ \t]*True)"
 )
-_LOSS_NAME = r"(?:^|_)(?:loss|losses|cost|objective|nll|elbo)(?:_?\d|_|$)|loss$"
+_LOSS_NAME = (
+    r"^(?!.*(?:weight|scale|coef|lambda|param|fn|func|matrix))"
+    r".*(?:(?:^|_)(?:loss|losses|objective|nll|elbo)(?:_?\d|_|$)|loss$)"
+)
 _LOSS = re.compile(_LOSS_NAME, re.IGNORECASE)
 _LOSS_BYTES = re.compile(_LOSS_NAME.encode(), re.IGNORECASE)
 
