@@ -265,3 +265,20 @@ class Table:
         return self.keys
 """
     )
+
+
+def test_a_cache_that_is_reshaped_first_comes_to_an_end() -> None:
+    text = fix(
+        """
+        import torch
+
+        class Attention(torch.nn.Module):
+            def forward(self, kv_cache, key, slot_mapping):
+                shape = kv_cache.shape
+                kv_cache = kv_cache.reshape(shape[0] * shape[1], -1)
+                kv_cache[slot_mapping, ...] = key
+                return kv_cache.reshape(shape)
+        """,
+        unsafe=True,
+    )
+    assert text.count(".clone()") == text.count("= key.detach()") == 1

@@ -194,14 +194,23 @@ def _is_cache(module: ModuleFacts, base: ast.expr, statement: ast.stmt) -> bool:
     if definition.is_parameter:
         return True
     value = definition.value
-    # a local made here, torch.zeros(...), dies with the call
+    # a local made here, torch.zeros(...) or a copy, dies with the call
     return (
         value is not None
         and not is_allocation(value)
+        and not _is_copy(value)
         and any(
             isinstance(n, (ast.Name, ast.Attribute)) and _CACHE.search(_identifier(n))
             for n in ast.walk(value)
         )
+    )
+
+
+def _is_copy(node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "clone"
     )
 
 
