@@ -256,6 +256,17 @@ def test_own_helpers_that_wrap_a_mode(helper: str) -> None:
         def sinkhorn(self, scores):
             return (scores / 0.1).exp() / scores.sum()
         """,
+        # rays are sampled where the coarse network says; that has no gradient
+        """\
+        def forward(self, x):
+            coarse = self.embed(x)
+            with torch.no_grad():
+                t = self.sample(coarse)
+            return self.head(t)
+
+        def sample(self, weights):
+            return torch.searchsorted(weights, 0.5).float()
+        """,
         # straight through
         """\
         def forward(self, x):

@@ -821,6 +821,242 @@ def load(path, model):
         if isinstance(m, nn.Linear):
             m.weight = nn.Parameter(m.weight.to(torch.int8), requires_grad=False)
     return model
+
+
+class TinyRecursive(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.embed = nn.Embedding(10, d)
+        self.net = nn.Linear(d, d)
+        self.head = nn.Linear(d, 10)
+        self.q_head = nn.Linear(d, 2)
+
+    def latent(self, x, y, z):
+        for _ in range(3):
+            z = self.net(x + y + z)
+        return self.net(y + z), z
+
+    def forward(self, ids, y, z):
+        x = self.embed(ids)
+        with torch.no_grad():
+            for _ in range(2):
+                y, z = self.latent(x, y, z)
+        y, z = self.latent(x, y, z)
+        return (y.detach(), z.detach()), self.head(y), self.q_head(y)
+
+
+class DEQ(nn.Module):
+    def __init__(self, f, solver):
+        super().__init__()
+        self.f = f
+        self.inject = nn.Linear(3, 3)
+        self.solver = solver
+
+    def forward(self, x):
+        x = self.inject(x)
+        with torch.no_grad():
+            z, self.forward_res = self.solver(lambda z: self.f(z, x), torch.zeros_like(x))
+        z = self.f(z, x)
+        z0 = z.clone().detach().requires_grad_()
+        f0 = self.f(z0, x)
+
+        def backward_hook(grad):
+            g, self.backward_res = self.solver(
+                lambda y: torch.autograd.grad(f0, z0, y, retain_graph=True)[0] + grad, grad
+            )
+            return g
+
+        z.register_hook(backward_hook)
+        return z
+
+
+class NeRF(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.coarse = nn.Linear(3, 4)
+        self.fine = nn.Linear(3, 4)
+
+    def forward(self, rays):
+        coarse = self.coarse(rays)
+        with torch.no_grad():
+            t = self.sample_pdf(coarse)
+        return self.fine(t)
+
+    def sample_pdf(self, w):
+        return torch.searchsorted(w.cumsum(-1), torch.rand(3)).float()
+
+
+class PPOModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(3, 3)
+        self.value_head = nn.Linear(3, 1)
+        self.policy = nn.Linear(3, 3)
+
+    def forward(self, x):
+        h = self.backbone(x)
+        with torch.no_grad():
+            v = self.value_head(h)
+        return self.policy(h), v
+
+
+class Detr(nn.Module):
+    def __init__(self, matcher):
+        super().__init__()
+        self.matcher = matcher
+        self.class_embed = nn.Linear(3, 3)
+        self.bbox_embed = nn.Linear(3, 4)
+
+    def forward(self, hs, targets):
+        logits, boxes = self.class_embed(hs), self.bbox_embed(hs).sigmoid()
+        indices = self.matcher({"l": logits.detach(), "b": boxes.detach()}, targets)
+        loss = F.cross_entropy(logits, targets) + F.l1_loss(boxes, targets)
+        with torch.no_grad():
+            iou = self.iou(boxes, targets)
+        return loss, iou
+
+    def iou(self, a, b):
+        return (a - b).abs()
+
+
+class GatedLinearUnits(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.w = nn.Linear(d, d)
+        self.g = nn.Linear(d, d)
+
+    def forward(self, x):
+        with torch.no_grad():
+            scale = x.abs().amax()
+        return self.w(x / scale) * self.g(x)
+
+
+class Wrapper(nn.Module):
+    def __init__(self, cfg):
+        super().__init__()
+        self.proj = nn.Linear(3, 3)
+        self.lm = AutoModel.from_pretrained(cfg)
+
+    def forward(self, x, labels=None):
+        h = self.proj(x)
+        if labels is not None:
+            return self.lm(h, labels=labels).loss
+        with torch.no_grad():
+            return self.lm.generate(inputs_embeds=h)
+
+
+class Ensemble(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.members = nn.ModuleList(nn.Linear(3, 3) for _ in range(3))
+
+    def forward(self, x, active):
+        out = []
+        for i, m in enumerate(self.members):
+            with torch.set_grad_enabled(i == active):
+                out.append(m(x))
+        return torch.stack(out)
+
+
+class PCGrad:
+    def step(self, losses, params):
+        grads = []
+        for loss in losses:
+            self.opt.zero_grad()
+            loss.backward(retain_graph=True)
+            grads.append([p.grad.clone() for p in params])
+        with torch.no_grad():
+            for p, g in zip(params, zip(*grads)):
+                p.grad = sum(g)
+
+
+def mixup_teacher(student, teacher, x, y, opt):
+    with torch.no_grad():
+        mixed = 0.5 * x + 0.5 * x.flip(0)
+        soft = teacher(mixed).softmax(-1)
+    out = student(mixed)
+    loss = F.kl_div(out.log_softmax(-1), soft)
+    loss.backward()
+    opt.step()
+
+
+def adversarial(model, x, y, eps):
+    x_adv = x.clone().detach().requires_grad_(True)
+    loss = F.cross_entropy(model(x_adv), y)
+    loss.backward()
+    with torch.no_grad():
+        x_adv = x_adv + eps * x_adv.grad.sign()
+    return x_adv
+
+
+def style(vgg, content, steps):
+    img = content.clone().requires_grad_(True)
+    opt = torch.optim.LBFGS([img])
+    with torch.no_grad():
+        target = vgg(content)
+
+    def closure():
+        with torch.no_grad():
+            img.clamp_(0, 1)
+        opt.zero_grad()
+        loss = F.mse_loss(vgg(img), target)
+        loss.backward()
+        return loss
+
+    opt.step(closure)
+
+
+def latent_opt(G, w, target):
+    with torch.no_grad():
+        feats = E(target)
+    loss = (w - feats).pow(2).mean()
+    loss.backward()
+
+
+def fisher(model, data):
+    for x, y in data:
+        with torch.no_grad():
+            probs = model(x).softmax(-1)
+            label = torch.multinomial(probs, 1).squeeze()
+        loss = F.cross_entropy(model(x), label)
+        loss.backward()
+
+
+def lm_rollout(policy, ref, reward_fn, prompts, opt):
+    with torch.inference_mode():
+        seq = policy.generate(prompts)
+        rewards = reward_fn(seq)
+    seq = seq.clone()
+    rewards = rewards.clone()
+    logp = policy(seq).logits.log_softmax(-1)
+    loss = -(logp.gather(-1, seq[..., None]).squeeze(-1) * rewards[:, None]).mean()
+    loss.backward()
+    opt.step()
+
+
+class Distill(nn.Module):
+    def __init__(self, s, t):
+        super().__init__()
+        self.student = s
+        self.t = t
+        self.adapt = nn.Linear(3, 3)
+
+    def forward(self, x, labels):
+        s = self.student(x)
+        feat = self.adapt(s.hidden)
+        with torch.no_grad():
+            t = self.t(x)
+        return F.mse_loss(feat, t.hidden) + F.cross_entropy(s.logits, labels)
+
+
+def norm_then_clip(model, opt, loss):
+    loss.backward()
+    with torch.no_grad():
+        total = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+    if total > 1:
+        for p in model.parameters():
+            p.grad.mul_(1 / total)
+    opt.step()
 """
 
 ALONE = (

@@ -90,11 +90,14 @@ class Graph:
         module: ModuleFacts,
         function: FunctionNode | ast.Module,
         avoided: ast.expr | None = None,
+        depth: int = 0,
     ) -> None:
         # Without a cycle, a file's facts are freed as soon as the file is done.
-        self.module: ModuleFacts = weakref.proxy(module)
+        proxied = isinstance(module, weakref.ProxyTypes)
+        self.module: ModuleFacts = module if proxied else weakref.proxy(module)
         self.function = function
         self._avoided = avoided
+        self._depth = depth
         self.me = self_name(function) if module.method_class(function) is not None else None
         self._flow = module.flow(function)
         self._steps: list[Step] = []
@@ -197,10 +200,24 @@ class Graph:
             elif (scope := scope_of_results(self.module, callee)) is not None:
                 cut = Cut(node, scope)
                 self.entries.append(Entry(scope, at, through))
+        elif callee is not None and cut is not None and cut.scope is not None:
+            if not self._hands_on(callee):
+                return  # what it gives has no gradient in any case
         if cut is None and name not in VIEWS:
             through = node
         for part in parts:
             self._visit(part, at, cut, through)
+
+    def _hands_on(self, callee: FunctionNode) -> bool:
+        """Whether gradients could pass from a function's arguments to what it returns."""
+        values = list(results(callee))
+        if not values or self._depth:
+            return True
+        steps = Graph(self.module, callee, depth=1).back_from(values)
+        return any(
+            isinstance(step.node, ast.Name) and (step.cut is None or step.cut.scope is not None)
+            for step in steps
+        )
 
     def _is_own_part(self, node: ast.expr) -> bool:
         """``self.part``, whatever it is."""
