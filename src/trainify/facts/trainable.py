@@ -243,7 +243,7 @@ def is_buffer(module: ModuleFacts, node: ast.expr) -> bool:
 _BIAS = re.compile(r"(?!.*(mask|alibi)).*bias", re.IGNORECASE)
 
 
-def may_learn(module: ModuleFacts, node: ast.expr, depth: int = 4) -> bool:
+def may_hold_weight(module: ModuleFacts, node: ast.expr, depth: int = 4) -> bool:
     """Whether a value can depend on a parameter, as far as it shows: masks and tables do not.
 
     What a function is given counts by its name: ``bias``, but not ``mask``.
@@ -266,9 +266,11 @@ def may_learn(module: ModuleFacts, node: ast.expr, depth: int = 4) -> bool:
         for definition in flow.reaching(node.id, statement):
             if definition.is_parameter and _BIAS.match(node.id):
                 return True
-            if definition.value is not None and may_learn(module, definition.value, depth - 1):
+            if definition.value is not None and may_hold_weight(
+                module, definition.value, depth - 1
+            ):
                 return True
         return False
     children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
     children += [k.value for k in getattr(node, "keywords", ()) if isinstance(node, ast.Call)]
-    return any(may_learn(module, child, depth) for child in children)
+    return any(may_hold_weight(module, child, depth) for child in children)

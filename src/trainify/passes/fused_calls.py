@@ -24,7 +24,7 @@ from ..facts.flow import view_of
 from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.names import is_none
 from ..facts.operands import recognize, root_of
-from ..facts.trainable import is_buffer, may_learn
+from ..facts.trainable import is_buffer, may_hold_weight
 from ..findings import Finding, Fix
 from . import Needle, Rule
 
@@ -266,7 +266,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
                 yield module.finding("TRN103", message, call)
             continue
         lost = [node for name in op.loses if (node := bound[name]) is not None]
-        if not op.loses or any(may_learn(module, node) for node in lost):
+        if not op.loses or any(may_hold_weight(module, node) for node in lost):
             sites.append(Site(module, call, op, target, bound))
     if sites:
         yield from Rewriter(module, options, sites).findings()
