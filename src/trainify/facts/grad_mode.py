@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from .walk import children
+
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
 
@@ -187,14 +189,14 @@ def _mode_of_each(
 
 def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
     """Everything in a function that runs when it is called; nested functions run later."""
-    pending = list(ast.iter_child_nodes(function))
+    pending = children(function)
     if isinstance(function, _FUNCTIONS):
         pending = list(function.body)
     while pending:
         node = pending.pop()
         yield node
         if not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
-            pending += ast.iter_child_nodes(node)
+            pending += children(node)
 
 
 def _own(function: FunctionNode, kinds: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:

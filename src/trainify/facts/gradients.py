@@ -17,6 +17,7 @@ from .carried import Carried, Cut, Network, blurred, either, together
 from .flow import Definition, is_allocation
 from .names import is_none, parameters, self_name
 from .trainable import is_trainable, local_class, weights_made
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -134,7 +135,7 @@ class Gradients:
                     found |= self._anywhere(node.value, node)
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 found |= self._anywhere(node, node)
-        for inner in ast.walk(self.function):
+        for inner in walk(self.function):
             if isinstance(inner, ast.Lambda):
                 found |= self._anywhere(inner, self.module.statement(inner))
         return frozenset(found)
@@ -665,7 +666,7 @@ class Gradients:
             or arguments.vararg is not None
             or arguments.kwarg is not None
             or isinstance(function, ast.AsyncFunctionDef)
-            or any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in ast.walk(function))
+            or any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in walk(function))
             or any(isinstance(a, ast.Starred) for a in node.args)
             or any(k.arg is None for k in node.keywords)
         ):

@@ -9,11 +9,17 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from ..findings import Finding, Fix
 from .flow import FunctionFlow
 from .names import Names, Scope, Target
 from .project import Project
+from .walk import FIELDS, walk
+
+if TYPE_CHECKING:
+    from .saved import Saver
+    from .writes import Write
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -23,14 +29,6 @@ _SIMPLE = (
     *(ast.Import, ast.ImportFrom, ast.Pass, ast.Delete, ast.Global, ast.Nonlocal),
     *(ast.Break, ast.Continue),
 )
-_PLAIN = frozenset({"arg", "attr", "ctx", "id", "kind", "level", "module", "op", "ops"})
-# The fields of each kind of node in which others stand that one may ask about.
-_FIELDS = {
-    kind: tuple(field for field in kind._fields if field not in _PLAIN)
-    for kind in vars(ast).values()
-    if isinstance(kind, type) and issubclass(kind, ast.AST)
-}
-_LEAVES = frozenset({ast.Constant, *(kind for kind, fields in _FIELDS.items() if not fields)})
 _LINE_END = re.compile("\r\n|\r|\n")
 
 
@@ -127,7 +125,7 @@ class ModuleFacts:
     def string_lines(self) -> frozenset[int]:
         """The lines that begin inside a string literal: their white space is data."""
         lines: set[int] = set()
-        for node in ast.walk(self.tree):
+        for node in walk(self.tree):
             if isinstance(node, ast.JoinedStr) or (
                 isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
             ):
@@ -139,7 +137,7 @@ class ModuleFacts:
     def identifiers(self) -> frozenset[str]:
         """Every name that any code of the file uses."""
         names: set[str] = set()
-        for node in ast.walk(self.tree):
+        for node in walk(self.tree):
             if isinstance(node, ast.Name):
                 names.add(node.id)
             elif isinstance(node, ast.arg):
@@ -180,19 +178,18 @@ class ModuleFacts:
     @cached_property
     def _walked(self) -> tuple[dict[ast.AST, ast.AST], list[ast.Call]]:
         parents: dict[ast.AST, ast.AST] = {}
-        calls: list[ast.Call] = []
-        stack: list[ast.AST] = [self.tree]
-        while stack:
-            node = stack.pop()
-            for field in _FIELDS[node.__class__]:
+        nodes: list[ast.AST] = [self.tree]
+        for node in nodes:  # grows meanwhile
+            for field in FIELDS[node.__class__]:
                 value = getattr(node, field)
-                for child in value if value.__class__ is list else (value,):
-                    if isinstance(child, ast.AST):
+                if value.__class__ is list:
+                    nodes += value
+                    for child in value:
                         parents[child] = node
-                        if child.__class__ is ast.Call:
-                            calls.append(child)
-                        if child.__class__ not in _LEAVES:
-                            stack.append(child)
+                elif value is not None:
+                    nodes.append(value)
+                    parents[value] = node
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
         calls.sort(key=lambda c: (c.end_lineno, c.end_col_offset))
         return parents, calls
 
@@ -309,6 +306,18 @@ class ModuleFacts:
         from .frozen import frozen_places
 
         return list(frozen_places(self))
+
+    @cached_property
+    def writes(self) -> dict[ast.stmt, Write]:
+        """What statements of the file overwrite in place."""
+        from .writes import writes_of
+
+        return {write.statement: write for write in writes_of(self)}
+
+    @cached_property
+    def savers(self) -> dict[ast.AST, tuple[Saver, ...]]:
+        """The operations that save an input, of those functions that were asked for them."""
+        return {}
 
     @cached_property
     def _flows(self) -> dict[ast.AST, FunctionFlow]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from .flow import Definition, FunctionFlow
 from .guards import gradient_unwanted
 from .names import self_name
+from .walk import walk
 from .writes import Root, Write, callers, is_element, is_view, root_of, roots, roots_of
 
 if TYPE_CHECKING:
@@ -171,10 +172,17 @@ def _is_tensor_op(module: ModuleFacts, function: ast.Attribute) -> bool:
 # -- inputs ---------------------------------------------------------------------------------------
 
 
-def savers(module: ModuleFacts, function: FunctionNode) -> Iterator[Saver]:
+def savers(module: ModuleFacts, function: FunctionNode) -> tuple[Saver, ...]:
     """Every operation of a function that saves an input which has a name."""
-    nested = {id(n) for f in _nested(function) for n in ast.walk(f)}
-    for node in ast.walk(function):
+    found = module.savers.get(function)
+    if found is None:
+        found = module.savers[function] = tuple(_savers(module, function))
+    return found
+
+
+def _savers(module: ModuleFacts, function: FunctionNode) -> Iterator[Saver]:
+    nested = {id(n) for f in _nested(function) for n in walk(f)}
+    for node in walk(function):
         if id(node) in nested or not isinstance(node, (ast.BinOp, ast.Call)):
             continue
         found = list(_saved(module, node))
@@ -184,7 +192,7 @@ def savers(module: ModuleFacts, function: FunctionNode) -> Iterator[Saver]:
 
 def _nested(function: FunctionNode) -> list[ast.AST]:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-    return [n for n in ast.walk(function) if isinstance(n, kinds) and n is not function]
+    return [n for n in walk(function) if isinstance(n, kinds) and n is not function]
 
 
 def _saved(module: ModuleFacts, node: ast.BinOp | ast.Call) -> Iterator[Saver]:
@@ -439,7 +447,7 @@ def _called_again(
     flow = module.flow(caller)
     for scope in module.ancestors(call):
         if isinstance(scope, (ast.ListComp, ast.GeneratorExp)):
-            bound = {n.id for g in scope.generators for n in ast.walk(g.target) if _is_name(n)}
+            bound = {n.id for g in scope.generators for n in walk(g.target) if _is_name(n)}
             if argument.id not in bound:
                 return True
         elif isinstance(scope, (ast.For, ast.While)):
@@ -490,7 +498,7 @@ def _before(module: ModuleFacts, write: Write, node: ast.expr) -> bool:
     """Whether an operation runs before a write in one pass through the function."""
     statement = module.statement(node)
     if statement is write.statement:
-        return any(node in ast.walk(value) for value in write.inputs)
+        return any(node in walk(value) for value in write.inputs)
     return _order(module, statement, write.statement) == "before"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from .flow import is_view_method
 from .frozen import is_frozen
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -182,7 +183,7 @@ def weights_made(module: ModuleFacts, value: ast.expr) -> Iterator[ast.Call]:
     names = [t.name for t in module.resolve(value.func)]
     if any(_NN_CONTAINER.match(name) for name in names):
         for argument in (*value.args, *(k.value for k in value.keywords)):
-            for inner in ast.walk(argument):
+            for inner in walk(argument):
                 if isinstance(inner, ast.Call):
                     yield from weights_made(module, inner)
     elif any(_NN_WEIGHTS.match(name) for name in names):
@@ -201,14 +202,14 @@ def local_class(module: ModuleFacts, node: ast.expr) -> ast.ClassDef | None:
 
 def returns_numbers(function: FunctionNode) -> bool:
     """Whether everything a function returns is discrete: indices, masks, integers."""
-    returns = [n for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
+    returns = [n for n in walk(function) if isinstance(n, ast.Return) and n.value is not None]
     return bool(returns) and all(_is_discrete(n.value) for n in returns if n.value is not None)
 
 
 def _is_discrete(value: ast.expr) -> bool:
     if isinstance(value, ast.Compare):
         return True
-    names = {n.attr for n in ast.walk(value) if isinstance(n, ast.Attribute)}
+    names = {n.attr for n in walk(value) if isinstance(n, ast.Attribute)}
     return not names.isdisjoint(_DISCRETE)
 
 
@@ -236,7 +237,7 @@ def is_buffer(module: ModuleFacts, node: ast.expr) -> bool:
         and bool(call.args)
         and isinstance(call.args[0], ast.Constant)
         and call.args[0].value == node.attr
-        for call in ast.walk(cls)
+        for call in walk(cls)
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from .flow import Definition, FunctionFlow
 from .guards import implies_unwanted
 from .trainable import returns_numbers
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -63,15 +64,33 @@ class Write:
     part: bool
 
 
-def write_of(statement: ast.stmt) -> Write | None:
-    """What a statement overwrites, if it does."""
+_METHOD_CALL = re.compile(r"_\s*\(")
+
+
+def writes_of(module: ModuleFacts) -> Iterator[Write]:
+    """What the statements of a file overwrite, in order."""
+    text = module.text
+    lines = {module.position(match.start())[0] for match in _METHOD_CALL.finditer(text)}
+    for statement in module.statements:
+        calls = not lines.isdisjoint(range(statement.lineno, _last_line(statement) + 1))
+        write = _write_of(statement, calls)
+        if write is not None:
+            yield write
+
+
+def _last_line(statement: ast.stmt) -> int:
+    return statement.end_lineno or statement.lineno
+
+
+def _write_of(statement: ast.stmt, calls: bool) -> Write | None:
+    """What a statement overwrites, if it does; ``calls`` where it may call a method for that."""
     if isinstance(statement, ast.AugAssign):
         return _write(statement, statement.target, (statement.value,))
     if isinstance(statement, ast.Assign):
         target = statement.targets[0]
         if len(statement.targets) == 1 and isinstance(target, ast.Subscript):
             return _write(statement, target, (statement.value,))
-    if isinstance(statement, (ast.Assign, ast.Expr, ast.Return)):
+    if calls and isinstance(statement, (ast.Assign, ast.Expr, ast.Return)):
         call = _innermost(statement.value)
         if call is not None:
             assert isinstance(call.func, ast.Attribute)
@@ -83,7 +102,7 @@ def write_of(statement: ast.stmt) -> Write | None:
 def _innermost(node: ast.expr | None) -> ast.Call | None:
     """``x.mul_(a)`` of ``x.mul_(a).add_(b).sum() + y``."""
     found = None
-    for inner in ast.walk(node) if node is not None else ():
+    for inner in walk(node) if node is not None else ():
         if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
             if inner.func.attr in METHODS:
                 found = inner

@@ -13,6 +13,7 @@ from ..facts.grad_mode import no_grad_scope
 from ..facts.guards import gradient_unwanted
 from ..facts.layers import made_by
 from ..facts.names import is_none, parameters, self_name
+from ..facts.walk import walk
 from ..findings import STRATEGIES, Edit, Finding, Fix
 from . import Needle, Rule
 
@@ -178,7 +179,7 @@ def _asks_for_grad(module: ModuleFacts, call: ast.Call) -> bool:
         isinstance(node, ast.Attribute) and node.attr == "requires_grad"
         for around in module.ancestors(call)
         if isinstance(around, (ast.If, ast.IfExp))
-        for node in ast.walk(around.test)
+        for node in walk(around.test)
     )
 
 
@@ -344,7 +345,7 @@ class _Cut:
         """Whether a module takes indices, which never require a gradient."""
         assert self.cls is not None
         for binding in self.module.names.attributes(self.cls).get(node.attr, ()):
-            for call in ast.walk(binding.value) if binding.value is not None else ():
+            for call in walk(binding.value) if binding.value is not None else ():
                 if isinstance(call, ast.Call) and self.module.is_name(
                     call.func,
                     *("torch.nn.Embedding", "torch.nn.EmbeddingBag"),
@@ -357,17 +358,17 @@ class _Cut:
         """Whether what is checkpointed is frozen itself, or has nothing to train."""
         if not self.call.args or self.cls is None:
             return True
-        names = {n.attr for n in ast.walk(self.call.args[0]) if isinstance(n, ast.Attribute)}
+        names = {n.attr for n in walk(self.call.args[0]) if isinstance(n, ast.Attribute)}
         for loop in self.module.ancestors(self.call):
             if isinstance(loop, ast.For):
-                names |= {n.attr for n in ast.walk(loop.iter) if isinstance(n, ast.Attribute)}
+                names |= {n.attr for n in walk(loop.iter) if isinstance(n, ast.Attribute)}
         if any(is_frozen(self.module, self.cls, name) for name in names):
             return True
         return any(
             freezes(call)
             and isinstance(call.func, ast.Attribute)
             and self._is_self(call.func.value)
-            for call in ast.walk(self.cls)
+            for call in walk(self.cls)
             if isinstance(call, ast.Call)
         )
 
@@ -383,7 +384,7 @@ def _remembered(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding
     """Statements that keep what one layer's ``requires_grad`` says for the next call."""
     me = self_name(function) if module.method_class(function) is not None else None
     layers = {a.arg for a in parameters(function.args)} - {me}
-    for node in ast.walk(function):
+    for node in walk(function):
         if not isinstance(node, ast.stmt) or module.function(node) is not function:
             continue
         kept = _kept(node)
@@ -422,9 +423,9 @@ def _kept(statement: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
 
 def _asked_layer(value: ast.expr, layers: set[str]) -> str | None:
     """The parameter whose weights are asked: ``any(p.requires_grad for p in l.parameters())``."""
-    if not any(isinstance(n, ast.Attribute) and n.attr == "requires_grad" for n in ast.walk(value)):
+    if not any(isinstance(n, ast.Attribute) and n.attr == "requires_grad" for n in walk(value)):
         return None
-    for node in ast.walk(value):
+    for node in walk(value):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             if node.value.id in layers and node.attr in (
                 "parameters",
@@ -443,20 +444,20 @@ def _outlives(function: FunctionNode, memo: ast.expr, me: str | None) -> bool:
         return isinstance(memo.value, ast.Name) and memo.value.id in (me, function.name)
     if not isinstance(memo, ast.Name):
         return False
-    shared = [n for n in ast.walk(function) if isinstance(n, (ast.Global, ast.Nonlocal))]
+    shared = [n for n in walk(function) if isinstance(n, (ast.Global, ast.Nonlocal))]
     if any(memo.id in node.names for node in shared):
         return True
     bound = {a.arg for a in parameters(function.args)} | {
-        n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        n.id for n in walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
     }
     return memo.id not in bound
 
 
 def _asks_whether_known(function: FunctionNode, memo: str) -> bool:
     """Whether a test of the function asks if there is an answer already."""
-    tests = [n.test for n in ast.walk(function) if isinstance(n, (ast.If, ast.IfExp, ast.While))]
-    tests += [n.values[0] for n in ast.walk(function) if isinstance(n, ast.BoolOp)]
-    return any(_is_question(part, memo) for test in tests for part in ast.walk(test))
+    tests = [n.test for n in walk(function) if isinstance(n, (ast.If, ast.IfExp, ast.While))]
+    tests += [n.values[0] for n in walk(function) if isinstance(n, ast.BoolOp)]
+    return any(_is_question(part, memo) for test in tests for part in walk(test))
 
 
 def _is_question(test: ast.AST, memo: str) -> bool:
@@ -477,17 +478,15 @@ def _is_question(test: ast.AST, memo: str) -> bool:
 
 def _is_used(function: FunctionNode, keeping: ast.stmt, memo: str) -> bool:
     """Whether the answer is read, other than to see if there is one."""
-    inside = set(ast.walk(keeping))
-    questions = {
-        part for node in ast.walk(function) if _is_question(node, memo) for part in ast.walk(node)
-    }
+    inside = set(walk(keeping))
+    questions = {part for node in walk(function) if _is_question(node, memo) for part in walk(node)}
     return any(
         isinstance(node, ast.expr)
         and isinstance(getattr(node, "ctx", None), ast.Load)
         and node not in inside
         and node not in questions
         and ast.unparse(node) == memo
-        for node in ast.walk(function)
+        for node in walk(function)
     )
 
 
@@ -497,5 +496,5 @@ def _runs_checkpoint(module: ModuleFacts, function: FunctionNode) -> bool:
     return any(
         isinstance(node, ast.Call)
         and any(t.name.rpartition(".")[2] in _INPUTS for t in module.resolve(node.func))
-        for node in ast.walk(around)
+        for node in walk(around)
     )

@@ -14,6 +14,7 @@ from ..facts.grad_mode import no_grad_scope
 from ..facts.guards import gradient_unwanted, is_forward
 from ..facts.layers import is_module_class, made_by
 from ..facts.names import is_none, self_name
+from ..facts.walk import walk
 from ..facts.weights import is_weight_use
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Needle, Rule
@@ -196,7 +197,7 @@ def _places(module: ModuleFacts, cls: ast.ClassDef) -> dict[str, list[_Place]]:
                 unclear.add(name)
             else:
                 places.setdefault(name, []).append(_Place(node, value))
-    for node in ast.walk(cls):
+    for node in walk(cls):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "register_buffer" and len(node.args) >= 2:
                 name_node, value = node.args[0], node.args[1]
@@ -206,14 +207,16 @@ def _places(module: ModuleFacts, cls: ast.ClassDef) -> dict[str, list[_Place]]:
     return {name: found for name, found in places.items() if name not in unclear}
 
 
+_DELETES = re.compile(r"\bdel\b|\bdelattr\b")
+
+
 def _is_dropped(module: ModuleFacts, cls: ast.ClassDef, name: str) -> bool:
     """Whether a method other than ``__init__`` gives an attribute up: ``self.q = None``."""
     for binding in module.names.attributes(cls).get(name, ()):
         function = module.function(binding.node)
         if is_none(binding.value) and function is not None and function.name != "__init__":
             return True
-    deletes = any(isinstance(statement, ast.Delete) for statement in module.statements)
-    if not deletes and "delattr" not in module.text:
+    if not _DELETES.search(module.text):
         return False
     return any(
         (isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Del))
@@ -223,7 +226,7 @@ def _is_dropped(module: ModuleFacts, cls: ast.ClassDef, name: str) -> bool:
             and node.func.id == "delattr"
             and any(isinstance(a, ast.Constant) and a.value == name for a in node.args)
         )
-        for node in ast.walk(cls)
+        for node in walk(cls)
     )
 
 
@@ -398,7 +401,7 @@ def _happens_once(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
         return False
     calls = [
         node
-        for node in ast.walk(cls)
+        for node in walk(cls)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == function.name
@@ -414,7 +417,7 @@ def _happens_once(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
 def _uses(module: ModuleFacts, cls: ast.ClassDef, name: str) -> list[ast.Attribute]:
     return [
         node
-        for node in ast.walk(cls)
+        for node in walk(cls)
         if isinstance(node, ast.Attribute)
         and node.attr == name
         and isinstance(node.value, ast.Name)
@@ -433,7 +436,7 @@ def _is_used(
     function = module.function(use)
     if function is None or function in makers or gradient_unwanted(module, use):
         return False
-    if any(isinstance(n, ast.Attribute) and n.attr in _SEARCHES for n in ast.walk(function)):
+    if any(isinstance(n, ast.Attribute) and n.attr in _SEARCHES for n in walk(function)):
         return False
     if is_weight_use(module, use):
         return True
@@ -443,7 +446,7 @@ def _is_used(
     name = statement.targets[0].id
     return any(
         isinstance(node, ast.Name) and node.id == name and is_weight_use(module, node)
-        for node in ast.walk(function)
+        for node in walk(function)
     )
 
 
@@ -474,7 +477,7 @@ def _as_property(
     ):
         return ()
     me = self_name(init)
-    names = {n.id for n in ast.walk(place.value) if isinstance(n, ast.Name)}
+    names = {n.id for n in walk(place.value) if isinstance(n, ast.Name)}
     if any(n != me and module.flow(init).is_local(n) for n in names):
         return ()
     assert statement.end_lineno is not None and init.end_lineno is not None

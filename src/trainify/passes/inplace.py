@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts, places
 from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.saved import RESULT_SAVED, saved_result
-from ..facts.writes import Write, in_callers, in_network, roots, write_of
+from ..facts.writes import Write, in_callers, in_network, roots
 from ..findings import Finding, Fix
 from . import Needle, Rule
 
@@ -207,7 +207,7 @@ def _tensors(module: ModuleFacts, call: ast.Call) -> list[str] | None:
 
 def _overwrite(module: ModuleFacts, options: Options, statement: ast.stmt) -> Harm | None:
     """``t.mul_(...)`` or ``t[:n] *= ...`` after an operation that saved ``t``, its result."""
-    write = write_of(statement)
+    write = module.writes.get(statement)
     if write is None or write.name is None:
         return None
     message = _harm(module, write)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts, places
 from ..facts.guards import gradient_unwanted
 from ..facts.saved import Saver, destroyed, destroyed_by_next_call
-from ..facts.writes import Write, in_callers, in_network, write_of
+from ..facts.writes import Write, in_callers, in_network
 from ..findings import Finding
 from . import Needle, Rule
 
@@ -73,9 +73,8 @@ NEEDLES: tuple[Needle, ...] = (places.overwrites_saved_input,)
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     harms: list[tuple[Write, Saver]] = []
     messages: list[str] = []
-    for statement in module.statements:
-        write = write_of(statement)
-        if write is None or write.name is None:
+    for statement, write in module.writes.items():
+        if write.name is None:
             continue
         if not in_network(module, module.function(statement)):
             continue

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts, places
 from ..facts.guards import gradient_unwanted
 from ..facts.saved import carries
-from ..facts.writes import Write, in_network, roots, write_of
+from ..facts.writes import Write, in_network, roots
 from ..findings import Finding
 from . import Needle, Rule
 
@@ -74,9 +74,8 @@ NEEDLES: tuple[Needle, ...] = (_may_concern,)
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     harms: list[Write] = []
     messages: list[str] = []
-    for statement in module.statements:
-        write = write_of(statement)
-        if write is None or write.name is None:
+    for statement, write in module.writes.items():
+        if write.name is None:
             continue
         if not in_network(module, module.function(statement)):
             continue

@@ -12,6 +12,7 @@ from ..facts import ModuleFacts
 from ..facts.guards import gradient_unwanted, is_forward
 from ..facts.layers import Made, after_init, elements, is_module_class, made_by
 from ..facts.names import is_none
+from ..facts.walk import walk
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Needle, Rule
 
@@ -280,7 +281,7 @@ def _held(
         made = _made_locally(module, value)
         assert function is not None and made is not None
         _add(held, made)
-        for node in ast.walk(function):
+        for node in walk(function):
             if isinstance(node, ast.Name) and node.id == value.id and node is not value:
                 if isinstance(node.ctx, ast.Load) and not _adds(module, held, node):
                     return None  # handed to nn.Sequential, say
@@ -351,7 +352,7 @@ def _fresh(module: ModuleFacts, element: ast.expr) -> Made | None:
     value = _made_locally(module, element)
     if function is None or value is None:
         return None
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.Name) and node.id == element.id and node is not element:
             if isinstance(node.ctx, ast.Load) and not isinstance(
                 module.parent(node), ast.Attribute
@@ -367,7 +368,7 @@ def _uses(module: ModuleFacts, cls: ast.ClassDef, name: str) -> list[ast.Attribu
     """Every ``self.name`` in the methods of a class but those that are assigned."""
     return [
         node
-        for node in ast.walk(cls)
+        for node in walk(cls)
         if isinstance(node, ast.Attribute)
         and node.attr == name
         and isinstance(node.value, ast.Name)
@@ -378,7 +379,7 @@ def _uses(module: ModuleFacts, cls: ast.ClassDef, name: str) -> list[ast.Attribu
 
 def _is_managed(module: ModuleFacts, name: str) -> bool:
     """Whether code of the file sees to the held modules by hand: ``m.layers[0].parameters()``."""
-    for node in ast.walk(module.tree):
+    for node in walk(module.tree):
         if not isinstance(node, ast.Attribute) or node.attr not in _MANAGED:
             continue
         if _mentions(node.value, name):
@@ -392,11 +393,11 @@ def _is_managed(module: ModuleFacts, name: str) -> bool:
 
 
 def _mentions(node: ast.AST, name: str) -> bool:
-    return any(isinstance(n, ast.Attribute) and n.attr == name for n in ast.walk(node))
+    return any(isinstance(n, ast.Attribute) and n.attr == name for n in walk(node))
 
 
 def _stored(target: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+    return {n.id for n in walk(target) if isinstance(n, ast.Name)}
 
 
 def _loops_around(module: ModuleFacts, node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -436,14 +437,14 @@ def _runs(module: ModuleFacts, use: ast.Attribute, builder: FunctionNode, parame
         if loop is function:
             break
         for target, source in _loops(loop):
-            if any(node is use for node in ast.walk(source)):
+            if any(node is use for node in walk(source)):
                 names = _stored(target)
                 return any(
                     isinstance(node, ast.Name)
                     and node.id in names
                     and isinstance(node.ctx, ast.Load)
                     and (parameters or _is_called(module, node))
-                    for node in ast.walk(loop)
+                    for node in walk(loop)
                 )
     return False
 
@@ -480,7 +481,7 @@ def _is_run(module: ModuleFacts, function: FunctionNode, element: ast.Subscript)
     name = statement.targets[0].id
     return any(
         isinstance(node, ast.Name) and node.id == name and _is_called(module, node)
-        for node in ast.walk(function)
+        for node in walk(function)
     )
 
 

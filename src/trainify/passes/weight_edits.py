@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.guards import gradient_unwanted
 from ..facts.saved import is_parameter
-from ..facts.writes import callers, root_of, write_of
+from ..facts.writes import callers, root_of
 from ..findings import Finding
 from . import Needle, Rule
 
@@ -68,9 +68,8 @@ _PREPARES = re.compile(
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    for statement in module.statements:
-        write = write_of(statement)
-        if write is None or write.name is not None:
+    for statement, write in module.writes.items():
+        if write.name is not None:
             continue
         if _copies(statement):
             continue  # weights are given their values, by whoever builds or loads a model
