@@ -668,7 +668,7 @@ ROWS = {
     "torch.ops.aten.scatter.reduce": _one(
         dim=0, index=torch.zeros(2, H, dtype=torch.long), src=_x(2, H), reduce="multiply"
     ),
-    "torch.ops.aten._stack": lambda: {"tensors": tuple(_x(2).requires_grad_() for _ in range(2))},
+    "torch.ops.aten._stack": lambda: {"tensors": [_x(2).requires_grad_() for _ in range(2)]},
     "torch.ops.aten._logcumsumexp": _one(dim=0),
     "torch.ops.aten._embedding_bag_forward_only": _one(
         weight=_x(5, 3), indices=torch.tensor([0, 2, 4]), offsets=torch.tensor([0, 1])

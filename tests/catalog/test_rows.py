@@ -185,7 +185,7 @@ def test_equivalent_runs_and_lets_the_gradient_through(op: FusedOp) -> None:
         if name in read_values(value) and isinstance(t, torch.Tensor) and t.requires_grad
     }
     for name in used & set(arguments):
-        if isinstance(arguments[name], tuple):
+        if isinstance(arguments[name], list):
             lists = {f"{name}[{i}]": t for i, t in enumerate(arguments[name])}
             leaves |= {k: t for k, t in lists.items() if isinstance(t, torch.Tensor)}
     total = sum((output + output.square()).sum() for output in results if output is not None)
