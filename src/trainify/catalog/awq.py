@@ -73,6 +73,7 @@ OPS: tuple[FusedOp, ...] = (
         "Tensor zeros, int group_size, int split_k_iters) -> Tensor",
         equivalent="awq_gemv_matmul(in_feats, kernel, scaling_factors, zeros, group_size)",
         source="awq_ext/quantization/gemv_cuda.cu, autoawq_kernels c7b0e88c3276",
+        look_at="the kernel rounds weights and partial sums to 16 bits",
     ),
 )
 

@@ -28,6 +28,7 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="bnb_4bit_linear(A, B, shapeB, absmax, blocksize, quant_type, bias, "
         "absmax_8bit, absmax_code, absmax_offset)",
         source="bitsandbytes/backends/default/ops.py",
+        look_at="FP4 has the values of the CUDA kernel, of which those for CPUs are rounded",
     ),
 )
 

@@ -70,6 +70,7 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="c = torch.addmm(c, a, b, beta=beta, alpha=alpha)",
         source="exllamav2/exllamav2_ext/ext_gemm.cpp",
         family="matmul",
+        look_at="the kernel may add up in 16 bits",
     ),
 )
 

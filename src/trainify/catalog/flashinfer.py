@@ -346,6 +346,8 @@ OPS: tuple[FusedOp, ...] = (
         "Tensor(a!)? out=None, str backend='cublas') -> Tensor(a!)",
         equivalent="scaled_mm(A, B, A_scale, B_scale, dtype)",
         source="flashinfer/gemm/gemm_base.py",
+        look_at="each scale must be one number; the gradient of fp8 codes is rounded to fp8"
+        " as well",
     ),
     FusedOp(
         names=("flashinfer.mamba.selective_state_update", "flashinfer.selective_state_update"),

@@ -136,6 +136,7 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="block_scaled_mm(A, B.t(), A_scale, B_scale.t(), -(-B.shape[1] // "
         "B_scale.shape[1]), -(-A.shape[1] // A_scale.shape[1]), out_dtype)",
         source="lmdeploy/pytorch/kernels/cuda/blocked_gemm_fp8.py",
+        look_at="the gradient of fp8 codes is rounded to fp8 as well",
     ),
     FusedOp(
         names=("lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.matmul_kernel_dynamic_quant",),

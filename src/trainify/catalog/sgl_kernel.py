@@ -477,6 +477,7 @@ OPS: tuple[FusedOp, ...] = (
         "scales_b, ScalarType out_dtype) -> Tensor",
         equivalent="block_scaled_mm(mat_a, mat_b.t(), scales_a, scales_b.t(), 128, 128, out_dtype)",
         source="sgl_kernel/gemm.py, sgl-kernel 0.3.21",
+        look_at="the gradient of fp8 codes is rounded to fp8 as well",
     ),
     FusedOp(
         names=("sgl_kernel.bmm_fp8",),
@@ -484,6 +485,8 @@ OPS: tuple[FusedOp, ...] = (
         "Tensor(a!)? out=None) -> Tensor(a!)",
         equivalent="scaled_mm(A, B, A_scale, B_scale, dtype)",
         source="sgl_kernel/gemm.py, sgl-kernel 0.3.21",
+        look_at="each scale must be one number; the gradient of fp8 codes is rounded to fp8"
+        " as well",
     ),
     FusedOp(
         names=("torch.ops.sgl_kernel.bmm_fp8",),
@@ -491,6 +494,8 @@ OPS: tuple[FusedOp, ...] = (
         "workspace_buffer, int cublas_handle) -> ()",
         equivalent="D = scaled_mm(A, B, A_scale, B_scale, D.dtype)",
         source="sgl_kernel/gemm.py, sgl-kernel 0.3.21",
+        look_at="each scale must be one number; the gradient of fp8 codes is rounded to fp8"
+        " as well",
     ),
     FusedOp(
         names=("torch.ops.sgl_kernel.dsv3_router_gemm",),

@@ -108,6 +108,7 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="grouped_topk_of_scores(scores, scores_with_bias, topk, True, n_group, "
         "topk_group, routed_scaling_factor)",
         source="cpp/tensorrt_llm/kernels/noAuxTcKernels.cu",
+        look_at="newer releases take the bias where older ones take the biased scores",
     ),
     FusedOp(
         names=("torch.ops.trtllm.cublas_scaled_mm",),
@@ -116,6 +117,8 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="scaled_mm(mat_a, mat_b, scale_a, scale_b, out_dtype, bias)",
         source="tensorrt_llm/_torch/custom_ops",
         unsupported=("output_buffer_kind", "group"),
+        look_at="scales must be one number, or one for each row and column; the gradient of"
+        " fp8 codes is rounded to fp8 as well",
     ),
     FusedOp(
         names=("torch.ops.trtllm.causal_conv1d_update",),

@@ -65,6 +65,7 @@ OPS: tuple[FusedOp, ...] = (
         schema="npu_interleave_rope(Tensor x, Tensor cos, Tensor sin) -> Tensor",
         equivalent="rotate_interleaved_to_halves(x, cos, sin)",
         source="op_plugin's documentation of npu_interleave_rope",
+        look_at="where the kernel rounds is not documented",
     ),
     FusedOp(
         names=(
@@ -76,6 +77,7 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="softmax_topk_rows(x, k, False, x.dtype)",
         source="op_plugin's documentation of npu_moe_gating_top_k_softmax",
         unsupported=("finished",),
+        look_at="where the kernel rounds is not documented",
     ),
 )
 

@@ -754,6 +754,7 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="grouped_topk(scores, topk, renormalize, n_group, topk_group, ('scores', "
         "'sigmoid')[scoring_func], routed_scaling_factor, bias)",
         source="csrc/moe/grouped_topk_kernels.cu, vllm 0.33.0",
+        look_at="scores are taken as they are where scoring_func is 0, their sigmoid where it is 1",
     ),
     FusedOp(
         names=("torch.ops._C.cutlass_scaled_mm",),
@@ -761,6 +762,8 @@ OPS: tuple[FusedOp, ...] = (
         "b_scales, Tensor? bias) -> ()",
         equivalent="out = scaled_mm(a, b, a_scales, b_scales, out.dtype, bias)",
         source="csrc/torch_bindings.cpp, vllm 0.33.0",
+        look_at="scales must be one number, or one for each row and column; the gradient of"
+        " fp8 codes is rounded to fp8 as well",
     ),
     FusedOp(
         names=("vllm._custom_ops.dsv3_fused_a_gemm",),
@@ -808,6 +811,7 @@ OPS: tuple[FusedOp, ...] = (
             "cu_seqlens",
             "enable_stochastic_rounding",
         ),
+        look_at="rows of padding must have the index null_block_id",
     ),
 )
 
