@@ -113,28 +113,28 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="torch.scatter_reduce(self, dim, index, src, 'sum' if reduce == 'add' else "
         "'prod')",
         source="native_functions.yaml, torch 2.13.0",
-        family="misc",
+        family="tensor",
     ),
     FusedOp(
         names=("torch.ops.aten._stack",),
         schema="_stack(Tensor[] tensors, int dim=0) -> Tensor",
         equivalent="torch.stack(tensors, dim)",
         source="native_functions.yaml, torch 2.13.0",
-        family="misc",
+        family="tensor",
     ),
     FusedOp(
         names=("torch.ops.aten._logcumsumexp",),
         schema="_logcumsumexp(Tensor self, int dim) -> Tensor",
         equivalent="torch.logcumsumexp(self, dim)",
         source="native_functions.yaml, torch 2.13.0",
-        family="misc",
+        family="tensor",
     ),
     FusedOp(
         names=("torch.ops.prims.add",),
         schema="add(Tensor self, Tensor other) -> Tensor",
         equivalent="torch.add(self, other)",
         source="torch/_prims/__init__.py, torch 2.13.0",
-        family="misc",
+        family="tensor",
     ),
     FusedOp(
         names=("torch.ops.aten._embedding_bag_forward_only",),
