@@ -13,6 +13,7 @@ import importlib
 import pkgutil
 import re
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -33,6 +34,7 @@ __all__ = [
     "is_differentiable",
     "lookup",
     "named_releases",
+    "names_of_ops",
     "opaque",
     "parse_schema",
     "roots",
@@ -237,6 +239,11 @@ def unverified() -> dict[str, str]:
         elif line:
             names[line] = family
     return names
+
+
+def names_of_ops(own: tuple[FusedOp, ...] = ()) -> Iterable[str]:
+    """Every name by which an op is called."""
+    return _by_name(own).keys()
 
 
 @cache

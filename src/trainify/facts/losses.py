@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from .carried import Cut, together
 from .gradients import MAKES_TENSOR, Gradients, may_cut
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -61,7 +62,7 @@ def _only_here(gradients: Gradients, weight: str) -> bool:
         if method is function or _INITIALIZES.search(getattr(method, "name", ""))
         for inner in ast.walk(method)
     }
-    for node in module.parents:
+    for node in walk(module.tree):
         if isinstance(node, ast.Attribute) and node.attr == name and node not in judged:
             return False
     return all(

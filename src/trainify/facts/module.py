@@ -40,6 +40,10 @@ def parse_module(text: str, path: str, project: Project | None = None) -> Module
     return ModuleFacts(text, path, tree, project or Project())
 
 
+def _place_of(statement: ast.stmt) -> tuple[int, int]:
+    return statement.lineno, statement.col_offset
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """What stands around each statement of one block."""
@@ -172,15 +176,22 @@ class ModuleFacts:
                         if isinstance(child, _SIMPLE):
                             continue
                     stack.append((child, place))  # or an except handler, or a case
-        statements.sort(key=lambda s: (s.lineno, s.col_offset))
+        statements.sort(key=_place_of)
         return places, statements
 
     @cached_property
-    def _walked(self) -> tuple[dict[ast.AST, ast.AST], list[ast.Call]]:
-        parents: dict[ast.AST, ast.AST] = {}
-        nodes: list[ast.AST] = [self.tree]
+    def _parents(self) -> dict[ast.AST, ast.AST]:
+        """What stands around expressions, of those statements that were asked about."""
+        return {}
+
+    def _learn(self, root: ast.AST, without: tuple[str, ...] = ()) -> list[ast.AST]:
+        """Note the parents of all that is in a node; ``without`` are fields of it to leave out."""
+        parents = self._parents
+        nodes = [root]
         for node in nodes:  # grows meanwhile
             for field in FIELDS[node.__class__]:
+                if node is root and field in without:
+                    continue
                 value = getattr(node, field)
                 if value.__class__ is list:
                     nodes += value
@@ -189,18 +200,29 @@ class ModuleFacts:
                 elif value is not None:
                     nodes.append(value)
                     parents[value] = node
-        calls = [node for node in nodes if isinstance(node, ast.Call)]
-        calls.sort(key=lambda c: (c.end_lineno, c.end_col_offset))
-        return parents, calls
+        return nodes
 
-    @property
-    def parents(self) -> Mapping[ast.AST, ast.AST]:
-        return self._walked[0]
+    def _around(self, node: ast.AST) -> ast.AST | None:
+        """The parent of a node that is no statement; None for what is not of this file."""
+        if node not in self._parents:
+            line = getattr(node, "lineno", 0)
+            if line and "calls" not in self.__dict__:  # which has been through the whole file
+                place = (line, getattr(node, "col_offset", 0))
+                at = bisect_right(self.statements, place, key=_place_of)
+                # A decorator stands before its statement, all else behind its beginning.
+                for statement in self.statements[max(at - 1, 0) : at + 1]:
+                    if node not in self._parents:
+                        self._learn(statement, _BLOCKS)
+            if node not in self._parents:
+                self.calls  # noqa: B018
+        return self._parents.get(node)
 
-    @property
+    @cached_property
     def calls(self) -> list[ast.Call]:
         """Every call, inner ones before those that contain them."""
-        return self._walked[1]
+        calls = [node for node in self._learn(self.tree) if isinstance(node, ast.Call)]
+        calls.sort(key=lambda c: (c.end_lineno, c.end_col_offset))
+        return calls
 
     @property
     def statements(self) -> list[ast.stmt]:
@@ -225,7 +247,7 @@ class ModuleFacts:
         place = self._outline[0].get(node)
         if place is not None:
             return place.parent
-        return self.parents.get(node) if node is not self.tree else None
+        return self._around(node) if node is not self.tree else None
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """Parents from the innermost outwards."""
@@ -237,16 +259,20 @@ class ModuleFacts:
     def statement(self, node: ast.AST) -> ast.stmt:
         """The statement that contains a node (the node itself when it is one)."""
         while not isinstance(node, ast.stmt):
-            node = self.parents[node]
+            parent = self._around(node)
+            if parent is None:
+                raise LookupError("a node of no statement of the file")
+            node = parent
         return node
 
     def function(self, node: ast.AST) -> FunctionNode | None:
         """The innermost function around a node, not counting the node itself."""
         places = self._outline[0]
         while node not in places:
-            if node not in self.parents:
+            parent = self._around(node)
+            if parent is None:
                 return None
-            node = self.parents[node]
+            node = parent
             if isinstance(node, _FUNCTIONS):
                 return node  # from its head: a default, a decorator
         return places[node].function
@@ -257,7 +283,9 @@ class ModuleFacts:
         while node not in places:
             if node is self.tree:
                 return self.tree
-            parent = self.parents[node]
+            parent = self._around(node)
+            if parent is None:
+                raise LookupError("a node of no statement of the file")
             if isinstance(parent, ast.Lambda) and node is parent.body:
                 return parent
             node = parent

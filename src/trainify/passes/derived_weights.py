@@ -139,13 +139,15 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if "pre_hook" in module.source(cls):
             continue  # which may compute it before each forward
         places = _places(module, cls)
+        deleted = frozenset(_deleted(cls))
         for name, found in places.items():
-            if _REFERENCE.search(name) or _is_dropped(module, cls, name):
+            if _REFERENCE.search(name) or name in deleted or _is_given_up(module, cls, name):
                 continue
             derived = [_Derivation(module, cls, place) for place in found]
             if not derived or not all(each.is_stale for each in derived):
                 continue
-            if any(_is_dropped(module, cls, s.split(".")[1]) for s in derived[0].sources):
+            sources = [source.split(".")[1] for source in derived[0].sources]
+            if any(s in deleted or _is_given_up(module, cls, s) for s in sources):
                 continue
             functions = {module.function(place.statement) for place in found}
             if not all(f is not None and _happens_once(module, cls, f) for f in functions):
@@ -207,27 +209,23 @@ def _places(module: ModuleFacts, cls: ast.ClassDef) -> dict[str, list[_Place]]:
     return {name: found for name, found in places.items() if name not in unclear}
 
 
-_DELETES = re.compile(r"\bdel\b|\bdelattr\b")
+def _deleted(cls: ast.ClassDef) -> Iterator[str]:
+    """The attributes of a class that are deleted."""
+    for node in walk(cls):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Del):
+            yield node.attr
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id == "delattr":
+                yield from (str(a.value) for a in node.args if isinstance(a, ast.Constant))
 
 
-def _is_dropped(module: ModuleFacts, cls: ast.ClassDef, name: str) -> bool:
-    """Whether a method other than ``__init__`` gives an attribute up: ``self.q = None``."""
+def _is_given_up(module: ModuleFacts, cls: ast.ClassDef, name: str) -> bool:
+    """Whether a method other than ``__init__`` sets an attribute to None: ``self.q = None``."""
     for binding in module.names.attributes(cls).get(name, ()):
         function = module.function(binding.node)
         if is_none(binding.value) and function is not None and function.name != "__init__":
             return True
-    if not _DELETES.search(module.text):
-        return False
-    return any(
-        (isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Del))
-        or (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "delattr"
-            and any(isinstance(a, ast.Constant) and a.value == name for a in node.args)
-        )
-        for node in walk(cls)
-    )
+    return False
 
 
 # -- what is derived ------------------------------------------------------------------------------

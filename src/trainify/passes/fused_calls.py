@@ -15,6 +15,7 @@ from ..catalog import (
     BindError,
     FusedOp,
     lookup,
+    names_of_ops,
     roots,
     split_since,
     unverified,
@@ -154,6 +155,23 @@ _SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
 _STEMS = (b"rms_norm(", b"rmsnorm(", b"_and_mul(", b"rotary_embedding(")
 
 
+_IMPORTS_BY_NAME = re.compile(rb"import_module\(\s*[rbuf]?[\"']")
+_BARE_IMPORT = re.compile(rb"[ \t]*import[ \t]+(\w+)[ \t]*(?:#.*)?\r?$")
+
+
+_CALL_OF_STEM = re.compile(
+    rb"(\bdef |\bself\.|\bF\.)?(\w*(?:" + b"|".join(stem[:-1] for stem in _STEMS) + rb"))\("
+)
+
+
+def _calls_from_elsewhere(data: bytes) -> bool:
+    """Whether a function with the stem of an op in its name is called, and is not of this file."""
+    return any(stem in data for stem in _STEMS) and any(
+        not match[1] and b"def " + match[2] + b"(" not in data
+        for match in _CALL_OF_STEM.finditer(data)
+    )
+
+
 class _Words:
     """What calls of some ops are found by; ``own`` are the ops that the user added."""
 
@@ -171,20 +189,38 @@ class _Words:
         self._hints = tuple(re.compile(word.encode()) for word in words)
         self._line = re.compile(rb"^(?:\xef\xbb\xbf)?" + self._import.encode(), re.MULTILINE)
         self._whole = tuple(root for root in self.roots if "." in root)
+        self._own = own
+        self._uses: dict[bytes, re.Pattern[bytes]] = {}
 
     @cached_property
     def needles(self) -> tuple[Needle, ...]:
         return (
             self._imports,
-            b"import_module",
+            _IMPORTS_BY_NAME.search,
             b"get_kernel",
             *(root.encode() for root in self._whole),
-            *self.stems,
+            _calls_from_elsewhere,
+            *self.stems[len(_STEMS) :],
         )
 
     def _imports(self, data: bytes) -> bool:
         """Whether a file imports a package with fused ops."""
-        return any(hint.search(data) for hint in self._hints) and bool(self._line.search(data))
+        if not any(hint.search(data) for hint in self._hints):
+            return False
+        return any(
+            bare is None or self._below(bare[1]).search(data) is not None
+            for match in self._line.finditer(data)
+            for bare in (_BARE_IMPORT.match(data, match.start(), data.find(b"\n", match.end())),)
+        )
+
+    def _below(self, package: bytes) -> re.Pattern[bytes]:
+        """``deepspeed.ops``, which code that only says ``import deepspeed`` must go through."""
+        if package not in self._uses:
+            prefix = package.decode() + "."
+            names = (*names_of_ops(self._own), *unverified())
+            below = {n[len(prefix) :].partition(".")[0] for n in names if n.startswith(prefix)}
+            self._uses[package] = re.compile(rf"\b{prefix}(?:{'|'.join(sorted(below))})\b".encode())
+        return self._uses[package]
 
     def exports(self, data: bytes) -> bool:
         """Whether a file may hand on an op under a name of its own."""
