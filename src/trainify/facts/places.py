@@ -6,7 +6,7 @@ Most files hold no write that matters, so all of this errs towards seeing one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 _SIGNS = (b"+= ", b"-= ", b"*= ", b"/= ")  # fixed strings: a pattern is ten times as slow
@@ -75,16 +75,25 @@ def overwrites_saved_input(data: bytes) -> bool:
     )
 
 
-def overwrites(data: bytes, makers: tuple[bytes, ...]) -> bool:
-    """Whether a name is written shortly after one of these operations made its value."""
+Maker = Callable[[bytes, int, int], object]
+"""Looks for an operation between two offsets, as the ``search`` of a pattern does."""
+
+
+def overwrites(data: bytes, maker: Maker, methods: tuple[bytes, ...] = ()) -> bool:
+    """Whether a name is written shortly after some operation made its value.
+
+    ``methods`` are those that make it in place: ``tanh_(``.
+    """
     return any(
-        _made_by(data, at, name, makers)
-        or any(_made_by(data, call, given, makers) for call, given in arguments(data, at, name))
+        _made_by(data, at, name, maker, methods)
+        or any(
+            _made_by(data, call, given, maker, methods) for call, given in arguments(data, at, name)
+        )
         for at, name in writes(data)
     )
 
 
-def _made_by(data: bytes, at: int, name: bytes, makers: tuple[bytes, ...]) -> bool:
+def _made_by(data: bytes, at: int, name: bytes, maker: Maker, methods: tuple[bytes, ...]) -> bool:
     begin = max(0, at - _REACH, data.rfind(b"    def ", 0, at))
     bound = data.rfind(name, begin, data.rfind(b"\n", 0, at) + 1)
     while bound >= 0:
@@ -92,12 +101,18 @@ def _made_by(data: bytes, at: int, name: bytes, makers: tuple[bytes, ...]) -> bo
         equals = data.find(b"=", bound, bound + 60)
         if equals >= 0 and not data[line:bound].strip(b" \t\r\n(,_" + _LETTERS):
             end = data.find(b"\n", equals) + 1
-            if any(data.find(maker, equals, end) >= 0 for maker in makers):
+            if maker(data, equals, end):
                 return True
             if not data.startswith(name, equals + 2):  # x = x.view(...) is what x was before
                 break
         bound = data.rfind(name, begin, bound)
-    return any(data.find(name + b"." + maker[:-1] + b"_(", begin, at) >= 0 for maker in makers)
+    called = name + b"."
+    at_call = data.find(called, begin, at) if methods else -1
+    while at_call >= 0:
+        if data.startswith(methods, at_call + len(called), at):
+            return True
+        at_call = data.find(called, at_call + 1, at)
+    return False
 
 
 def _saved_nearby(data: bytes, at: int, name: bytes) -> bool:

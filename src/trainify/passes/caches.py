@@ -12,7 +12,7 @@ from ..facts import ModuleFacts
 from ..facts.flow import is_allocation, view_of
 from ..facts.guards import gradient_unwanted
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Rule
+from . import Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -66,12 +66,23 @@ class Attention(nn.Module):
     ),
 )
 
-NEEDLES = (
-    *(b"cache[", b"cache_k[", b"cache_v[", b"k_buffer[", b"v_buffer["),
-    *(b"_cache.view(", b"index_copy_(", b"index_put_(", b"].copy_("),
-    *(b"self.keys[:", b"self.values[:"),
+_WRITES = (b"index_copy_(", b"index_put_(", b"].copy_(", b"self.keys[:", b"self.values[:")
+_OF_CACHE = (
+    *(b"cache[", b"cache_k[", b"cache_v[", b"_cache.view("),
     *(b"= self.k_cache", b"= self.v_cache", b"= self.key_cache", b"= self.cache_k"),
 )
+_OF_BUFFER = (b"k_buffer[", b"v_buffer[")
+
+
+def _may_fill_cache(data: bytes) -> bool:
+    return (
+        (b"cache" in data and any(word in data for word in _OF_CACHE))
+        or any(word in data for word in _WRITES)
+        or (b"_buffer[" in data and any(word in data for word in _OF_BUFFER))
+    )
+
+
+NEEDLES: tuple[Needle, ...] = (_may_fill_cache,)
 
 _CACHE = re.compile(r"cache|past_(key|value|kv)|(^|_)(k|v|kv|key|value)_buffer|(^|_)kv(_|$)")
 _NOT_CACHE = re.compile(r"cos|sin|rope|freq|mask|pos|_loc|scale|table|len|conv|ssm|lru")

@@ -164,12 +164,21 @@ _CALL_OF_STEM = re.compile(
 )
 
 
+def _imports_by_name(data: bytes) -> bool:
+    return b"import_module(" in data and _IMPORTS_BY_NAME.search(data) is not None
+
+
 def _calls_from_elsewhere(data: bytes) -> bool:
     """Whether a function with the stem of an op in its name is called, and is not of this file."""
-    return any(stem in data for stem in _STEMS) and any(
-        not match[1] and b"def " + match[2] + b"(" not in data
-        for match in _CALL_OF_STEM.finditer(data)
-    )
+    for stem in _STEMS:
+        at = data.find(stem)
+        while at >= 0:
+            line = data.rfind(b"\n", 0, at) + 1
+            for match in _CALL_OF_STEM.finditer(data, line, at + len(stem)):
+                if not match[1] and b"def " + match[2] + b"(" not in data:
+                    return True
+            at = data.find(stem, at + 1)
+    return False
 
 
 class _Words:
@@ -196,7 +205,7 @@ class _Words:
     def needles(self) -> tuple[Needle, ...]:
         return (
             self._imports,
-            _IMPORTS_BY_NAME.search,
+            _imports_by_name,
             b"get_kernel",
             *(root.encode() for root in self._whole),
             _calls_from_elsewhere,

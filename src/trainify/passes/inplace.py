@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -89,11 +90,12 @@ class Head(nn.Module):
 )
 
 
-_MAKERS = tuple(f"{name}(".encode() for name in sorted(RESULT_SAVED))
+_MAKER = re.compile(rf"(?:{'|'.join(sorted(RESULT_SAVED))})\(".encode())
+_METHODS = tuple(f"{name}_(".encode() for name in sorted(RESULT_SAVED))
 
 
 def _may_concern(data: bytes) -> bool:
-    return b", out=" in data or places.overwrites(data, _MAKERS)
+    return b", out=" in data or places.overwrites(data, _MAKER.search, _METHODS)
 
 
 NEEDLES: tuple[Needle, ...] = (_may_concern,)

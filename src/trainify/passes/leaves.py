@@ -66,21 +66,28 @@ _HOOK = re.compile(
     r"(?P<owner>[\w.]+(?:\(\))?)\.register_forward_hook\((?P<hook>[^\n]*(?:\n[^\n]*)?)"
 )
 _PARAMETER = re.compile(rb"[ \t]*self\.(\w+)(?:: [^\n=]*)? = (?:torch\.)?nn\.Parameter\(")
-_VIEWS = (b"\n", b"[", b".expand", b".view", b".unsqueeze", b".squeeze", b".to(", b".float(", b".T")
+_OUTPUT = re.compile(rb" self\.|\.get_input_embeddings\(\)\(")
+_VIEW = re.compile(
+    rb" self\.(\w+)(?:\n|\[|\.expand|\.view|\.unsqueeze|\.squeeze|\.to\(|\.float\(|\.T)"
+)
 
 
 def _may_concern(data: bytes) -> bool:
     if b"register_forward_hook(" in data and b"requires_grad_(" in data:
-        if places.overwrites(data, (b" self.", b".get_input_embeddings()(")):
+        if places.overwrites(data, _OUTPUT.search):
             return True
-    makers: list[bytes] = []
+    parameters: set[bytes] = set()
     at = data.find(b"nn.Parameter(")
     while at >= 0:
         match = _PARAMETER.match(data, data.rfind(b"\n", 0, at) + 1)
         if match is not None:
-            makers += (b" self." + match[1] + view for view in _VIEWS)
+            parameters.add(match[1])
         at = data.find(b"nn.Parameter(", at + 1)
-    return bool(makers) and places.overwrites(data, tuple(makers))
+
+    def views(data: bytes, begin: int, end: int) -> bool:
+        return any(match[1] in parameters for match in _VIEW.finditer(data, begin, end))
+
+    return bool(parameters) and places.overwrites(data, views)
 
 
 NEEDLES: tuple[Needle, ...] = (_may_concern,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -61,11 +62,11 @@ class Attention(nn.Module):
 """,
     ),
 )
-_SPLITS = (b"chunk(", b"split(", b"unbind(", b"split_with_sizes(")
+_SPLIT = re.compile(rb"(?:chunk|split|unbind|split_with_sizes)\(")
 
 
 def _may_concern(data: bytes) -> bool:
-    return places.overwrites(data, _SPLITS)
+    return places.overwrites(data, _SPLIT.search)
 
 
 NEEDLES: tuple[Needle, ...] = (_may_concern,)
