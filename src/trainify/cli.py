@@ -363,15 +363,19 @@ def rules() -> None:
 
 
 @cli.command()
-@click.argument("code")
-def explain(code: str) -> None:
-    """Explain one rule: what it finds, why that matters, what to write instead."""
+@click.argument("rule")
+def explain(rule: str) -> None:
+    """Explain a rule, by its code or name: what it finds, why that matters, what to write instead.
+
+    The beginning of a code, such as TRN3, explains all that begin so.
+    """
     from .passes import all_rules
 
-    found = all_rules().get(code.upper())
-    if found is None:
-        raise click.UsageError(f"no rule has the code {code!r}; see `trainify rules`")
-    click.echo(_explained(found))
+    code = rule.upper()
+    found = [r for r in all_rules().values() if r.code.startswith(code) or r.name == rule]
+    if not rule or not found:
+        raise click.UsageError(f"no rule has the code or name {rule!r}; see `trainify rules`")
+    click.echo("\n\n".join(map(_explained, found)))
 
 
 def _explained(rule: Rule) -> str:

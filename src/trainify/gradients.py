@@ -15,8 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-Parameters = nn.Module | torch.optim.Optimizer | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
-"""What holds the parameters: a module, an optimizer, or the parameters, named or not."""
+Parameters = (
+    nn.Module
+    | torch.optim.Optimizer
+    | Iterable[nn.Module]
+    | Iterable[Tensor]
+    | Iterable[tuple[str, Tensor]]
+)
+"""What holds the parameters: modules, an optimizer, or the parameters, named or not."""
 
 
 class NoGraph(RuntimeError):
@@ -47,7 +53,7 @@ def backward(
 
     Args:
         loss: A tensor with a graph; of one element, unless ``gradient`` is given.
-        parameters: What must get a gradient: a module, an optimizer, or parameters, named or not.
+        parameters: What must get a gradient: modules, an optimizer, or parameters, named or not.
             Those with ``requires_grad=False`` are frozen, and not asked for.
         allow: Names that may get none, as in :mod:`fnmatch`: ``"experts.*"``.
         gradient, retain_graph, create_graph: As for :meth:`torch.Tensor.backward`.
@@ -130,7 +136,14 @@ def _named(parameters: Parameters) -> Iterator[tuple[str, Tensor]]:
         raise TypeError("parameters must be a module, an optimizer or several tensors, not one")
     else:
         for i, item in enumerate(parameters):
-            yield item if isinstance(item, tuple) else (f"parameter {i}", item)
+            if isinstance(item, nn.Module):
+                yield from item.named_parameters()
+            elif isinstance(item, Tensor):
+                yield f"parameter {i}", item
+            elif isinstance(item, tuple) and isinstance(item[-1], Tensor):
+                yield item
+            else:
+                raise TypeError(f"{type(item).__name__} is no parameter, module or named parameter")
 
 
 def _require_graph(loss: Tensor, wanted: _Named) -> None:

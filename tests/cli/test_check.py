@@ -221,7 +221,11 @@ def test_rules(trainify) -> None:
         assert result.exit_code == 0
         assert "    fused(x)\n\n## Use instead\n\n    plain(x)\n" in result.stdout
         assert "# trainify: ignore[TRN901]" in result.stdout
-    assert trainify("explain", "TRN999").exit_code == 2
+    assert trainify("explain", "risky").stdout == trainify("explain", "TRN902").stdout
+    every = trainify("explain", "TRN9").stdout
+    assert "(TRN901)" in every and "(TRN902)" in every
+    for unknown in ("TRN999", "", "no-such-rule"):
+        assert trainify("explain", unknown).exit_code == 2
 
 
 # -- which files ----------------------------------------------------------------------------------

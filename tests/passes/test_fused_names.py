@@ -118,3 +118,15 @@ def test_a_name_that_the_project_re_exports(tmp_path: Path) -> None:
 def test_a_call_that_does_not_fit_the_schema_is_left_alone(call: str) -> None:
     text = f"from vllm import _custom_ops as ops\n\ndef f(out, x, w, args, kwargs):\n    {call}\n"
     assert rules(text) == ["TRN103"]
+
+
+def test_an_argument_that_is_assigned_in_the_call_is_said_not_to_be_understood() -> None:
+    text = """
+        import torch
+        from vllm import _custom_ops as ops
+
+        def f(x, w):
+            ops.rms_norm(out := torch.empty_like(x), x, w, 1e-6)
+            return out
+        """
+    assert rules(text) == ["TRN103"]

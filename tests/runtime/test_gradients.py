@@ -126,6 +126,14 @@ def test_an_optimizer_or_tensors_will_do() -> None:
         trainify.backward(model(x()), model.norm.weight)
 
 
+def test_several_modules_will_do() -> None:
+    model, other = Cut(), nn.Linear(4, 1)
+    with pytest.raises(MissingGradients, match=r"4 of 6 .*norm\.weight"):
+        trainify.backward(model(x()), [model, other])
+    with pytest.raises(TypeError, match="str is no parameter"):
+        trainify.backward(model(x()), ["norm"])
+
+
 def test_same_names_of_two_modules_are_two_parameters() -> None:
     one, two = nn.Linear(4, 1), nn.Linear(4, 1)
     both = [*one.named_parameters(), *two.named_parameters()]

@@ -82,7 +82,8 @@ def attach(*ops: Op) -> Attached:
 
     With a gradient to compute, the fused kernel runs on copies of what it writes into, so that the
     results can be put where they belong in a way that autograd sees, views included.  Backward
-    computes the reference of :mod:`trainify.reference` again and differentiates that.
+    computes the reference of :mod:`trainify.reference` again and differentiates that.  The
+    transforms of :mod:`torch.func` do not go through such an op; they raise.
 
     Args:
         ops: The ops, which have to be registered (import their library first).  Without any, every

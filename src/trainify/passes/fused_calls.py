@@ -438,6 +438,9 @@ def _match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[Fused
 
 def _bind(op: FusedOp, target: Target, call: ast.Call) -> dict[str, ast.expr | None]:
     """Arguments by name; a keyword of the call overrides one bound by ``functools.partial``."""
+    values = [*call.args, *(k.value for k in call.keywords)]
+    if any(isinstance(node, ast.NamedExpr) for value in values for node in ast.walk(value)):
+        raise BindError("an argument is assigned to a name in the call")
     own = {keyword.arg for keyword in call.keywords}
     kept = [keyword for keyword in target.keywords if keyword.arg not in own]
     return op.signature.bind([*target.args, *call.args], [*kept, *call.keywords])

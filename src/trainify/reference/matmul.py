@@ -36,9 +36,9 @@ def scaled_mm_add(
     residual: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As scaled_mm of a [..., K] and b [N, K], transposed; a residual and a bias are added rounded.
+    """As scaled_mm of a [..., K] and b [N, K], transposed, with scales [..., 1] and [N].
 
-    The scales are [..., 1] and [N]: lmdeploy's ``matmul_kernel_dynamic_quant``.
+    The residual, then the bias, are added rounded: lmdeploy's ``matmul_kernel_dynamic_quant``.
     """
     out = (a.float() @ b.float().t()) * scale_a.float() * scale_b.float().flatten()
     out = out if residual is None else out.to(residual.dtype) + residual
@@ -66,9 +66,10 @@ def block_scaled_mm(
 
 
 def hadamard_transform(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """x [..., D] times the Hadamard matrix (Sylvester's), times a scale; in float32, rounded once.
+    """x [..., D] times the Hadamard matrix (Sylvester's), in float32, rounded once.
 
-    D is filled up with zeros to a power of two, and as much of the result is dropped.
+    A scale multiplies the result.  D is filled up with zeros to a power of two, and as much
+    of the result is dropped.
     """
     size = x.shape[-1]
     width = 2 ** (size - 1).bit_length()
@@ -188,23 +189,26 @@ def bnb_4bit_linear(
     absmax_code: torch.Tensor | None = None,
     absmax_offset: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As bnb_4bit_matmul, with the values of ``kind``, nf4 or fp4, in the dtype of x, and a bias.
+    """As bnb_4bit_matmul, with the values of ``kind``, nf4 or fp4, in the dtype of x.
 
-    The maxima of the blocks may be quantized themselves:
+    A bias is added.  The maxima of the blocks may be quantized themselves:
     absmax_code[absmax_8bit[i]] * absmax[i // 256] + absmax_offset.
     """
     nf4 = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453]
     nf4 += [-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0]
-    nf4 += [0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224]
+    nf4 += [0.07958029955625534, 0.16093020141124725, 0.24611230194568634]
+    nf4 += [0.33791524171829224]
     nf4 += [0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0]
     fp4 = [0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0]
     twelfths = torch.tensor([*fp4, *(-v for v in fp4)], device=x.device)
     values = torch.tensor(nf4, device=x.device) if kind == "nf4" else twelfths / 12.0
-    if absmax_8bit is not None and absmax_code is not None and absmax_offset is not None:
+    if absmax_8bit is not None and absmax_code is not None:
         inner = absmax_code[absmax_8bit.flatten().long()]
-        absmax = inner * absmax.repeat_interleave(256)[: len(inner)] + absmax_offset
+        absmax = inner * absmax.repeat_interleave(256)[: len(inner)]
+        absmax = absmax if absmax_offset is None else absmax + absmax_offset
     codes = packed.view(torch.uint8).flatten()
-    indices = torch.stack((codes >> 4, codes & 15), dim=-1).flatten()[: shape[0] * shape[1]].long()
+    indices = torch.stack((codes >> 4, codes & 15), dim=-1).flatten().long()
+    indices = indices[: shape[0] * shape[1]]
     scales = absmax.repeat_interleave(blocksize)[: len(indices)]
     weight = (values.to(x.dtype)[indices] * scales).view(shape).to(x.dtype)
     return F.linear(x, weight, bias)

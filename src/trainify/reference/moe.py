@@ -74,7 +74,7 @@ def grouped_topk(
     bias: torch.Tensor | None = None,
     best: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k best experts out of the ``kept`` best of ``groups`` groups; returns (weights, ids).
+    """The k top experts of the ``kept`` top ones of all groups; returns (weights, ids).
 
     A group is as good as the sum of its ``best`` experts: one by default, or two with a bias [E],
     which is added for the choice only.  ``scoring`` is softmax, sigmoid, or anything else for

@@ -285,10 +285,11 @@ def layer_norm_of_sum(
 ) -> torch.Tensor:
     """LayerNorm of x + x_bias + residual, added in float32, rounded once; returns it alone.
 
-    DeepSpeed's Triton kernel stores the sum: the mean is that of the exact sum, the deviations from
-    it are those of the rounded one.
+    DeepSpeed's Triton kernel stores the sum: the mean is that of the exact sum, the
+    deviations from it are those of the rounded one.
     """
-    total = x.float() + residual.float() if x_bias is None else x.float() + x_bias + residual
+    total = x.float() if x_bias is None else x.float() + x_bias
+    total = total + residual.float()
     centred = total.to(x.dtype).float() - total.mean(-1, keepdim=True)
     scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
     return (centred * scale * weight.float() + bias.float()).to(x.dtype)

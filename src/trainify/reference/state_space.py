@@ -37,9 +37,10 @@ def causal_conv1d_slots(
     indices: torch.Tensor | None = None,
     unused: int = -1,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As causal_conv1d_update, with the state of row b in conv_state[indices[b]].
+    """As causal_conv1d_update, out of a pool of states.
 
-    Where an index is ``unused``, x passes through and no state changes.
+    The state of row b is conv_state[indices[b]].  Where an index is ``unused``, x
+    passes through and no state changes.
     """
     if indices is None:
         return causal_conv1d_update(x, conv_state, weight, bias, activation)
@@ -110,9 +111,10 @@ def selective_state_slots(
     indices: torch.Tensor | None = None,
     unused: int = -1,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As selective_state_update, with the state of row b in state[indices[b]].
+    """As selective_state_update, out of a pool of states.
 
-    Where an index is ``unused``, the step begins with zeros and no state changes.
+    The state of row b is state[indices[b]].  Where an index is ``unused``, the step
+    begins with zeros and no state changes.
     """
     if indices is None:
         return selective_state_update(state, x, dt, A, B, C, D, z, dt_bias, dt_softplus)
