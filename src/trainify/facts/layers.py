@@ -35,13 +35,30 @@ def is_module_class(module: ModuleFacts, cls: ast.ClassDef, depth: int = 0) -> b
         for target in module.resolve(base, cls):
             if target.name.startswith("torch.nn."):
                 return True
-            home = _definition(module, base, target.name)
-            if home is not None:
-                if home[1] is not cls and is_module_class(*home, depth + 1):
-                    return True
-            elif _FOREIGN_MODULE.search(target.name.rpartition(".")[2]):
+            if _is_module_base(module, cls, base, target.name, depth):
                 return True
     return False
+
+
+def _is_module_base(
+    module: ModuleFacts, cls: ast.ClassDef, base: ast.expr, qualified: str, depth: int
+) -> bool:
+    """The same of one base; of another file's classes, which many derive from, asked once."""
+    path = _other_file(module, base, qualified)
+    known = module.project.module_classes
+    if path is not None:
+        if (path, qualified) in known:
+            return known[path, qualified]
+        known[path, qualified] = False  # for classes that derive from one another
+        depth = 0
+    home = _definition(module, base, qualified)
+    if home is None:
+        found = _FOREIGN_MODULE.search(qualified.rpartition(".")[2]) is not None
+    else:
+        found = home[1] is not cls and is_module_class(*home, depth + 1)
+    if path is not None:
+        known[path, qualified] = found
+    return found
 
 
 def made_by(module: ModuleFacts, node: ast.expr, depth: int = 0) -> Made | None:
@@ -135,19 +152,31 @@ def _most(kinds: Iterable[Made]) -> Made:
     return "weights" if {"weights", "parameter"} & set(kinds) else "plain"
 
 
+def _own_class(module: ModuleFacts, node: ast.expr) -> ast.ClassDef | None:
+    """The class of this file that a name stands for."""
+    found = module.names.visible(node) if isinstance(node, ast.Name) else []
+    return next((b.node for b in found if isinstance(b.node, ast.ClassDef)), None)
+
+
+def _other_file(module: ModuleFacts, node: ast.expr, qualified: str) -> Path | None:
+    """The file of the project that a name is imported from."""
+    owner = qualified.rpartition(".")[0]
+    if not owner or _own_class(module, node) is not None:
+        return None
+    path = module.project.find_module(module, owner)
+    return None if path is None or path.absolute() == Path(module.path).absolute() else path
+
+
 def _definition(
     module: ModuleFacts, node: ast.expr, qualified: str
 ) -> tuple[ModuleFacts, ast.ClassDef] | None:
     """The class behind a name: of this file, or imported from another one of the project."""
-    if isinstance(node, ast.Name):
-        for binding in module.names.visible(node):
-            if isinstance(binding.node, ast.ClassDef):
-                return module, binding.node
-    owner, _, name = qualified.rpartition(".")
-    path = module.project.find_module(module, owner) if owner else None
-    if path is None or path.absolute() == Path(module.path).absolute():
-        return None
-    other = module.project.load(path)
+    own = _own_class(module, node)
+    if own is not None:
+        return module, own
+    path = _other_file(module, node, qualified)
+    name = qualified.rpartition(".")[2]
+    other = module.project.load(path) if path is not None else None
     for statement in other.tree.body if other is not None else ():
         if other is not None and isinstance(statement, ast.ClassDef) and statement.name == name:
             return other, statement

@@ -28,6 +28,8 @@ class Project:
         self._contents: dict[Path, bytes] = {}
         self._summaries: dict[tuple[object, Path], object] = {}
         self._loaded: set[Path] = set()
+        self.module_classes: dict[tuple[Path, str], bool] = {}
+        """Whether classes of other files, by their names there, derive from ``nn.Module``."""
         self._neighbours: dict[Path, tuple[Path, ...]] = {}
         self._below: dict[Path, tuple[Path, ...] | None] = {}
 
