@@ -142,3 +142,114 @@ class Head(nn.Module):
 )
 def test_what_no_loss_is_computed_from_stays(text: str) -> None:
     stays("import torch\nfrom torch import nn\n\n\n" + text)
+
+
+LAYER = """\
+import torch
+from torch import nn
+
+
+class {name}(nn.Module):
+    def __init__(self, d=4):
+        super().__init__()
+        {made}
+
+    def forward(self, x):
+        h = torch.tanh(self.dense(x))
+        h.mul_(2.0)
+        return h
+"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "self.dense = nn.Linear(d, d)",
+        "self.dense = nn.Sequential(nn.Conv1d(d, d, 1), nn.ReLU())",
+        "self.dense = ConvBlock(d)",
+    ],
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BertPredictionHeadTransform",
+        "ConvFeatureExtractor",
+        "FeatureExtractor",
+        "GraphProcessor",
+        "MelGANGenerator",
+        "UpSampleBlock",
+    ],
+)
+def test_a_layer_named_like_a_step_of_the_data_s(name: str, made: str) -> None:
+    assert rules(LAYER.format(name=name, made=made)) == ["TRN403"]
+
+
+@pytest.mark.parametrize(
+    "name, made",
+    [
+        ("TopKSampler", "self.dense = nn.Linear(d, d)"),
+        ("NoiseScheduler", "self.dense = nn.Linear(d, d)"),
+        ("MelFrontend", "self.dense = MelSpectrogram(d)"),
+        ("FeatureExtractor", "self.dense = torch.fft.rfft"),
+    ],
+)
+def test_a_step_of_the_data_s_stays(name: str, made: str) -> None:
+    stays(LAYER.format(name=name, made=made))
+
+
+def test_a_network_of_logits() -> None:
+    assert rules(
+        """\
+            import torch
+            from torch import nn
+
+            class LogitsProcessor(nn.Module):
+                def __init__(self, config):
+                    super().__init__()
+                    self.cap = config.cap
+
+                def forward(self, hidden_states, weight):
+                    logits = torch.matmul(hidden_states, weight.T)
+                    torch.tanh(logits, out=logits)
+                    return logits
+            """
+    ) == ["TRN402"]
+
+
+UNET = """\
+import torch
+from torch import nn
+
+
+class UNet(nn.Module):
+    def __init__(self, d=4):
+        super().__init__()
+        self.conv = nn.Linear(d, d)
+
+    def predict_noise(self, x):
+        h = torch.sigmoid(self.conv(x))
+        h += 1.0
+        return h
+
+    def forward(self, x):
+        return {forward}
+
+    def sample(self, x):
+        return self.predict_noise(x)
+"""
+
+
+def test_a_prediction_that_forward_asks_for() -> None:
+    assert rules(UNET.format(forward="self.predict_noise(x)")) == ["TRN403"]
+
+
+@pytest.mark.parametrize(
+    "forward", ["self.conv(x)", "self.conv(x) if self.training else self.predict_noise(x)"]
+)
+def test_a_prediction_that_only_a_sampler_asks_for(forward: str) -> None:
+    stays(UNET.format(forward=forward))
+
+
+def test_the_inference_form_of_a_forward_stays() -> None:
+    text = UNET.format(forward="self.predict_noise(x)")
+    stays(text.replace("predict_noise", "_inference_forward"))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .flow import Definition, FunctionFlow
-from .guards import implies_unwanted
-from .trainable import returns_numbers
+from .guards import gradient_unwanted, implies_unwanted
+from .trainable import returns_numbers, submodules, trained_submodules
 from .walk import walk
 
 if TYPE_CHECKING:
@@ -40,14 +40,17 @@ and copy."""
 _SPLITTERS = frozenset("split chunk unbind split_with_sizes".split())
 _VIEW_ATTRIBUTES = frozenset({"data", "T", "mT", "real", "imag"})
 _MAX_DEPTH = 8
+_INFERS = re.compile(r"infer(?!red)")
 _APART = re.compile(
-    r"infer(?!red)|sampl(?!e_rate)|generat|predict|post_?process|pre_?process|evaluat|metric|"
+    r"sampl(?!e_rate)|generat|predict|post_?process|pre_?process|evaluat|metric|"
     r"visuali|plot|augment"
 )
 _APART_CLASS = re.compile(
-    r"Sampl(?!ing$)|Scheduler|Solver|Process|Metric|Transform$|Transforms|Augment|Spectrogram|Mel[A-Z]|"
-    r"FeatureExtract|Preprocess|Frontend|Detokeniz"
+    r"Sampl(?!ing$)|Scheduler|Solver|(?<!Logits)Process|Metric|Transform$|Transforms|Augment|"
+    r"Spectrogram|Mel[A-Z]|FeatureExtract|Preprocess|Frontend|Detokeniz"
 )
+_APART_KIND = re.compile(r"(?<!Up)(?<!Down)(?<!Re)Sampler$|Scheduler$|Solver$|Metric$")
+_TRAINS = frozenset({"forward", "training_step"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,21 +293,53 @@ def callers(module: ModuleFacts, function: FunctionNode) -> Iterator[ast.Call]:
 def in_network(module: ModuleFacts, function: FunctionNode | None, depth: int = 2) -> bool:
     """Whether a function is a method of a class with a forward, or is called by one.
 
-    Those that prepare data, or draw and measure what a network gave, are no part of one.
+    Those that prepare data, or draw and measure what a network gave, are no part of one, unless
+    its forward calls them.
     """
-    if function is None or _APART.search(function.name) or returns_numbers(function):
+    if function is None or _INFERS.search(function.name) or returns_numbers(function):
+        return False
+    if _APART.search(function.name) and not _trains(module, function, depth):
         return False
     cls = module.method_class(function)
     if cls is not None:
-        return not _APART_CLASS.search(cls.name) and any(
-            isinstance(node, ast.FunctionDef) and node.name == "forward" for node in cls.body
-        )
+        return _is_part(module, cls)
     outer = module.function(function)
     if outer is not None:
         return in_network(module, outer, depth)
     return depth > 0 and any(
         in_network(module, module.function(call), depth - 1) for call in callers(module, function)
     )
+
+
+def _is_part(module: ModuleFacts, cls: ast.ClassDef) -> bool:
+    """Whether a class is a network or a layer: it has a forward, and is no step of the data's."""
+    if not any(isinstance(node, ast.FunctionDef) and node.name == "forward" for node in cls.body):
+        return False
+    if not _APART_CLASS.search(cls.name):
+        return True
+    return not _APART_KIND.search(cls.name) and _has_weights(module, cls)
+
+
+def _has_weights(module: ModuleFacts, cls: ast.ClassDef) -> bool:
+    """Whether a class called like a step of the data's holds something to train all the same."""
+    trained = trained_submodules(module, cls)
+    return any(
+        not _APART_CLASS.search(module.source(value))
+        for name, values in (submodules(module, cls) if trained else {}).items()
+        if name in trained
+        for value in values
+    )
+
+
+def _trains(module: ModuleFacts, function: FunctionNode, depth: int) -> bool:
+    """Whether a training forward leads to a function, through at most ``depth`` others."""
+    for call in callers(module, function):
+        caller = module.function(call)
+        if caller is None or caller is function or gradient_unwanted(module, call):
+            continue
+        if caller.name in _TRAINS or (depth > 0 and _trains(module, caller, depth - 1)):
+            return True
+    return False
 
 
 def in_callers(module: ModuleFacts, write: Write) -> Iterator[Write]:
