@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..facts import ModuleFacts
+from ..facts.backpropagated import trained_through
 from ..facts.grad_bytes import mentions
 from ..facts.grad_mode import (
     Scope,
@@ -129,10 +130,13 @@ def concerns(data: bytes, path: str, project: Project) -> bool:
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    for cover in _covers(module):
-        yield _forward(module, cover)
+    covers = list(_covers(module))
+    # One text for all: an entry that several forwards lose their scopes to gets it once.
+    text = _moved(module, module.source(covers[0].scope.node)) if covers else ""
+    for cover in covers:
+        yield _forward(module, cover, text)
     yield from _instances(module)
-    yield from _entries(module)
+    yield from _entries(module, text)
 
 
 # -- what covers a forward ------------------------------------------------------------------------
@@ -341,8 +345,13 @@ class _Moved:
 def _starts(module: ModuleFacts) -> tuple[_Start, ...]:
     return tuple(
         _Start(module.path, f.lineno, _label(module, f), _is_scoped(module, f))
-        for f in inference_entries(module)
+        for f in _inference(module)
     )
+
+
+def _inference(module: ModuleFacts) -> list[FunctionNode]:
+    """The functions of a file that start inference, and that no loss is computed by."""
+    return [f for f in inference_entries(module) if not trained_through(module, f)]
 
 
 def _scopes(module: ModuleFacts) -> tuple[_Moved, ...]:
@@ -400,7 +409,7 @@ def _is_off_on_import(module: ModuleFacts) -> bool:
     return any(found is not None and found[1] is False for found in switched)
 
 
-def _forward(module: ModuleFacts, cover: _Cover) -> Finding:
+def _forward(module: ModuleFacts, cover: _Cover, moved_text: str) -> Finding:
     from ..rewrite.scopes import can_decorate, with_decorator
 
     function, node = cover.function, cover.scope.node
@@ -419,8 +428,7 @@ def _forward(module: ModuleFacts, cover: _Cover) -> Finding:
         )
         if used:  # one half of a repair would look like the whole
             return module.finding("TRN201", message, node)
-    moved_text = _moved(module, text)
-    own = inference_entries(module)
+    own = _inference(module)
     others = [
         s for found in module.project.summaries(module.path, _starts, _START.search) for s in found
     ]
@@ -576,28 +584,32 @@ def _is_in_loss(module: ModuleFacts, name: str) -> bool:
 # -- TRN203: where inference starts ---------------------------------------------------------------
 
 
-def _entries(module: ModuleFacts) -> Iterator[Finding]:
-    """Functions in this file that rely on a scope which another file's forward is about to lose."""
+def _entries(module: ModuleFacts, own: str) -> Iterator[Finding]:
+    """Functions in this file that rely on a scope which another file's forward is about to lose.
+
+    ``own`` is the scope that they get from a forward of this file, where one is to lose it too.
+    """
     from ..rewrite.scopes import can_decorate
 
     for scopes in module.project.summaries(module.path, _scopes, _scopes_forward):
         if scopes:
-            starts = [f for f in inference_entries(module) if can_decorate(f)]
+            starts = [f for f in _inference(module) if can_decorate(f)]
             bare = [f for f in starts if not _is_scoped(module, f)]
-            yield from (_entry(module, f, scopes[0]) for f in bare)
+            yield from (_entry(module, f, scopes[0], own) for f in bare)
             return
 
 
-def _entry(module: ModuleFacts, function: FunctionNode, scope: _Moved) -> Finding:
+def _entry(module: ModuleFacts, function: FunctionNode, scope: _Moved, text: str) -> Finding:
     from ..rewrite import layout
     from ..rewrite.scopes import with_decorator
 
     edits: list[Edit] = []
-    torch = layout.bound_at_top(module, "torch")
-    if torch is None:
-        torch = "torch"
-        edits.append(layout.import_edit(module, "import torch"))
-    text = f"{torch}.{scope.mode}{scope.arguments}"
+    if not text:
+        torch = layout.bound_at_top(module, "torch")
+        if torch is None:
+            torch = "torch"
+            edits.append(layout.import_edit(module, "import torch"))
+        text = f"{torch}.{scope.mode}{scope.arguments}"
     edits.insert(0, with_decorator(module, function, text))
     message = (
         f"`{function.name}` relies on `{scope.forward}` to switch gradients off; that scope "

@@ -1,0 +1,169 @@
+"""Where a scope must not go: onto a function that training sends gradients back through."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from trainify.engine import FileReport, Options, fix_paths
+
+MODEL = """\
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    @torch.{mode}()
+    def forward(self, x):
+        return self.head(x)
+
+    def predict(self, x):
+        return self(x).softmax(-1)
+"""
+FOLLOWS = "not (self.training and torch.is_grad_enabled())"
+
+
+def reports(tmp_path: Path, unsafe: bool = False, **files: str) -> dict[str, FileReport]:
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+    found = {Path(r.path).stem: r for r in fix_paths([str(tmp_path)], Options(unsafe=unsafe))}
+    assert not [r.problem for r in found.values() if r.problem]
+    return found
+
+
+def fixed(tmp_path: Path, unsafe: bool = False, **files: str) -> dict[str, str]:
+    """The files that change, as they are then."""
+    found = reports(tmp_path, unsafe, **files)
+    return {name: r.text for name, r in found.items() if r.change is not None}
+
+
+# -- a loss is computed by what looks as if it started inference ----------------------------------
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "loss = F.nll_loss(m.predict(x).log(), y)",
+        "out = m.predict(x)\n        loss = F.cross_entropy(out, y)",
+        "loss = objective(m, x, y)",
+    ],
+)
+def test_a_method_that_a_loss_comes_from_gets_no_scope(
+    tmp_path: Path, loss: str, unsafe: bool
+) -> None:
+    train = f"""\
+import torch.nn.functional as F
+from model import Model
+
+
+def objective(m, x, y):
+    return F.nll_loss(m.predict(x).log(), y)
+
+
+def train(m, loader, opt):
+    for x, y in loader:
+        {loss}
+        loss.backward()
+        opt.step()
+"""
+    changed = fixed(tmp_path, unsafe, model=MODEL.format(mode="inference_mode"), train=train)
+    assert list(changed) == ["model"]
+    assert "@torch" not in changed["model"] and FOLLOWS in changed["model"]
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
+def test_a_function_that_a_loss_comes_from_gets_no_scope(
+    tmp_path: Path, mode: str, unsafe: bool
+) -> None:
+    train = """\
+import torch.nn.functional as F
+
+
+def infer(model, x):
+    return model(x)
+
+
+def train(m, loader, opt):
+    for x, y in loader:
+        out = infer(m, x)
+        loss = F.cross_entropy(out, y)
+        loss.backward()
+        opt.step()
+"""
+    changed = fixed(tmp_path, unsafe, model=MODEL.format(mode=mode), train=train)
+    assert list(changed) == ["model"]
+    assert f"    @torch.{mode}()\n    def predict" in changed["model"]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "tokens = m.generate(x)\n        loss = F.cross_entropy(m(tokens), y)",
+        "target = m.predict(x).detach()\n        loss = F.mse_loss(m(x), target)",
+        "noise = dist.predict(x)\n        loss = F.mse_loss(m(x), noise)",
+    ],
+)
+def test_what_no_gradient_comes_back_through_still_starts_inference(
+    tmp_path: Path, use: str
+) -> None:
+    """Token ids, a target that is detached, the method of another object."""
+    model = (
+        MODEL.format(mode="no_grad")
+        + """
+    def generate(self, x):
+        return self(x).argmax(-1)
+"""
+    )
+    train = f"""\
+import torch.nn.functional as F
+
+
+def train(m, dist, loader, opt):
+    for x, y in loader:
+        {use}
+        loss.backward()
+        opt.step()
+"""
+    (text,) = fixed(tmp_path, model=model, train=train).values()
+    assert "    @torch.no_grad()\n    def predict" in text
+    assert "    @torch.no_grad()\n    def generate" in text
+
+
+# -- one scope is enough --------------------------------------------------------------------------
+
+
+def test_an_entry_that_relies_on_two_forwards_gets_one_scope(tmp_path: Path) -> None:
+    one = MODEL.format(mode="no_grad")
+    changed = fixed(tmp_path, one=one, two=MODEL.format(mode="inference_mode"))
+    assert changed["one"].count("@torch") == changed["two"].count("@torch") == 1
+    assert "    @torch.no_grad()\n    def predict" in changed["one"]
+
+
+def test_two_forwards_of_one_file_give_an_entry_one_scope(tmp_path: Path) -> None:
+    second = MODEL.format(mode="inference_mode").partition("\n\n\n")[2].replace("Model", "Other")
+    text = MODEL.format(mode="no_grad") + "\n\n" + second
+    (after,) = fixed(tmp_path, model=text).values()
+    assert after.count("@torch.no_grad()\n    def predict") == 2
+    assert after.count("@torch") == 2
+
+
+def test_one_line_bodies_get_one_scope(tmp_path: Path) -> None:
+    text = """\
+import torch
+from torch import nn
+class M(nn.Module):
+    def __init__(self): super().__init__(); self.l = nn.Linear(3, 3)
+    @torch.no_grad()
+    def forward(self, x): return self.l(x)
+    def generate(self, x): return self(x).argmax(-1)
+"""
+    changed = fixed(tmp_path, line=text, model=MODEL.format(mode="inference_mode"))
+    assert changed["line"].count("@torch") == 1
