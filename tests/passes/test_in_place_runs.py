@@ -167,3 +167,63 @@ def test_the_dtype_of_what_is_written_stays() -> None:
     net = scope["Net"]().bfloat16()
     x = torch.randn(3, 4, dtype=torch.bfloat16, requires_grad=True)
     assert net(x * 1.0).dtype is torch.bfloat16
+
+
+PROMOTED = {
+    "norm": (
+        "h = self.proj(x)\nv = h.float().pow(2).mean(-1, keepdim=True)\n"
+        "h.mul_(torch.rsqrt(v + 1e-6))\nx = self.proj(h)"
+    ),
+    "gate": "g = torch.sigmoid(self.proj(x))\ng *= self.scale\nx = g",
+    "method": "g = torch.sigmoid(self.proj(x))\ng.add_(self.scale, alpha=2)\nx = g",
+    "chain": "g = torch.sigmoid(self.proj(x))\ng.mul_(self.scale).add_(self.scale)\nx = g",
+    "returned": "g = self.proj(x).exp()\nreturn g.mul_(self.scale)",
+}
+
+
+@pytest.mark.parametrize("strategy", ["flag", "replace"])
+@pytest.mark.parametrize("lines", PROMOTED.values(), ids=PROMOTED)
+def test_a_write_promotes_nothing(lines: str, strategy: str) -> None:
+    text = module(lines).replace(
+        "self.relu =", "self.scale = torch.rand(d) + 0.3\n        self.relu ="
+    )
+    before, after = (_bfloat16(t) for t in (text, fix(text, strategy=strategy, unsafe=True)))
+    x = torch.randn(3, 4, dtype=torch.bfloat16)
+    with torch.no_grad():
+        expected = before(x.clone())
+    found = after(x.clone())
+    assert found.dtype is torch.bfloat16 is expected.dtype
+    assert torch.equal(found, expected)
+    found.sum().backward()
+
+
+def _bfloat16(text: str) -> Any:
+    scope: dict[str, Any] = {"__name__": "net"}
+    exec(compile(text, "net", "exec"), scope)
+    torch.manual_seed(0)
+    return scope["Net"]().bfloat16()
+
+
+def test_autocast_promotes_nothing() -> None:
+    lines = "h = self.proj(x)\nv = h.pow(2).mean(-1, keepdim=True)\nh.mul_(torch.rsqrt(v + 1e-6))\nx = h"
+    scope: dict[str, Any] = {"__name__": "net"}
+    exec(compile(fix(module(lines)), "net", "exec"), scope)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = scope["Net"]()(torch.randn(3, 4))
+    assert found.dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    "lines, fixed",
+    [
+        ("h = torch.tanh(self.proj(x))\nh *= 2.0\nx = h", "h = h * 2.0"),
+        ("h = torch.tanh(self.proj(x))\nn = x.shape[0]\nh /= n\nx = h", "h = h / n"),
+        ("h = torch.tanh(self.proj(x))\nh += h.mean()\nx = h", "h = h + h.mean()"),
+        (
+            "h = torch.tanh(self.proj(x))\nm = h.abs().mean(-1, keepdim=True)\nh -= m\nx = h",
+            "h = h - m",
+        ),
+    ],
+)
+def test_what_cannot_promote_is_not_converted(lines: str, fixed: str) -> None:
+    assert f"{fixed}\n" in fix(module(lines))

@@ -55,7 +55,7 @@ class Encoder(nn.Module):
     def forward(self, x):
         cls = self.cls_token.expand(x.shape[0], -1, -1)
         if torch.is_grad_enabled() and cls.requires_grad:
-            cls = cls + x[:, :1]
+            cls = (cls + x[:, :1]).to(cls.dtype)
         else:
             cls += x[:, :1]
         return torch.cat((cls, x), dim=1)

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.dtypes import AUTOCAST, has_dtype_of, is_float32, is_number
 from ..facts.saved import Saver
-from ..facts.writes import METHODS, Write
+from ..facts.writes import METHODS, Write, root_of
 from ..findings import Fix
 from . import branch, layout
 from .functionalize import CannotFunctionalize, functionalize
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _SIGN_OF_METHOD = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/"}
-_MAX_DEPTH = 4
+_METHOD_OF_SIGN = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
+_PROMOTING = frozenset(
+    "add addcdiv addcmul clamp clamp_max clamp_min div divide floor_divide fmod lerp mul multiply "
+    "pow remainder sub subtract true_divide xlogy".split()
+)
 _WITHOUT_FUNCTION = frozenset({"copy_", "fill_", "zero_", "put_"})
 
 
@@ -90,8 +95,6 @@ def new_value(module: ModuleFacts, write: Write, wants: list[str] | None) -> bra
     value = _value(module, write)
     if value is None:
         return None
-    if _promotes(module, write):
-        value = f"({value}).to({write.name.id}.dtype)"
     rebound = _rebound(module, write)
     if rebound is None:
         return None
@@ -118,43 +121,36 @@ def _rebound(module: ModuleFacts, write: Write) -> tuple[list[str], list[str]] |
 def _value(module: ModuleFacts, write: Write) -> str | None:
     statement = write.statement
     assert write.name is not None
-    name = write.name.id
     if isinstance(statement, ast.AugAssign):
         sign = _SIGNS.get(type(statement.op))
-        return f"{name} {sign} {_operand(module, statement.value, sign)}" if sign else None
+        return _infix(module, write.name, sign, statement.value) if sign else None
     assert isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
     call = statement.value
     if not isinstance(call.func, ast.Attribute) or call.func.value is not write.target:
         return _chain(module, statement.value)
     method = call.func.attr
     if method in _SIGN_OF_METHOD and len(call.args) == 1 and not call.keywords:
-        sign = _SIGN_OF_METHOD[method]
-        return f"{name} {sign} {_operand(module, call.args[0], sign)}"
+        return _infix(module, write.name, _SIGN_OF_METHOD[method], call.args[0])
     return _chain(module, call)
 
 
-def _promotes(module: ModuleFacts, write: Write) -> bool:
-    """Whether the new value may be float32 where what is written was not, and stays what it was."""
-    assert write.name is not None
-    return any(_is_float32(module, n) for n in write.inputs) and not _is_float32(module, write.name)
+def _infix(module: ModuleFacts, name: ast.Name, sign: str, node: ast.expr) -> str:
+    value = f"{name.id} {sign} {_operand(module, node, sign)}"
+    return _kept(module, value, name, _METHOD_OF_SIGN[sign], [node])
 
 
-def _is_float32(module: ModuleFacts, node: ast.expr, depth: int = 0) -> bool:
-    """Whether a value was computed in float32 on purpose."""
-    text = module.source(node)
-    if "float32" in text or ".float()" in text:
-        return True
-    function = module.function(node)
-    if function is None or depth > _MAX_DEPTH:
-        return False
-    flow, statement = module.flow(function), module.statement(node)
-    return any(
-        definition.value is not None and _is_float32(module, definition.value, depth + 1)
-        for name in ast.walk(node)
-        if isinstance(name, ast.Name)
-        for definition in flow.reaching(name.id, statement)
-        if definition.statement is not statement
-    )
+def _kept(
+    module: ModuleFacts, value: str, name: ast.Name, method: str, inputs: list[ast.expr]
+) -> str:
+    """A new value in the dtype of what is written, which no write promotes."""
+    float32 = is_float32(module, name)
+    if method in _PROMOTING or (method in AUTOCAST and not float32):
+        if (method in AUTOCAST and not float32) or not all(
+            is_number(module, n) or has_dtype_of(module, n, name, float32=float32) for n in inputs
+        ):
+            bracket = not value.endswith(")") or not value.startswith(f"{name.id}.")
+            return f"({value}).to({name.id}.dtype)" if bracket else f"{value}.to({name.id}.dtype)"
+    return value
 
 
 def _operand(module: ModuleFacts, node: ast.expr, sign: str) -> str:
@@ -181,7 +177,11 @@ def _chain(module: ModuleFacts, node: ast.expr) -> str | None:
     if owner is None or method not in METHODS or method in _WITHOUT_FUNCTION:
         return None
     arguments = module.text[module.end(node.func) : module.end(node)]
-    return f"{owner}.{method[:-1]}{' '.join(arguments.split())}"
+    value = f"{owner}.{method[:-1]}{' '.join(arguments.split())}"
+    name, _ = root_of(node)
+    assert name is not None  # each link of the chain is a write into it
+    inputs = [*node.args, *(k.value for k in node.keywords)]
+    return _kept(module, value, name, method[:-1], inputs)
 
 
 def _functional_call(
@@ -196,8 +196,6 @@ def _functional_call(
     rebound = _rebound(module, write) if value is not None else None
     if value is None or rebound is None or rebound[0]:
         return None
-    if _promotes(module, write):
-        value = f"{value}.to({write.name.id}.dtype)"
     flow = module.flow(module.function(statement) or module.tree)
     if isinstance(statement, ast.Return):
         line = f"return {value}"
