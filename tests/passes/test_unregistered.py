@@ -295,3 +295,46 @@ def test_modules_of_a_base_class_in_the_file_are_modules() -> None:
 def test_other_frameworks_register_what_a_list_holds() -> None:
     stays(net(LIST, head="import mlx.nn as nn\n"))
     stays(net(LIST, head="from tinygrad import nn\n"))
+
+
+ADDED = "self.layers = {}\nfor k in KEYS:\n    self.layers[k] = nn.Linear(d, d)"
+
+
+@pytest.mark.parametrize("key", ["keys", "pop", "items", "values", "update", "clear", "forward"])
+@pytest.mark.parametrize(
+    "init",
+    [
+        ADDED.replace("KEYS", "('a', 'KEY')"),
+        ADDED.replace("KEYS", "sorted(['a', 'KEY'])"),
+        ADDED.replace("for k in KEYS", "for i, k in enumerate(('KEY', 'b'))"),
+        ADDED.replace("for k in KEYS", "for k, n in (('a', 1), ('KEY', 2))"),
+        ADDED.replace("for k in KEYS", "for k, n in {'a': 1, 'KEY': 2}.items()"),
+        "self.layers = {k: nn.Linear(d, d) for k in ('a', 'KEY')}",
+        "names = ('a', 'KEY')\n" + ADDED.replace("KEYS", "names"),
+        "self.layers = {}\nself.layers['KEY'] = nn.Linear(d, d)",
+    ],
+)
+def test_a_key_that_a_module_dict_cannot_have(init: str, key: str) -> None:
+    (finding,) = findings(net(init.replace("KEY", key), RUN_DICT))
+    assert finding.rule == "TRN501"
+    assert not finding.fixes
+
+
+@pytest.mark.parametrize("key", ["a.b", "training", "zero_grad", ""])
+def test_a_key_with_a_dot_or_the_name_of_a_method(key: str) -> None:
+    (finding,) = findings(net(ADDED.replace("KEYS", f"('a', '{key}')"), RUN_DICT))
+    assert not finding.fixes
+
+
+def test_keys_written_out_leave_no_question() -> None:
+    fixed = fix(net(ADDED.replace("KEYS", "('a', 'b')"), RUN_DICT))
+    assert "self.layers = nn.ModuleDict()" in fixed
+
+
+def test_a_module_dict_refuses_the_names_that_are_reserved() -> None:
+    from torch import nn
+
+    from trainify.passes.unregistered import _RESERVED
+
+    public = {n for n in dir(nn.ModuleDict()) if not n.startswith("_")}
+    assert public <= _RESERVED
