@@ -209,7 +209,7 @@ class Project:
     def _bytes(self, path: Path) -> bytes:
         if path not in self._contents:
             self._loaded.add(path)
-            if len(self._contents) > _MAX_NEIGHBOURS:
+            if len(self._contents) > _MAX_CONTENTS:
                 self._contents.clear()
             try:
                 self._contents[path] = path.read_bytes()
@@ -333,6 +333,7 @@ def _python_files(folder: Path) -> tuple[Path, ...] | None:
     return tuple(sorted(found))
 
 
-_MAX_MODULES = 8
+_MAX_MODULES = 2
+_MAX_CONTENTS = 16
 _MAX_NEIGHBOURS = 300
 _HIDDEN = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
