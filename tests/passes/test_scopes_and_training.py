@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -167,3 +169,83 @@ class M(nn.Module):
 """
     changed = fixed(tmp_path, line=text, model=MODEL.format(mode="inference_mode"))
     assert changed["line"].count("@torch") == 1
+
+
+# -- methods that a forward trains through --------------------------------------------------------
+
+HELPED = """\
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enc = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+
+    {encode}
+
+    @torch.{mode}()
+    def forward(self, x):
+        return self.head(self.encode(x))
+"""
+ENCODERS = [
+    "@torch.{mode}()\n    def encode(self, x):\n        return self.enc(x)",
+    "def encode(self, x):\n        with torch.{mode}():\n            return self.enc(x)",
+    "def encode(self, x):\n        return self.embed(x)\n\n"
+    "    @torch.{mode}()\n    def embed(self, x):\n        y = self.enc(x)\n        return y",
+    "@torch.{mode}()\n    def encode(self, x):\n        return self.scaled(self.enc(x))\n\n"
+    "    @torch.{mode}()\n    def scaled(self, x):\n        return 2 * x",
+]
+STEP = """
+model = Model()
+model(torch.ones(2, 4)).sum().backward()
+print(all(p.grad is not None for p in model.parameters()))
+print(model.eval().encode(torch.ones(2, 4)).requires_grad)
+"""
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
+@pytest.mark.parametrize("encode", ENCODERS)
+@pytest.mark.parametrize(
+    "predict", ["", "\n    def predict(self, x):\n        return self(x).argmax(-1)\n"]
+)
+def test_the_scope_of_a_method_goes_with_that_of_forward(
+    tmp_path: Path, encode: str, mode: str, predict: str
+) -> None:
+    """Run the result: every parameter gets a gradient, and eval records none."""
+    text = HELPED.format(encode=encode.format(mode=mode), mode=mode) + predict
+    (after,) = fixed(tmp_path, model=text).values()
+    (tmp_path / "probe.py").write_text(after + STEP)
+    run = subprocess.run(
+        [sys.executable, "probe.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == ["True", "False"]
+    (tmp_path / "probe.py").unlink()
+    (tmp_path / "model.py").write_text(after)
+    assert not reports(tmp_path)["model"].findings
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        "@torch.no_grad()\n    def encode(self, x): return self.enc(x)",
+        "@staticmethod\n    @torch.no_grad()\n    def scaled(x):\n        return x\n\n"
+        "    @torch.no_grad()\n    def encode(self, x): return self.enc(x)",
+    ],
+)
+def test_a_half_that_cannot_be_repaired_leaves_both_reported(tmp_path: Path, encode: str) -> None:
+    found = reports(tmp_path, model=HELPED.format(encode=encode, mode="no_grad"))["model"]
+    assert found.change is None
+    assert [f.rule for f in found.findings] == ["TRN201"]
+    assert "`Model.encode`" in found.findings[0].message
+
+
+def test_a_method_that_trains_nothing_keeps_its_scope(tmp_path: Path) -> None:
+    encode = (
+        "@torch.no_grad()\n    def positions(self, x):\n        return torch.arange(4)\n\n"
+        "    def encode(self, x):\n        return self.enc(x + self.positions(x))"
+    )
+    (after,) = fixed(tmp_path, model=HELPED.format(encode=encode, mode="no_grad")).values()
+    assert after.count("@torch.no_grad()") == 1

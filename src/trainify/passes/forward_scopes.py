@@ -26,6 +26,7 @@ from ..facts.graph import Graph, results
 from ..facts.guards import gradient_unwanted, inference_entries, is_forward, runs_model
 from ..facts.learning import LOSS_CALL, backward_values, may_learn
 from ..facts.names import self_name
+from ..facts.scoped_methods import scoped_methods
 from ..facts.trainable import holds_weights, returns_numbers, trained_submodules
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Needle, Rule
@@ -428,6 +429,14 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str) -> Finding:
         )
         if used:  # one half of a repair would look like the whole
             return module.finding("TRN201", message, node)
+    parts = [_Cover(f, scope) for f, scope in scoped_methods(module, function, cover.scope)]
+    followed_too = [_follow_training(module, part) for part in parts]
+    if parts:
+        listed = ", ".join(f"`{_label(module, part.function)}`" for part in parts)
+        verb = "has" if len(parts) == 1 else "have"
+        message += f" {listed}, which it trains through, {verb} a scope too."
+    if not all(followed_too):  # one half of a repair again
+        return module.finding("TRN201", message, node)
     own = _inference(module)
     others = [
         s for found in module.project.summaries(module.path, _starts, _START.search) for s in found
@@ -462,6 +471,7 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str) -> Finding:
         edits = followed
         message += " Nothing in the project starts inference, so let it follow the training flag."
         title = f"Let {label} record gradients while training"
+    edits = [*edits, *(edit for each in followed_too for edit in each)]
     fix = Fix(title, tuple(edits), Safety.UNSAFE if look_at else Safety.SAFE, look_at)
     return module.finding("TRN201", message, node, dict.fromkeys(STRATEGIES, fix))
 
