@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from verbs import becomes, rules, stays
+from verbs import becomes, fix, rules, stays
 
 HEAD = (
     "import torch\nfrom torch import nn\n\n\nclass Head(nn.Module):\n    def forward(self, x, w):\n"
@@ -253,3 +253,37 @@ def test_a_prediction_that_only_a_sampler_asks_for(forward: str) -> None:
 def test_the_inference_form_of_a_forward_stays() -> None:
     text = UNET.format(forward="self.predict_noise(x)")
     stays(text.replace("predict_noise", "_inference_forward"))
+
+
+@pytest.mark.parametrize(
+    "lines, fixed",
+    [
+        (("r = torch.exp(x, out=b)", "return r"), "r = torch.exp(x)"),
+        (("return torch.exp(x, out=b)",), "return torch.exp(x)"),
+        (("y = x + torch.exp(x, out=b)", "return y"), "y = x + torch.exp(x)"),
+        (("y = torch.matmul(x, w, out=torch.empty(3, 3))", "return y"), "y = torch.matmul(x, w)"),
+        (("big = torch.zeros(9, 3)", "torch.add(x, 1, out=big[:3])", "return big"), "big[:3] = "),
+    ],
+)
+def test_a_second_call_with_out(lines: tuple[str, ...], fixed: str) -> None:
+    text = body("b = torch.empty_like(x)", "torch.mul(x, 2.0, out=b)", *lines)
+    assert rules(text) == ["TRN402", "TRN402"]
+    after = fix(text, strategy="replace", unsafe=True)
+    assert fixed in after
+    assert "out=" not in after
+
+
+def test_a_result_in_a_buffer_without_a_name_is_reported() -> None:
+    text = body(
+        "b = torch.empty_like(x)",
+        "torch.mul(x, 2.0, out=b)",
+        "torch.matmul(x, w, out=torch.empty(3, 3))",
+        "return b",
+    )
+    assert rules(text) == ["TRN402", "TRN402"]
+    assert rules(fix(text)) == ["TRN402"]
+
+
+def test_a_buffer_keeps_its_dtype() -> None:
+    fixed = fix(body("torch.exp(x, out=x)", "return x"), strategy="replace")
+    assert "x = torch.exp(x).to(x.dtype)" in fixed

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts, places
+from ..facts.flow import is_allocation
 from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.saved import RESULT_SAVED, saved_result
+from ..facts.walk import walk
 from ..facts.writes import Write, in_callers, in_network, roots
 from ..findings import Finding, Fix
 from . import Needle, Rule
@@ -135,25 +137,22 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 
     vocabulary = branch.Vocabulary(module)
     fixes: dict[ast.stmt, Mapping[str, Fix]] = {h.statement: h.fixes for h in found}
-    for run in branch.group(module, [harm.change for harm in found if harm.change is not None]):
-        if all(change.lines for change in run):
-            try:
-                both = branch.fixes(module, vocabulary, run, options.flag)
-            except branch.CannotPlace:
-                continue
-            both["attach"] = both["flag"]  # there is no kernel to keep
-            fixes.update((change.first, both) for change in run)
+    changes = [harm.change for harm in found if harm.change is not None and harm.change.lines]
+    for run in branch.group(module, changes):
+        try:
+            both = branch.fixes(module, vocabulary, run, options.flag)
+        except branch.CannotPlace:
+            continue
+        both["attach"] = both["flag"]  # there is no kernel to keep
+        fixes.update((change.first, both) for change in run)
     for harm in found:
         yield module.finding(harm.rule, harm.message, harm.statement, fixes[harm.statement])
 
 
 def _out(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
-    """``torch.f(..., out=t)`` as a statement, or assigned."""
-    call = statement.value if isinstance(statement, (ast.Expr, ast.Assign)) else None
-    if not isinstance(call, ast.Call):
-        return None
-    keyword = next((k for k in call.keywords if k.arg == "out"), None)
-    if keyword is None or isinstance(keyword.value, (ast.Tuple, ast.Constant)):
+    """``torch.f(..., out=t)`` as a statement, assigned, or in an expression."""
+    call, keyword = next(_with_out(statement), (None, None))
+    if call is None or keyword is None or isinstance(keyword.value, (ast.Tuple, ast.Constant)):
         return None
     names = [t.name for t in module.resolve(call.func)]
     if not any(n.startswith("torch.") and not n.startswith("torch.ops.") for n in names):
@@ -162,6 +161,7 @@ def _out(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
         return None
     from ..rewrite.branch import Change
     from ..rewrite.functionalize import CannotFunctionalize, functionalize
+    from ..rewrite.out_of_place import keep_dtype
 
     text = module.source(call.func)
     message = (
@@ -174,10 +174,23 @@ def _out(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
     ]
     value = f"{text}({', '.join(' '.join(part.split()) for part in kept)})"
     change = Change([statement], [], wants=_tensors(module, call), title=text)
+    if is_allocation(keyword.value) and not isinstance(statement, ast.Expr):
+        change.lines = _exchanged(module, statement, call, value)  # nobody else has the buffer
+        return Harm("TRN402", message, statement, change)
     try:
         write = functionalize(module, statement, keyword.value)
     except CannotFunctionalize:
         return Harm("TRN402", message, statement, change)
+    if not isinstance(statement, (ast.Expr, ast.Assign)) or statement.value is not call:
+        flow = module.flow(module.function(statement) or module.tree)
+        buffer = write.place.text
+        local = write.place.kind == "assign" and buffer.isidentifier() and not write.followers
+        if local and not flow.read_after(buffer, statement):
+            change.look_at += [write.look_at] if write.look_at else []
+            change.lines = _exchanged(module, statement, call, value)
+        return Harm("TRN402", message, statement, change)
+    if write.allocation is None and isinstance(keyword.value, ast.Name):
+        value = keep_dtype(module, value, keyword.value, text.rpartition(".")[2], call.args)
     if write.allocation is not None:
         change.dropped.append(write.allocation)
     if write.look_at:
@@ -195,6 +208,23 @@ def _out(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
         change.lines = [f"{write.place.text} = {value}"]
     change.lines += write.followers
     return Harm("TRN402", message, statement, change)
+
+
+def _with_out(statement: ast.stmt) -> Iterator[tuple[ast.Call, ast.keyword]]:
+    """The calls with ``out=`` that a statement makes to compute its value."""
+    value = getattr(statement, "value", None)
+    for node in walk(value) if isinstance(value, ast.expr) else ():
+        if isinstance(node, ast.Call):
+            yield from ((node, k) for k in node.keywords if k.arg == "out")
+
+
+def _exchanged(module: ModuleFacts, statement: ast.stmt, call: ast.Call, value: str) -> list[str]:
+    """A statement with ``value`` in the place of a call; none where it cannot be on one line."""
+    text, start = module.source(statement), module.start(statement)
+    line = text[: module.start(call) - start] + value + text[module.end(call) - start :]
+    if "\n" in line and any(mark in line for mark in "#'\""):
+        return []
+    return [" ".join(line.split()) if "\n" in line else line]
 
 
 def _tensors(module: ModuleFacts, call: ast.Call) -> list[str] | None:

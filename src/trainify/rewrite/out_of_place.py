@@ -136,11 +136,11 @@ def _value(module: ModuleFacts, write: Write) -> str | None:
 
 def _infix(module: ModuleFacts, name: ast.Name, sign: str, node: ast.expr) -> str:
     value = f"{name.id} {sign} {_operand(module, node, sign)}"
-    return _kept(module, value, name, _METHOD_OF_SIGN[sign], [node])
+    return keep_dtype(module, value, name, _METHOD_OF_SIGN[sign], [node])
 
 
-def _kept(
-    module: ModuleFacts, value: str, name: ast.Name, method: str, inputs: list[ast.expr]
+def keep_dtype(
+    module: ModuleFacts, value: str, name: ast.Name, method: str, inputs: Sequence[ast.expr]
 ) -> str:
     """A new value in the dtype of what is written, which no write promotes."""
     float32 = is_float32(module, name)
@@ -148,8 +148,8 @@ def _kept(
         if (method in AUTOCAST and not float32) or not all(
             is_number(module, n) or has_dtype_of(module, n, name, float32=float32) for n in inputs
         ):
-            bracket = not value.endswith(")") or not value.startswith(f"{name.id}.")
-            return f"({value}).to({name.id}.dtype)" if bracket else f"{value}.to({name.id}.dtype)"
+            call = isinstance(ast.parse(value, mode="eval").body, ast.Call)
+            return f"{value if call else f'({value})'}.to({name.id}.dtype)"
     return value
 
 
@@ -181,7 +181,7 @@ def _chain(module: ModuleFacts, node: ast.expr) -> str | None:
     name, _ = root_of(node)
     assert name is not None  # each link of the chain is a write into it
     inputs = [*node.args, *(k.value for k in node.keywords)]
-    return _kept(module, value, name, method[:-1], inputs)
+    return keep_dtype(module, value, name, method[:-1], inputs)
 
 
 def _functional_call(
