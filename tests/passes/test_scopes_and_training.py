@@ -249,3 +249,32 @@ def test_a_method_that_trains_nothing_keeps_its_scope(tmp_path: Path) -> None:
     )
     (after,) = fixed(tmp_path, model=HELPED.format(encode=encode, mode="no_grad")).values()
     assert after.count("@torch.no_grad()") == 1
+
+
+# -- callers that count on the scope of forward ---------------------------------------------------
+
+SERVE = """\
+import torch
+from model import Model
+
+model = Model().eval()
+
+
+{decorator}
+def handle(request):
+    return model(torch.tensor(request)).numpy()
+"""
+
+
+@pytest.mark.parametrize("predict", [True, False])
+def test_a_caller_that_makes_an_array_is_to_be_looked_at(tmp_path: Path, predict: bool) -> None:
+    model = MODEL.format(mode="inference_mode")
+    model = model if predict else model.partition("\n    def predict")[0]
+    found = reports(tmp_path, model=model, serve=SERVE.format(decorator=""))["model"]
+    assert found.change is None
+    assert "serve.py:9" in found.findings[0].fixes["flag"].look_at
+
+
+def test_a_caller_with_a_scope_of_its_own_is_not(tmp_path: Path) -> None:
+    serve = SERVE.format(decorator="@torch.no_grad()")
+    assert list(fixed(tmp_path, model=MODEL.format(mode="no_grad"), serve=serve)) == ["model"]

@@ -19,11 +19,18 @@ from ..facts.grad_mode import (
     mode_of,
     no_grad_scope,
     own_nodes,
+    scope_around,
     scope_inside,
     switch,
 )
 from ..facts.graph import Graph, results
-from ..facts.guards import gradient_unwanted, inference_entries, is_forward, runs_model
+from ..facts.guards import (
+    gradient_unwanted,
+    inference_entries,
+    is_forward,
+    is_inference_entry,
+    runs_model,
+)
 from ..facts.learning import LOSS_CALL, backward_values, may_learn
 from ..facts.names import self_name
 from ..facts.scoped_methods import scoped_methods
@@ -471,9 +478,29 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str) -> Finding:
         edits = followed
         message += " Nothing in the project starts inference, so let it follow the training flag."
         title = f"Let {label} record gradients while training"
+    if arrays := _to_numpy(module, function):
+        where = ", ".join(arrays)
+        numpy = f"numpy() is called on what {label} gives in {where}: put it under {text}"
+        look_at = "; ".join(filter(None, (look_at, numpy)))
     edits = [*edits, *(edit for each in followed_too for edit in each)]
     fix = Fix(title, tuple(edits), Safety.UNSAFE if look_at else Safety.SAFE, look_at)
     return module.finding("TRN201", message, node, dict.fromkeys(STRATEGIES, fix))
+
+
+def _to_numpy(module: ModuleFacts, forward: FunctionNode) -> list[str]:
+    """Where other files run the model without a scope and make arrays of what comes out."""
+    places = []
+    for other, call in module.project.calls_of(module, forward, b"numpy"):
+        caller = other.function(call)
+        if other is module or scope_around(other, call) is not None or _is_off_on_import(other):
+            continue
+        if caller is not None and (is_forward(caller) or is_inference_entry(other, caller)):
+            continue
+        if any(backward_values(other, caller or other.tree)):
+            continue
+        if ".numpy(" in other.source(caller or other.statement(call)):
+            places.append(f"{other.path}:{call.lineno}")
+    return places
 
 
 def _is_decorator(cover: _Cover) -> bool:
