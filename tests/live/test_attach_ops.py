@@ -332,7 +332,7 @@ sys.path.insert(0, {tests!r})
 from conftest import register_kernels
 register_kernels()
 import torch, trainify
-from test_attach import Model, gradients
+from test_attach_ops import Model, gradients
 torch.manual_seed(0)
 if sys.argv[1] == "attached":
     trainify.attach("_C::rms_norm", "_C::silu_and_mul")
