@@ -31,6 +31,7 @@ __all__ = [
     "SchemaError",
     "all_ops",
     "by_library",
+    "holds",
     "is_differentiable",
     "lookup",
     "named_releases",
@@ -169,13 +170,13 @@ def _by_name(own: tuple[FusedOp, ...], releases: tuple[Release, ...] = ()) -> di
     table: dict[str, FusedOp] = {}
     # Where a project names its release, the rows for that come first; otherwise the newest does,
     # which stands first in its module.
-    for op in (*(op for op in rows if _holds(op, releases)), *rows):
+    for op in (*(op for op in rows if holds(op, releases)), *rows):
         for name in op.names:
             table.setdefault(name, op)
     return table
 
 
-def _holds(op: FusedOp, releases: tuple[Release, ...]) -> bool:
+def holds(op: FusedOp, releases: tuple[Release, ...]) -> bool:
     """Whether a row is right for the releases that a project is written for."""
     library, specifier = split_since(op)
     stated = next((r for r in releases if r.library == library), None)

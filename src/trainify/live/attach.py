@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 
-from ..catalog import FusedOp, all_ops
+from ..catalog import FusedOp, all_ops, holds
 from ..catalog.own import registered
-from ..releases import assumed_version, find_releases
+from ..releases import find_releases
 from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
 
@@ -182,19 +182,8 @@ def _rows(op: OpOverload) -> list[FusedOp]:
     """The catalog's rows for an op, that for the release in use first."""
     qualified = "torch.ops." + _name(op).replace("::", ".")
     rows = [row for row in (*registered(), *all_ops()) if qualified in row.names]
-    stated = {release.library: release for release in find_releases(".")}
-
-    def suits(row: FusedOp) -> bool:
-        from ..catalog import named_releases, split_since
-        from ..releases import admits
-
-        library, specifier = split_since(row)
-        if not row.since or library not in stated:
-            return True
-        version = assumed_version(stated[library].specifier, named_releases()[library])
-        return version is None or admits(specifier, version)
-
-    return sorted(rows, key=lambda row: not suits(row))
+    releases = find_releases(".")
+    return sorted(rows, key=lambda row: not holds(row, releases))
 
 
 def _mismatch(op: OpOverload, row: FusedOp) -> str | None:
