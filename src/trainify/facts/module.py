@@ -32,6 +32,16 @@ _SIMPLE = (
 _LINE_END = re.compile("\r\n|\r|\n")
 
 
+def head(node: ast.ClassDef | FunctionNode) -> ast.expr:
+    """A node that covers ``class Name`` or ``def name``, to point at."""
+    word = {ast.ClassDef: "class", ast.AsyncFunctionDef: "async def"}.get(type(node), "def")
+    name = ast.Name(id=node.name)
+    name.lineno = name.end_lineno = node.lineno
+    name.col_offset = node.col_offset
+    name.end_col_offset = node.col_offset + len(f"{word} {node.name}".encode())
+    return name
+
+
 def parse_module(text: str, path: str, project: Project | None = None) -> ModuleFacts:
     """Parse ``text``; raises SyntaxError, ValueError, RecursionError or MemoryError as ast does."""
     with warnings.catch_warnings():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.guards import is_autograd_function
+from ..facts.module import head
 from ..facts.names import is_none
 from ..findings import STRATEGIES, Finding
 from . import Rule
@@ -146,11 +147,11 @@ def _judge(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[tuple[Finding, Fu
             message = (
                 f"`{cls.name}` has no backward: its output requires grad, and backward() raises."
             )
-            yield module.finding("TRN105", message, _head(cls)), None
+            yield module.finding("TRN105", message, head(cls)), None
         return
     if _only_raises(backward):
         message = f"the backward of `{cls.name}` only raises: nothing before it can be trained."
-        yield module.finding("TRN105", message, _head(backward)), backward
+        yield module.finding("TRN105", message, head(backward)), backward
         return
     returned = [r for r in ast.walk(backward) if isinstance(r, ast.Return)]
     values = [_elements(r.value) for r in returned]
@@ -443,13 +444,3 @@ def _elements(value: ast.expr | None) -> list[ast.expr]:
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
         return [*_elements(value.left), *_elements(value.right)]
     return [value]
-
-
-def _head(node: ast.ClassDef | FunctionNode) -> ast.expr:
-    """A node that covers ``class Name`` or ``def name``, to point at."""
-    word = {ast.ClassDef: "class", ast.AsyncFunctionDef: "async def"}.get(type(node), "def")
-    name = ast.Name(id=node.name)
-    name.lineno = name.end_lineno = node.lineno
-    name.col_offset = node.col_offset
-    name.end_col_offset = node.col_offset + len(f"{word} {node.name}".encode())
-    return name

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..catalog import Schema, SchemaError, parse_schema
 from ..facts import ModuleFacts
 from ..facts.guards import gradient_unwanted, serves_backward
+from ..facts.module import head
 from ..facts.pure import why_not_differentiable
 from ..findings import STRATEGIES, Finding, Fix
 from . import Rule
@@ -117,7 +118,7 @@ def _decorated(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if reason and not fixes:
             message += f" Not rewritten: {reason}."
         if fixes or wanted:
-            yield module.finding("TRN110", message, _head(function), fixes)
+            yield module.finding("TRN110", message, head(function), fixes)
 
 
 def _of_kernel(
@@ -211,15 +212,6 @@ def _is_wanted(module: ModuleFacts, function: FunctionNode) -> bool | None:
     return False if callers else None
 
 
-def _head(function: FunctionNode) -> ast.expr:
-    """A node that covers ``def name``, to point at."""
-    name = ast.Name(id=function.name)
-    name.lineno = name.end_lineno = function.lineno
-    name.col_offset = function.col_offset
-    name.end_col_offset = function.col_offset + len(f"def {function.name}".encode())
-    return name
-
-
 # -- libraries ------------------------------------------------------------------------------------
 
 
@@ -266,7 +258,7 @@ def _of_libraries(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if reason and not fixes:
             message += f" Not rewritten: {reason}."
         if fixes or wanted:
-            yield module.finding("TRN110", message, _head(chosen.function), fixes)
+            yield module.finding("TRN110", message, head(chosen.function), fixes)
 
 
 def _implementations(module: ModuleFacts) -> Iterator[_Implementation]:

@@ -32,6 +32,7 @@ from ..facts.guards import (
     runs_model,
 )
 from ..facts.learning import LOSS_CALL, backward_values, may_learn
+from ..facts.module import head
 from ..facts.names import self_name
 from ..facts.scoped_methods import scoped_methods
 from ..facts.trainable import holds_weights, returns_numbers, trained_submodules
@@ -653,14 +654,4 @@ def _entry(module: ModuleFacts, function: FunctionNode, scope: _Moved, text: str
         "belongs here."
     )
     fix = Fix(f"Put @{text} on {function.name}", tuple(edits))
-    return module.finding("TRN203", message, _name_node(function), dict.fromkeys(STRATEGIES, fix))
-
-
-def _name_node(function: FunctionNode) -> ast.expr:
-    """A node that covers ``def name``, to point at."""
-    prefix = "async def " if isinstance(function, ast.AsyncFunctionDef) else "def "
-    node = ast.Name(id=function.name)
-    node.lineno = node.end_lineno = function.lineno
-    node.col_offset = function.col_offset
-    node.end_col_offset = function.col_offset + len((prefix + function.name).encode())
-    return node
+    return module.finding("TRN203", message, head(function), dict.fromkeys(STRATEGIES, fix))
