@@ -51,16 +51,12 @@ def _case(folder: Path) -> Case:
 
 CASES = [_case(path.parent) for path in sorted(HERE.glob("*/case.json"))]
 
-UNSOLVED: frozenset[str] = frozenset()
-"""Cases that trainify does not do right yet; one that it does has no place here."""
-
 
 def _params(*verdicts: str) -> list[Any]:
     return [
         pytest.param(
             case,
             id=case.name,
-            marks=[pytest.mark.xfail(strict=True)] if case.name in UNSOLVED else [],
         )
         for case in CASES
         if case.verdict in verdicts
@@ -143,4 +139,3 @@ def _covers(found: tuple[int, int, str], line: int) -> bool:
 
 def test_each_kind_of_verdict_is_there() -> None:
     assert {case.verdict for case in CASES} == {"fixable", "report-only", "must-not-touch"}
-    assert {case.name for case in CASES} >= UNSOLVED

@@ -30,6 +30,26 @@ _OPS = "TORCH_LIBRARY(sgl_kernel), sglang-kernel 0.4.10"
 _OLD = "sgl_kernel/elementwise.py, sgl-kernel 0.3.21"
 _FLASH = "sgl_kernel/flash_attn.py, sglang-kernel 0.4.10"
 
+# What the attention over a cache takes and the reference does not compute.
+_NO_CACHED = (
+    "k",
+    "v",
+    "qv",
+    "rotary_cos",
+    "rotary_sin",
+    "cache_batch_idx",
+    "cache_leftpad",
+    "cu_seqlens_q",
+    "q_descale",
+    "k_descale",
+    "v_descale",
+    "attention_chunk",
+    "only_qv",
+    "return_softmax_lse",
+    "sinks",
+    "score_mod",
+)
+
 OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=("sgl_kernel.rmsnorm", "sgl_kernel.elementwise.rmsnorm"),
@@ -216,24 +236,7 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="cached_attention(q, k_cache, v_cache, cache_seqlens, page_table, "
         "softmax_scale, causal, window_size, softcap)",
         source=_FLASH,
-        unsupported=(
-            "k",
-            "v",
-            "qv",
-            "rotary_cos",
-            "rotary_sin",
-            "cache_batch_idx",
-            "cache_leftpad",
-            "cu_seqlens_q",
-            "q_descale",
-            "k_descale",
-            "v_descale",
-            "attention_chunk",
-            "only_qv",
-            "return_softmax_lse",
-            "sinks",
-            "score_mod",
-        ),
+        unsupported=_NO_CACHED,
     ),
     FusedOp(
         names=(
@@ -580,24 +583,7 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="cached_attention(q, k_cache, v_cache, cache_seqlens, page_table, "
         "softmax_scale, causal, window_size, softcap)",
         source="sglang/kernels/ops/attention/flash_attention_v3.py, sglang 0.5.23",
-        unsupported=(
-            "k",
-            "v",
-            "qv",
-            "rotary_cos",
-            "rotary_sin",
-            "cache_batch_idx",
-            "cache_leftpad",
-            "cu_seqlens_q",
-            "q_descale",
-            "k_descale",
-            "v_descale",
-            "attention_chunk",
-            "only_qv",
-            "return_softmax_lse",
-            "sinks",
-            "score_mod",
-        ),
+        unsupported=_NO_CACHED,
     ),
     FusedOp(
         names=("sgl_kernel.causal_conv1d_update",),
