@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from . import passes
 from .catalog import FusedOp
 from .catalog.own import registered
 from .findings import STRATEGIES, Finding, Fix, Safety, apply_edits, select_fixes
+from .passes import Look
 from .releases import Release
 from .source import Change, SourceError, decode, encode
 from .suppressions import comments, suppressions
@@ -322,29 +323,38 @@ def _traceback(error: BaseException) -> str:
 
 def passes_for(data: bytes, options: Options) -> Iterator[passes.Pass]:
     """The passes that could have something to say about a file of these bytes."""
-    return (
-        each
-        for each, needles in _needles(passes.all_passes(), options.ops)
-        if any(needle(data) if callable(needle) else needle in data for needle in needles)
-    )
+    from .facts import words
+
+    of = passes.all_passes()
+    questions = _questions(of, options.ops)
+    raised = {each for word in words.found(data) for each in questions.get(word, ())}
+    asked = {question.number for question in raised if question.matters(data)}
+    return (of[number] for number in sorted(asked))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Question:
+    """Whether a file matters to the pass of some number, raised by words that stand in it."""
+
+    number: int
+    matters: Callable[[bytes], object]
 
 
 @cache
-def _needles(
+def _questions(
     of: tuple[passes.Pass, ...], ops: tuple[FusedOp, ...]
-) -> tuple[tuple[passes.Pass, tuple[passes.Needle, ...]], ...]:
-    """Each pass with those of its needles that hold no other one."""
+) -> dict[bytes, list[_Question]]:
+    from .facts import words
 
-    def needed(each: passes.Pass) -> tuple[passes.Needle, ...]:
-        found = passes.needles(each, Options(ops=ops))
-        words = [n for n in found if isinstance(n, bytes)]
-        return tuple(
-            n
-            for n in found
-            if not isinstance(n, bytes) or not any(o in n and o != n for o in words)
-        )
-
-    return tuple((each, needed(each)) for each in of)
+    raised: dict[bytes, list[_Question]] = {}
+    for number, each in enumerate(of):
+        for needle in passes.needles(each, Options(ops=ops)):
+            look = Look((needle,), bool) if isinstance(needle, bytes) else needle
+            question = _Question(number, look.matters)
+            for word in look.words:
+                raised.setdefault(word, []).append(question)
+    words.declare(*raised)
+    return raised
 
 
 def check_paths(

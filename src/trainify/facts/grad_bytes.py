@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-_MODES = (b"no_grad", b"inference_mode", b"set_grad_enabled")
+from .words import declare, places
+
+MODES = declare(b"no_grad", b"inference_mode", b"set_grad_enabled")
 _NEAR = 160
 _NAME = re.compile(rb"def (\w+)|class (\w+)")
 
@@ -32,16 +34,17 @@ class Mention:
 def mentions(data: bytes) -> tuple[Mention, ...]:
     """Every line of code that names a grad mode; comments and doctests are none."""
     found = []
-    for mode in _MODES:
-        position = data.find(mode)
-        while position >= 0:
+    for mode in MODES:
+        end = 0
+        for position in places(data, mode):
+            if position < end:
+                continue  # a second time on the same line
             start = data.rfind(b"\n", 0, position) + 1
             end = data.find(b"\n", position)
             end = len(data) if end < 0 else end
             mention = _mention(data, mode, start, end)
             if mention is not None:
                 found.append(mention)
-            position = data.find(mode, end)
     return tuple(found)
 
 

@@ -9,7 +9,10 @@ import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-_SIGNS = (b"+= ", b"-= ", b"*= ", b"/= ")  # fixed strings: a pattern is ten times as slow
+from .words import declare, places
+
+SIGNS = declare(b"+= ", b"-= ", b"*= ", b"/= ", b"] = ", b"_(")
+"""What a file needs for :func:`writes` to find something."""
 _NAME = re.compile(rb"[ \t]*(\w+)")
 _METHOD = re.compile(rb"(\w+)(?:\.\w+\([^()]*\)|\[[^\]]*\])*\.[a-z]+(?:_[a-z]+)*$")
 _INERT = (b"requires_grad", b"normal", b"uniform", b"init", b"constant", b"zeros", b"ones", b"_")
@@ -27,8 +30,9 @@ def writes(data: bytes) -> tuple[tuple[int, bytes], ...]:
     """(offset, name) of what looks like ``name += x``, ``name[:n] = x`` or ``name.f_()``."""
     if b"def forward" not in data:
         return ()
-    found = {at: _first_name(data, at) for sign in (*_SIGNS, b"] = ") for at in _each(data, sign)}
-    for at in _each(data, b"_("):
+    *assigning, called = SIGNS
+    found = {at: _first_name(data, at) for sign in assigning for at in places(data, sign)}
+    for at in places(data, called):
         begin = max(data.rfind(b"\n", 0, at) + 1, at - 200)
         if not data.endswith(_INERT, begin, at) and data.find(b".", begin, at) > 0:
             match = _METHOD.search(data, begin, at)

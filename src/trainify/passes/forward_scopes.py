@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from ..facts import ModuleFacts
 from ..facts.backpropagated import trained_through
-from ..facts.grad_bytes import mentions
+from ..facts.grad_bytes import MODES, mentions
 from ..facts.grad_mode import (
     Scope,
     decorator_scope,
@@ -36,8 +36,9 @@ from ..facts.module import head
 from ..facts.names import self_name
 from ..facts.scoped_methods import scoped_methods
 from ..facts.trainable import holds_weights, returns_numbers, trained_submodules
+from ..facts.words import declare, found
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -104,9 +105,15 @@ class Model(nn.Module):
     ),
 )
 
-_START = re.compile(
-    rb"def _?(?:generate|sample|predict|evaluate|infer|complet|chat|stream|text_completion|"
-    rb"beam_search|greedy_|profile|warm|dummy_run|capture)"
+_STARTS = declare(
+    *(
+        word + name
+        for word in (b"def ", b"def _")
+        for name in (
+            b"generate sample predict evaluate infer complet chat stream text_completion "
+            b"beam_search greedy_ profile warm dummy_run capture"
+        ).split()
+    )
 )
 _CALLS_OWN = re.compile(rb"\bself\.\w+(?:\[[^\]]*\])?\(")
 
@@ -118,19 +125,20 @@ def _scopes_forward(data: bytes) -> bool:
     return any(
         m.function.startswith(b"forward") and (m.kind == "decorator" or _works(m.block))
         if m.kind in ("decorator", "with")
-        else b"forward" in m.line or m.line.endswith((*_MODES,)) or b" as " in m.line
+        else b"forward" in m.line or m.line.endswith(MODES) or b" as " in m.line
         for m in mentions(data)
     )
 
 
-_MODES = (b"no_grad", b"inference_mode", b"set_grad_enabled")
+def _may_start(data: bytes) -> bool:
+    return not found(data).keys().isdisjoint(_STARTS)
 
 
 def _works(block: bytes) -> bool:
     return _CALLS_OWN.search(block) is not None
 
 
-NEEDLES: tuple[Needle, ...] = (_scopes_forward, _START.search)
+NEEDLES: tuple[Needle, ...] = (Look(MODES, _scopes_forward), *_STARTS)
 
 
 def concerns(data: bytes, path: str, project: Project) -> bool:
@@ -447,7 +455,7 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str) -> Finding:
         return module.finding("TRN201", message, node)
     own = _inference(module)
     others = [
-        s for found in module.project.summaries(module.path, _starts, _START.search) for s in found
+        s for found in module.project.summaries(module.path, _starts, _may_start) for s in found
     ]
     look_at = ""
     if own or others:

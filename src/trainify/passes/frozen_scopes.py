@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.frozen import is_frozen
-from ..facts.grad_bytes import Mention, mentions
+from ..facts.grad_bytes import MODES, Mention, mentions
 from ..facts.grad_mode import (
     Scope,
     decorator_scope,
@@ -22,7 +22,7 @@ from ..facts.guards import gradient_unwanted, implies_unwanted, is_forward
 from ..facts.names import parameters, self_name
 from ..facts.trainable import returns_numbers, submodules, trained_submodules
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -113,7 +113,7 @@ def _is_used(data: bytes, name: bytes) -> bool:
     return re.search(rb"(?:=|return|with|\()[^\n#]*\b" + name + rb"\(", data) is not None
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (Look(MODES, _may_concern),)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ from ..facts.learning import LOSS_CALL, backward_values, may_learn
 from ..facts.names import self_name
 from ..facts.trainable import holds_weights, trained_submodules
 from ..findings import STRATEGIES, Finding, Fix
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -84,8 +84,6 @@ _ENTRY = re.compile(
 
 def _may_concern(data: bytes) -> bool:
     """Whether an inference_mode stands where its tensors could be kept, or be trained on."""
-    if b"inference_mode" not in data:
-        return False
     return any(_matters(data, m) for m in mentions(data) if m.mode == b"inference_mode")
 
 
@@ -98,7 +96,7 @@ def _matters(data: bytes, mention: Mention) -> bool:
     return b" as " in mention.line or b"return" in mention.line
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (Look((b"inference_mode",), _may_concern),)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from ..facts.saved import RESULT_SAVED, saved_result
 from ..facts.walk import walk
 from ..facts.writes import Write, in_callers, in_network, roots
 from ..findings import Finding, Fix
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -97,10 +97,10 @@ _METHODS = tuple(f"{name}_(".encode() for name in sorted(RESULT_SAVED))
 
 
 def _may_concern(data: bytes) -> bool:
-    return b", out=" in data or places.overwrites(data, _MAKER.search, _METHODS)
+    return places.overwrites(data, _MAKER.search, _METHODS)
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (b", out=", Look(places.SIGNS, _may_concern))
 _FACTORIES = frozenset(
     "eye arange linspace logspace full zeros ones empty rand randn randint randperm normal "
     "bernoulli multinomial argmax argmin argsort topk sort".split()

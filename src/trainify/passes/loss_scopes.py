@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
-from ..facts.grad_bytes import mentions
+from ..facts.grad_bytes import MODES, mentions
 from ..facts.grad_mode import (
     Scope,
     decorator_scope,
@@ -20,7 +20,7 @@ from ..facts.grad_mode import (
 from ..facts.graph import Graph, Step, results, scope_of_results
 from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -63,7 +63,7 @@ def _may_concern(data: bytes) -> bool:
     return any(m.kind == "decorator" and _STEP.match(m.function) for m in mentions(data))
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (Look(MODES, _may_concern),)
 
 _REFERENCE = re.compile(r"teacher|target|ema|frozen|ref(erence)?_|_ref\b|old_", re.IGNORECASE)
 _METRIC = re.compile(r"(acc|accuracy|\w*correct|metrics?|log|logger|writer|wandb)$", re.IGNORECASE)

@@ -11,7 +11,7 @@ from ..facts.guards import gradient_unwanted
 from ..facts.saved import Saver, destroyed, destroyed_by_next_call
 from ..facts.writes import Write, in_callers, in_network
 from ..findings import Finding
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -67,7 +67,7 @@ class RMSNorm(nn.Module):
 """,
     ),
 )
-NEEDLES: tuple[Needle, ...] = (places.overwrites_saved_input,)
+NEEDLES: tuple[Needle, ...] = (Look(places.SIGNS, places.overwrites_saved_input),)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:

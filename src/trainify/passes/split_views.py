@@ -12,7 +12,7 @@ from ..facts.guards import gradient_unwanted
 from ..facts.saved import carries
 from ..facts.writes import Write, in_network, roots
 from ..findings import Finding
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -62,14 +62,15 @@ class Attention(nn.Module):
 """,
     ),
 )
-_SPLIT = re.compile(rb"(?:chunk|split|unbind|split_with_sizes)\(")
+_SPLITS = (b"chunk(", b"split(", b"unbind(", b"split_with_sizes(")
+_SPLIT = re.compile(b"|".join(map(re.escape, _SPLITS)))
 
 
 def _may_concern(data: bytes) -> bool:
     return places.overwrites(data, _SPLIT.search)
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (Look(_SPLITS, _may_concern),)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
