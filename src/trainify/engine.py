@@ -125,11 +125,16 @@ def check_text(
 
 
 def fix_text(
-    text: str, path: str = "<text>", options: Options | None = None, project: Project | None = None
+    text: str,
+    path: str = "<text>",
+    options: Options | None = None,
+    project: Project | None = None,
+    accept: Callable[[str, Fix], bool] | None = None,
 ) -> FixResult:
     """Apply fixes, round after round, until a check finds none that can be applied.
 
-    So fixing the result again changes nothing.  Raises :class:`EngineError` where that cannot be
+    So fixing the result again changes nothing.  A fix of the text of a round that ``accept`` says
+    no to is not applied.  Raises :class:`EngineError` where that cannot be
     had, or where the result would not compile although ``text`` did.
     """
     options = options or Options()
@@ -137,7 +142,8 @@ def fix_text(
     compiles = _compiles(text, path)
     for _ in range(MAX_ROUNDS):
         findings = check_text(text, path, options, project)
-        chosen = select_fixes(findings, options.strategy, unsafe=options.unsafe)
+        wanted = findings if accept is None else _accepted(text, findings, options, accept)
+        chosen = select_fixes(wanted, options.strategy, unsafe=options.unsafe)
         if not chosen:
             return FixResult(text, applied, findings)
         rules = ", ".join(sorted({finding.rule for finding, _ in chosen}))
@@ -152,6 +158,13 @@ def fix_text(
             raise BrokenFix(f"fixes of {rules} do not compile")
         applied += (finding for finding, _ in chosen)
     raise NotConverged(f"fixes of {rules} do not come to an end")
+
+
+def _accepted(
+    text: str, findings: list[Finding], options: Options, accept: Callable[[str, Fix], bool]
+) -> list[Finding]:
+    fixes = ((finding, finding.fix(options.strategy)) for finding in findings)
+    return [finding for finding, fix in fixes if fix is not None and accept(text, fix)]
 
 
 def _parse(text: str, path: str, project: Project | None) -> ModuleFacts:
