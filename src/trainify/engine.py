@@ -40,6 +40,8 @@ class Options:
 
     ``ops`` are looked at before the catalog's: those registered so far, unless given.
     ``releases`` are those of libraries that the code is written for; the newest, unless given.
+    With ``callers_decide``, who calls a forward has set the grad mode that is meant: no scope on it
+    needs to know whether the model is in training.
     """
 
     strategy: str = "flag"
@@ -49,6 +51,7 @@ class Options:
     ignore: tuple[str, ...] = ()
     ops: tuple[FusedOp, ...] = field(default_factory=registered)
     releases: tuple[Release, ...] = ()
+    callers_decide: bool = False
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:

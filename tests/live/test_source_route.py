@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from live_package import package
 from torch import nn
 
-from trainify.live import source
+from trainify.live import apply, source
+from trainify.live.reach import reached
 from trainify.live.rewritten import Refused, Settings
 
 H = 8
@@ -36,9 +37,13 @@ class Norm(nn.Module):
 """
 
 
+def find(model: nn.Module, *held: object, **settings: Any) -> source.Found:
+    return source.find(model, Settings(**settings), reached(model, held))
+
+
 def trainable(model: nn.Module, *held: object, **settings: Any) -> source.Found:
-    found = source.find(model, Settings(**settings), held)
-    source.apply(model, found.plan)
+    found = find(model, *held, **settings)
+    apply.apply(model, found.plan)
     return found
 
 
@@ -69,7 +74,7 @@ def test_trains_and_is_restored(tmp_path: Path, strategy: str) -> None:
     assert found.plan.methods == (f"{norm.__name__}:Norm.forward",)
     assert is_right(model)
     assert not is_right(other), "another module of the class is its owner's business"
-    source.restore(model)
+    apply.restore(model)
     assert not is_right(model)
     assert type(model) is norm.Norm
     assert set(vars(norm)) == names
@@ -82,7 +87,7 @@ def test_applied_twice_is_applied_once(tmp_path: Path) -> None:
     trainable(model, strategy="replace")
     assert is_right(model)
     assert type(model).__mro__.count(norm.Norm) == 1
-    source.restore(model)
+    apply.restore(model)
     assert type(model) is norm.Norm and not is_right(model)
 
 
@@ -224,7 +229,7 @@ def test_whatever_shape_a_method_has(tmp_path: Path, shape: str) -> None:
     assert not is_right(model)
     trainable(model)
     assert is_right(model)
-    source.restore(model)
+    apply.restore(model)
     assert gradients(model) == [None]
 
 
@@ -323,7 +328,7 @@ def test_helpers_wherever_they_are_held(tmp_path: Path, how: str) -> None:
     assert is_right(model)
     assert norms.norm is held
     assert norms.unrelated.__code__ is code
-    source.restore(model)
+    apply.restore(model)
     assert not is_right(model)
     assert "F" not in vars(norms)
 
@@ -334,10 +339,10 @@ def test_a_helper_stays_rewritten_for_the_last_that_needs_it(tmp_path: Path) -> 
     trainable(first)
     trainable(second)
     third = copy.deepcopy(second)
-    source.restore(first)
-    source.restore(second)
+    apply.restore(first)
+    apply.restore(second)
     assert is_right(third)
-    source.restore(third)
+    apply.restore(third)
     assert not is_right(third)
 
 
@@ -348,10 +353,10 @@ def test_two_ways_for_one_helper_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="in another way for another model; restore that one first"):
         trainable(second, strategy="attach")
     assert "__trainify__" not in vars(type(second))
-    source.restore(first)
+    apply.restore(first)
     trainable(second, strategy="attach")
     assert is_right(second)
-    source.restore(second)
+    apply.restore(second)
 
 
 def test_a_name_that_the_module_has_stays(tmp_path: Path) -> None:
@@ -378,14 +383,14 @@ def test_tracebacks_and_inspect_show_the_new_lines(tmp_path: Path) -> None:
 def test_what_cannot_be_rewritten_says_why(tmp_path: Path) -> None:
     text = NORM + "class Lambda(Norm):\n    forward = lambda self, x: x * torch.ops._C.rms_norm\n"
     norm = package(tmp_path, norm=text)["norm"]
-    (reason,) = source.find(norm.Lambda(), Settings()).refused
+    (reason,) = find(norm.Lambda()).refused
     assert reason.endswith("norm.py:14: a lambda has no body to rewrite")
     space: dict[str, Any] = {"nn": nn, "torch": torch, "__name__": "elsewhere"}
     exec(NORM, space)
-    (reason,) = source.find(space["Norm"](), Settings()).refused
+    (reason,) = find(space["Norm"]()).refused
     assert reason == "<string>: no source, so there is nothing to rewrite"
     scripted = torch.jit.script(nn.Linear(2, 2))
-    (reason,) = source.find(scripted, Settings()).refused
+    (reason,) = find(scripted).refused
     assert reason == "Linear: what torch.jit compiled has no source that runs"
 
 
@@ -393,7 +398,7 @@ def test_a_file_that_has_changed_is_refused(tmp_path: Path) -> None:
     norm = package(tmp_path, norm=NORM)["norm"]
     file = Path(norm.__file__)
     file.write_text("# a new line\n" + file.read_text())
-    found = source.find(norm.Norm(), Settings())
+    found = find(norm.Norm())
     assert found.plan.methods == ()
     assert found.refused == (f"{file} is not what was imported of it; import it again",)
 
@@ -417,20 +422,20 @@ class Model(nn.Module):
     found = trainable(model)
     assert [finding.rule for finding in found.remaining] == ["TRN501"]
     assert all("__init__" not in name for name in found.plan.methods)
-    source.restore(model)
+    apply.restore(model)
 
 
 def test_the_diff_that_it_stands_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model, _ = with_helpers(tmp_path)
-    assert source.source_diff(model) == ""
+    assert apply.source_diff(model) == ""
     trainable(model)
-    diff = source.source_diff(model)
+    diff = apply.source_diff(model)
     subprocess.run(["git", "apply", "--check"], input=diff.encode(), check=True)
     assert "+import torch.nn.functional as F" in diff
     assert diff.count("+    if torch.is_grad_enabled()") == 1, "of what is not run, nothing"
-    source.restore(model)
-    assert source.source_diff(model) == ""
+    apply.restore(model)
+    assert apply.source_diff(model) == ""
 
 
 # -- the module stays the user's ------------------------------------------------------------------
@@ -466,9 +471,9 @@ def test_copies_train_too(tmp_path: Path, how: str) -> None:
     model = norm.Norm()
     trainable(model)
     made = COPIES[how](model)
-    source.restore(model)
+    apply.restore(model)
     assert is_right(made) and not is_right(model)
-    source.restore(made)
+    apply.restore(made)
     assert type(made) is norm.Norm and not is_right(made)
 
 
@@ -489,7 +494,7 @@ class Model(Norm):
     trainable(model)
     made = pickle.loads(pickle.dumps(model))
     assert made.saved and made.loaded and is_right(made)
-    source.restore(made), source.restore(model)
+    apply.restore(made), apply.restore(model)
 
 
 ANOTHER = """
@@ -511,7 +516,7 @@ def test_a_fresh_process(tmp_path: Path, stale: bool) -> None:
     model, norms = with_helpers(tmp_path)
     trainable(model)
     torch.save(model, tmp_path / "model.pt")
-    source.restore(model)
+    apply.restore(model)
     if stale:
         file = Path(norms.__file__)
         file.write_text(file.read_text().replace("torch.ops._C.rms_norm(out", "print(out"))

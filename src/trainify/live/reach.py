@@ -9,12 +9,13 @@ import itertools
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import nn
+from torch._ops import OpOverload, OpOverloadPacket
 
-from ..catalog import lookup
+from ..catalog import FusedOp, lookup
 from ..catalog.own import registered
 from .decorators import innermost
 
@@ -38,10 +39,26 @@ class Member:
 
 @dataclass(frozen=True)
 class Reached:
-    """``methods`` are those of the classes of a model's modules, ``helpers`` all others."""
+    """``methods`` are those of the classes of a model's modules, ``helpers`` all others.
+
+    ``kernels`` are the functions that the catalog knows, by ``module:name``, ``names`` whatever
+    is named in any of all these functions.
+    """
 
     methods: tuple[Member, ...]
     helpers: tuple[Member, ...]
+    kernels: dict[str, Kernel]
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A function that the catalog knows, and its row."""
+
+    function: Any
+    row: FusedOp
+    names: frozenset[str]
+    """What is named in it: the registered op that it wraps, say."""
 
 
 def reached(model: nn.Module, held: Iterable[object] = ()) -> Reached:
@@ -67,7 +84,12 @@ def reached(model: nn.Module, held: Iterable[object] = ()) -> Reached:
         if member.name not in ("__init__", "__new__")
     )
     mine = {member.function for member in own}
-    return Reached(own, tuple(m for m in graph.found.values() if m.function not in mine))
+    return Reached(
+        own,
+        tuple(m for m in graph.found.values() if m.function not in mine),
+        graph.kernels,
+        frozenset(graph.names.union(*(kernel.names for kernel in graph.kernels.values()))),
+    )
 
 
 def members(cls: type) -> Iterator[Member]:
@@ -83,6 +105,7 @@ class _Graph:
         self.names: set[str] = set(_ENTRIES)
         self.classes: dict[type, None] = {}
         self.found: dict[FunctionType, Member] = {}
+        self.kernels: dict[str, Kernel] = {}
         self._modules: dict[str, ModuleType] = {}
         self._waiting: list[FunctionType] = []
         self._seen: set[int] = set()
@@ -111,8 +134,10 @@ class _Graph:
         """What a module or an input holds."""
         if id(value) in self._seen or isinstance(value, nn.Module):
             return
-        if isinstance(value, (FunctionType, functools.partial)):
-            self._named(getattr(value, "__name__", ""), value, getattr(value, "__module__", ""))
+        if isinstance(value, (FunctionType, BuiltinFunctionType, functools.partial)):
+            self._named("", value, "")
+        elif isinstance(value, (OpOverload, OpOverloadPacket)):
+            self.names.update(str(value).split("."))
         elif isinstance(value, MethodType):
             self.module(type(value.__self__))
         elif isinstance(value, (dict, list, tuple)):
@@ -135,9 +160,9 @@ class _Graph:
             self._named(name, value.func, holder)
         elif isinstance(value, (dict, list, tuple)):
             self._table(value)
-        elif isinstance(value, FunctionType):
+        elif isinstance(value, (FunctionType, BuiltinFunctionType)):
             function = innermost(value)
-            if function is None or _is_known(holder, name):
+            if self._is_kernel(value, holder, name) or function is None:
                 return
             if "<locals>" not in function.__qualname__ and "." in function.__qualname__:
                 return  # a method; its class is followed
@@ -157,14 +182,23 @@ class _Graph:
         function = member.function
         if function in self.found or not _followed(function.__module__):
             return
-        if _is_known(function.__module__, function.__qualname__):
-            return
         self.found[function] = member
         self._waiting.append(function)
 
+    def _is_kernel(self, value: Any, holder: str, name: str) -> bool:
+        """Whether the catalog knows a function by one of the names that lead to it."""
+        for module, own in _addresses(value, holder, name):
+            row = lookup(f"{module}.{own}", registered())
+            if row is not None:
+                own_codes = codes(value.__code__) if isinstance(value, FunctionType) else ()
+                names = frozenset(n for code in own_codes for n in code.co_names)
+                self.kernels[f"{module}:{own}"] = Kernel(value, row, names)
+                return True
+        return False
+
     def _follow(self, function: FunctionType) -> None:
         there = function.__globals__
-        for code in _codes(function.__code__):
+        for code in codes(function.__code__):
             self.names.update(code.co_names)
             for name in code.co_names:
                 if name in there:
@@ -194,15 +228,23 @@ def _followed(module: object) -> bool:
     return root not in _NOT_FOLLOWED and root not in sys.stdlib_module_names - {"__main__"}
 
 
-def _is_known(module: str, name: str) -> bool:
-    return lookup(f"{module}.{name}", registered()) is not None
+def _addresses(value: Any, holder: str, name: str) -> Iterator[tuple[str, str]]:
+    """Modules, and names in them, under which a function can be found."""
+    if name and holder:
+        yield holder, name
+    own, module = getattr(value, "__name__", ""), getattr(value, "__module__", None) or ""
+    while module:
+        if vars(sys.modules.get(module, object)).get(own) is value:
+            yield module, own
+        module = module.rpartition(".")[0]
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of the functions in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
+            yield from codes(constant)
 
 
 def _imports(code: CodeType, package: str) -> Iterator[str]:

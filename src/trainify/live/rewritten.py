@@ -159,7 +159,12 @@ def rewritten(path: str, settings: Settings, stamp: float) -> Rewritten:
     """
     config = load_config([path])
     options = config.options_for(path, config.options)
-    options = replace(options, strategy=settings.strategy, flag=settings.when)
+    options = replace(
+        options,
+        strategy=settings.strategy,
+        flag=settings.when,
+        callers_decide=settings.when == "grad",
+    )
     try:
         return Rewritten(path, _read(path), options, _project(_root(path)))
     except SourceError as error:

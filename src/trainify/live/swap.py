@@ -22,13 +22,18 @@ class Plan:
     """What is changed for a module, so that another process can do it again.
 
     ``methods`` and ``helpers`` are ``module:qualified.name`` of functions that are rewritten, in
-    its own class and beside it; ``ops`` are registered ops that get a backward.
+    its own class and beside it; ``ops`` are registered ops, ``symbols`` functions around kernels
+    (``module:name``) that get a backward.
     """
 
     settings: Settings = field(default_factory=Settings)
     methods: tuple[str, ...] = ()
     helpers: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.methods or self.helpers or self.ops or self.symbols)
 
 
 class NotReapplied(UserWarning):
@@ -126,12 +131,13 @@ def _holder(cls: type) -> type:
 
 def _rebuild(original: type[nn.Module], plan: Plan, build: Build, args: Any) -> nn.Module:
     """What a pickle calls: the plain module, made trainable before it gets its state."""
-    from .source import again
+    from .apply import again
+    from .attach import CannotAttach
 
     module = build(*args)
     try:
         again(module, plan)
-    except Refused as reason:
+    except (Refused, CannotAttach, ImportError) as reason:
         warnings.warn(
             f"{original.__qualname__} was made trainable when it was saved, and is not now: "
             f"{reason}. Call trainify.trainify(model) again",

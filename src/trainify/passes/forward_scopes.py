@@ -151,7 +151,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     # One text for all: an entry that several forwards lose their scopes to gets it once.
     text = _moved(module, module.source(covers[0].scope.node)) if covers else ""
     for cover in covers:
-        yield _forward(module, cover, text)
+        yield _forward(module, cover, text, options)
     yield from _instances(module)
     yield from _entries(module, text)
 
@@ -426,7 +426,7 @@ def _is_off_on_import(module: ModuleFacts) -> bool:
     return any(found is not None and found[1] is False for found in switched)
 
 
-def _forward(module: ModuleFacts, cover: _Cover, moved_text: str) -> Finding:
+def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Options) -> Finding:
     from ..rewrite.scopes import can_decorate, with_decorator
 
     function, node = cover.function, cover.scope.node
@@ -446,7 +446,8 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str) -> Finding:
         if used:  # one half of a repair would look like the whole
             return module.finding("TRN201", message, node)
     parts = [_Cover(f, scope) for f, scope in scoped_methods(module, function, cover.scope)]
-    followed_too = [_follow_training(module, part) for part in parts]
+    follow = _removal if options.callers_decide else _follow_training
+    followed_too = [follow(module, part) for part in parts]
     if parts:
         listed = ", ".join(f"`{_label(module, part.function)}`" for part in parts)
         verb = "has" if len(parts) == 1 else "have"
@@ -481,7 +482,7 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str) -> Finding:
         message += f" Inference starts in {places}: {verb} there."
         title = f"Take @{text} off {label}" if _is_decorator(cover) else f"Take {text} off {label}"
     else:
-        followed = _follow_training(module, cover)
+        followed = follow(module, cover)
         if not followed:
             return module.finding("TRN201", message, node)
         edits = followed
