@@ -76,6 +76,10 @@ class BrokenFix(EngineError):
     """A fix left the file so that Python cannot compile it."""
 
 
+class Cancelled(Exception):
+    """Nobody waits for the findings any more."""
+
+
 class NotConverged(EngineError):
     """Fixes keep undoing or repeating each other."""
 
@@ -97,12 +101,17 @@ class FixResult:
 
 
 def check_text(
-    text: str, path: str = "<text>", options: Options | None = None, project: Project | None = None
+    text: str,
+    path: str = "<text>",
+    options: Options | None = None,
+    project: Project | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> list[Finding]:
     """Return the findings in ``text``, in order of place, without those a comment silences.
 
     A pass is only asked where one of its needles stands.
-    Raises :class:`~trainify.source.SourceError` where ``text`` is not Python.
+    Raises :class:`~trainify.source.SourceError` where ``text`` is not Python, and
+    :class:`Cancelled` between two passes where ``cancelled`` says so.
     """
     options = options or Options()
     module = _parse(text, path, project)
@@ -110,6 +119,8 @@ def check_text(
     for each in passes_for(text.encode(errors="replace"), options):
         if not any(options.selects(rule.code) for rule in each.RULES):
             continue
+        if cancelled():
+            raise Cancelled
         try:
             for finding in each.find(module, options):
                 if options.selects(finding.rule):

@@ -85,3 +85,44 @@ def suppressions(text: str) -> Suppressions:
         else:
             on_line[each.line] += each.codes
     return Suppressions(in_file, dict(on_line))
+
+
+# -- writing one ----------------------------------------------------------------------------------
+
+
+def silenced(text: str, finding: Finding) -> str | None:
+    """``text`` with a comment that silences a finding, on the first of its lines that can have one.
+
+    None where no line can: all of them end in a backslash or inside of a string.
+    """
+    lines = _LINE.findall(text)
+    for number in range(finding.line, finding.end_line + 1):
+        line = lines[number - 1]
+        content = line.rstrip("\r\n")
+        changed = _with_code(content, finding.rule) + line[len(content) :]
+        new = "".join([*lines[: number - 1], changed, *lines[number:]])
+        if suppressions(new).cover(finding) and _same_code(text, new):
+            return new
+    return None
+
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$")
+
+
+def _with_code(line: str, code: str) -> str:
+    """A line with a code added to what it silences."""
+    for match in _DIRECTIVE.finditer(line):
+        if match["kind"] == "ignore" and match["codes"] is not None:
+            codes = [*filter(None, map(str.strip, match["codes"].split(","))), code]
+            return f"{line[: match.start('codes')]}{', '.join(codes)}{line[match.end('codes') :]}"
+    return f"{line.rstrip()}  # trainify: ignore[{code}]"
+
+
+def _same_code(old: str, new: str) -> bool:
+    """Whether two texts differ in comments and blanks only."""
+    import ast
+
+    try:
+        return ast.dump(ast.parse(old)) == ast.dump(ast.parse(new))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False

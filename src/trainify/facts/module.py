@@ -6,12 +6,12 @@ import ast
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..findings import Finding, Fix
+from ..findings import Finding, Fix, Related
 from .flow import FunctionFlow
 from .names import Names, Scope, Target
 from .project import Project
@@ -376,6 +376,7 @@ class ModuleFacts:
         message: str,
         node: ast.stmt | ast.expr,
         fixes: Mapping[str, Fix] | None = None,
+        related: Sequence[Related] = (),
     ) -> Finding:
         start, end = self.start(node), self.end(node)
         line, column = self.position(start)
@@ -391,4 +392,10 @@ class ModuleFacts:
             end_line=end_line,
             end_column=end_column,
             fixes=fixes or {},
+            related=tuple(related),
         )
+
+    def related(self, message: str, node: ast.stmt | ast.expr) -> Related:
+        """A place of this file that belongs to a finding."""
+        start, end = self.start(node), self.end(node)
+        return Related(self.path, message, start, end, *self.position(start))

@@ -27,7 +27,7 @@ from ..facts.names import is_none
 from ..facts.operands import recognize, root_of
 from ..facts.trainable import is_buffer, may_hold_weight
 from ..facts.words import declare, places
-from ..findings import Finding, Fix
+from ..findings import Finding, Fix, Related
 from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
@@ -350,6 +350,15 @@ def site_of(module: ModuleFacts, call: ast.Call, options: Options) -> Site | Non
     return None if site.unsupported() or _misread(op, site.bound) else site
 
 
+def op_of(module: ModuleFacts, call: ast.Call, options: Options) -> FusedOp | None:
+    """The op that a call runs, wherever the call stands; None where the code leaves it open."""
+    try:
+        match = _match(module, call, options)
+    except _Ambiguous:
+        return None
+    return match[0] if match else None
+
+
 def _unverified(module: ModuleFacts, call: ast.Call) -> Target | None:
     for target in module.resolve(call.func):
         family = unverified().get(target.name)
@@ -600,6 +609,18 @@ class Site:
                 read = argument.name in self.reads or self._read_elsewhere(argument.name)
                 yield argument.name, functionalize(self.module, self.statement, node, read=read)
 
+    def related(self) -> Iterator[Related]:
+        """The places where tensors are made only to be filled by the op."""
+        from ..rewrite.functionalize import CannotFunctionalize
+
+        try:
+            for name, write in self.writes():
+                if write.allocation is not None:
+                    message = f"`{self.shown(name)}` is made here, for the op to fill."
+                    yield self.module.related(message, write.allocation)
+        except CannotFunctionalize:
+            return
+
     def known(self) -> tuple[dict[str, str | None], set[str]]:
         """The arguments as they would be written, None for what is left out; and those not None."""
         texts: dict[str, str | None] = {}
@@ -756,7 +777,7 @@ class Rewriter:
         reason = plan.reasons.get(self.options.strategy)
         if reason:
             message += f" Not rewritten: {reason}."
-        found = self.module.finding(rule, message, site.call, plan.fixes)
+        found = self.module.finding(rule, message, site.call, plan.fixes, tuple(site.related()))
         return replace(found, op=site.name(self.options))
 
 

@@ -19,7 +19,7 @@ from ..facts.grad_mode import (
 )
 from ..facts.graph import Graph, Step, results, scope_of_results
 from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
-from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
+from ..findings import STRATEGIES, Edit, Finding, Fix, Related, Safety
 from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
@@ -98,15 +98,20 @@ class _Fault:
             f"`{self.name}` is computed under `{text}`, so `{self.name}.backward()` has no graph "
             "to go through: nothing gets a gradient."
         )
+        related: tuple[Related, ...] = ()
+        if self.at is not self.scope.node:
+            where = f"Gradients are switched off here, by `{text}`."
+            related = (self.module.related(where, self.scope.node),)
         edits = self.edits()
         if not edits:
-            return self.module.finding("TRN202", message, self.at)
+            return self.module.finding("TRN202", message, self.at, related=related)
         safety, look_at = Safety.SAFE, ""
         if not isinstance(self.scope.owner, ast.With) or not self.is_here():
             safety = Safety.UNSAFE
             look_at = "whether something else ran here that should not record a graph"
         fix = Fix(f"Compute {self.name} outside {text}", tuple(edits), safety, look_at)
-        return self.module.finding("TRN202", message, self.at, dict.fromkeys(STRATEGIES, fix))
+        fixes = dict.fromkeys(STRATEGIES, fix)
+        return self.module.finding("TRN202", message, self.at, fixes, related)
 
     def edits(self) -> list[Edit] | None:
         from ..rewrite import scopes
