@@ -425,6 +425,9 @@ def _written(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
             if name is not None and (attr in _WRITING or attr.endswith("_")):
                 for value in (*call.args, *(k.value for k in call.keywords)):
                     yield name, value
+        for keyword in call.keywords:
+            if keyword.arg == "out" and isinstance(keyword.value, ast.Name):
+                yield keyword.value.id, call
 
 
 def _base(node: ast.expr) -> str | None:

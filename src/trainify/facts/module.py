@@ -346,6 +346,16 @@ class ModuleFacts:
         return list(frozen_places(self))
 
     @cached_property
+    def rebound(self) -> frozenset[str]:
+        """The attributes that code other than their object's own methods sets, whatever the object.
+
+        ``net.act = nn.Identity()``, ``setattr(net, "act", None)``.
+        """
+        from .rebound import rebound_attributes
+
+        return frozenset(rebound_attributes(self))
+
+    @cached_property
     def writes(self) -> dict[ast.stmt, Write]:
         """What statements of the file overwrite in place."""
         from .writes import writes_of

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts, places
 from ..facts.guards import gradient_unwanted
 from ..facts.saved import carries
+from ..facts.training import trains
 from ..facts.writes import Write, in_network, roots
 from ..findings import Finding
 from . import Look, Needle, Rule
@@ -79,10 +80,10 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for statement, write in module.writes.items():
         if write.name is None:
             continue
-        if not in_network(module, module.function(statement)):
-            continue
         split = _split(module, write)
-        if split is not None and not gradient_unwanted(module, statement):
+        if split is None or gradient_unwanted(module, statement):
+            continue
+        if in_network(module, module.function(statement)) or trains(module, split):
             harms.append(write)
             messages.append(
                 f"`{module.source(write.target)}` is overwritten in place, but is one of several "
