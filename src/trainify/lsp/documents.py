@@ -81,8 +81,8 @@ class Source:
         self.notebook = notebook
         self.revision = 0
 
-    def touch(self) -> None:
-        """Forget the text that was put together."""
+    def edited(self) -> None:
+        """Put the text together anew."""
         self.revision += 1
         for name in ("_pieces", "_starts", "text"):
             self.__dict__.pop(name, None)
@@ -96,7 +96,7 @@ class Source:
         """Change one of the documents; returns the edits, as edits of ``text``."""
         start = self._starts[self.documents.index(document)]
         edits = document.apply(changes, version)
-        self.touch()
+        self.edited()
         return [
             Edit(max(start + edit.start, 0), max(start + edit.end, 0), edit.text) for edit in edits
         ]

@@ -324,7 +324,7 @@ class Server(LanguageServer):
     def _again(self, sources: Iterable[Source]) -> None:
         listed = list(sources)
         for source in listed:
-            source.touch()
+            source.revision += 1
         if self.pulls and listed:
             self._task("refresh", self._refresh())
         for source in listed:
@@ -449,7 +449,7 @@ class Server(LanguageServer):
         judgement = await self.judge.judgement(source)
         if not judgement.parsed:
             return False
-        text, revision = source.text, source.revision
+        text = source.text
         change = await actions.change(
             data,
             source,
@@ -458,7 +458,7 @@ class Server(LanguageServer):
             self.open.folder_of(source).roots,
             self.process.ask,
         )
-        if change is None or source.revision != revision:
+        if change is None or source.text is not text:
             return False
         action.edit = workspace_edit(
             source, minimal(text, change.text), self.edit_style, change.look_at
@@ -474,13 +474,13 @@ class Server(LanguageServer):
         offset = source.offset(document, params.position)
         settings = self.open.settings_of(source)
         roots = self.open.folder_of(source).roots
-        revision = source.revision
+        text = source.text
         if not settings.wanted:
             return None
         found = await self.process.ask(
-            "hovered", source.path, source.text, offset, settings.options, roots
+            "hovered", source.path, text, offset, settings.options, roots
         )
-        if found is None or source.revision != revision:
+        if found is None or source.text is not text:
             return None
         markdown, start, end = found
         place = source.place(start, end)

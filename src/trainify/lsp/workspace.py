@@ -93,4 +93,4 @@ class Workspace:
         source.documents[:] = documents
         for document in documents:
             self._documents[document.uri] = source, document
-        source.touch()
+        source.edited()
