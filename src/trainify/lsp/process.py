@@ -37,6 +37,7 @@ class JudgingProcess:
     def __init__(self, log_file: str | None = None, verbose: bool = False) -> None:
         here = os.getcwd()
         path = [entry for entry in sys.path if entry and os.path.abspath(entry) != here]
+        path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
         self._command = [sys.executable, "-c", _MAIN, json.dumps([path, log_file, verbose])]
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
