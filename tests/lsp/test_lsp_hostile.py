@@ -160,8 +160,6 @@ async def test_torch_is_never_imported_and_no_code_is_run(start, folder: Path) -
     for name in ("ast", "torch", "libcst", "conftest", "sitecustomize"):
         (folder / f"{name}.py").write_text(trap)
     (folder / "mine.py").write_text(trap + "from vllm import _custom_ops as ops\n")
-    (folder / "vllm").mkdir()
-    (folder / "vllm" / "__init__.py").write_text(trap)
     here = Path.cwd()
     os.chdir(folder)
     try:
