@@ -1,4 +1,4 @@
-"""``# trainify: ignore`` comments."""
+"""``# trainify: ignore`` and ``# trainify: stop-grad`` comments."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from .findings import Finding
 
 _DIRECTIVE = re.compile(
-    r"#\s*trainify:\s*(?P<kind>ignore-file|ignore)\s*(?:\[(?P<codes>[^\]]*)\])?\s*(?:$|[\s#:;,.-])"
+    r"#\s*trainify:\s*(?P<kind>ignore-file|ignore|stop-grad)\s*(?:\[(?P<codes>[^\]]*)\])?\s*(?:$|[\s#:;,.-])"
 )
 _EVERY_RULE = ("",)  # a prefix of each code
+_STOPS = ("TRN2", "TRN3")  # what a gradient that is stopped on purpose may look like
 
 
 def comments(text: str) -> list[tuple[int, str]]:
@@ -52,7 +53,7 @@ def directives(text: str) -> Iterator[Directive]:
     for line, column, comment in _comments(text):
         for match in _DIRECTIVE.finditer(comment):
             listed = match["codes"]
-            codes: tuple[str, ...] = _EVERY_RULE
+            codes: tuple[str, ...] = _STOPS if match["kind"] == "stop-grad" else _EVERY_RULE
             if listed is not None:
                 codes = tuple(code.strip() for code in listed.split(",") if code.strip())
             yield Directive(match["kind"], line, column + match.start(), codes)
@@ -85,6 +86,11 @@ def suppressions(text: str) -> Suppressions:
         else:
             on_line[each.line] += each.codes
     return Suppressions(in_file, dict(on_line))
+
+
+def allows(line: str) -> bool:
+    """Whether a comment on this line of source silences anything."""
+    return "trainify:" in line and _DIRECTIVE.search(line) is not None
 
 
 # -- writing one ----------------------------------------------------------------------------------
