@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..facts import ModuleFacts, places, words
+from ..facts import ModuleFacts, places
 from ..facts.guards import gradient_unwanted
 from ..facts.saved import is_parameter, submodule
 from ..facts.writes import Write, in_network, root_of, roots
 from ..findings import Finding
-from . import Look, Needle, Rule
+from . import Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -65,7 +65,6 @@ class Encoder(nn.Module):
 _HOOK = re.compile(
     r"(?P<owner>[\w.]+(?:\(\))?)\.register_forward_hook\((?P<hook>[^\n]*(?:\n[^\n]*)?)"
 )
-_HOOKS, _MAKES = words.declare(b"register_forward_hook(", b"nn.Parameter(")
 _PARAMETER = re.compile(rb"[ \t]*self\.(\w+)(?:: [^\n=]*)? = (?:torch\.)?nn\.Parameter\(")
 _OUTPUT = re.compile(rb" self\.|\.get_input_embeddings\(\)\(")
 _VIEW = re.compile(
@@ -74,14 +73,16 @@ _VIEW = re.compile(
 
 
 def _may_concern(data: bytes) -> bool:
-    if words.places(data, _HOOKS) and b"requires_grad_(" in data:
+    if b"register_forward_hook(" in data and b"requires_grad_(" in data:
         if places.overwrites(data, _OUTPUT.search):
             return True
     parameters: set[bytes] = set()
-    for at in words.places(data, _MAKES):
+    at = data.find(b"nn.Parameter(")
+    while at >= 0:
         match = _PARAMETER.match(data, data.rfind(b"\n", 0, at) + 1)
         if match is not None:
             parameters.add(match[1])
+        at = data.find(b"nn.Parameter(", at + 1)
 
     def views(data: bytes, begin: int, end: int) -> bool:
         return any(match[1] in parameters for match in _VIEW.finditer(data, begin, end))
@@ -89,7 +90,7 @@ def _may_concern(data: bytes) -> bool:
     return bool(parameters) and places.overwrites(data, views)
 
 
-NEEDLES: tuple[Needle, ...] = (Look((_HOOKS, _MAKES), _may_concern),)
+NEEDLES: tuple[Needle, ...] = (_may_concern,)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:

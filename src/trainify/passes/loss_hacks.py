@@ -12,9 +12,8 @@ from ..facts.flow import Definition
 from ..facts.grad_mode import own_nodes, scope_around
 from ..facts.graph import Cut, Graph, Step
 from ..facts.guards import runs_model
-from ..facts.words import declare, places
 from ..findings import Finding
-from . import Look, Needle, Rule
+from . import Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -43,7 +42,6 @@ def step(model, x, y):
     ),
 )
 
-(_TOLD,) = declare(b"requires_grad")
 _LINE = re.compile(
     rb"(\w+)\.requires_grad(?:[ \t]*=[ \t]*True"
     rb"|_\([ \t]*(?:(?:requires_grad[ \t]*=[ \t]*)?True)?[ \t]*\))"
@@ -59,7 +57,8 @@ _LOSS_BYTES = re.compile(_LOSS_NAME.encode(), re.IGNORECASE)
 
 def _may_concern(data: bytes) -> bool:
     """Whether a name of a loss, or one that ``backward`` is called on, is told to require."""
-    for position in places(data, _TOLD):
+    position = data.find(b"requires_grad")
+    while position >= 0:
         start = data.rfind(b"\n", 0, position) + 1
         end = data.find(b"\n", position)
         end = len(data) if end < 0 else end
@@ -67,10 +66,11 @@ def _may_concern(data: bytes) -> bool:
             name = match[1] or match[2]
             if _LOSS_BYTES.search(name) or b"%s.backward(" % name in data:
                 return True
+        position = data.find(b"requires_grad", end)
     return False
 
 
-NEEDLES: tuple[Needle, ...] = (Look((_TOLD,), _may_concern),)
+NEEDLES: tuple[Needle, ...] = (_may_concern,)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts, places
 from ..facts.guards import gradient_unwanted
 from ..facts.saved import Saver, destroyed, destroyed_by_next_call
-from ..facts.training import trains
 from ..facts.writes import Write, in_callers, in_network
 from ..findings import Finding
-from . import Look, Needle, Rule
+from . import Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -68,7 +67,7 @@ class RMSNorm(nn.Module):
 """,
     ),
 )
-NEEDLES: tuple[Needle, ...] = (Look(places.SIGNS, places.overwrites_saved_input),)
+NEEDLES: tuple[Needle, ...] = (places.overwrites_saved_input,)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
@@ -77,11 +76,11 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for statement, write in module.writes.items():
         if write.name is None:
             continue
-        found = _harm(module, write)
-        if found is None or gradient_unwanted(module, statement):
+        if not in_network(module, module.function(statement)):
             continue
-        saver, message = found
-        if in_network(module, module.function(statement)) or trains(module, saver.node):
+        found = _harm(module, write)
+        if found is not None and not gradient_unwanted(module, statement):
+            saver, message = found
             harms.append((write, saver))
             messages.append(message)
     if not harms:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts, places
 from ..facts.guards import gradient_unwanted
 from ..facts.saved import carries
-from ..facts.training import trains
 from ..facts.writes import Write, in_network, roots
 from ..findings import Finding
-from . import Look, Needle, Rule
+from . import Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -63,15 +62,14 @@ class Attention(nn.Module):
 """,
     ),
 )
-_SPLITS = (b"chunk(", b"split(", b"unbind(", b"split_with_sizes(")
-_SPLIT = re.compile(b"|".join(map(re.escape, _SPLITS)))
+_SPLIT = re.compile(rb"(?:chunk|split|unbind|split_with_sizes)\(")
 
 
 def _may_concern(data: bytes) -> bool:
     return places.overwrites(data, _SPLIT.search)
 
 
-NEEDLES: tuple[Needle, ...] = (Look(_SPLITS, _may_concern),)
+NEEDLES: tuple[Needle, ...] = (_may_concern,)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
@@ -80,10 +78,10 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for statement, write in module.writes.items():
         if write.name is None:
             continue
-        split = _split(module, write)
-        if split is None or gradient_unwanted(module, statement):
+        if not in_network(module, module.function(statement)):
             continue
-        if in_network(module, module.function(statement)) or trains(module, split):
+        split = _split(module, write)
+        if split is not None and not gradient_unwanted(module, statement):
             harms.append(write)
             messages.append(
                 f"`{module.source(write.target)}` is overwritten in place, but is one of several "
