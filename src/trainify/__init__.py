@@ -13,10 +13,14 @@ if TYPE_CHECKING:
     from .findings import Edit, Finding, Fix, Safety, apply_edits
     from .gradients import MissingGradients, NoGraph, backward, require_gradients
     from .live.attach import Attached, CannotAttach, attach
+    from .live.audit.report import Cause, Cut, Report
+    from .live.audit.run import audit
 
 __all__ = [
     "Attached",
     "CannotAttach",
+    "Cause",
+    "Cut",
     "Edit",
     "Finding",
     "Fix",
@@ -24,10 +28,12 @@ __all__ = [
     "MissingGradients",
     "NoGraph",
     "Options",
+    "Report",
     "Safety",
     "__version__",
     "apply_edits",
     "attach",
+    "audit",
     "backward",
     "check_text",
     "fix_text",
@@ -40,6 +46,8 @@ __version__ = "0.1.0"
 _HOME = {
     "Attached": "live.attach",
     "CannotAttach": "live.attach",
+    "Cause": "live.audit.report",
+    "Cut": "live.audit.report",
     "Edit": "findings",
     "Finding": "findings",
     "Fix": "findings",
@@ -47,9 +55,11 @@ _HOME = {
     "MissingGradients": "gradients",
     "NoGraph": "gradients",
     "Options": "engine",
+    "Report": "live.audit.report",
     "Safety": "findings",
     "apply_edits": "findings",
     "attach": "live.attach",
+    "audit": "live.audit.run",
     "backward": "gradients",
     "check_text": "engine",
     "fix_text": "engine",

@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
-from .findings import Edit, Finding, Fix, Safety
+from .findings import Edit, Finding, Fix, Related, Safety
 
 if TYPE_CHECKING:
     from .discovery import FoundFile
@@ -162,7 +162,8 @@ def _finding(written: dict[str, Any]) -> Finding:
         )
         for strategy, fix in written["fixes"].items()
     }
-    return Finding(**{**written, "fixes": fixes})
+    related = tuple(Related(**each) for each in written["related"])
+    return Finding(**{**written, "fixes": fixes, "related": related})
 
 
 def _fingerprint() -> str:

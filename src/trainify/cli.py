@@ -31,7 +31,7 @@ class _Group(click.Group):
     A command of ``LAZY`` is ``command`` in the module of its name, imported when it is asked for.
     """
 
-    LAZY = ("ops",)
+    LAZY = ("lsp", "ops")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *self.LAZY])

@@ -244,6 +244,23 @@ _OPTIONS: Mapping[str, Callable[[object], Any]] = {
     "ops": _ops,
     "releases": _releases,
 }
+
+
+def read_options(values: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields of :class:`Options` that are right, and what is wrong with the others, by name."""
+    options: dict[str, Any] = {}
+    mistakes: dict[str, str] = {}
+    for key, value in values.items():
+        if key not in _OPTIONS:
+            mistakes[key] = f"unknown; known are {', '.join(_OPTIONS)}"
+            continue
+        try:
+            options[key] = _OPTIONS[key](value)
+        except _Mistake as mistake:
+            mistakes[key] = str(mistake)
+    return options, mistakes
+
+
 _SETTINGS: Mapping[str, Callable[[object], Any]] = {
     **_OPTIONS,
     "exclude": _strings,

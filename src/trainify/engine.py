@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from . import passes
 from .catalog import FusedOp
 from .catalog.own import registered
 from .findings import STRATEGIES, Finding, Fix, Safety, apply_edits, select_fixes
+from .passes import Look
 from .releases import Release
 from .source import Change, SourceError, decode, encode
 from .suppressions import comments, suppressions
@@ -39,6 +40,8 @@ class Options:
 
     ``ops`` are looked at before the catalog's: those registered so far, unless given.
     ``releases`` are those of libraries that the code is written for; the newest, unless given.
+    With ``callers_decide``, who calls a forward has set the grad mode that is meant: no scope on it
+    needs to know whether the model is in training.
     """
 
     strategy: str = "flag"
@@ -48,6 +51,7 @@ class Options:
     ignore: tuple[str, ...] = ()
     ops: tuple[FusedOp, ...] = field(default_factory=registered)
     releases: tuple[Release, ...] = ()
+    callers_decide: bool = False
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -72,6 +76,10 @@ class BrokenFix(EngineError):
     """A fix left the file so that Python cannot compile it."""
 
 
+class Cancelled(Exception):
+    """Nobody waits for the findings any more."""
+
+
 class NotConverged(EngineError):
     """Fixes keep undoing or repeating each other."""
 
@@ -93,12 +101,17 @@ class FixResult:
 
 
 def check_text(
-    text: str, path: str = "<text>", options: Options | None = None, project: Project | None = None
+    text: str,
+    path: str = "<text>",
+    options: Options | None = None,
+    project: Project | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> list[Finding]:
     """Return the findings in ``text``, in order of place, without those a comment silences.
 
     A pass is only asked where one of its needles stands.
-    Raises :class:`~trainify.source.SourceError` where ``text`` is not Python.
+    Raises :class:`~trainify.source.SourceError` where ``text`` is not Python, and
+    :class:`Cancelled` between two passes where ``cancelled`` says so.
     """
     options = options or Options()
     module = _parse(text, path, project)
@@ -106,6 +119,8 @@ def check_text(
     for each in passes_for(text.encode(errors="replace"), options):
         if not any(options.selects(rule.code) for rule in each.RULES):
             continue
+        if cancelled():
+            raise Cancelled
         try:
             for finding in each.find(module, options):
                 if options.selects(finding.rule):
@@ -124,11 +139,16 @@ def check_text(
 
 
 def fix_text(
-    text: str, path: str = "<text>", options: Options | None = None, project: Project | None = None
+    text: str,
+    path: str = "<text>",
+    options: Options | None = None,
+    project: Project | None = None,
+    accept: Callable[[str, Fix], bool] | None = None,
 ) -> FixResult:
     """Apply fixes, round after round, until a check finds none that can be applied.
 
-    So fixing the result again changes nothing.  Raises :class:`EngineError` where that cannot be
+    So fixing the result again changes nothing.  A fix of the text of a round that ``accept`` says
+    no to is not applied.  Raises :class:`EngineError` where that cannot be
     had, or where the result would not compile although ``text`` did.
     """
     options = options or Options()
@@ -136,7 +156,8 @@ def fix_text(
     compiles = _compiles(text, path)
     for _ in range(MAX_ROUNDS):
         findings = check_text(text, path, options, project)
-        chosen = select_fixes(findings, options.strategy, unsafe=options.unsafe)
+        wanted = findings if accept is None else _accepted(text, findings, options, accept)
+        chosen = select_fixes(wanted, options.strategy, unsafe=options.unsafe)
         if not chosen:
             return FixResult(text, applied, findings)
         rules = ", ".join(sorted({finding.rule for finding, _ in chosen}))
@@ -151,6 +172,13 @@ def fix_text(
             raise BrokenFix(f"fixes of {rules} do not compile")
         applied += (finding for finding, _ in chosen)
     raise NotConverged(f"fixes of {rules} do not come to an end")
+
+
+def _accepted(
+    text: str, findings: list[Finding], options: Options, accept: Callable[[str, Fix], bool]
+) -> list[Finding]:
+    fixes = ((finding, finding.fix(options.strategy)) for finding in findings)
+    return [finding for finding, fix in fixes if fix is not None and accept(text, fix)]
 
 
 def _parse(text: str, path: str, project: Project | None) -> ModuleFacts:
@@ -322,29 +350,38 @@ def _traceback(error: BaseException) -> str:
 
 def passes_for(data: bytes, options: Options) -> Iterator[passes.Pass]:
     """The passes that could have something to say about a file of these bytes."""
-    return (
-        each
-        for each, needles in _needles(passes.all_passes(), options.ops)
-        if any(needle(data) if callable(needle) else needle in data for needle in needles)
-    )
+    from .facts import words
+
+    of = passes.all_passes()
+    questions = _questions(of, options.ops)
+    raised = {each for word in words.found(data) for each in questions.get(word, ())}
+    asked = {question.number for question in raised if question.matters(data)}
+    return (of[number] for number in sorted(asked))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Question:
+    """Whether a file matters to the pass of some number, raised by words that stand in it."""
+
+    number: int
+    matters: Callable[[bytes], object]
 
 
 @cache
-def _needles(
+def _questions(
     of: tuple[passes.Pass, ...], ops: tuple[FusedOp, ...]
-) -> tuple[tuple[passes.Pass, tuple[passes.Needle, ...]], ...]:
-    """Each pass with those of its needles that hold no other one."""
+) -> dict[bytes, list[_Question]]:
+    from .facts import words
 
-    def needed(each: passes.Pass) -> tuple[passes.Needle, ...]:
-        found = passes.needles(each, Options(ops=ops))
-        words = [n for n in found if isinstance(n, bytes)]
-        return tuple(
-            n
-            for n in found
-            if not isinstance(n, bytes) or not any(o in n and o != n for o in words)
-        )
-
-    return tuple((each, needed(each)) for each in of)
+    raised: dict[bytes, list[_Question]] = {}
+    for number, each in enumerate(of):
+        for needle in passes.needles(each, Options(ops=ops)):
+            look = Look((needle,), bool) if isinstance(needle, bytes) else needle
+            question = _Question(number, look.matters)
+            for word in look.words:
+                raised.setdefault(word, []).append(question)
+    words.declare(*raised)
+    return raised
 
 
 def check_paths(

@@ -50,12 +50,28 @@ class Fix:
 
 
 @dataclass(frozen=True, slots=True)
+class Related:
+    """Another place that belongs to a finding, and what it has to do with it.
+
+    ``start`` and ``end`` are character offsets, ``line`` and ``column`` count from 1.
+    """
+
+    path: str
+    message: str
+    start: int
+    end: int
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One gradient cut, wrong gradient, or call that trainify could not understand.
 
     ``start`` and ``end`` are character offsets; ``line`` and ``column`` count from 1, columns in
     characters.  ``fixes`` maps a strategy (one of :data:`STRATEGIES`) to its fix.  ``op`` is the
-    qualified name of the fused op, where a call of one is found.
+    qualified name of the fused op, where a call of one is found.  ``related`` are other places to
+    look at: the empty tensor that a fused op fills, the scope that a loss is computed in.
     """
 
     path: str
@@ -69,6 +85,7 @@ class Finding:
     end_column: int
     fixes: Mapping[str, Fix] = field(default_factory=dict)
     op: str = ""
+    related: tuple[Related, ...] = ()
 
     def fix(self, strategy: str) -> Fix | None:
         return self.fixes.get(strategy)

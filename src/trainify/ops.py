@@ -188,10 +188,10 @@ def in_full(entry: Entry) -> str:
     if entry.equivalent is None:
         return "\n".join([*lines, "", f"Not rewritten: {entry.note}."])
     lines += ["", "becomes", "", f"  {entry.equivalent}"]
-    return "\n".join([*lines, *_reference_texts(entry.equivalent)])
+    return "\n".join([*lines, *("\n" + text for text in reference_texts(entry.equivalent))])
 
 
-def _reference_texts(equivalent: str) -> Iterator[str]:
+def reference_texts(equivalent: str) -> Iterator[str]:
     """The functions that an equivalent calls, and those that these call, in the order of need."""
     from .rewrite.expressions import code
     from .rewrite.specialize import reference
@@ -203,8 +203,8 @@ def _reference_texts(equivalent: str) -> Iterator[str]:
         if function is None or name in seen:
             continue
         seen.add(name)
-        yield "\n" + code(function.node).strip("\n")
+        yield code(function.node).strip("\n")
         waiting += function.calls
 
 
-__all__ = ["Entry", "command", "entries", "family", "search"]
+__all__ = ["Entry", "command", "entries", "family", "reference_texts", "search"]

@@ -1,4 +1,4 @@
-"""``# trainify: ignore`` comments."""
+"""``# trainify: ignore`` and ``# trainify: stop-grad`` comments."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from .findings import Finding
 
 _DIRECTIVE = re.compile(
-    r"#\s*trainify:\s*(?P<kind>ignore-file|ignore)\s*(?:\[(?P<codes>[^\]]*)\])?\s*(?:$|[\s#:;,.-])"
+    r"#\s*trainify:\s*(?P<kind>ignore-file|ignore|stop-grad)\s*(?:\[(?P<codes>[^\]]*)\])?\s*(?:$|[\s#:;,.-])"
 )
 _EVERY_RULE = ("",)  # a prefix of each code
+_STOPS = ("TRN2", "TRN3")  # what a gradient that is stopped on purpose may look like
 
 
 def comments(text: str) -> list[tuple[int, str]]:
@@ -52,7 +53,7 @@ def directives(text: str) -> Iterator[Directive]:
     for line, column, comment in _comments(text):
         for match in _DIRECTIVE.finditer(comment):
             listed = match["codes"]
-            codes: tuple[str, ...] = _EVERY_RULE
+            codes: tuple[str, ...] = _STOPS if match["kind"] == "stop-grad" else _EVERY_RULE
             if listed is not None:
                 codes = tuple(code.strip() for code in listed.split(",") if code.strip())
             yield Directive(match["kind"], line, column + match.start(), codes)
@@ -85,3 +86,49 @@ def suppressions(text: str) -> Suppressions:
         else:
             on_line[each.line] += each.codes
     return Suppressions(in_file, dict(on_line))
+
+
+def allows(line: str) -> bool:
+    """Whether a comment on this line of source silences anything."""
+    return "trainify:" in line and _DIRECTIVE.search(line) is not None
+
+
+# -- writing one ----------------------------------------------------------------------------------
+
+
+def silenced(text: str, finding: Finding) -> str | None:
+    """``text`` with a comment that silences a finding, on the first of its lines that can have one.
+
+    None where no line can: all of them end in a backslash or inside of a string.
+    """
+    lines = _LINE.findall(text)
+    for number in range(finding.line, finding.end_line + 1):
+        line = lines[number - 1]
+        content = line.rstrip("\r\n")
+        changed = _with_code(content, finding.rule) + line[len(content) :]
+        new = "".join([*lines[: number - 1], changed, *lines[number:]])
+        if suppressions(new).cover(finding) and _same_code(text, new):
+            return new
+    return None
+
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$")
+
+
+def _with_code(line: str, code: str) -> str:
+    """A line with a code added to what it silences."""
+    for match in _DIRECTIVE.finditer(line):
+        if match["kind"] == "ignore" and match["codes"] is not None:
+            codes = [*filter(None, map(str.strip, match["codes"].split(","))), code]
+            return f"{line[: match.start('codes')]}{', '.join(codes)}{line[match.end('codes') :]}"
+    return f"{line.rstrip()}  # trainify: ignore[{code}]"
+
+
+def _same_code(old: str, new: str) -> bool:
+    """Whether two texts differ in comments and blanks only."""
+    import ast
+
+    try:
+        return ast.dump(ast.parse(old)) == ast.dump(ast.parse(new))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False

@@ -105,6 +105,7 @@ def test_json(folder: Path, trainify) -> None:
         "end_column": 5,
         "rule": "TRN901",
         "message": "`fused` cuts",
+        "related": [],
         "safety": "safe",
         "fixes": {
             "flag": {

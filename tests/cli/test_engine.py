@@ -7,6 +7,7 @@ from fake import IMPORT
 
 from trainify import Options, check_text, engine, fix_text
 from trainify.findings import Safety
+from trainify.passes import Look
 from trainify.source import SourceError
 
 
@@ -183,7 +184,7 @@ def test_a_pass_is_asked_only_where_a_needle_stands(monkeypatch: pytest.MonkeyPa
 
     class Other:
         RULES = fake.RULES
-        NEEDLES = (b"no_grad", b"set_no_grad", b"ops.")
+        NEEDLES = (b"set_no_grad", Look((b"ops.",), lambda data: b"graph" in data))
 
         @staticmethod
         def find(module: object, options: object) -> list[object]:
@@ -191,10 +192,9 @@ def test_a_pass_is_asked_only_where_a_needle_stands(monkeypatch: pytest.MonkeyPa
 
     both = (fake, Other)
     monkeypatch.setattr(engine.passes, "all_passes", lambda: both)
-    assert list(engine.passes_for(b"no grad, no ops, not fused (", Options())) == []
+    assert list(engine.passes_for(b"no_grad, ops.x, not fused (", Options())) == []
     assert list(engine.passes_for(b"x.set_no_grad()", Options())) == [Other]
-    assert list(engine.passes_for(b"fused(ops.x)", Options())) == [fake, Other]
-    assert dict(engine._needles(both, ()))[Other] == (b"no_grad", b"ops.")  # type: ignore[arg-type]
+    assert list(engine.passes_for(b"fused(ops.graph)", Options())) == [fake, Other]
     assert rules("fused(1)\n") == ["TRN901"]
     with pytest.raises(engine.PassError):
-        rules("fused(ops.x)\n")
+        rules("fused(ops.graph)\n")

@@ -25,6 +25,7 @@ def register_kernels() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _kernels() -> None:
     register_kernels()
+    torch.set_num_threads(1)  # tensors are small: threads would only wait for one another
 
 
 @pytest.fixture(autouse=True)

@@ -32,3 +32,30 @@ def test_codes_that_one_has(comment: str) -> None:
 
 def test_a_directive_of_no_kind_is_not_judged() -> None:
     stays("x = 1  # trainify: ignored[NOPE]\n")
+
+
+DETACHED = """\
+import torch
+from torch import nn
+
+
+class Decoder(nn.Module):
+    def __init__(self, width, vocabulary):
+        super().__init__()
+        self.cell = nn.GRUCell(width, width)
+        self.out = nn.Linear(width, vocabulary)
+
+    def forward(self, x, steps):
+        h, logits = torch.zeros_like(x), []
+        for _ in range(steps):
+            h = self.cell(x, h)
+            logits.append(self.out(h))
+        return torch.stack(logits, 1).data
+"""
+
+
+def test_a_gradient_may_be_stopped_on_purpose() -> None:
+    assert [f.rule for f in findings(DETACHED)] == ["TRN301"]
+    stays(DETACHED.replace(".data", ".data  # trainify: stop-grad"))
+    other = DETACHED.replace("[]\n", "[]  # trainify: stop-grad\n")
+    assert [f.rule for f in findings(other)] == ["TRN301"]

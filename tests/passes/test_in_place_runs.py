@@ -36,6 +36,38 @@ FAULTS = {
         "view": "p = self.proj(x).sigmoid()\nv = p.view(-1)\nv = v * 1\np = p.view(2, 6)\np += 1.0\nx = p",
         "in place": "h = self.proj(x)\nh.sigmoid_()\nh += 1.0\nx = h",
         "returned": "h = self.proj(x).exp()\nreturn h.mul_(2.0)",
+        "slice": "y = torch.sigmoid(self.proj(x))\nv = y[:, :2]\nv.mul_(2.0)\nx = y",
+        "flat view": "y = torch.sigmoid(self.proj(x))\nv = y.view(-1)\nv.mul_(2.0)\nx = y",
+        "view of a view": "y = self.proj(x).exp()\nv = y.T\nw = v[0]\nw += 2.0\nx = y",
+        "at once": "x = torch.sigmoid(self.proj(x)).mul_(2)",
+        "at once, returned": "return torch.exp(self.proj(x)).add_(1.0).neg_()",
+        "at once, in a product": "x = self.proj(x).norm(dim=-1, keepdim=True).clamp_(min=1e-6) * x",
+        "at once, module": "x = self.relu(self.proj(x)).mul_(self.gain)",
+        "at once, maximum": "x = x / self.proj(x).abs().amax(-1, keepdim=True).clamp_(min=1e-5)",
+        "attention": (
+            "h = self.proj(x)[None, None]\nh = F.scaled_dot_product_attention(h, h, h)\nh += x\nx = h"
+        ),
+        "distances": "d = torch.cdist(self.proj(x), x)\nd.mul_(-1.0)\nx = d.softmax(-1) @ x",
+        "attribute": "self.h = torch.tanh(self.proj(x))\nself.h.mul_(2.0)\nx = self.h",
+        "attribute, part": "self.h = torch.tanh(self.proj(x))\nself.h[:, 0] = 0.0\nx = self.h",
+        "closure": (
+            "y = torch.sigmoid(self.proj(x))\n\ndef double():\n    y.mul_(2.0)\n\ndouble()\nx = y"
+        ),
+        "tuple": "a, b = torch.sigmoid(self.proj(x)), x\na.mul_(2.0)\nx = a + b",
+        "targets": "y = self.proj(x).exp()\ny[:, 0], y[:, 1] = x[:, 0], x[:, 1]\nx = y",
+        "tensor_split": (
+            "a, b = torch.tensor_split(torch.exp(self.proj(x)), 2, dim=-1)\na.mul_(2.0)\nx = a + b"
+        ),
+    },
+    "TRN402": {
+        "two": (
+            "v = torch.empty(3, dtype=x.dtype)\ni = torch.empty(3, dtype=torch.long)\n"
+            "torch.max(self.proj(x), dim=-1, out=(v, i))\nx = x * v[:, None]"
+        ),
+        "two, assigned": (
+            "v = torch.empty(3, 2, dtype=x.dtype)\ni = torch.empty(3, 2, dtype=torch.long)\n"
+            "v, i = torch.topk(self.proj(x), 2, out=(v, i))\nx = x.gather(1, i) * v"
+        ),
     },
     "TRN405": {
         "chunk": "a, b = self.proj(x).chunk(2, dim=-1)\na += 1.0\nx = a * b",
@@ -63,6 +95,7 @@ FAULTS = {
         ),
         "named like data": "image = self.proj(x)\nimage /= image.norm(dim=-1, keepdim=True)\nx = image",
         "slice": "h = self.proj(x)\ny = h[:, :2] * self.gain[:2]\nh[:, 2:] = y\nx = h",
+        "of a view": "y = self.proj(x)\nz = y.pow(2)\nv = y[:, :2]\nv.mul_(2.0)\nx = y * z",
         "slice add": "h = self.proj(x)\nh[:, :2] += h[:, :2] * self.gain[:2]\nx = h",
         "chain": "h = self.proj(x)\ny = torch.cos(h)\nh.mul_(2.0).add_(y)\nx = h",
         "returned": "h = self.proj(x)\ny = F.silu(h)\nreturn h.mul_(y)",
@@ -147,6 +180,21 @@ RIGHT = {
     "loop": "ys = []\nfor r in range(3):\n    k = self.proj(x[r])\n    k += 1.0\n    ys.append(k.pow(2))\nx = torch.stack(ys)",
     "list": "ys = [x[0].clone(), x[1].clone()]\nfor i in range(2):\n    ys[i] += 1.0\n    ys[i] = ys[i] * self.gain\nx = torch.stack(ys)",
     "number": "n = 1\nn += 2\nx = x * n",
+    "table at once": "f = torch.exp(torch.arange(4, dtype=x.dtype)).mul_(2.0)\nx = self.proj(x) * f",
+    "scores at once": "x = (self.proj(x) @ x.mT).mul_(0.5).softmax(-1) @ x",
+    "clone at once": "x = torch.tanh(self.proj(x)).clone().mul_(2.0)",
+    "view of a copy": "y = torch.tanh(self.proj(x)) * 2.0\nv = y[:, :2]\nv.mul_(2.0)\nx = y",
+    "index": "y = torch.tanh(self.proj(x))\nv = y[[0, 2]]\nv.mul_(2.0)\nx = y[:2] + v",
+    "attribute": "self.h = torch.tanh(self.proj(x))\nself.h = self.h + 1\nself.h *= 2.0\nx = self.h",
+    "other attribute": "self.h = self.proj(x)\nself.h.mul_(2.0)\nx = torch.tanh(self.h)",
+    "closure": (
+        "y = self.proj(x)\n\ndef double():\n    y.mul_(2.0)\n\ndouble()\nx = torch.sigmoid(y)"
+    ),
+    "targets": "y = self.proj(x)\ny[:, 0], y[:, 1] = x[:, 0], x[:, 1]\nx = torch.exp(y)",
+    "without out": "v, i = torch.max(self.proj(x), dim=-1)\nx = x * v[:, None]",
+    "values of a maximum": (
+        "x = x / self.proj(x).abs().max(-1, keepdim=True).values.clamp_(min=1e-5)"
+    ),
 }
 
 
@@ -154,6 +202,13 @@ RIGHT = {
 def test_what_runs_stays(lines: str) -> None:
     check_gradients(module(lines))
     stays(module(lines))
+
+
+def test_a_layer_that_other_code_exchanges_is_not_known() -> None:
+    text = module("h = self.relu(self.proj(x))\nh += x\nx = h")
+    assert rules(text) == ["TRN403"]
+    for strip in ("net.relu = nn.Identity()", 'setattr(net, "relu", nn.Identity())'):
+        stays(f"{text}\n\ndef strip(net):\n    {strip}\n")
 
 
 def test_the_dtype_of_what_is_written_stays() -> None:

@@ -85,7 +85,7 @@ def same(a: Iterable[Any], b: Iterable[Any]) -> bool:
 thorough = pytest.param(40, id="thorough", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("limit", [pytest.param(4, id="quick"), thorough])
+@pytest.mark.parametrize("limit", [pytest.param(3, id="quick"), thorough])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_reference_functions(case: Case, limit: int) -> None:
     name = case.function.__name__

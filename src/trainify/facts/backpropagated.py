@@ -33,7 +33,12 @@ def differentiates(data: bytes) -> bool:
 
 def trained_through(module: ModuleFacts, function: FunctionNode) -> bool:
     """Whether a loss of the project may send gradients back through a function's results."""
-    return _hands_on(module, function) and function.name in _names_around(module)
+    return _hands_on(module, function) and called_by_losses(module, function)
+
+
+def called_by_losses(module: ModuleFacts, function: FunctionNode) -> bool:
+    """Whether a loss of the project may come from a function's results."""
+    return function.name in _names_around(module)
 
 
 def _names_around(module: ModuleFacts) -> frozenset[str]:

@@ -242,12 +242,17 @@ class FunctionFlow:
     @cached_property
     def _bound(self) -> frozenset[str]:
         """The names that statements of the function bind."""
-        return frozenset(
-            definition.name
-            for statement in self.function.body
-            for definitions in self.definitions_in(statement)
-            for definition in definitions
-        )
+        return frozenset(definition.name for definition in self._all)
+
+    @property
+    def _all(self) -> Iterator[Definition]:
+        for statement in self.function.body:
+            for definitions in self.definitions_in(statement):
+                yield from definitions
+
+    def all_definitions(self, name: str) -> list[Definition]:
+        """Every definition of ``name`` that statements of the function make."""
+        return [definition for definition in self._all if definition.name == name]
 
     def stored_before(self, name: str, statement: ast.stmt) -> str | None:
         """The statement before ``statement`` that keeps a reference to ``name`` somewhere else.

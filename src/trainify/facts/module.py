@@ -6,19 +6,18 @@ import ast
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..findings import Finding, Fix
+from ..findings import Finding, Fix, Related
 from .flow import FunctionFlow
 from .names import Names, Scope, Target
 from .project import Project
 from .walk import FIELDS, walk
 
 if TYPE_CHECKING:
-    from .grad_mode import Switch
     from .saved import Saver
     from .writes import Write
 
@@ -347,25 +346,14 @@ class ModuleFacts:
         return list(frozen_places(self))
 
     @cached_property
-    def grad_switches(self) -> dict[ast.stmt, Switch | None]:
-        """The statements that set the grad mode, and those that hold such a one."""
-        from .grad_mode import switches_of
+    def rebound(self) -> frozenset[str]:
+        """The attributes that code other than their object's own methods sets, whatever the object.
 
-        return switches_of(self)
+        ``net.act = nn.Identity()``, ``setattr(net, "act", None)``.
+        """
+        from .rebound import rebound_attributes
 
-    @cached_property
-    def grad_wrappers(self) -> bool:
-        """Whether functions of the file may be put under a mode by calling it on them."""
-        from .grad_mode import wraps_functions
-
-        return wraps_functions(self)
-
-    @cached_property
-    def scoped_functions(self) -> frozenset[ast.AST]:
-        """The functions, and the module where it has some, in whose bodies gradients are off."""
-        from .grad_mode import functions_with_scopes
-
-        return functions_with_scopes(self)
+        return frozenset(rebound_attributes(self))
 
     @cached_property
     def writes(self) -> dict[ast.stmt, Write]:
@@ -398,6 +386,7 @@ class ModuleFacts:
         message: str,
         node: ast.stmt | ast.expr,
         fixes: Mapping[str, Fix] | None = None,
+        related: Sequence[Related] = (),
     ) -> Finding:
         start, end = self.start(node), self.end(node)
         line, column = self.position(start)
@@ -413,4 +402,10 @@ class ModuleFacts:
             end_line=end_line,
             end_column=end_column,
             fixes=fixes or {},
+            related=tuple(related),
         )
+
+    def related(self, message: str, node: ast.stmt | ast.expr) -> Related:
+        """A place of this file that belongs to a finding."""
+        start, end = self.start(node), self.end(node)
+        return Related(self.path, message, start, end, *self.position(start))

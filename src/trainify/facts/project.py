@@ -22,6 +22,10 @@ class Project:
 
     def __init__(self, roots: Iterable[str | Path] = ()) -> None:
         self.roots = tuple(Path(root) for root in roots)
+        self.forget()
+
+    def forget(self) -> None:
+        """Read every file again when it is asked for."""
         self._modules: dict[Path, ModuleFacts | None] = {}
         self._exports: dict[str, str | None] = {}
         self._found: dict[tuple[Path, str], Path | None] = {}
@@ -121,6 +125,10 @@ class Project:
         for root in self.roots:
             yield root if root.is_dir() else root.parent
 
+    def read(self, path: Path) -> bytes:
+        """The bytes of a file; raises OSError."""
+        return path.read_bytes()
+
     def load(self, path: Path) -> ModuleFacts | None:
         """Parse another file of the project; None where it cannot be read."""
         if path not in self._modules:
@@ -131,7 +139,7 @@ class Project:
                 self._modules.clear()
 
             try:
-                text = path.read_bytes().decode("utf-8-sig")
+                text = self.read(path).decode("utf-8-sig")
                 self._modules[path] = parse_module(text, str(path), self)
             except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
                 self._modules[path] = None
@@ -212,7 +220,7 @@ class Project:
             if len(self._contents) > _MAX_CONTENTS:
                 self._contents.clear()
             try:
-                self._contents[path] = path.read_bytes()
+                self._contents[path] = self.read(path)
             except OSError:
                 self._contents[path] = b""
         return self._contents[path]

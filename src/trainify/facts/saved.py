@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
 
 RESULT_SAVED = frozenset(
-    "tanh sigmoid exp expm1 softmax log_softmax softmin rsqrt sqrt reciprocal tan relu "
-    "logsumexp cumprod prod norm std".split()
+    "tanh sigmoid exp exp2 expm1 softmax log_softmax softmin gumbel_softmax rsqrt sqrt reciprocal "
+    "tan relu logsumexp logcumsumexp cumprod prod norm vector_norm std amax amin cdist "
+    "scaled_dot_product_attention".split()
 )
 _RESULT_SAVED_MODULES = frozenset("ReLU Tanh Sigmoid Softmax LogSoftmax".split())
 
@@ -82,12 +83,25 @@ class Saver:
 
 def saved_result(module: ModuleFacts, definition: Definition) -> str | None:
     """The operation that made a value and saved it: ``torch.tanh``."""
-    if definition.index is not None or definition.value is None:
+    if definition.value is None:
         return None
-    node: ast.expr | None = definition.value
     _, path = root_of(definition.value)
-    if path:
-        node = path[-1]
+    if definition.index is not None and not any(_gives_views(node) for node in path):
+        return None
+    return saving_call(module, path[-1] if path else definition.value)
+
+
+def _gives_views(node: ast.expr) -> bool:
+    """Whether each element of a result is a view that may be written: that of ``tensor_split``."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("tensor_split", "hsplit", "vsplit")
+    )
+
+
+def saving_call(module: ModuleFacts, node: ast.expr) -> str | None:
+    """The operation that a call runs, if that saves its result: ``torch.tanh``."""
     if not isinstance(node, ast.Call):
         return None
     function = node.func
@@ -311,7 +325,10 @@ def _name_carries(module: ModuleFacts, node: ast.Name, depth: int) -> bool:
         return False
     for definition in definitions:
         if definition.is_parameter:
-            if node.id == self_name(function) or not _ACTIVATION.match(node.id):
+            method = module.method_class(function) is not None
+            if method and node.id == self_name(function):
+                return False
+            if not is_called_like_an_activation(node.id):
                 return False
             argument = next((a for a in _arguments(function) if a.arg == node.id), None)
             annotation = argument.annotation if argument is not None else None
@@ -320,6 +337,11 @@ def _name_carries(module: ModuleFacts, node: ast.Name, depth: int) -> bool:
         elif definition.value is None or not carries(module, definition.value, depth + 1):
             return False
     return True
+
+
+def is_called_like_an_activation(name: str) -> bool:
+    """Whether a parameter is called what activations are called: ``x``, ``hidden_states``."""
+    return _ACTIVATION.match(name) is not None
 
 
 def _arguments(function: FunctionNode) -> list[ast.arg]:
@@ -377,7 +399,7 @@ def submodule(module: ModuleFacts, function: ast.expr) -> str | None:
     if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
         return None
     cls = module.names.self_class(function.value)
-    if cls is None:
+    if cls is None or function.attr in module.rebound:
         return None
     names = set()
     for binding in module.names.attributes(cls).get(function.attr, ()):

@@ -45,6 +45,7 @@ _NOT_FROM_SCRATCH = re.compile(
     r"mutat|fitness",
     re.I,
 )
+_INDICES = re.compile(r"(^|_)(indices|idx|ids)$")
 _DISCRETE = frozenset(
     "indices argmax argmin argsort multinomial long int int32 int64 bool topk_indices".split()
 )
@@ -208,6 +209,11 @@ def returns_numbers(function: FunctionNode) -> bool:
 
 def _is_discrete(value: ast.expr) -> bool:
     if isinstance(value, ast.Compare):
+        return True
+    root: ast.expr = value
+    while isinstance(root, (ast.Call, ast.Attribute, ast.Subscript)):
+        root = root.func if isinstance(root, ast.Call) else root.value
+    if isinstance(root, ast.Name) and _INDICES.search(root.id):
         return True
     names = {n.attr for n in walk(value) if isinstance(n, ast.Attribute)}
     return not names.isdisjoint(_DISCRETE)

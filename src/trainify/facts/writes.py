@@ -91,6 +91,8 @@ def _write_of(statement: ast.stmt, calls: bool) -> Write | None:
         return _write(statement, statement.target, (statement.value,))
     if isinstance(statement, ast.Assign):
         target = statement.targets[0]
+        if isinstance(target, ast.Tuple):  # x[:, 0], x[:, 1] = a, b
+            target = next((t for t in target.elts if isinstance(t, ast.Subscript)), target)
         if len(statement.targets) == 1 and isinstance(target, ast.Subscript):
             return _write(statement, target, (statement.value,))
     if calls and isinstance(statement, (ast.Assign, ast.Expr, ast.Return)):
@@ -206,8 +208,8 @@ def is_element(node: ast.Subscript) -> bool:
 
 def is_view(module: ModuleFacts, node: ast.Subscript) -> bool:
     """Whether an index gives a view: slices and numbers do, masks and index tensors copy."""
-    index = node.slice
-    return all(_is_number_or_slice(module, p) for p in getattr(index, "elts", None) or [index])
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    return all(_is_number_or_slice(module, part) for part in parts)
 
 
 def _is_number_or_slice(module: ModuleFacts, node: ast.expr) -> bool:

@@ -9,7 +9,7 @@ fused kernel runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 
-from ..catalog import FusedOp, all_ops, holds
+from ..catalog import RETURNED, FusedOp, all_ops, holds
 from ..catalog.own import registered
 from ..releases import find_releases
 from ..verify.equivalent import Equivalent, value_of
@@ -104,6 +104,16 @@ def attach(*ops: Op) -> Attached:
     attached = Attached(formulas)
     _attached.update(dict.fromkeys(names, attached))
     return attached
+
+
+def known_ops() -> tuple[str, ...]:
+    """The registered ops that the catalog has an equivalent for and that have no backward."""
+    return tuple(formula.name for formula in _known())
+
+
+def is_attached(op: str) -> bool:
+    """Whether an op, by its name, has been given a backward."""
+    return op in _attached
 
 
 _attached: dict[str, Attached] = {}
@@ -250,7 +260,7 @@ class _Formula:
         results = _Differentiable.apply(self, *seen)  # type: ignore[no-untyped-call]
         for i, result in zip(self.written, results, strict=False):
             if given[i] is not None:
-                self._put(given[i], result, self.reads[i])
+                put(self.name, given[i], result, self.reads[i])
         returned = results[len(self.written) :]
         aliases = [given[i] for i in self._returns_written()]
         values = (*aliases, *returned)
@@ -287,21 +297,6 @@ class _Formula:
                 if any(isinstance(v, Tensor) and v.requires_grad for v in value):
                     raise NotImplementedError(f"{self.name}: {name} holds tensors that are trained")
 
-    def _put(self, target: Tensor, result: Tensor, read: bool) -> None:
-        """Write a result where the kernel would have, seen by autograd."""
-        if not read and target.grad_fn is not None and not target._is_view():
-            target.detach_()  # a buffer that is used again: what it held before is gone
-        try:
-            target.copy_(result)
-        except RuntimeError as error:
-            if "is a view and is being modified inplace" not in str(error):
-                raise
-            raise RuntimeError(
-                f"{self.name} writes into one of several views that split(), chunk() or unbind() "
-                "made together, which autograd cannot follow. Take slices instead, or let "
-                "`trainify fix` rewrite the call"
-            ) from error
-
     def _returns_written(self) -> list[int]:
         """The arguments that the op returns again, by position: ``-> Tensor(a!)``."""
         found = []
@@ -315,36 +310,69 @@ class _Formula:
                 ]
         return found
 
-    def differentiate(
-        self, values: Sequence[Any], inputs: Sequence[int], grads: Sequence[Tensor | None]
-    ) -> list[Tensor | None]:
-        """The gradients of some inputs; ``values`` are all arguments, from before the call."""
-        create_graph = torch.is_grad_enabled()
-        given = list(values)
-        with torch.enable_grad():
-            for i in inputs:
-                if not create_graph:
-                    given[i] = given[i].detach().requires_grad_()
-            results = self.equivalent(dict(zip(self.names, given, strict=True)))
-            outputs = self.equivalent.outputs or ["_"] * len(results)
-            by_name = dict(zip(outputs, results, strict=True))
-            kept = [by_name.get(self.names[i]) for i in self.written]
-            kept += [r for name, r in zip(outputs, results, strict=True) if name == "_"]
-            pairs = [
-                (result, grad.reshape(result.shape).to(result.dtype))
-                for result, grad in zip(kept, grads, strict=False)
-                if isinstance(result, Tensor) and result.requires_grad and grad is not None
-            ]
-        if not pairs:
-            return [None] * len(inputs)
-        found = torch.autograd.grad(
-            [result for result, _ in pairs],
-            [given[i] for i in inputs],
-            [grad for _, grad in pairs],
-            create_graph=create_graph,
-            allow_unused=True,
-        )
-        return list(found)
+
+def put(name: str, target: Tensor, result: Tensor, read: bool) -> None:
+    """Write a result where the kernel ``name`` would have, seen by autograd.
+
+    ``read`` says whether the kernel also reads the target; otherwise its history goes.
+    """
+    if torch.compiler.is_dynamo_compiling():  # which knows no history of a tensor, and needs none
+        target.copy_(result)
+        return
+    if not read and target.grad_fn is not None and not target._is_view():
+        target.detach_()  # a buffer that is used again: what it held before is gone
+    try:
+        target.copy_(result)
+    except RuntimeError as error:
+        if "is a view and is being modified inplace" not in str(error):
+            raise
+        raise RuntimeError(
+            f"{name} writes into one of several views that split(), chunk() or unbind() "
+            "made together, which autograd cannot follow. Take slices instead, or let "
+            "`trainify fix` rewrite the call"
+        ) from error
+
+
+def differentiate(
+    equivalent: Equivalent,
+    arguments: Mapping[str, Any],
+    results: Sequence[str],
+    inputs: Sequence[str],
+    grads: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """The gradients of some arguments of an equivalent, by computing it again.
+
+    ``arguments`` are the values from before the call, ``results`` name what ``grads`` belong to:
+    arguments that are written, then ``_`` for each value that the op returns.  Where gradients are
+    recorded (``create_graph=True``), what comes back can be differentiated again.
+    """
+    create_graph = torch.is_grad_enabled()
+    given = dict(arguments)
+    with torch.enable_grad():
+        for name in inputs:
+            if not create_graph:
+                given[name] = given[name].detach().requires_grad_()
+        values = equivalent(given)
+        outputs = equivalent.outputs or [RETURNED] * len(values)
+        named = list(zip(outputs, values, strict=True))
+        returned = iter([value for name, value in named if name == RETURNED])
+        written = dict(named)
+        kept = [next(returned, None) if n == RETURNED else written.get(n) for n in results]
+        pairs = [
+            (result, grad.reshape(result.shape).to(result.dtype))
+            for result, grad in zip(kept, grads, strict=False)
+            if isinstance(result, Tensor) and result.requires_grad and grad is not None
+        ]
+    if not pairs:
+        return [None] * len(inputs)
+    found = torch.autograd.grad(
+        [result for result, _ in pairs],
+        [given[name] for name in inputs],
+        [grad for _, grad in pairs],
+        create_graph=create_graph,
+        allow_unused=True,
+    )
+    return list(found)
 
 
 class _Differentiable(torch.autograd.Function):
@@ -393,7 +421,14 @@ class _Differentiable(torch.autograd.Function):
                 f"{formula.name} has overwritten {lost[0]!r}: its gradient cannot be "
                 "differentiated again (create_graph=True)"
             )
-        found = dict(zip(inputs, formula.differentiate(values, inputs, grads), strict=True))
+        gradients = differentiate(
+            formula.equivalent,
+            dict(zip(formula.names, values, strict=True)),
+            [formula.names[i] for i in formula.written] + [RETURNED] * len(grads),
+            [formula.names[i] for i in inputs],
+            grads,
+        )
+        found = dict(zip(inputs, gradients, strict=True))
         return (None, *(found.get(i) for i in range(len(values))))
 
 

@@ -23,6 +23,10 @@ def as_json(finding: Finding, positions: Positions, strategy: str) -> dict[str, 
         "end_column": finding.end_column,
         "rule": finding.rule,
         "message": finding.message,
+        "related": [
+            {"path": r.path, "line": r.line, "column": r.column, "message": r.message}
+            for r in finding.related
+        ],
         "safety": chosen.safety.value if chosen else None,
         "fixes": {
             strategy: {

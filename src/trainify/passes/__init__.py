@@ -3,8 +3,9 @@
 A pass is registered by being here.  It defines
 
 * ``RULES``: the :class:`Rule` objects it can report,
-* ``NEEDLES``: byte strings, or functions that look for one; a file that contains none of any
-  pass's needles is never parsed; ``needles(options)`` takes their place where a run adds some,
+* ``NEEDLES``: byte strings, or a :class:`Look` for what a string cannot say; a file that contains
+  none of any pass's needles is never parsed; ``needles(options)`` takes their place where a run
+  adds some,
 * ``find(module, options)``: yields :class:`~trainify.findings.Finding` for one parsed file,
 * optionally ``concerns(data, path, project)``: whether a file with a needle is worth parsing, given
   the files around it.
@@ -25,7 +26,15 @@ if TYPE_CHECKING:
     from ..findings import Finding
 
 
-Needle = bytes | Callable[[bytes], object]
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A needle that takes a closer look at the bytes of files in which one of its words stands."""
+
+    words: tuple[bytes, ...]
+    matters: Callable[[bytes], object]
+
+
+Needle = bytes | Look
 
 
 @dataclass(frozen=True, slots=True)

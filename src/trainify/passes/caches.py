@@ -74,15 +74,7 @@ _OF_CACHE = (
 _OF_BUFFER = (b"k_buffer[", b"v_buffer[")
 
 
-def _may_fill_cache(data: bytes) -> bool:
-    return (
-        (b"cache" in data and any(word in data for word in _OF_CACHE))
-        or any(word in data for word in _WRITES)
-        or (b"_buffer[" in data and any(word in data for word in _OF_BUFFER))
-    )
-
-
-NEEDLES: tuple[Needle, ...] = (_may_fill_cache,)
+NEEDLES: tuple[Needle, ...] = (*_WRITES, *_OF_CACHE, *_OF_BUFFER)
 
 _CACHE = re.compile(r"cache|past_(key|value|kv)|(^|_)(k|v|kv|key|value)_buffer|(^|_)kv(_|$)")
 _NOT_CACHE = re.compile(r"cos|sin|rope|freq|mask|pos|_loc|scale|table|len|conv|ssm|lru")

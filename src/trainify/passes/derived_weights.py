@@ -16,8 +16,9 @@ from ..facts.layers import is_module_class, made_by
 from ..facts.names import is_none, self_name
 from ..facts.walk import walk
 from ..facts.weights import is_weight_use
+from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -77,12 +78,15 @@ class Attention(nn.Module):
 
 _OF_SELF = rb"[^\n]*\n?[^\n]*self\."
 _ANEW = rb"(?:data\b|detach\(|t\(|T\b|mT\b|transpose\(|permute\(|clone\()"
+_MAKERS = declare(
+    *(b"= torch.%s(" % name for name in b"cat stack concat hstack vstack matmul einsum".split()),
+    b"= self.",
+)
 _COMPUTED = re.compile(
-    rb"= (?:"
-    rb"torch\.(?:cat|stack|concat|hstack|vstack|matmul|einsum)\(" + _OF_SELF + rb"|"
+    rb"= (?:torch\.\w+\(" + _OF_SELF + rb"|"
     rb"self\.(?:\w+\.)*(?:\w+\." + _ANEW + rb"|weight [*@/+-]))"
 )
-"""One search for all of them: each costs as much as reading the file does."""
+(_REGISTERS,) = declare(b"register_buffer(")
 _BUFFER = re.compile(
     rb"register_buffer\(\s*[\"']\w+[\"'],\s*(?:torch\.(?:cat|stack|concat)\("
     + _OF_SELF
@@ -95,14 +99,13 @@ def _may_derive_weights(data: bytes) -> bool:
     """Whether a file sets an attribute to what could be made of weights."""
     if b"Module" not in data or b"self." not in data:
         return False
-    for match in _COMPUTED.finditer(data):
-        start = match.start()
-        if _ATTRIBUTE.match(data[data.rfind(b"\n", 0, start) + 1 : start]):
+    for at in (at for maker in _MAKERS for at in places(data, maker)):
+        if _ATTRIBUTE.match(data[data.rfind(b"\n", 0, at) + 1 : at]) and _COMPUTED.match(data, at):
             return True
-    return _BUFFER.search(data) is not None
+    return any(_BUFFER.match(data, at) for at in places(data, _REGISTERS))
 
 
-NEEDLES: tuple[Needle, ...] = (_may_derive_weights,)
+NEEDLES: tuple[Needle, ...] = (Look((*_MAKERS, _REGISTERS), _may_derive_weights),)
 
 # -- findings -------------------------------------------------------------------------------------
 

@@ -15,8 +15,9 @@ from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
 from ..facts.losses import CutNames, losses_without_gradient, lost, results
 from ..facts.trainable import is_trainable
+from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -72,6 +73,7 @@ class Decoder(nn.Module):
     ),
 )
 
+_CUTS = declare(b".detach()", b".data")
 _CUT = re.compile(rb"\.(?:data|detach\(\))(?![\w\[(]|[ \t]*=|\.(?:cpu|numpy|item|tolist)\b)")
 _WEIGHT = re.compile(rb"(?<![\w.])self\.\w+$")
 _ASSIGNED = re.compile(rb"[ \t]*(\w+)(?:\[[^\]]*\])?[ \t]*=[^=]")
@@ -82,9 +84,10 @@ _NEAR = 1200
 
 def _may_concern(data: bytes) -> bool:
     """Whether something detached is returned, or a weight's ``.data`` used, or a loss detached."""
-    if (b".detach()" not in data and b".data" not in data) or b"torch" not in data:
+    if b"torch" not in data:
         return False
-    return any(_matters(data, found) for found in _CUT.finditer(data))
+    cuts = (_CUT.match(data, at) for word in _CUTS for at in places(data, word))
+    return any(_matters(data, cut) for cut in cuts if cut)
 
 
 def _matters(data: bytes, found: re.Match[bytes]) -> bool:
@@ -110,7 +113,7 @@ def _matters(data: bytes, found: re.Match[bytes]) -> bool:
     )
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (Look(_CUTS, _may_concern),)
 
 _DETACHES = re.compile(r"\.detach\(\)|\.data\b")
 _DELIBERATE = re.compile(

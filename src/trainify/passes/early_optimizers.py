@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.trainable import makes_weights
 from ..findings import STRATEGIES, Edit, Finding, Fix
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -52,12 +52,10 @@ _OPTIMIZER = re.compile(rb"\boptim(?:\.[A-Z]\w+\(|(?:\.\w+)* import )")
 
 
 def _may_concern(data: bytes) -> bool:
-    if b"optim." not in data and b"optim import" not in data:
-        return False
     return b"parameters()" in data and _OPTIMIZER.search(data) is not None
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (Look((b"optim.", b"optim import"), _may_concern),)
 
 _ADDS = frozenset({"resize_token_embeddings", "add_adapter", "load_adapter", "add_module"})
 _INJECTS = frozenset({"get_peft_model", "inject_adapter_in_model"})

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, cast
 
 from ..facts import ModuleFacts
 from ..facts.backpropagated import trained_through
-from ..facts.grad_bytes import mentions
+from ..facts.grad_bytes import MODES, mentions
 from ..facts.grad_mode import (
     Scope,
     decorator_scope,
+    functions_with_scopes,
+    mode_of,
     no_grad_scope,
     own_nodes,
     scope_around,
     scope_inside,
-    scope_of_returns,
-    wrapping,
+    switch,
 )
 from ..facts.graph import Graph, results
 from ..facts.guards import (
@@ -35,8 +36,9 @@ from ..facts.module import head
 from ..facts.names import self_name
 from ..facts.scoped_methods import scoped_methods
 from ..facts.trainable import holds_weights, returns_numbers, trained_submodules
+from ..facts.words import declare, found
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -103,9 +105,15 @@ class Model(nn.Module):
     ),
 )
 
-_START = re.compile(
-    rb"def _?(?:generate|sample|predict|evaluate|infer|complet|chat|stream|text_completion|"
-    rb"beam_search|greedy_|profile|warm|dummy_run|capture)"
+_STARTS = declare(
+    *(
+        word + name
+        for word in (b"def ", b"def _")
+        for name in (
+            b"generate sample predict evaluate infer complet chat stream text_completion "
+            b"beam_search greedy_ profile warm dummy_run capture"
+        ).split()
+    )
 )
 _CALLS_OWN = re.compile(rb"\bself\.\w+(?:\[[^\]]*\])?\(")
 
@@ -115,27 +123,22 @@ def _scopes_forward(data: bytes) -> bool:
     if b"forward" not in data:
         return False
     return any(
-        m.function[:1].isupper()
-        or (m.function.startswith(b"forward") and (m.kind == "decorator" or _works(m.block)))
+        m.function.startswith(b"forward") and (m.kind == "decorator" or _works(m.block))
         if m.kind in ("decorator", "with")
-        else b"forward" in m.line
-        or m.line.endswith((*_MODES,))
-        or b" as " in m.line
-        or (m.function.startswith(b"forward") and _SETS.search(m.line) is not None)
+        else b"forward" in m.line or m.line.endswith(MODES) or b" as " in m.line
         for m in mentions(data)
     )
 
 
-_MODES = (b"no_grad", b"inference_mode", b"set_grad_enabled")
-_SETS = re.compile(rb"^[^=]*set_grad_enabled\(|\)\(|__enter__|no_grad\(\w|=[^=]*\(\)$")
-"""What else puts work of a forward under a mode: a switch, a wrapper, a context that is entered."""
+def _may_start(data: bytes) -> bool:
+    return not found(data).keys().isdisjoint(_STARTS)
 
 
 def _works(block: bytes) -> bool:
     return _CALLS_OWN.search(block) is not None
 
 
-NEEDLES: tuple[Needle, ...] = (_scopes_forward, _START.search)
+NEEDLES: tuple[Needle, ...] = (Look(MODES, _scopes_forward), *_STARTS)
 
 
 def concerns(data: bytes, path: str, project: Project) -> bool:
@@ -148,7 +151,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     # One text for all: an entry that several forwards lose their scopes to gets it once.
     text = _moved(module, module.source(covers[0].scope.node)) if covers else ""
     for cover in covers:
-        yield _forward(module, cover, text)
+        yield _forward(module, cover, text, options)
     yield from _instances(module)
     yield from _entries(module, text)
 
@@ -169,7 +172,7 @@ class _Cover:
 
 
 def _covers(module: ModuleFacts) -> Iterator[_Cover]:
-    scoped = module.scoped_functions
+    scoped = functions_with_scopes(module)
     wrapped = _WRAPS.search(module.text) is not None
     for function in module.functions:
         if not is_forward(function):
@@ -180,8 +183,6 @@ def _covers(module: ModuleFacts) -> Iterator[_Cover]:
         scope = decorator_scope(module, function)
         if scope is None and function in scoped:
             scope = _around_body(module, cls, function)
-        if scope is None and cls.decorator_list:
-            scope = _by_class_decorator(module, cls)
         if scope is not None:
             cover = _Cover(function, scope)
         elif wrapped and function.name == "forward":
@@ -191,21 +192,9 @@ def _covers(module: ModuleFacts) -> Iterator[_Cover]:
             cover = found
         else:
             continue
-        if _is_to_train(module, cls, function):
-            yield cover
-    if wrapped:
-        for cls, cover in _renamed(module):
-            if _is_to_train(module, cls, cover.function):
+        if holds_weights(module, cls) and not returns_numbers(function):
+            if not gradient_unwanted(module, cls) and not _trains_beside(module, cls):
                 yield cover
-
-
-def _is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
-    return (
-        holds_weights(module, cls)
-        and not returns_numbers(function)
-        and not gradient_unwanted(module, cls)
-        and not _trains_beside(module, cls)
-    )
 
 
 _TRAINS = re.compile(r"training_step|shared_step|train_|_train|loss", re.IGNORECASE)
@@ -232,7 +221,7 @@ def _trains_beside(module: ModuleFacts, cls: ast.ClassDef) -> bool:
     return beside
 
 
-_WRAPS = re.compile(r"\bforward = .*\)\(.+\)")
+_WRAPS = re.compile(r"\bforward = .*\)\(.*forward\)")
 
 
 _KEEPS = re.compile(r"extract|perceptual|feature|clip|vgg|dino|inception", re.IGNORECASE)
@@ -243,16 +232,26 @@ def _around_body(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode)
     """A ``with`` that holds all the work of a forward with modules of its own."""
     if _KEEPS.search(cls.name):
         return None
-    graph = Graph(module, function)
-    scopes: set[Scope | None] = set()
-    learns = False
+    me = self_name(function)
+    whole = [
+        s
+        for s in function.body
+        if isinstance(s, (ast.With, ast.AsyncWith)) and any(_calls_own(n, me) for n in ast.walk(s))
+    ]
+    if len(whole) != 1:
+        return None
+    scope = scope_inside(module, whole[0].body[-1], function)
+    works = [
+        node
+        for node in own_nodes(function)
+        if isinstance(node, ast.Call) and not _is_context(module, node) and may_learn(module, node)
+    ]
+    if scope is None or any(scope_inside(module, node, function) != scope for node in works):
+        return None
     trained = trained_submodules(module, cls)
-    for node in own_nodes(function):
-        if isinstance(node, ast.Call) and not _is_context(module, node) and may_learn(module, node):
-            at = module.statement(node)
-            scopes.add(wrapping(module, node.func, at) or scope_inside(module, node, function))
-            learns = learns or graph.attribute(node, at) in trained
-    return scopes.pop() if learns and len(scopes) == 1 else None
+    graph = Graph(module, function)
+    learns = any(graph.attribute(node, module.statement(node)) in trained for node in works)
+    return scope if learns else None
 
 
 def _calls_own(node: ast.AST, me: str | None) -> bool:
@@ -266,9 +265,7 @@ def _calls_own(node: ast.AST, me: str | None) -> bool:
 
 
 def _is_context(module: ModuleFacts, call: ast.Call) -> bool:
-    """Whether a call makes or enters a context, or sets the mode, and so computes nothing."""
-    if module.grad_switches.get(module.statement(call)) is not None:
-        return True
+    """Whether a call makes or enters a context, and so computes nothing."""
     if isinstance(call.func, ast.Attribute) and call.func.attr == "enter_context":
         return True
     return no_grad_scope(module, call) or any(
@@ -289,62 +286,20 @@ def _wrapped(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> 
     return None
 
 
-def _by_class_decorator(module: ModuleFacts, cls: ast.ClassDef) -> Scope | None:
-    """An own decorator of a class that puts its forward under a mode.
-
-    ``torch.no_grad()`` itself on a class only covers making an object.
-    """
-    for decorator in cls.decorator_list:
-        function = next((f for f in module.functions if f.name == module.source(decorator)), None)
-        if function is None or not function.args.args:
-            continue
-        inner = {s.name: s for s in function.body if isinstance(s, ast.FunctionDef)}
-        for statement in function.body:
-            if not isinstance(statement, ast.Assign):
-                continue
-            if module.source(statement.targets[0]) != f"{function.args.args[0].arg}.forward":
-                continue
-            scope = wrapping(module, statement.value, statement)
-            if isinstance(statement.value, ast.Name) and statement.value.id in inner:
-                replacement = inner[statement.value.id]
-                scope = decorator_scope(module, replacement)
-                scope = scope or scope_of_returns(module, replacement)
-            if scope is not None:
-                return Scope(scope.mode, decorator, cls)
-    return None
-
-
-def _renamed(module: ModuleFacts) -> Iterator[tuple[ast.ClassDef, _Cover]]:
-    """``forward = torch.no_grad()(_run)`` in a class, or the same of ``self`` in a method."""
-    for statement, target, scope in _wrappers(module, other=True):
-        parent = module.parent(statement)
-        cls = parent if isinstance(parent, ast.ClassDef) else module.method_class(parent)
-        assert scope.wraps is not None
-        wrapped = scope.wraps.args[0]
-        owner = f"{self_name(parent)}." if cls is not parent else ""
-        name = module.source(wrapped).removeprefix(owner)
-        for method in cls.body if cls is not None and target == f"{owner}forward" else ():
-            if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and method.name == name:
-                yield cast("ast.ClassDef", cls), _Cover(method, scope, statement)
-
-
-def _wrappers(module: ModuleFacts, other: bool = False) -> Iterator[tuple[ast.Assign, str, Scope]]:
-    """Every ``x.forward = mode(x.forward)``: the statement, ``x.forward``, and the scope.
-
-    With ``other``, what is wrapped is something else.
-    """
+def _wrappers(module: ModuleFacts) -> Iterator[tuple[ast.Assign, str, Scope]]:
+    """Every ``x.forward = mode(x.forward)``: the statement, ``x.forward``, and the scope."""
     for statement in module.statements:
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
             continue
-        arguments = statement.value.args
+        wrapping, arguments = statement.value.func, statement.value.args
         target = module.source(statement.targets[0])
         if len(arguments) != 1 or not target.endswith("forward"):
             continue
-        if (module.source(arguments[0]) != target) is not other:
+        if module.source(arguments[0]) != target or not isinstance(wrapping, ast.Call):
             continue
-        scope = wrapping(module, statement.value, statement)
-        if scope is not None:
-            yield statement, target, scope
+        mode = mode_of(module, wrapping, statement)
+        if mode is not None:
+            yield statement, target, Scope(mode, wrapping, statement)
 
 
 def _instances(module: ModuleFacts) -> Iterator[Finding]:
@@ -467,11 +422,11 @@ def _is_scoped(module: ModuleFacts, function: FunctionNode) -> bool:
 
 def _is_off_on_import(module: ModuleFacts) -> bool:
     """Whether importing the file switches gradients off: no function of it needs a scope."""
-    switched = (module.grad_switches.get(s) for s in module.tree.body)
-    return any(found is not None and found.mode is not None for found in switched)
+    switched = (switch(module, s) for s in module.tree.body)
+    return any(found is not None and found[1] is False for found in switched)
 
 
-def _forward(module: ModuleFacts, cover: _Cover, moved_text: str) -> Finding:
+def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Options) -> Finding:
     from ..rewrite.scopes import can_decorate, with_decorator
 
     function, node = cover.function, cover.scope.node
@@ -491,7 +446,8 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str) -> Finding:
         if used:  # one half of a repair would look like the whole
             return module.finding("TRN201", message, node)
     parts = [_Cover(f, scope) for f, scope in scoped_methods(module, function, cover.scope)]
-    followed_too = [_follow_training(module, part) for part in parts]
+    follow = _removal if options.callers_decide else _follow_training
+    followed_too = [follow(module, part) for part in parts]
     if parts:
         listed = ", ".join(f"`{_label(module, part.function)}`" for part in parts)
         verb = "has" if len(parts) == 1 else "have"
@@ -500,7 +456,7 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str) -> Finding:
         return module.finding("TRN201", message, node)
     own = _inference(module)
     others = [
-        s for found in module.project.summaries(module.path, _starts, _START.search) for s in found
+        s for found in module.project.summaries(module.path, _starts, _may_start) for s in found
     ]
     look_at = ""
     if own or others:
@@ -526,7 +482,7 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str) -> Finding:
         message += f" Inference starts in {places}: {verb} there."
         title = f"Take @{text} off {label}" if _is_decorator(cover) else f"Take {text} off {label}"
     else:
-        followed = _follow_training(module, cover)
+        followed = follow(module, cover)
         if not followed:
             return module.finding("TRN201", message, node)
         edits = followed
@@ -575,14 +531,14 @@ def _removal(module: ModuleFacts, cover: _Cover) -> list[Edit]:
     """Take the scope off the forward; an empty list where that is not possible."""
     from ..rewrite import scopes
 
-    wraps, wrapper = cover.scope.wraps, cover.wrapper
-    if isinstance(cover.scope.owner, ast.ClassDef):
-        return []  # what else its decorator does, nobody knows
-    if isinstance(wrapper, ast.Assign) and wraps is not None:
-        if module.source(wrapper.targets[0]) == module.source(wraps.args[0]):
-            edit = scopes.without_statement(module, wrapper)
-            return [edit] if edit is not None else []
-    return scopes.removal(module, cover.scope)
+    owner = cover.scope.owner
+    if _is_decorator(cover):
+        removal = scopes.without_decorator(module, cover.scope.node)
+    elif isinstance(owner, (ast.With, ast.AsyncWith)):
+        return scopes.unwrapped(module, owner, cover.scope.node)
+    else:
+        removal = scopes.without_statement(module, owner)
+    return [removal] if removal is not None else []
 
 
 def _follow_training(module: ModuleFacts, cover: _Cover) -> list[Edit]:
@@ -600,11 +556,7 @@ def _follow_training(module: ModuleFacts, cover: _Cover) -> list[Edit]:
         scope = f"{torch}.inference_mode(not ({wanted}))"
     else:
         scope = f"{torch}.set_grad_enabled({wanted})"
-    if isinstance(cover.scope.owner, ast.ClassDef):
-        return []
     if not _is_decorator(cover) and cover.wrapper is None:
-        if module.source(cover.scope.node).endswith("__enter__()"):
-            return []
         return [Edit(module.start(cover.scope.node), module.end(cover.scope.node), scope)]
     removal = _removal(module, cover)
     body = function.body

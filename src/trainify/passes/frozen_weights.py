@@ -14,7 +14,7 @@ from ..facts.layers import is_module_class, made_by
 from ..facts.models import classes_in, values_of
 from ..facts.weights import is_weight_use
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -79,10 +79,10 @@ def train(batches):
 
 
 def _may_freeze(data: bytes) -> bool:
-    return b"requires_grad=False" in data and b"Parameter(" in data and b".parameters()" in data
+    return b"Parameter(" in data and b".parameters()" in data
 
 
-NEEDLES: tuple[Needle, ...] = (_may_freeze,)
+NEEDLES: tuple[Needle, ...] = (Look((b"requires_grad=False",), _may_freeze),)
 
 _FILLED = re.compile(
     r"load_state_dict|from_pretrained|torch\.load|load_file|load_weights|load_checkpoint|copy_\(|"

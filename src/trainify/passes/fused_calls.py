@@ -26,8 +26,9 @@ from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.names import is_none
 from ..facts.operands import recognize, root_of
 from ..facts.trainable import is_buffer, may_hold_weight
-from ..findings import Finding, Fix
-from . import Needle, Rule
+from ..facts.words import declare, places
+from ..findings import Finding, Fix, Related
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -152,10 +153,12 @@ _ANY = ast.Name("x")
 _SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
 
 # The stems find calls through a project's own module that re-exports an op.
-_STEMS = (b"rms_norm(", b"rmsnorm(", b"_and_mul(", b"rotary_embedding(")
+_STEMS = declare(b"rms_norm(", b"rmsnorm(", b"_and_mul(", b"rotary_embedding(")
 
 
+(_IMPORT_MODULE,) = declare(b"import_module(")
 _IMPORTS_BY_NAME = re.compile(rb"import_module\(\s*[rbuf]?[\"']")
+_SPACES = (b" ", b"\t")
 _BARE_IMPORT = re.compile(rb"[ \t]*import[ \t]+(\w+)[ \t]*(?:#.*)?\r?$")
 
 
@@ -165,20 +168,17 @@ _CALL_OF_STEM = re.compile(
 
 
 def _imports_by_name(data: bytes) -> bool:
-    return b"import_module(" in data and _IMPORTS_BY_NAME.search(data) is not None
+    return any(_IMPORTS_BY_NAME.match(data, at) for at in places(data, _IMPORT_MODULE))
 
 
 def _calls_from_elsewhere(data: bytes) -> bool:
     """Whether a function with the stem of an op in its name is called, and is not of this file."""
-    for stem in _STEMS:
-        at = data.find(stem)
-        while at >= 0:
-            line = data.rfind(b"\n", 0, at) + 1
-            for match in _CALL_OF_STEM.finditer(data, line, at + len(stem)):
-                if not match[1] and b"def " + match[2] + b"(" not in data:
-                    return True
-            at = data.find(stem, at + 1)
-    return False
+    return any(
+        not match[1] and b"def " + match[2] + b"(" not in data
+        for stem in _STEMS
+        for at in places(data, stem)
+        for match in _CALL_OF_STEM.finditer(data, data.rfind(b"\n", 0, at) + 1, at + len(stem))
+    )
 
 
 class _Words:
@@ -193,10 +193,11 @@ class _Words:
         others = r"(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*"  # import torch, flashinfer
         self._import = rf"[ \t]*(?:from|import)[ \t]+(?:{others})(?:{packages})\b"
         # Many packages have common words for names, so they are looked for in import statements
-        # only; what begins with a fixed string is found several times as fast as such a line.
-        words = (rf"from[ \t]+(?:{packages})\b", rf"import[ \t]+(?:{others})(?:{packages})\b")
-        self._hints = tuple(re.compile(word.encode()) for word in words)
-        self._line = re.compile(rb"^(?:\xef\xbb\xbf)?" + self._import.encode(), re.MULTILINE)
+        # only.
+        self._packages = declare(
+            *(space + root.encode() for root in self.roots if "." not in root for space in _SPACES)
+        )
+        self._line = re.compile(rb"(?:\xef\xbb\xbf)?" + self._import.encode())
         self._whole = tuple(root for root in self.roots if "." in root)
         self._own = own
         self._uses: dict[bytes, re.Pattern[bytes]] = {}
@@ -204,23 +205,28 @@ class _Words:
     @cached_property
     def needles(self) -> tuple[Needle, ...]:
         return (
-            self._imports,
-            _imports_by_name,
+            Look(self._packages, self._imports),
+            Look((_IMPORT_MODULE,), _imports_by_name),
             b"get_kernel",
             *(root.encode() for root in self._whole),
-            _calls_from_elsewhere,
+            Look(_STEMS, _calls_from_elsewhere),
             *self.stems[len(_STEMS) :],
         )
 
     def _imports(self, data: bytes) -> bool:
         """Whether a file imports a package with fused ops."""
-        if not any(hint.search(data) for hint in self._hints):
-            return False
         return any(
-            bare is None or self._below(bare[1]).search(data) is not None
-            for match in self._line.finditer(data)
-            for bare in (_BARE_IMPORT.match(data, match.start(), data.find(b"\n", match.end())),)
+            self._imports_at(data, data.rfind(b"\n", 0, at) + 1)
+            for package in self._packages
+            for at in places(data, package)
         )
+
+    def _imports_at(self, data: bytes, line: int) -> bool:
+        match = self._line.match(data, line)
+        if match is None:
+            return False
+        bare = _BARE_IMPORT.match(data, line, data.find(b"\n", match.end()))
+        return bare is None or self._below(bare[1]).search(data) is not None
 
     def _below(self, package: bytes) -> re.Pattern[bytes]:
         """``deepspeed.ops``, which code that only says ``import deepspeed`` must go through."""
@@ -233,7 +239,10 @@ class _Words:
 
     def exports(self, data: bytes) -> bool:
         """Whether a file may hand on an op under a name of its own."""
-        return any(n(data) if callable(n) else n in data for n in self.needles)
+        return any(
+            needle in data if isinstance(needle, bytes) else needle.matters(data)
+            for needle in self.needles
+        )
 
     @cached_property
     def imports(self) -> re.Pattern[str]:
@@ -339,6 +348,15 @@ def site_of(module: ModuleFacts, call: ast.Call, options: Options) -> Site | Non
     except (_Ambiguous, BindError):
         return None
     return None if site.unsupported() or _misread(op, site.bound) else site
+
+
+def op_of(module: ModuleFacts, call: ast.Call, options: Options) -> FusedOp | None:
+    """The op that a call runs, wherever the call stands; None where the code leaves it open."""
+    try:
+        match = _match(module, call, options)
+    except _Ambiguous:
+        return None
+    return match[0] if match else None
 
 
 def _unverified(module: ModuleFacts, call: ast.Call) -> Target | None:
@@ -591,6 +609,18 @@ class Site:
                 read = argument.name in self.reads or self._read_elsewhere(argument.name)
                 yield argument.name, functionalize(self.module, self.statement, node, read=read)
 
+    def related(self) -> Iterator[Related]:
+        """The places where tensors are made only to be filled by the op."""
+        from ..rewrite.functionalize import CannotFunctionalize
+
+        try:
+            for name, write in self.writes():
+                if write.allocation is not None:
+                    message = f"`{self.shown(name)}` is made here, for the op to fill."
+                    yield self.module.related(message, write.allocation)
+        except CannotFunctionalize:
+            return
+
     def known(self) -> tuple[dict[str, str | None], set[str]]:
         """The arguments as they would be written, None for what is left out; and those not None."""
         texts: dict[str, str | None] = {}
@@ -747,7 +777,7 @@ class Rewriter:
         reason = plan.reasons.get(self.options.strategy)
         if reason:
             message += f" Not rewritten: {reason}."
-        found = self.module.finding(rule, message, site.call, plan.fixes)
+        found = self.module.finding(rule, message, site.call, plan.fixes, tuple(site.related()))
         return replace(found, op=site.name(self.options))
 
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
-from ..facts.grad_bytes import mentions
-from ..facts.grad_mode import own_nodes, scope_around
+from ..facts.grad_bytes import MODES, mentions
+from ..facts.grad_mode import own_nodes, scope_around, switch
 from ..facts.guards import is_inference_entry, runs_model
 from ..facts.names import self_name
 from ..facts.trainable import returns_numbers, weights_made
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -61,7 +61,7 @@ def _may_concern(data: bytes) -> bool:
     )
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (Look(MODES, _may_concern),)
 
 _ON = re.compile(
     r"enable_grad\b|set_grad_enabled\(\s*(?!(?:mode\s*=\s*)?(?:False|0)\b)|\.__exit__\(|"
@@ -78,10 +78,13 @@ _LOSS_CALL = re.compile(r"loss|cross_entropy|criterion|kl_div|\bnll", re.IGNOREC
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     if _ON.search(module.text):
         return
-    for statement, switched in module.grad_switches.items():
-        if switched is None or switched.mode is None:
+    for statement in module.statements:
+        if not isinstance(statement, (ast.Expr, ast.Assign)):
             continue
-        call = switched.call
+        switched = switch(module, statement)
+        if switched is None or switched[1] is not False:
+            continue
+        call = switched[0]
         function = module.function(statement)
         place = _place(module, statement, function)
         if place == "import" and _trains_after_import(module):

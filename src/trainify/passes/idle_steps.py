@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.names import is_none
 from ..findings import Finding
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -44,13 +44,11 @@ _STEPS = re.compile(rb"(?:for|while) [^\n]*:[^\n]*\n(?:[^\n]*\n){0,12}?[^\n]*\.s
 
 
 def _may_concern(data: bytes) -> bool:
-    if b".step()" not in data:
-        return False
     gone = b".zero_grad(" in data or b".grad = None" in data or b".grad, None" in data
     return gone and _STEPS.search(data) is not None
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (Look((b".step()",), _may_concern),)
 
 _HARMLESS = frozenset("print len range enumerate tqdm trange float int str zip sum item".split())
 """Calls that no backward can hide in."""

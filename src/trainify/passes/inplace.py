@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts, places
 from ..facts.flow import is_allocation
 from ..facts.guards import gradient_unwanted, serves_backward
-from ..facts.saved import RESULT_SAVED, saved_result
+from ..facts.saved import RESULT_SAVED, saved_result, saving_call
+from ..facts.training import trains
 from ..facts.walk import walk
-from ..facts.writes import Write, in_callers, in_network, roots
+from ..facts.writes import Write, in_callers, in_network, root_of, roots
 from ..findings import Finding, Fix
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -97,13 +98,13 @@ _METHODS = tuple(f"{name}_(".encode() for name in sorted(RESULT_SAVED))
 
 
 def _may_concern(data: bytes) -> bool:
-    return b", out=" in data or places.overwrites(data, _MAKER.search, _METHODS)
+    return places.overwrites(data, _MAKER.search, _METHODS) or places.chained(data, _MAKER.search)
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (b", out=", Look(places.SIGNS, _may_concern))
 _FACTORIES = frozenset(
     "eye arange linspace logspace full zeros ones empty rand randn randint randperm normal "
-    "bernoulli multinomial argmax argmin argsort topk sort".split()
+    "bernoulli multinomial argmax argmin argsort".split()
 )
 
 
@@ -114,6 +115,8 @@ class Harm:
     rule: str
     message: str
     statement: ast.stmt
+    operation: ast.expr | None = None
+    """The operation that autograd has to go back through."""
     change: Change | None = None
     fixes: Mapping[str, Fix] = field(default_factory=dict)
 
@@ -125,9 +128,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         hit = _out(module, statement) or _overwrite(module, options, statement)
         function = module.function(statement)
-        if hit is None or not in_network(module, function):
+        if hit is None or gradient_unwanted(module, statement):
             continue
-        if gradient_unwanted(module, statement):
+        if not in_network(module, function) and not _is_trained(module, hit):
             continue
         if function is None or not serves_backward(module, function):
             found.append(hit)
@@ -136,9 +139,12 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     from ..rewrite import branch
 
     vocabulary = branch.Vocabulary(module)
-    fixes: dict[ast.stmt, Mapping[str, Fix]] = {h.statement: h.fixes for h in found}
-    changes = [harm.change for harm in found if harm.change is not None and harm.change.lines]
-    for run in branch.group(module, changes):
+    changes: dict[ast.stmt, Change] = {}
+    for harm in found:
+        if harm.change is not None and harm.change.lines:
+            changes.setdefault(harm.change.first, harm.change)
+    fixes: dict[ast.stmt, Mapping[str, Fix]] = {}
+    for run in branch.group(module, list(changes.values())):
         try:
             both = branch.fixes(module, vocabulary, run, options.flag)
         except branch.CannotPlace:
@@ -146,13 +152,18 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         both["attach"] = both["flag"]  # there is no kernel to keep
         fixes.update((change.first, both) for change in run)
     for harm in found:
-        yield module.finding(harm.rule, harm.message, harm.statement, fixes[harm.statement])
+        known = fixes.get(harm.change.first, {}) if harm.change is not None else harm.fixes
+        yield module.finding(harm.rule, harm.message, harm.statement, known)
+
+
+def _is_trained(module: ModuleFacts, harm: Harm) -> bool:
+    return harm.operation is not None and trains(module, harm.operation)
 
 
 def _out(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
     """``torch.f(..., out=t)`` as a statement, assigned, or in an expression."""
     call, keyword = next(_with_out(statement), (None, None))
-    if call is None or keyword is None or isinstance(keyword.value, (ast.Tuple, ast.Constant)):
+    if call is None or keyword is None or isinstance(keyword.value, ast.Constant):
         return None
     names = [t.name for t in module.resolve(call.func)]
     if not any(n.startswith("torch.") and not n.startswith("torch.ops.") for n in names):
@@ -174,13 +185,16 @@ def _out(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
     ]
     value = f"{text}({', '.join(' '.join(part.split()) for part in kept)})"
     change = Change([statement], [], wants=_tensors(module, call), title=text)
+    if isinstance(keyword.value, (ast.Tuple, ast.List)):
+        _bind_each(module, statement, call, keyword.value.elts, value, change)
+        return Harm("TRN402", message, statement, call, change)
     if is_allocation(keyword.value) and not isinstance(statement, ast.Expr):
         change.lines = _exchanged(module, statement, call, value)  # nobody else has the buffer
-        return Harm("TRN402", message, statement, change)
+        return Harm("TRN402", message, statement, call, change)
     try:
         write = functionalize(module, statement, keyword.value)
     except CannotFunctionalize:
-        return Harm("TRN402", message, statement, change)
+        return Harm("TRN402", message, statement, call, change)
     if not isinstance(statement, (ast.Expr, ast.Assign)) or statement.value is not call:
         flow = module.flow(module.function(statement) or module.tree)
         buffer = write.place.text
@@ -188,7 +202,7 @@ def _out(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
         if local and not flow.read_after(buffer, statement):
             change.look_at += [write.look_at] if write.look_at else []
             change.lines = _exchanged(module, statement, call, value)
-        return Harm("TRN402", message, statement, change)
+        return Harm("TRN402", message, statement, call, change)
     if write.allocation is None and isinstance(keyword.value, ast.Name):
         value = keep_dtype(module, value, keyword.value, text.rpartition(".")[2], call.args)
     if write.allocation is not None:
@@ -207,7 +221,36 @@ def _out(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
     else:
         change.lines = [f"{write.place.text} = {value}"]
     change.lines += write.followers
-    return Harm("TRN402", message, statement, change)
+    return Harm("TRN402", message, statement, call, change)
+
+
+def _bind_each(
+    module: ModuleFacts,
+    statement: ast.stmt,
+    call: ast.Call,
+    buffers: list[ast.expr],
+    value: str,
+    change: Change,
+) -> None:
+    """``values, indices = torch.max(x, 1)`` for ``torch.max(x, 1, out=(values, indices))``."""
+    from ..rewrite.functionalize import CannotFunctionalize, functionalize
+
+    try:
+        writes = [functionalize(module, statement, buffer) for buffer in buffers]
+    except CannotFunctionalize:
+        return
+    texts = [write.place.text for write in writes]
+    if any(w.place.kind != "assign" or w.followers for w in writes) or len(set(texts)) < len(texts):
+        return
+    targets = ", ".join(texts)
+    if isinstance(statement, ast.Assign) and statement.value is call:
+        if [module.source(t).strip("()") for t in statement.targets] != [targets]:
+            return
+    elif not isinstance(statement, ast.Expr) or statement.value is not call:
+        return
+    change.lines = [f"{targets} = {value}"]
+    change.dropped += [w.allocation for w in writes if w.allocation is not None]
+    change.look_at += [w.look_at for w in writes if w.look_at]
 
 
 def _with_out(statement: ast.stmt) -> Iterator[tuple[ast.Call, ast.keyword]]:
@@ -237,48 +280,105 @@ def _tensors(module: ModuleFacts, call: ast.Call) -> list[str] | None:
     return names or None
 
 
+@dataclass(frozen=True)
+class _Made:
+    """The operation that saved its result, by its name; ``call`` where that shows."""
+
+    name: str
+    call: ast.expr | None = None
+
+
 def _overwrite(module: ModuleFacts, options: Options, statement: ast.stmt) -> Harm | None:
     """``t.mul_(...)`` or ``t[:n] *= ...`` after an operation that saved ``t``, its result."""
     write = module.writes.get(statement)
-    if write is None or write.name is None:
+    harm = _harm(module, write) if write is not None else None
+    if write is None or harm is None:
         return None
-    message = _harm(module, write)
-    if message is None:
-        return None
-    from ..rewrite.out_of_place import clone_first, new_value
+    message, made = harm
+    from ..rewrite.out_of_place import clone_first, new_result, new_value, result_clone
 
-    change = new_value(module, write, [write.name.id])
-    if change is not None:
-        return Harm("TRN403", message, statement, change)
-    fixes = clone_first(module, write, options, [write.name.id])
-    return Harm("TRN403", message, statement, fixes=fixes)
+    change = None
+    fixes: Mapping[str, Fix] = {}
+    if write.name is not None:
+        change = new_value(module, write, [write.name.id])
+        fixes = clone_first(module, write, options, [write.name.id]) if change is None else {}
+    elif made.call is not None and module.statement(made.call) is statement:
+        change = new_result(module, write)
+    if change is None and not fixes and made.call is not None:
+        change = result_clone(module, made.call)
+    return Harm("TRN403", message, statement, made.call, change, fixes)
 
 
-def _harm(module: ModuleFacts, write: Write) -> str | None:
-    assert write.name is not None
+def _harm(module: ModuleFacts, write: Write) -> tuple[str, _Made] | None:
+    """What is wrong with a write, and the operation that it harms."""
     text = module.source(write.target)
-    saver = _saver(module, write.statement, write.name.id) or _made_by(module, write)
-    if saver is not None:
+    made = _made_by(module, write) if write.name is not None else _nameless(module, write)
+    if write.name is not None:
+        saver = _saver(module, write.statement, write.name.id)
+        made = _Made(saver) if saver is not None else made
+    if made is not None:
+        if made.call is not None and module.statement(made.call) is write.statement:
+            text = f"The result of `{made.name}`"
+            return f"{text} is overwritten in place, but saved for backward, which raises.", made
         return (
-            f"`{text}` is overwritten in place, but `{saver}` saved it for backward, which raises."
-        )
+            f"`{text}` is overwritten in place, but `{made.name}` saved it for backward, which "
+            "raises."
+        ), made
     for passed in in_callers(module, write):
-        saver = _made_by(module, passed)
-        if saver is not None and not gradient_unwanted(module, passed.statement):
+        made = _made_by(module, passed)
+        if made is not None and not gradient_unwanted(module, passed.statement):
             return (
                 f"`{text}` is overwritten in place, but line {passed.statement.lineno} passes what "
-                f"`{saver}` saved for backward, which raises."
-            )
+                f"`{made.name}` saved for backward, which raises."
+            ), _Made(made.name)
     return None
 
 
-def _made_by(module: ModuleFacts, write: Write) -> str | None:
+def _nameless(module: ModuleFacts, write: Write) -> _Made | None:
+    """The same of a result that is written at once, ``torch.exp(x).add_(1)``; of ``self.state``."""
+    _, path = root_of(write.target)
+    owner = path[-1] if path else write.target
+    if isinstance(owner, ast.Attribute):
+        made = _last_assigned(module, owner, write.statement)
+        _, path = root_of(made) if made is not None else (None, [])
+        owner = path[-1] if path else owner
+    saver = saving_call(module, owner)
+    return _Made(saver, owner) if saver is not None else None
+
+
+def _last_assigned(module: ModuleFacts, owner: ast.Attribute, at: ast.stmt) -> ast.expr | None:
+    """What ``self.state`` was given for sure before a statement of the same function."""
+    key = ast.dump(owner.value), owner.attr
+    inner: ast.AST | None = at
+    while isinstance(inner, ast.stmt) and not isinstance(inner, (ast.FunctionDef, ast.ClassDef)):
+        block = module.block(inner)
+        for made in reversed(block[: block.index(inner)]):
+            for node in walk(made):
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                    if (ast.dump(node.value), node.attr) == key:
+                        alone = isinstance(made, ast.Assign) and made.targets == [node]
+                        return made.value if alone else None  # type: ignore[attr-defined]
+        inner = module.parent(inner)
+    return None
+
+
+def _made_by(module: ModuleFacts, write: Write) -> _Made | None:
     """The operation that made what is overwritten, and saved it."""
-    function = module.function(write.statement)
-    if function is None or write.name is None:
+    if write.name is None:
         return None
-    found = roots(module, module.flow(function), write.name.id, write.statement)
-    return next(filter(None, (saved_result(module, root.definition) for root in found)), None)
+    function = module.function(write.statement)
+    name, flow = write.name.id, module.flow(function or module.tree)
+    found = [root.definition for root in roots(module, flow, name, write.statement)]
+    outer = module.function(function) if function is not None else None
+    if not found and outer is not None:  # a closure writes what the function around it made once
+        made = module.flow(outer).all_definitions(name)
+        found = made if len(made) == 1 else []
+    for definition in found:
+        saver = saved_result(module, definition)
+        if saver is not None and definition.value is not None:
+            _, path = root_of(definition.value)
+            return _Made(saver, path[-1] if path else definition.value)
+    return None
 
 
 def _saver(module: ModuleFacts, statement: ast.stmt, name: str) -> str | None:

@@ -11,7 +11,7 @@ from ..facts import ModuleFacts
 from ..facts.frozen import is_false
 from ..facts.models import classes_in, values_of
 from ..findings import Finding
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -52,12 +52,10 @@ _SWITCH = (b"requires_grad_(True)", b"requires_grad_()", b".requires_grad = True
 
 
 def _may_switch_integers(data: bytes) -> bool:
-    if not any(switch in data for switch in _SWITCH):
-        return False
     return b"requires_grad=False" in data and _INTEGER.search(data) is not None
 
 
-NEEDLES: tuple[Needle, ...] = (_may_switch_integers,)
+NEEDLES: tuple[Needle, ...] = (Look(_SWITCH, _may_switch_integers),)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..facts import ModuleFacts, places
+from ..facts import ModuleFacts, places, words
 from ..facts.guards import gradient_unwanted
 from ..facts.saved import is_parameter, submodule
 from ..facts.writes import Write, in_network, root_of, roots
 from ..findings import Finding
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -65,6 +65,7 @@ class Encoder(nn.Module):
 _HOOK = re.compile(
     r"(?P<owner>[\w.]+(?:\(\))?)\.register_forward_hook\((?P<hook>[^\n]*(?:\n[^\n]*)?)"
 )
+_HOOKS, _MAKES = words.declare(b"register_forward_hook(", b"nn.Parameter(")
 _PARAMETER = re.compile(rb"[ \t]*self\.(\w+)(?:: [^\n=]*)? = (?:torch\.)?nn\.Parameter\(")
 _OUTPUT = re.compile(rb" self\.|\.get_input_embeddings\(\)\(")
 _VIEW = re.compile(
@@ -73,16 +74,14 @@ _VIEW = re.compile(
 
 
 def _may_concern(data: bytes) -> bool:
-    if b"register_forward_hook(" in data and b"requires_grad_(" in data:
+    if words.places(data, _HOOKS) and b"requires_grad_(" in data:
         if places.overwrites(data, _OUTPUT.search):
             return True
     parameters: set[bytes] = set()
-    at = data.find(b"nn.Parameter(")
-    while at >= 0:
+    for at in words.places(data, _MAKES):
         match = _PARAMETER.match(data, data.rfind(b"\n", 0, at) + 1)
         if match is not None:
             parameters.add(match[1])
-        at = data.find(b"nn.Parameter(", at + 1)
 
     def views(data: bytes, begin: int, end: int) -> bool:
         return any(match[1] in parameters for match in _VIEW.finditer(data, begin, end))
@@ -90,7 +89,7 @@ def _may_concern(data: bytes) -> bool:
     return bool(parameters) and places.overwrites(data, views)
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (Look((_HOOKS, _MAKES), _may_concern),)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:

@@ -12,8 +12,9 @@ from ..facts.flow import Definition
 from ..facts.grad_mode import own_nodes, scope_around
 from ..facts.graph import Cut, Graph, Step
 from ..facts.guards import runs_model
+from ..facts.words import declare, places
 from ..findings import Finding
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -42,6 +43,7 @@ def step(model, x, y):
     ),
 )
 
+(_TOLD,) = declare(b"requires_grad")
 _LINE = re.compile(
     rb"(\w+)\.requires_grad(?:[ \t]*=[ \t]*True"
     rb"|_\([ \t]*(?:(?:requires_grad[ \t]*=[ \t]*)?True)?[ \t]*\))"
@@ -57,8 +59,7 @@ _LOSS_BYTES = re.compile(_LOSS_NAME.encode(), re.IGNORECASE)
 
 def _may_concern(data: bytes) -> bool:
     """Whether a name of a loss, or one that ``backward`` is called on, is told to require."""
-    position = data.find(b"requires_grad")
-    while position >= 0:
+    for position in places(data, _TOLD):
         start = data.rfind(b"\n", 0, position) + 1
         end = data.find(b"\n", position)
         end = len(data) if end < 0 else end
@@ -66,11 +67,10 @@ def _may_concern(data: bytes) -> bool:
             name = match[1] or match[2]
             if _LOSS_BYTES.search(name) or b"%s.backward(" % name in data:
                 return True
-        position = data.find(b"requires_grad", end)
     return False
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (Look((_TOLD,), _may_concern),)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:

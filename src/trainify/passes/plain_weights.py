@@ -13,8 +13,9 @@ from ..facts.frozen import is_false
 from ..facts.guards import gradient_unwanted
 from ..facts.layers import after_init, is_module_class, made_by
 from ..facts.weights import is_weight_use
+from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -62,9 +63,12 @@ class Linear(nn.Module):
     ),
 )
 
+_ASSIGNS = declare(
+    *(b"= torch.%s(" % name for name in b"randn rand empty zeros ones normal".split())
+)
+(_REGISTERS,) = declare(b"register_buffer(")
 _MADE = rb"torch\.(?:randn|rand|empty|zeros|ones|normal)\("
 _BUFFER = re.compile(rb"register_buffer\(\s*[\"']\w+[\"'],\s*" + _MADE)
-_PLAIN = re.compile(rb"= " + _MADE)
 _ATTRIBUTE = re.compile(
     rb"\s*self\.\w*(?:weights?|bias|kernel|gamma|emb|embeddings?|[wW][qkvo\d]?|W_\w+)(?::.*)?\s$"
 )
@@ -73,16 +77,16 @@ _ATTRIBUTE = re.compile(
 def _may_hold_weights(data: bytes) -> bool:
     if b"Module" not in data or b"torch." not in data:
         return False
-    if _BUFFER.search(data):
+    if any(_BUFFER.match(data, at) for at in places(data, _REGISTERS)):
         return True
-    for match in _PLAIN.finditer(data):
-        start = match.start()
-        if _ATTRIBUTE.match(data[data.rfind(b"\n", 0, start) + 1 : start]):
-            return True
-    return False
+    return any(
+        _ATTRIBUTE.match(data[data.rfind(b"\n", 0, at) + 1 : at])
+        for word in _ASSIGNS
+        for at in places(data, word)
+    )
 
 
-NEEDLES: tuple[Needle, ...] = (_may_hold_weights,)
+NEEDLES: tuple[Needle, ...] = (Look((*_ASSIGNS, _REGISTERS), _may_hold_weights),)
 
 _WEIGHT = re.compile(
     r"(\w*_)?(weights?|bias|kernel|gamma|w|w[qkvo]|w\d|emb(eddings?)?)$|[wW]_?[qkvo\d]?$|W_\w+$"

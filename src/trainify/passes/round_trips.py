@@ -14,8 +14,9 @@ from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
 from ..facts.losses import CutNames, losses_without_gradient, lost, results
 from ..facts.trainable import is_trainable
+from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -61,7 +62,9 @@ class Ensemble(nn.Module):
     ),
 )
 
-_WORDS = (b"ensor(", b"from_numpy(", b".item()", b".tolist()", b".numpy()", b"float(self.")
+_WORDS = declare(
+    *(b"ensor(", b"from_numpy(", b".item()", b".tolist()", b".numpy()", b"float(self.")
+)
 _FIRST = re.compile(rb"[\[(]*([a-z_]\w*)")
 _ARITHMETIC_BEFORE = re.compile(rb"[-+*/@] *(?:float\()?[\w.()\[\]]*$")
 _ARITHMETIC_AFTER = re.compile(rb"[\w.)]* *[-+*/@](?!=)")
@@ -76,14 +79,7 @@ def _may_concern(data: bytes) -> bool:
     if b"torch" not in data or (b"def forward(" not in data and b".backward(" not in data):
         return False
     trains = b".backward(" in data
-    return any(_matters(data, word, at, trains) for word in _WORDS for at in _places(data, word))
-
-
-def _places(data: bytes, word: bytes) -> Iterator[int]:
-    at = data.find(word)
-    while at >= 0:
-        yield at
-        at = data.find(word, at + 1)
+    return any(_matters(data, word, at, trains) for word in _WORDS for at in places(data, word))
 
 
 def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
@@ -121,7 +117,7 @@ def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
     return re.search(uses, later) is not None
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (Look(_WORDS, _may_concern),)
 
 _TRIPS = re.compile(
     r"\.(item|tolist|numpy|new_tensor)\(|(?<![\w.])float\(|[tT]ensor\(|\bVariable\(|from_numpy\("

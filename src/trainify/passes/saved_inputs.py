@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts, places
 from ..facts.guards import gradient_unwanted
 from ..facts.saved import Saver, destroyed, destroyed_by_next_call
+from ..facts.training import trains
 from ..facts.writes import Write, in_callers, in_network
 from ..findings import Finding
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -67,7 +68,7 @@ class RMSNorm(nn.Module):
 """,
     ),
 )
-NEEDLES: tuple[Needle, ...] = (places.overwrites_saved_input,)
+NEEDLES: tuple[Needle, ...] = (Look(places.SIGNS, places.overwrites_saved_input),)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
@@ -76,11 +77,11 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for statement, write in module.writes.items():
         if write.name is None:
             continue
-        if not in_network(module, module.function(statement)):
-            continue
         found = _harm(module, write)
-        if found is not None and not gradient_unwanted(module, statement):
-            saver, message = found
+        if found is None or gradient_unwanted(module, statement):
+            continue
+        saver, message = found
+        if in_network(module, module.function(statement)) or trains(module, saver.node):
             harms.append((write, saver))
             messages.append(message)
     if not harms:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.names import is_none
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -72,7 +72,7 @@ def _may_concern(data: bytes) -> bool:
     return b"backward(" in data and _TEST.search(data) is not None
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (Look((b".grad is ", b"backward("), _may_concern),)
 
 _CHANGES = frozenset({"add_", "sub_", "copy_", "addcmul_", "addcdiv_"})
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts, places
 from ..facts.guards import gradient_unwanted
 from ..facts.saved import carries
+from ..facts.training import trains
 from ..facts.writes import Write, in_network, roots
 from ..findings import Finding
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -62,14 +63,15 @@ class Attention(nn.Module):
 """,
     ),
 )
-_SPLIT = re.compile(rb"(?:chunk|split|unbind|split_with_sizes)\(")
+_SPLITS = (b"chunk(", b"split(", b"unbind(", b"split_with_sizes(")
+_SPLIT = re.compile(b"|".join(map(re.escape, _SPLITS)))
 
 
 def _may_concern(data: bytes) -> bool:
     return places.overwrites(data, _SPLIT.search)
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (Look(_SPLITS, _may_concern),)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
@@ -78,10 +80,10 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for statement, write in module.writes.items():
         if write.name is None:
             continue
-        if not in_network(module, module.function(statement)):
-            continue
         split = _split(module, write)
-        if split is not None and not gradient_unwanted(module, statement):
+        if split is None or gradient_unwanted(module, statement):
+            continue
+        if in_network(module, module.function(statement)) or trains(module, split):
             harms.append(write)
             messages.append(
                 f"`{module.source(write.target)}` is overwritten in place, but is one of several "

@@ -15,7 +15,7 @@ from ..facts.guards import gradient_unwanted
 from ..facts.names import self_name
 from ..facts.trainable import local_class
 from ..findings import Finding
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -60,12 +60,10 @@ _LOSS = re.compile(
 
 
 def _may_concern(data: bytes) -> bool:
-    if b").detach()" not in data or not _STRAIGHT_THROUGH.search(data):
-        return False
-    return _LOSS.search(data) is not None
+    return _STRAIGHT_THROUGH.search(data) is not None and _LOSS.search(data) is not None
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (Look((b").detach()",), _may_concern),)
 
 _DISTANCES = re.compile(r"(mse|l1|smooth_l1|huber|cosine\w*)(_loss|_similarity)?$", re.IGNORECASE)
 _MEASURES = frozenset({"pow", "square", "abs", "norm", "vector_norm"})

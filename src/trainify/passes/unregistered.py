@@ -13,8 +13,9 @@ from ..facts.guards import gradient_unwanted, is_forward
 from ..facts.layers import Made, after_init, elements, is_module_class, made_by
 from ..facts.names import is_none
 from ..facts.walk import walk
+from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -72,10 +73,8 @@ _ASSIGNED = re.compile(
     rb"\{[^{}:\n]*\n?[^{}:\n]*:[\s\[(]*" + _MADE + rb"|"
     rb"(?<=\] = )[\[({]?" + _MADE + rb")"
 )
-"""``= [Layer(``, ``= (Layer(...), Layer(``, ``= {"a": Layer(``, and what follows ``x[i] = ``.
-
-One search for all of them: each costs as much as reading the file does.
-"""
+"""``= [Layer(``, ``= (Layer(...), Layer(``, ``= {"a": Layer(``, and what follows ``x[i] = ``."""
+*_ASSIGNS, _APPENDS = declare(b"= [", b"= (", b"= {", b"] = ", b".append(")
 _APPENDED = re.compile(rb"\.append\((?:[\s\[({]*" + _MADE + rb"|(\w+)\))")
 _IN_ATTRIBUTE = re.compile(rb"\s*self\.\w+(?:\s*:[^=]*)?\s*\+?$")
 _ADDED_TO = re.compile(rb"((?:self\.)?\w+)(?:\[.*)?$")
@@ -97,14 +96,14 @@ def _may_hide_modules(data: bytes) -> bool:
             held[name] = _is_held(data, name)
         return held[name]
 
-    for match in _ASSIGNED.finditer(data):
-        line = _line_before(data, match.start())
+    for at in (place + word.index(b"=") for word in _ASSIGNS for place in places(data, word)):
+        line = _line_before(data, at)
         if _IN_ATTRIBUTE.match(line) or (line.endswith(b"] ") and is_held(line)):
-            return True
-    if b".append(" not in data:
-        return False
-    for match in _APPENDED.finditer(data):
-        if is_held(_line_before(data, match.start())):
+            if _ASSIGNED.match(data, at):
+                return True
+    for at in places(data, _APPENDS):
+        match = _APPENDED.match(data, at)
+        if match and is_held(_line_before(data, at)):
             if match[1] is None or _is_made(data, match[1]):
                 return True
     return False
@@ -127,7 +126,7 @@ def _is_held(data: bytes, name: bytes) -> bool:
     return b"collections.OrderedDict()" in data or b"%s: " % name in data
 
 
-NEEDLES: tuple[Needle, ...] = (_may_hide_modules,)
+NEEDLES: tuple[Needle, ...] = (Look((*_ASSIGNS, _APPENDS), _may_hide_modules),)
 
 # -- findings -------------------------------------------------------------------------------------
 

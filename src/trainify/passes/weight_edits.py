@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.guards import gradient_unwanted
 from ..facts.saved import is_parameter
+from ..facts.words import declare, places
 from ..facts.writes import callers, root_of
 from ..findings import Finding
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -38,6 +39,7 @@ def erase(layer, column, value):
         after="",
     ),
 )
+_WEIGHTS = declare(b".weight", b".bias")
 _EDIT = re.compile(
     rb"\.(?:weight|bias)"
     rb"(?:(?:\[[^\n\]]*\])+ [-+*/]?= | [-+*/]= |(?:\[[^\n\]]*\])*\.[a-z]+(?:_[a-z]+)*_\()"
@@ -47,16 +49,14 @@ _EDIT = re.compile(
 def _may_concern(data: bytes) -> bool:
     if b"import torch" not in data and b"from torch" not in data:
         return False
-    for word in (b".weight", b".bias"):
-        at = data.find(word)
-        while at >= 0:
-            if data[at + len(word) : at + len(word) + 1] in b"[ ." and _EDIT.match(data, at):
-                return True
-            at = data.find(word, at + 5)
-    return False
+    return any(
+        data[at + len(word) : at + len(word) + 1] in b"[ ." and _EDIT.match(data, at)
+        for word in _WEIGHTS
+        for at in places(data, word)
+    )
 
 
-NEEDLES: tuple[Needle, ...] = (_may_concern,)
+NEEDLES: tuple[Needle, ...] = (Look(_WEIGHTS, _may_concern),)
 _LAYER = re.compile(
     r"(?:^|[._])(?:layer|linear|lin|fc|dense|proj|[a-z]+_proj|conv|embed|embeddings?|embed_tokens|"
     r"lm_head|wte|wpe|classifier)_?\d*(?:\[[^\]]*\])?$"

@@ -311,6 +311,7 @@ def fixes(
 ) -> dict[str, Fix]:
     """The fixes that run the differentiable form, by strategy; raises :class:`CannotPlace`."""
     helpers = list(dict.fromkeys(h for change in changes for h in change.helpers))
+    when = "when training" if flag == "training" else "when a gradient is wanted"
     result: dict[str, Fix] = {}
     for strategy in ("flag", "replace"):
         if strategy == "replace":
@@ -320,12 +321,12 @@ def fixes(
         elif changes[0].expressions:
             edits = _exchange(module, changes[0], flag)
             lines = [edit.text for edit in edits]
-            title = "Use the differentiable {} when a gradient is wanted"
+            title = f"Use the differentiable {{}} {when}"
         else:
             edits = [flag_edit(module, changes, flag)]
             lines = [line for change in changes for line in change.lines]
             lines.append(condition(module, changes, flag))
-            title = "Use the differentiable {} when a gradient is wanted"
+            title = f"Use the differentiable {{}} {when}"
         vocabulary.refuse_shadowed(changes[0].first, "\n".join(lines))
         edits += vocabulary.support(lines, helpers)
         result[strategy] = fix(changes, edits, title)

@@ -209,6 +209,51 @@ def _functional_call(
     return change
 
 
+def new_result(module: ModuleFacts, write: Write) -> branch.Change | None:
+    """``torch.exp(x).add(1)`` for ``torch.exp(x).add_(1)``: nobody else has that result."""
+    statement = write.statement
+    text, start = module.source(statement), module.start(statement)
+    change = branch.Change([statement], [], title="out-of-place form")
+    for call in _methods_on(write):  # from the last to the first
+        assert isinstance(call.func, ast.Attribute)
+        if call.func.attr in _WITHOUT_FUNCTION:
+            return None
+        method = call.func.attr[:-1]
+        inputs = [*call.args, *(k.value for k in call.keywords)]
+        if method in AUTOCAST or not all(is_number(module, n) for n in inputs):
+            change.look_at.append(f"`{method}_` keeps the dtype of its tensor, `{method}` may not")
+        at = module.end(call.func) - start
+        text = f"{text[: at - 1]}{text[at:]}"
+    if "\n" in text:
+        if any(mark in text for mark in "#'\""):
+            return None
+        text = " ".join(text.split())
+    change.lines = [text]
+    return change
+
+
+def _methods_on(write: Write) -> list[ast.Call]:
+    """The methods that write into a result without a name, the last one first."""
+    _, path = root_of(write.target)
+    made = path[-1] if path else write.target
+    return [
+        node
+        for node in ast.walk(write.statement)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in METHODS
+        and root_of(node)[1][-1] is made
+    ]
+
+
+def result_clone(module: ModuleFacts, call: ast.expr) -> branch.Change | None:
+    """The statement of an operation with a clone of its result, which it saves."""
+    line = _cloned(module, call)
+    if line is None:
+        return None
+    return branch.Change([module.statement(call)], [line], title="clone of a result")
+
+
 def clone_first(
     module: ModuleFacts, write: Write, options: Options, wants: list[str] | None
 ) -> dict[str, Fix]:
@@ -241,15 +286,23 @@ def clone_first(
 
 def saved_clone(module: ModuleFacts, saver: Saver) -> branch.Change | None:
     """The statement of an operation with a clone of what it saves."""
-    statement, operand = module.statement(saver.node), saver.operand
+    operand = saver.operand
+    if not isinstance(operand, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
+        return None
+    line = _cloned(module, operand)
+    if line is None:
+        return None
+    return branch.Change([module.statement(saver.node)], [line], title="operation on a clone")
+
+
+def _cloned(module: ModuleFacts, node: ast.expr) -> str | None:
+    """The statement of an expression with ``.clone()`` behind that; None where it has no line."""
+    statement = module.statement(node)
     text = module.source(statement)
     if any(mark in text for mark in ("#", '"', "'")) and "\n" in text:
         return None
     if not isinstance(statement, (ast.Assign, ast.Return, ast.Expr, ast.AugAssign)):
         return None
-    if not isinstance(operand, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
-        return None
-    cut = module.end(operand) - module.start(statement)
+    cut = module.end(node) - module.start(statement)
     line = f"{text[:cut]}.clone(){text[cut:]}"
-    line = line if "\n" not in line else " ".join(line.split())
-    return branch.Change([statement], [line], title="operation on a clone")
+    return line if "\n" not in line else " ".join(line.split())

@@ -1,0 +1,176 @@
+"""A plan put into effect, on all modules of a model or on none, and taken back.
+
+Methods of modules are changed by a class of their own (:mod:`.swap`), other functions in place
+(:mod:`.inplace`), for everybody, until the last model that needs them is restored.  So are
+registered ops (:mod:`.attach`) and functions around kernels (:mod:`.symbol`).
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import decorators
+from .attach import Attached, attach, is_attached
+from .inplace import helper, in_place, name_of, original_code
+from .reach import Member, members
+from .rewritten import Definition, Refused, Rewritten, source_of
+from .shared import Shared
+from .swap import Plan, become, plan_of, swapped, without
+from .symbol import symbol
+
+
+def apply(model: nn.Module, plan: Plan) -> None:
+    """Change the modules of a model that a plan concerns; all of them or, with an error, none.
+
+    Raises :class:`~.rewritten.Refused` where a changed function cannot be put in its place.
+    """
+    restore(model)
+    done: list[nn.Module] = []
+    root = unwrapped(model)
+    try:
+        for module in list(model.modules()):
+            mine = {name for cls in type(module).__mro__ for name in map(name_of, members(cls))}
+            methods = tuple(name for name in plan.methods if name in mine)
+            if methods or (module is root and (plan.helpers or plan.ops or plan.symbols)):
+                again(module, replace(plan, methods=methods))
+                done.append(module)
+    except Exception:
+        for module in done:
+            _restore(module)
+        raise
+    finally:
+        forget_compiled()
+
+
+def again(module: nn.Module, plan: Plan) -> None:
+    """Change one module as a plan says; raises :class:`~.rewritten.Refused` where it cannot be."""
+    cls: type = type(module)
+    prepared = _prepare(cls, plan)
+    held: list[Shared] = []
+    try:
+        for each in prepared.shared:
+            each.hold(module)
+            held.append(each)
+        become(module, prepared.cls)
+    except Exception:
+        for each in held:
+            each.release(module)
+        raise
+
+
+def restore(model: nn.Module) -> None:
+    """Give a model's modules the classes that they had, and undo what they alone needed."""
+    if sum([_restore(module) for module in model.modules()]):
+        forget_compiled()
+
+
+def _restore(module: nn.Module) -> bool:
+    found = plan_of(module)
+    if found is not None:
+        become(module, without(type(module)))
+        for each in _prepare(*found).shared:
+            each.release(module)
+    return found is not None
+
+
+def source_diff(model: nn.Module) -> str:
+    """The change of source that a model's rewriting stands for, as a diff for ``git apply``."""
+    from ..output.diff import patch_names, unified_diff
+
+    bound: dict[Rewritten, set[str]] = {}
+    for module in model.modules():
+        found = plan_of(module)
+        if found is not None:
+            for source, name in _prepare(*found).functions:
+                bound.setdefault(source, set()).add(name)
+    sources = sorted(bound, key=lambda source: source.path)
+    names = patch_names(source.path for source in sources)
+    diffs = [unified_diff(s.change(bound[s]), names[s.path]) for s in sources]
+    return b"".join(diffs).decode(errors="surrogateescape")
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The user's own model in what torch puts around one."""
+    while type(model).__module__.startswith("torch.") and len(list(model.children())) == 1:
+        (model,) = model.children()
+    return model
+
+
+def forget_compiled() -> None:
+    """Nothing that was compiled before holds any more."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+
+
+# -- from names to what they stand for -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A class to become, what has to be held for it, and the functions that differ in it."""
+
+    cls: type
+    shared: tuple[Shared, ...]
+    functions: tuple[tuple[Rewritten, str], ...]
+
+
+@cache
+def _prepare(cls: type, plan: Plan) -> _Prepared:
+    shared: dict[Shared, None] = {}
+    functions: list[tuple[Rewritten, str]] = []
+    methods: dict[type, dict[str, Any]] = {}
+
+    def change(member: Member, name: str) -> tuple[Definition, Definition]:
+        source = source_of(original_code(member.function), plan.settings)
+        found = source.of(member.function, original_code(member.function))
+        if found is None:
+            raise Refused(f"there is nothing to rewrite in {name.replace(':', '.')} any more")
+        shared[source.names(member.function.__globals__)] = None
+        functions.append((source, member.function.__qualname__))
+        return found
+
+    by_name = {name_of(member): member for base in cls.__mro__ for member in members(base)}
+    for name in plan.methods:
+        if name not in by_name:
+            raise Refused(f"{cls.__qualname__} has no {name.replace(':', '.')} any more")
+        member = by_name[name]
+        assert member.owner is not None
+        old, new = change(member, name)
+        # The names that a decorator of the new definition uses may be new themselves.
+        function = decorators.renewed(member.function, old, new, member.owner)
+        rewrapped = decorators.rewrap(member.value, old, new, function)
+        methods.setdefault(member.owner, {})[member.name] = rewrapped
+    for name in plan.helpers:
+        member = helper(name)
+        old, new = change(member, name)
+        shared[in_place(member, old, new)] = None
+    for op in plan.ops:
+        shared[_registered(op)] = None
+    for name in plan.symbols:
+        shared[symbol(name)] = None
+    return _Prepared(swapped(cls, plan, methods), tuple(shared), tuple(functions))
+
+
+class _Registered(Shared):
+    """A registered op that has a backward, unless its user gave it one."""
+
+    def __init__(self, op: str) -> None:
+        super().__init__()
+        self._op = op
+        self._attached: Attached | None = None
+
+    def change(self) -> None:
+        self._attached = None if is_attached(self._op) else attach(self._op)
+
+    def undo(self) -> None:
+        if self._attached is not None:
+            self._attached.undo()
+
+
+_registered = cache(_Registered)

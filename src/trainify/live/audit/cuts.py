@@ -1,0 +1,168 @@
+"""The rules: where what values say and what autograd knows part.
+
+A tensor *depends* on the parameters if it holds something else once they are nudged; autograd knows
+it if it is *attached*: if it requires a gradient.  Where the first is so and the second ceases to
+be, or stays as if nothing had happened, is a suspect.  Whether the loss depends on it is asked
+later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .places import Place
+from .report import Cause
+from .trace import Call, Key, Sight, Trace
+
+MISSING, WRONG = "missing", "wrong"
+
+_BACK_TO_FLOAT = {"to", "type", "float", "half", "bfloat16", "double", "mul", "div", "matmul", "mm",
+                  "bmm", "dequantize", "__mul__", "__rmul__", "__truediv__", "_to_copy", "sub",
+                  "add", "__sub__", "__add__", "__matmul__", "_int_mm"}  # fmt: skip
+"""Torch functions that compute with integers, and do not look something up by them."""
+
+
+@dataclass
+class Suspect:
+    """A call at which a gradient may end or go wrong."""
+
+    cause: Cause
+    kind: str
+    call: Call
+    where: tuple[str, int]
+    """Which tensor of the call: ``out``, ``written`` or ``in`` and its index, or ``host``."""
+    hidden: bool = False
+    """Whether it happened before the call, out of torch's sight."""
+    inputs: tuple[int, ...] | None = None
+    """Which of the call's tensors it cuts off; all where None."""
+    place: Place = field(init=False)
+    module: str = field(init=False)
+    detail: str = ""
+    op: str | None = None
+    parameters: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.place = self.call.place
+        self.module = self.call.module
+        self.op = None if self.hidden else self.call.name
+
+    @property
+    def site(self) -> Any:
+        """Suspects of the same site are one cut."""
+        return self.call.scope if self.cause is Cause.GRAD_MODE else self.place
+
+
+class Comparison:
+    """Two traces of the same step, the second with nudged parameters."""
+
+    def __init__(self, base: Trace, nudged: Trace) -> None:
+        self._base = base
+        self._nudged = nudged
+        self._same_bits = base.digests.read()
+        self._other_bits = nudged.digests.read()
+
+    def suspects(self) -> Iterator[Suspect]:
+        """All suspects, in the order of the calls."""
+        for call in self._base.calls:
+            other = self._nudged.by_key.get(call.key)
+            if other is not None and self._alike(call, other):
+                yield from self._hidden(call, other)
+                yield from self._returned(call, other)
+                yield from self._written(call, other)
+
+    def _alike(self, call: Call, other: Call) -> bool:
+        return len(call.ins) == len(other.ins) and len(call.outs) == len(other.outs)
+
+    def _depends(self, sight: Sight, other: Sight) -> bool:
+        return self._same_bits[sight.digest] != self._other_bits[other.digest]
+
+    def _hidden(self, call: Call, other: Call) -> Iterator[Suspect]:
+        """Written, or made, by code that torch does not see."""
+        for i, (sight, twin) in enumerate(zip(call.ins, other.ins, strict=True)):
+            if not sight.floating or not self._depends(sight, twin):
+                continue
+            earlier = sight.earlier
+            if not sight.known:
+                if not sight.attached:
+                    yield Suspect(Cause.KERNEL, MISSING, call, ("in", i), hidden=True)
+            elif earlier is not None and self._differ(earlier, sight):
+                if sight.attached:
+                    if not sight.leaf and sight.history == earlier.history:
+                        yield Suspect(Cause.IN_PLACE, WRONG, call, ("in", i), hidden=True)
+                elif not earlier.attached and sight.version == earlier.version:
+                    yield Suspect(Cause.KERNEL, MISSING, call, ("in", i), hidden=True)
+
+    def _differ(self, before: Sight, after: Sight) -> bool:
+        return self._same_bits[before.digest] != self._same_bits[after.digest]
+
+    def _returned(self, call: Call, other: Call) -> Iterator[Suspect]:
+        depending = [self._depends(s, t) for s, t in zip(call.ins, other.ins, strict=True)]
+        attached = any(d and s.attached for d, s in zip(depending, call.ins, strict=True))
+        if call.leaves and any(d and s.floating for d, s in zip(depending, call.ins, strict=True)):
+            yield Suspect(Cause.HOST, MISSING, call, ("host", 0))
+        for j, (out, twin) in enumerate(zip(call.outs, other.outs, strict=True)):
+            if out.attached or not self._depends(out, twin):
+                continue
+            if out.narrow:
+                if attached and self._comes_back(call):
+                    kind = MISSING if "quantize" in call.name else WRONG
+                    yield Suspect(Cause.QUANTIZATION, kind, call, ("out", j))
+            elif out.floating and attached:
+                yield Suspect(_cause(call), MISSING, call, ("out", j))
+            elif out.floating and not any(depending):
+                yield Suspect(Cause.OPAQUE, MISSING, call, ("out", j))
+
+    def _comes_back(self, call: Call) -> bool:
+        """Whether integers are computed with, after this call, and give floating-point numbers."""
+        calls = self._base.calls
+        for later in calls[calls.index(call) + 1 :]:
+            if later.opaque or later.name.rpartition(".")[2] in _BACK_TO_FLOAT:
+                other = self._nudged.by_key.get(later.key)
+                if other is not None and self._alike(later, other):
+                    taken = zip(later.ins, other.ins, strict=True)
+                    if any(s.narrow and self._depends(s, t) for s, t in taken):
+                        if any(out.floating for out in later.outs) or later.written:
+                            return True
+        return False
+
+    def _written(self, call: Call, other: Call) -> Iterator[Suspect]:
+        depending = [self._depends(s, t) for s, t in zip(call.ins, other.ins, strict=True)]
+        for i, (after, same) in call.written.items():
+            twin = other.written.get(i)
+            if twin is None or not after.floating or not self._depends(after, twin[0]):
+                continue
+            if not self._differ(call.ins[i], after):
+                continue
+            others = [
+                k for k, (d, s) in enumerate(zip(depending, call.ins, strict=True))
+                if d and s.attached and k != i
+            ]  # fmt: skip
+            if after.attached:
+                if same and not after.leaf:
+                    cause = Cause.IN_PLACE if call.grad else Cause.GRAD_MODE
+                    yield Suspect(cause, WRONG, call, ("written", i))
+            elif others:
+                yield Suspect(_cause(call), MISSING, call, ("written", i))
+
+
+def _cause(call: Call) -> Cause:
+    if not call.grad:
+        return Cause.GRAD_MODE
+    if isinstance(call.function, type):
+        return Cause.BACKWARD
+    if call.opaque:
+        return Cause.KERNEL
+    name = call.name.rpartition(".")[2]
+    if name == "data":
+        return Cause.DATA
+    return Cause.QUANTIZATION if "quantize" in name else Cause.DETACH
+
+
+def keys(suspects: list[Suspect]) -> dict[Key, list[Suspect]]:
+    """Suspects by the call that they are at."""
+    found: dict[Key, list[Suspect]] = {}
+    for suspect in suspects:
+        found.setdefault(suspect.call.key, []).append(suspect)
+    return found

@@ -1,0 +1,182 @@
+"""The gradient of a whole step, held against finite differences of its loss.
+
+Along a direction v through all parameters, (L(p + v) - L(p - v)) / 2 is the sum of g · v, up to
+terms of third order.  v has a share of each parameter's gradient and a share at random, scaled so
+that each parameter contributes about the same; what is wrong with one shows in the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .runs import Step
+from .widen import Widening, widened
+
+_MOST = 48
+"""Forwards that are spent on finding the parameters behind a difference."""
+
+
+def prove(step: Step, tell: Callable[[str], None]) -> tuple[str, list[str]]:
+    """What could be proven about the gradients, in one sentence, and the doubts that are left.
+
+    The step is computed in float64, on a copy of the model in which nothing is rounded to fewer
+    bits on the way.  Where the model does not take it, its own type has to do.
+    """
+    tell("directional derivatives in float64")
+    try:
+        with Widening(torch.float64):
+            return _prove(widened(step, torch.float64), _FINE, "float64", tell)
+    except Exception as error:  # a kernel that refuses float64, a model that cannot be copied
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+    dtypes = {p.dtype for p in step.parameters.values()}
+    if any(dtype.itemsize < 4 for dtype in dtypes):
+        return "", [f"gradients were not held against finite differences: in float64, {reason}"]
+    tell("directional derivatives in float32")
+    try:
+        said, doubts = _prove(step, _COARSE, "float32", tell)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return "", [f"gradients were not held against finite differences: {reason}"]
+    return said and f"{said}; float64 is refused ({reason})", doubts
+
+
+@dataclass(frozen=True)
+class _Precision:
+    step: float
+    """Largest change of a parameter, relative to its size."""
+    tolerance: float
+    """Largest difference that is none, relative to the derivative."""
+
+
+_FINE = _Precision(1e-5, 1e-6)
+_COARSE = _Precision(1e-2, 3e-2)
+
+
+def _prove(
+    step: Step, precision: _Precision, name: str, tell: Callable[[str], None]
+) -> tuple[str, list[str]]:
+    loss = step.loss_of_run()
+    if name == "float64" and loss.dtype != torch.float64:
+        raise TypeError(f"the loss is {loss.dtype}".replace("torch.", ""))
+    parameters = step.parameters
+    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    gradients = {
+        n: g.detach() for n, g in zip(parameters, found, strict=True) if g is not None and g.any()
+    }
+    if not gradients:
+        return "", ["no parameter has a gradient that is not zero: there is nothing to compare"]
+    del loss, found
+    directions = _Directions(step, gradients, precision)
+    verdict = directions.compare(list(gradients))
+    if verdict.agrees:
+        return (
+            f"{name}: the loss changes along {len(gradients)} parameters as their gradients say, "
+            f"to {verdict.error:.0e}",
+            [],
+        )
+    if not verdict.certain:
+        return "", [
+            f"finite differences in {name} say neither yes nor no: they change with the step "
+            f"({verdict.measured:.3g} against {verdict.told:.3g}); the loss may have a kink there"
+        ]
+    tell("parameters whose gradient is another")
+    return "", [
+        f"the gradient of {name_} is not the derivative of the loss: {one.told:.6g} against "
+        f"{one.measured:.6g} in {name}. Numbers alone accuse nobody: no place was found, so it is "
+        "not counted as wrong"
+        for name_, one in directions.search(list(gradients))
+    ]
+
+
+@dataclass
+class _Compared:
+    told: float
+    measured: float
+    spread: float
+    tolerance: float
+
+    @property
+    def error(self) -> float:
+        return abs(self.told - self.measured) / max(abs(self.told), abs(self.measured), 1e-300)
+
+    @property
+    def agrees(self) -> bool:
+        return self.error <= self.tolerance
+
+    @property
+    def certain(self) -> bool:
+        """Whether a disagreement does not come from the size of the step."""
+        return self.spread <= 0.1 * abs(self.told - self.measured)
+
+
+class _Directions:
+    def __init__(self, step: Step, gradients: Mapping[str, Tensor], precision: _Precision) -> None:
+        self._step = step
+        self._gradients = gradients
+        self._precision = precision
+        self._seeds = {name: i for i, name in enumerate(gradients)}
+        lengths = {n: self._length(n) for n in gradients}
+        reach = sorted(g.norm().item() * lengths[n] for n, g in gradients.items())
+        common = reach[len(reach) // 2]
+        self._scale = {
+            n: min(lengths[n], common / max(g.norm().item(), 1e-300)) for n, g in gradients.items()
+        }
+        self._spent = 0
+
+    def compare(self, names: Sequence[str]) -> _Compared:
+        told = 0.0
+        for name in names:
+            both = self._gradients[name].double() * self._direction(name).double()
+            told += both.sum().item()
+        tolerance = self._precision.tolerance
+        compared = _Compared(told, self._slope(names, 1.0), 0.0, tolerance)
+        if not compared.agrees:
+            half = self._slope(names, 0.5)
+            spread = abs(half - compared.measured)
+            compared = _Compared(told, half, spread, tolerance)
+        return compared
+
+    def search(self, names: Sequence[str]) -> Iterator[tuple[str, _Compared]]:
+        """The parameters at which a disagreement comes from, by halves."""
+        groups = [list(names)]
+        while groups and self._spent < _MOST:
+            group = groups.pop()
+            compared = self.compare(group)
+            if compared.agrees or not compared.certain:
+                continue
+            if len(group) == 1:
+                yield group[0], compared
+            else:
+                middle = len(group) // 2
+                groups += [group[middle:], group[:middle]]
+
+    def _length(self, name: str) -> float:
+        parameter = self._step.parameters[name]
+        size = parameter.detach().double().norm().item()
+        longest: float = max(size, 1e-2 * parameter.numel() ** 0.5)
+        return self._precision.step * longest
+
+    def _direction(self, name: str) -> Tensor:
+        gradient = self._gradients[name]
+        generator = torch.Generator().manual_seed(self._seeds[name])
+        noise = torch.randn(gradient.shape, generator=generator, dtype=torch.float32).to(gradient)
+        mixed = gradient / gradient.norm() + noise / noise.norm()
+        direction: Tensor = mixed * (self._scale[name] / 2)
+        return direction
+
+    def _slope(self, names: Sequence[str], share: float) -> float:
+        ahead, behind = self._moved(names, share), self._moved(names, -share)
+        return (ahead - behind) / (2 * share)
+
+    def _moved(self, names: Sequence[str], by: float) -> float:
+        def change() -> None:
+            with torch.no_grad():
+                for name in names:
+                    self._step.parameters[name].add_(self._direction(name), alpha=by)
+
+        self._spent += 1
+        return self._step.value(change)

@@ -1,0 +1,139 @@
+"""Whether the loss depends on a value, and which parameters the value comes from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from .allowed import Allowed
+from .cuts import Suspect, keys
+from .trace import Call, Observer, tensors_in
+
+_WHOLE = 0.1
+"""The share from which on integers are changed, too."""
+
+
+class Disturb(Observer):
+    """Adds noise to what suspects say is cut off, of a ``share`` of its size.
+
+    What a call returns is replaced by another tensor, not written into: a tensor that shares its
+    memory has to stay as it is.
+    """
+
+    sights = False
+
+    def __init__(self, suspects: Sequence[Suspect], share: float, seed: int = 0) -> None:
+        self._at = keys(list(suspects))
+        self._share = share
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def before(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+        for suspect in self._at.get(call.key, ()):
+            what, i = suspect.where
+            if what == "in" and i < len(tensors):
+                self._write(tensors[i])
+
+    def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
+        for suspect in self._at.get(call.key, ()):
+            what, i = suspect.where
+            if what == "host":
+                out = self._host(out)
+            elif what == "written" and i < len(tensors):
+                self._write(tensors[i])
+            elif what == "out":
+                arguments = {id(tensor) for tensor in tensors}
+                returned = [t for t in tensors_in((out,)) if id(t) not in arguments]
+                if i < len(returned):
+                    out = _replaced(out, returned[i], self._disturbed(returned[i]))
+        return out
+
+    def _write(self, tensor: Tensor) -> None:
+        with torch.inference_mode(tensor.is_inference()):
+            tensor.data.copy_(self._disturbed(tensor))  # autograd is not to know
+
+    def _disturbed(self, tensor: Tensor) -> Tensor:
+        if tensor.is_quantized:
+            plain = self._disturbed(tensor.dequantize())
+            return torch.quantize_per_tensor(
+                plain, tensor.q_scale(), tensor.q_zero_point(), tensor.dtype
+            )
+        values = tensor.detach().clone()
+        if values.numel() == 0:
+            return values
+        if not values.is_floating_point() and not values.is_complex():
+            if self._share < _WHOLE:
+                return values
+            step = torch.randint(-1, 2, values.shape, generator=self._generator)
+            return values + step.to(values)
+        noise = torch.randn(values.shape, generator=self._generator)
+        size = values.abs().double().square().mean().sqrt().nan_to_num(0).item() or 1.0
+        return values.add_(noise.to(values), alpha=size * self._share)
+
+    def _host(self, value: Any) -> Any:
+        if isinstance(value, float):
+            return value + self._share * (abs(value) + 1e-3)
+        if isinstance(value, list):
+            return [self._host(each) for each in value]
+        if getattr(getattr(value, "dtype", None), "kind", "") == "f":
+            return (value + self._share * (abs(value) + 1e-3)).astype(value.dtype)
+        return value
+
+
+def _replaced(out: Any, tensor: Tensor, other: Tensor) -> Any:
+    return tree_map(lambda each: other if each is tensor else each, out)
+
+
+class Sources(Observer):
+    """Finds the parameters behind what goes into the calls that suspects are at."""
+
+    sights = False
+
+    def __init__(
+        self, suspects: Sequence[Suspect], names: dict[int, str], allowed: Allowed
+    ) -> None:
+        self._allowed = allowed
+        self._at = keys([each for each in suspects if not each.hidden])
+        self._walks: dict[Any, Walk] = {}
+        self._names = names
+
+    def before(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+        for suspect in self._at.get(call.key, ()):
+            self._allowed.note(suspect, sys._getframe(1))
+            walk = self._walks.setdefault(suspect.site, Walk(self._names))
+            given = tensors if suspect.inputs is None else [tensors[i] for i in suspect.inputs]
+            suspect.parameters |= walk.parameters(given)
+
+
+class Walk:
+    """Goes back through autograd's graph, over each node once."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        self._names = names
+        self._seen: dict[int, Any] = {}  # which keeps them, so that no other gets their id
+
+    def parameters(self, tensors: Iterable[Tensor]) -> set[str]:
+        """The names of the parameters that newly come up behind ``tensors``."""
+        found = {self._names[id(t)] for t in tensors if id(t) in self._names}
+        return found | self.behind([t.grad_fn for t in tensors if t.requires_grad])
+
+    def behind(self, nodes: Iterable[Any]) -> set[str]:
+        """As :meth:`parameters`, of nodes."""
+        found = set()
+        waiting = list(nodes)
+        while waiting:
+            node = waiting.pop()
+            if node is None or id(node) in self._seen:
+                continue
+            self._seen[id(node)] = node
+            variable = getattr(node, "variable", None)
+            if variable is not None:
+                if id(variable) in self._names:
+                    found.add(self._names[id(variable)])
+            else:
+                waiting.extend(following for following, _ in node.next_functions)
+        return found

@@ -1,0 +1,251 @@
+"""Backwards that somebody wrote, held against finite differences where they are called.
+
+An ``autograd.Function`` or an op of a library is called once more with inputs a little off, so that
+a wrong formula is found together with its place.
+"""
+
+from __future__ import annotations
+
+import enum
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from .trace import Call, Key, Observer, tensors_in
+
+_STEPS = (1e-2, 2.5e-3)
+"""Relative to the size of the input."""
+_TOLERANCE = 2e-2
+_LARGEST = 1 << 24
+"""Elements; a call on larger tensors would take too much memory to be repeated."""
+
+
+class Verdict(enum.Enum):
+    RIGHT = "right"
+    WRONG = "wrong"
+    NONE = "none"
+    """No gradient comes back, though the result depends on the input."""
+    RAISES = "raises"
+    SURROGATE = "surrogate"
+    """The result does not depend on the input (it is rounded, say), or is the input."""
+    UNCLEAR = "unclear"
+
+
+@dataclass
+class Finding:
+    """What is wrong with the backward of a call: for which of its tensors, or what it raises."""
+
+    call: Call
+    verdict: Verdict
+    inputs: tuple[int, ...]
+    error: str = ""
+
+
+class LocalChecks(Observer):
+    """Checks each function and op, at each place once, at the first call that wants a gradient."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.checked: set[tuple[Any, ...]] = set()
+
+    def before(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+        if not (call.opaque or _is_function(call.function)) or not call.grad:
+            return
+        wanted = [i for i, t in enumerate(tensors) if t.requires_grad and t.is_floating_point()]
+        site = _site(call.key)
+        if not wanted or site in self.checked or sum(t.numel() for t in tensors) > _LARGEST:
+            return
+        self.checked.add(site)
+        function = _apply(call.function)
+        with torch.random.fork_rng(devices=()), torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.findings += _check(call, function, args, kwargs, tensors, wanted)
+
+
+def _site(key: Key) -> tuple[Any, ...]:
+    return key[:3]
+
+
+def _is_function(function: Any) -> bool:
+    return isinstance(function, type) and issubclass(function, torch.autograd.Function)
+
+
+def _apply(function: Any) -> Callable[..., Any]:
+    return function.apply if _is_function(function) else function  # type: ignore[no-any-return]
+
+
+def _check(
+    call: Call,
+    function: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    tensors: Sequence[Tensor],
+    wanted: Sequence[int],
+) -> Iterator[Finding]:
+    for dtype in (torch.float64, torch.float32, None):
+        trial = _Trial(function, args, kwargs, tensors, wanted, dtype)
+        try:
+            trial.results(trial.values)
+        except Exception:  # it does not take this type
+            continue
+        break
+    else:
+        return
+    if trial.returns_input():
+        return
+    try:
+        gradients = trial.gradients()
+    except _NoGraph:
+        return  # which is what the trace sees as well
+    except Exception as error:
+        yield Finding(call, Verdict.RAISES, tuple(wanted), f"{error}".partition("\n")[0])
+        return
+    verdicts = {i: trial.verdict(i, gradient) for i, gradient in gradients.items()}
+    for verdict in (Verdict.NONE, Verdict.WRONG):
+        inputs = tuple(i for i, found in verdicts.items() if found is verdict)
+        if inputs:
+            yield Finding(call, verdict, inputs)
+
+
+class _NoGraph(Exception):
+    pass
+
+
+class _Trial:
+    """A call that can be made with other values, of one element type."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        tensors: Sequence[Tensor],
+        wanted: Sequence[int],
+        dtype: torch.dtype | None,
+    ) -> None:
+        self._function = function
+        self._args, self._kwargs = args, kwargs
+        self._tensors = list(tensors)
+        self._wanted = wanted
+        self._state = torch.get_rng_state()
+        self.values = [
+            t.detach().to(dtype) if dtype and t.is_floating_point() else t.detach() for t in tensors
+        ]
+        self._weights: list[Tensor] = []
+
+    def results(self, values: Sequence[Tensor], attach: bool = False) -> list[Tensor]:
+        """What is returned, and what the arguments hold afterwards where they were written."""
+        torch.set_rng_state(self._state)
+        given = [
+            value.clone().requires_grad_().clone()
+            if attach and i in self._wanted
+            else value.clone()
+            for i, value in enumerate(values)
+        ]
+        self._leaves = {}
+        if attach:
+            for i in self._wanted:
+                self._leaves[i] = leaf = values[i].clone().requires_grad_()
+                given[i] = leaf.clone()
+        replaced = {id(t): new for t, new in zip(self._tensors, given, strict=True)}
+        args, kwargs = tree_map(
+            lambda each: replaced.get(id(each), each), (self._args, self._kwargs)
+        )
+        out = self._function(*args, **kwargs)
+        found = [t for t in tensors_in((out,)) if t.is_floating_point()]
+        arguments = {id(t) for t in found}
+        for value, now in zip(values, given, strict=True):
+            if now.is_floating_point() and id(now) not in arguments:
+                if not torch.equal(now.detach(), value):
+                    found.append(now)
+        return found
+
+    def returns_input(self) -> bool:
+        """Whether all it does is to pass a tensor on: then its backward is meant to be another."""
+        results = self.results(self.values)
+        return len(results) == 1 and any(
+            results[0].shape == value.shape
+            and results[0].dtype == value.dtype
+            and torch.equal(results[0].detach(), value)
+            for value in self.values
+        )
+
+    def gradients(self) -> dict[int, Tensor | None]:
+        """By the index of the tensor, of a projection of the results."""
+        results = self.results(self.values, attach=True)
+        self._draw(results)
+        pairs = [
+            (result, weight.to(result.dtype))
+            for result, weight in zip(results, self._weights, strict=True)
+            if result.requires_grad
+        ]
+        if not pairs:
+            raise _NoGraph
+        found = torch.autograd.grad(
+            [result for result, _ in pairs],
+            list(self._leaves.values()),
+            [weight for _, weight in pairs],
+            allow_unused=True,
+        )
+        return dict(zip(self._leaves, found, strict=True))
+
+    def _draw(self, results: Sequence[Tensor]) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self._weights = [
+            torch.randn(r.shape, generator=generator, dtype=torch.float64).to(r.device)
+            for r in results
+        ]
+
+    def verdict(self, i: int, gradient: Tensor | None) -> Verdict:
+        """Whether a gradient is the derivative, in two directions."""
+        generator = torch.Generator().manual_seed(1)
+        verdicts = set()
+        value = self.values[i]
+        if value.numel() == 0:
+            return Verdict.RIGHT
+        for along_gradient in (True, False):
+            direction = torch.randn(value.shape, generator=generator).to(value)
+            if along_gradient and gradient is not None and gradient.norm() > 0:
+                direction = gradient.to(value) / gradient.norm() * value.numel() ** 0.5
+            size = value.double().square().mean().sqrt().item() or 1.0
+            slopes = [self._slope(i, direction, size * step) for step in _STEPS]
+            told = 0.0 if gradient is None else _dot(gradient, direction)
+            verdicts.add(_judge(told, slopes, gradient is None))
+        for found in (Verdict.UNCLEAR, Verdict.SURROGATE, Verdict.NONE, Verdict.WRONG):
+            if found in verdicts:
+                return found
+        return Verdict.RIGHT
+
+    def _slope(self, i: int, direction: Tensor, step: float) -> float:
+        ends = []
+        for sign in (1, -1):
+            values = list(self.values)
+            values[i] = values[i] + direction * (sign * step)
+            with torch.no_grad():
+                results = self.results(values)
+            if len(results) != len(self._weights):
+                return float("nan")
+            ends.append(sum(_dot(r, w) for r, w in zip(results, self._weights, strict=True)))
+        return (ends[0] - ends[1]) / (2 * step)
+
+
+def _judge(told: float, slopes: Sequence[float], none: bool) -> Verdict:
+    wide, narrow = slopes
+    uncertain = abs(wide - narrow)
+    largest = max(abs(told), abs(narrow))
+    if not uncertain <= 0.1 * largest + 1e-12:
+        return Verdict.UNCLEAR
+    if abs(told - narrow) <= _TOLERANCE * largest + 4 * uncertain + 1e-9:
+        return Verdict.RIGHT
+    if abs(narrow) <= 1e-6 * abs(told):
+        return Verdict.SURROGATE
+    return Verdict.NONE if none else Verdict.WRONG
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    return float((a.detach().double() * b.double()).sum())

@@ -1,0 +1,280 @@
+"""The line at which a tensor changes, or comes up, without torch having a hand in it.
+
+Kernels that are no ops of the dispatcher are called like any function: by pybind, nanobind, ctypes,
+Cython, a Triton launch.  So lines are traced, and after each one it is seen whether a tensor that
+is known to change has changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from types import BuiltinFunctionType, FrameType
+from typing import Any
+
+from torch import Tensor
+
+from .cuts import Suspect
+from .digest import digest
+from .influence import Walk
+from .places import Place, Places, place_of
+from .saved import Saving
+from .trace import Call, Key, Observer, Sight, Trace, Tracer, tensors_in
+
+_TRITON = "triton"
+
+
+class Locator(Observer):
+    """Finds for each hidden suspect its place, what is called there, and with which parameters."""
+
+    sights = False
+
+    def __init__(
+        self,
+        suspects: Sequence[Suspect],
+        base: Trace,
+        places: Places,
+        names: dict[int, str],
+        known: Sequence[Tensor],
+    ) -> None:
+        self._places = places
+        self._names = names
+        self._begin: dict[Any, list[tuple[str, int, Suspect]]] = {}
+        self._unknown: dict[Key, list[Suspect]] = {}
+        self._end: dict[Key, list[Suspect]] = {}
+        self._watched: list[tuple[Tensor, int, Suspect]] = []
+        self._born: dict[int, tuple[Tensor, _Line]] = {}
+        self._seen: dict[int, Tensor] = {id(t): t for t in known}
+        self._line = _Line()
+        self._saved_now: list[tuple[Tensor, Suspect]] = []
+        self._tracer: Tracer | None = None
+        self.found: set[int] = set()
+        first: dict[int, tuple[Key | None, str, int]] = {
+            id(s): (c.key, what, i) for c in base.calls for what, i, s in _sights(c)
+        }
+        first.update((id(s), (None, "known", i)) for i, s in enumerate(base.known))
+        for suspect in suspects:
+            what, i = suspect.where
+            if what == "saved":
+                self._begin.setdefault(suspect.call.key, []).append((what, i, suspect))
+                continue
+            earlier = suspect.call.ins[i].earlier
+            if not suspect.call.ins[i].known or earlier is None:
+                self._unknown.setdefault(suspect.call.key, []).append(suspect)
+                continue
+            key, what, i = first[id(earlier)]
+            self._begin.setdefault(key, []).append((what, i, suspect))
+            self._end.setdefault(suspect.call.key, []).append(suspect)
+
+    # -- what the tracer tells --------------------------------------------------------------------
+
+    @contextmanager
+    def watching(self, tracer: Tracer) -> Iterator[None]:
+        known = list(self._seen.values())
+        for _, i, suspect in self._begin.get(None, []):
+            self._watched.append((known[i], digest(known[i]), suspect))
+        self._tracer = tracer
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            with Saving(tracer, self._saved):
+                yield
+        finally:
+            sys.settrace(before)
+            self._check()
+            for held in (self._watched, self._seen, self._born):
+                held.clear()
+            self._line = _Line()
+
+    def before(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+        self._check()
+        for suspect in self._unknown.get(call.key, ()):
+            tensor = tensors[suspect.where[1]]
+            born = self._born.get(id(tensor))
+            if born is not None and born[0] is tensor:
+                self._accuse(suspect, born[1])
+            elif id(tensor) not in self._seen:
+                self._accuse(suspect, self._line)
+        for suspect in self._end.get(call.key, ()):
+            self._watched = [each for each in self._watched if each[2] is not suspect]
+        self._watch(call.key, "in", tensors)
+
+    def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
+        for tensor, before, suspect in list(self._watched):
+            if digest(tensor) != before:
+                self._accuse_call(suspect, call, tensors)
+        arguments = {id(tensor) for tensor in tensors}
+        returned = list(tensors_in((out,)))
+        self._seen.update((id(t), t) for t in (*returned, *tensors))
+        self._watched += [(t, digest(t), suspect) for t, suspect in self._saved_now]
+        self._saved_now.clear()
+        self._watch(call.key, "out", [t for t in returned if id(t) not in arguments])
+        self._watch(call.key, "written", tensors)
+        return out
+
+    def _saved(self, call: Call | None, number: int, tensor: Tensor) -> None:
+        for what, i, suspect in self._begin.get(call.key if call else None, ()):
+            if what == "saved" and i == number:
+                self._saved_now.append((tensor, suspect))
+
+    def _watch(self, key: Key, what: str, tensors: Sequence[Tensor]) -> None:
+        for kind, i, suspect in self._begin.get(key, ()):
+            if kind == what and i < len(tensors) and id(suspect) not in self.found:
+                self._watched.append((tensors[i], digest(tensors[i]), suspect))
+
+    # -- what Python tells ------------------------------------------------------------------------
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        path = frame.f_code.co_filename
+        if not self._places.is_users(path) or _launched_by_triton(frame):
+            return None
+        return self._in_frame
+
+    def _in_frame(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event in ("line", "return"):
+            self._check()
+            self._look_for_new(frame, argument if event == "return" else None)
+            outer = frame if event == "line" else self._places.frame(frame.f_back)
+            if outer is not None:
+                self._line = _Line(outer, self._tracer.module if self._tracer else "")
+        return self._in_frame
+
+    def _look_for_new(self, frame: FrameType, returned: Any) -> None:
+        for tensor in tensors_in((*frame.f_locals.values(), returned)):
+            if id(tensor) not in self._seen:
+                self._seen[id(tensor)] = tensor
+                self._born[id(tensor)] = (tensor, self._line)
+
+    def _check(self) -> None:
+        for tensor, before, suspect in list(self._watched):
+            if digest(tensor) != before:
+                self._accuse(suspect, self._line, tensor)
+
+    def _accuse(self, suspect: Suspect, line: _Line, tensor: Tensor | None = None) -> None:
+        self._watched = [each for each in self._watched if each[2] is not suspect]
+        if line.place is None or id(suspect) in self.found:
+            return
+        self.found.add(id(suspect))
+        suspect.place = line.place
+        suspect.module = line.module
+        suspect.op, arguments = line.call()
+        walk = Walk(self._names)
+        suspect.parameters |= walk.parameters(arguments)
+        if tensor is not None:
+            suspect.parameters |= walk.parameters([tensor])
+
+    def _accuse_call(self, suspect: Suspect, call: Call, tensors: Sequence[Tensor]) -> None:
+        self._watched = [each for each in self._watched if each[2] is not suspect]
+        self.found.add(id(suspect))
+        suspect.place = call.place
+        suspect.module = call.module
+        suspect.op = call.name
+        suspect.parameters |= Walk(self._names).parameters(tensors)
+
+
+def _sights(call: Call) -> Iterator[tuple[str, int, Sight]]:
+    yield from (("in", i, sight) for i, sight in enumerate(call.ins))
+    yield from (("out", i, sight) for i, sight in enumerate(call.outs))
+    yield from (("written", i, sight) for i, (sight, _) in call.written.items())
+
+
+def _launched_by_triton(frame: FrameType) -> bool:
+    return frame.f_back is not None and f"/{_TRITON}/" in frame.f_back.f_code.co_filename
+
+
+class _Line:
+    """A line about to run, with what its names stand for."""
+
+    def __init__(self, frame: FrameType | None = None, module: str = "") -> None:
+        self.place: Place | None = None
+        self.module = module
+        self._names: dict[str, Any] = {}
+        if frame is not None:
+            self.place = place_of(frame)
+            self._names = dict(frame.f_locals)
+            self._globals = frame.f_globals
+
+    def call(self) -> tuple[str | None, list[Tensor]]:
+        """What the line calls that is not torch's, and the tensors that it gives to it."""
+        assert self.place is not None
+        found: tuple[str | None, list[Tensor]] = None, []
+        for node in _calls(self.place.path, self.place.line):
+            called = self._value(node.func)
+            name = ast.unparse(node.func) if called is None else _name(called)
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            tensors = list(tensors_in(self._value(_undetached(each)) for each in given))
+            if name is not None and (found[0] is None or len(tensors) > len(found[1])):
+                found = name, tensors
+        return found
+
+    def _value(self, node: ast.expr) -> Any:
+        """What a name, an attribute or an item is; None for what would have to be called."""
+        try:
+            if isinstance(node, ast.Name):
+                if node.id in self._names:
+                    return self._names[node.id]
+                return self._globals.get(node.id)
+            if isinstance(node, ast.Attribute):
+                return getattr(self._value(node.value), node.attr)
+            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+                return self._value(node.value)[node.slice.value]
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+                return self._value(node.value)  # kernel[grid], or a part of a tensor
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                owner = self._value(node.func.value)  # x.view(...) is x, for where it comes from
+                return owner if isinstance(owner, Tensor) else None
+        except Exception:
+            return None
+        return None
+
+
+def _undetached(node: ast.expr) -> ast.expr:
+    """``x`` for ``x.data`` and ``x.detach()``."""
+    while True:
+        if isinstance(node, ast.Attribute) and node.attr == "data":
+            node = node.value
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("detach", "contiguous")
+        ):
+            node = node.func.value
+        else:
+            return node
+
+
+def _name(called: Any) -> str | None:
+    """The qualified name of a function, or of a Triton kernel; None for torch's own."""
+    function = getattr(called, "fn", None) or called
+    module = getattr(function, "__module__", None) or type(function).__module__
+    name = getattr(function, "__qualname__", None)
+    if name is None or isinstance(function, BuiltinFunctionType):  # pybind's is not for people
+        name = getattr(function, "__name__", None)
+    if not callable(called) and not hasattr(called, "run"):
+        return None
+    if name is None or module.partition(".")[0] in ("torch", "builtins", "math", "typing"):
+        return None
+    return f"{module}.{name}"
+
+
+@cache
+def _parsed(path: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _calls(path: str, line: int) -> list[ast.Call]:
+    """The calls that begin on a line, or else run over it; the innermost first."""
+    tree = _parsed(path)
+    if tree is None:
+        return []
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    here = [node for node in calls if node.lineno == line]
+    over = [node for node in calls if node.lineno <= line <= (node.end_lineno or 0)]
+    return list(reversed(here or over))

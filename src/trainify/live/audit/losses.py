@@ -1,0 +1,64 @@
+"""The loss of a step, where none is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Loss = Callable[[Any], Tensor]
+
+_CACHES = ("past_key_values", "cache", "caches", "kv_cache", "state", "mems")
+"""Outputs that are for the next call, not for a loss."""
+
+
+def loss_of(output: Any) -> Tensor:
+    """``output.loss``, the output itself where it is one number, or a projection of the outputs.
+
+    The projection is the sum of each floating-point output times numbers that are always the same,
+    so that every entry counts, and the derivative by none of them is the same as by another.
+
+    Raises:
+        ValueError: There is no floating-point tensor among the outputs.
+    """
+    given: Any = (
+        output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    )
+    if isinstance(given, Tensor) and given.numel() == 1:
+        number: Tensor = given.reshape(())
+        return number
+    if isinstance(output, Tensor) and output.numel() == 1:
+        alone: Tensor = output.reshape(())
+        return alone
+    tensors = [each for each in _outputs(output) if each.is_floating_point() and each.numel()]
+    attached = [each for each in tensors if each.requires_grad]
+    if not tensors:
+        raise ValueError("the model returns no floating-point tensor: give audit a loss")
+    return torch.stack([_projection(each) for each in attached or tensors]).sum()
+
+
+def _projection(tensor: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(tensor.numel())
+    weights = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+    wide = tensor if tensor.dtype == torch.float64 else tensor.float()
+    projected: Tensor = (wide * weights.to(wide)).sum() / tensor.numel() ** 0.5
+    return projected
+
+
+def _outputs(output: Any) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for name, value in output.items():
+            if name not in _CACHES:
+                yield from _outputs(value)
+    elif is_dataclass(output) and not isinstance(output, type):
+        for field in fields(output):
+            if field.name not in _CACHES:
+                yield from _outputs(getattr(output, field.name))
+    elif isinstance(output, (list, tuple)):
+        for value in output:
+            yield from _outputs(value)

@@ -1,0 +1,80 @@
+"""Whether a cut matters: whether the loss depends on the values that it keeps from autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from .cuts import Suspect
+from .influence import Disturb
+from .report import Cause
+from .runs import Step
+from .widen import Widening, widened
+
+_TRIES = 2
+"""Disturbances, of which one may happen to leave the loss where it was."""
+_MUCH, _LITTLE = 0.5, 0.5 / 256
+"""Shares of a value's size."""
+
+
+class Trial:
+    """Runs in which values are disturbed; those of half precision in float32, if the model can."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._precision: AbstractContextManager[Any] = nullcontext()
+        self._smallest = min((p.element_size() for p in step.parameters.values()), default=4)
+        if self._smallest < 4:
+            wide = Widening(torch.float32)
+            try:
+                other = widened(step, torch.float32)
+                with wide:
+                    self._value = other.value()
+            except Exception:  # the model cannot be copied, or its kernels refuse float32
+                pass
+            else:
+                self._step, self._precision, self._smallest = other, wide, 4
+                return
+        self._value = step.value()
+
+    def matters(self, group: Sequence[Suspect]) -> bool:
+        """Whether the loss changes with what suspects at one site stand for."""
+        if any(each.where[0] == "saved" for each in group):
+            return True
+        # An alias only makes it possible to write without being seen, so it is tried on its own.
+        aliases = [each for each in group if each.cause in (Cause.DATA, Cause.DETACH)]
+        others = [each for each in group if each not in aliases]
+        return any(
+            self._moves(some, seed) for some in (others, aliases) if some for seed in range(_TRIES)
+        )
+
+    def _moves(self, group: Sequence[Suspect], seed: int) -> bool:
+        """Whether the loss changes by more than rounding does, and the more the disturbance.
+
+        A softmax from which another maximum is subtracted rounds otherwise, but not the more so.
+        """
+        much = self._loss(Disturb(group, _MUCH, seed))
+        if much is None or not self._differ(much, self._value):
+            return False
+        little = self._loss(Disturb(group, _LITTLE, seed))
+        if little is None:
+            return True
+        more = abs(much - little) > 10 * abs(little - self._value)
+        return more and self._differ(much, little)
+
+    def _loss(self, observer: Disturb) -> float | None:
+        try:
+            with self._precision:
+                _, loss = self._step.run(observer)
+        except Exception:  # the model does not take what it is given
+            return None
+        return loss.detach().double().item()
+
+    def _differ(self, a: float, b: float) -> bool:
+        rounding = {2: 2**-8, 4: 2**-19}.get(self._smallest, 2**-47)
+        if a != a or b != b:
+            return (a != a) != (b != b)
+        return abs(a - b) > rounding * max(abs(a), abs(b), 1e-3)

@@ -1,0 +1,82 @@
+"""What a cut does, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .cuts import MISSING, WRONG, Suspect
+from .report import Cause, Cut
+
+_ORDER = (Cause.SAVED, Cause.HOST, Cause.QUANTIZATION, Cause.IN_PLACE, Cause.KERNEL,
+          Cause.BACKWARD, Cause.GRAD_MODE, Cause.DATA, Cause.DETACH, Cause.OPAQUE)  # fmt: skip
+"""Where several things happen on a line, the first of these is what is said."""
+
+
+def cut_of(group: Sequence[Suspect]) -> Cut:
+    """One cut for suspects at the same site."""
+    first = min(group, key=lambda each: (_ORDER.index(each.cause), each.kind != WRONG))
+    kind = WRONG if any(each.kind == WRONG for each in group) else MISSING
+    names: dict[str, None] = {}
+    for each in group:
+        names.update(dict.fromkeys(sorted(each.parameters)))
+    return Cut(
+        cause=first.cause,
+        kind=kind,
+        op=first.op,
+        path=first.place.path,
+        line=first.place.line,
+        function=first.place.function,
+        message=_message(first, kind),
+        modules=tuple(dict.fromkeys(each.module for each in group if each.module)),
+        parameters=tuple(names),
+        scope=str(first.call.scope) if first.call.scope is not None else None,
+    )
+
+
+def _message(suspect: Suspect, kind: str) -> str:
+    op = suspect.op or "a call that torch does not see"
+    cause = suspect.cause
+    if cause is Cause.KERNEL and suspect.detail.startswith("raises"):
+        return f"{op} has no derivative: backward raises here."
+    if cause is Cause.KERNEL:
+        return f"{op} records no backward: the gradient ends here."
+    if cause is Cause.IN_PLACE:
+        return (
+            f"{op} writes into a tensor and autograd does not know: backward goes on as if nothing "
+            "had been written, and every gradient before it is wrong."
+        )
+    if cause is Cause.GRAD_MODE:
+        where = f" ({suspect.call.scope})" if suspect.call.scope else ""
+        said = f"Gradients are switched off{where}: what is computed there passes none on."
+        if kind == WRONG:
+            said = f"Gradients are switched off{where}, and a tensor is overwritten: "
+            said += "backward goes on as if nothing had been written."
+        return said
+    if cause is Cause.DETACH:
+        return f"{op} takes the value and leaves its history: the gradient ends here."
+    if cause is Cause.DATA:
+        return ".data is the value without its history: the gradient ends here."
+    if cause is Cause.HOST:
+        return (
+            f"{op} takes the value out of torch, and the loss depends on it: it comes back as a "
+            "constant."
+        )
+    if cause is Cause.SAVED:
+        return (
+            f"What {suspect.call.name} has saved for backward ({suspect.call.place}) is "
+            "overwritten here: its gradient is computed from other values, or backward raises."
+        )
+    if cause is Cause.BACKWARD:
+        if suspect.detail.startswith("raises"):
+            return f"The backward of {op} {suspect.detail}."
+        if kind == MISSING:
+            return (
+                f"The backward of {op} returns no gradient for an input that its result depends on."
+            )
+        return f"The backward of {op} is not the derivative of its forward."
+    if cause is Cause.QUANTIZATION:
+        return (
+            f"{op} rounds to integers, which have no gradient: what flows back goes through the "
+            "scale alone."
+        )
+    return f"{op} brings in values that depend on parameters, as constants."

@@ -1,0 +1,124 @@
+"""Where something happens: the innermost code that is neither torch's nor trainify's."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+import torch
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
+_TRITON = f"{os.sep}triton{os.sep}"
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+class Place(NamedTuple):
+    """A line of code that ran."""
+
+    path: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+NOWHERE = Place("?", 0, "?")
+
+
+class Places:
+    """Finds the place that a person would name for what is going on.
+
+    Of the frames on the stack that is the innermost one outside of torch, Triton and the standard
+    library; where it lies in an installed package that the model is not made of (a library of
+    kernels), the innermost one outside of those too, if there is one.
+    """
+
+    def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
+        self._packages = {type(module).__module__.partition(".")[0] for module in modules}
+        self._outside: dict[str, bool] = {}
+        self._foreign: dict[str, bool] = {}
+
+    def of(self, frame: FrameType | None) -> Place:
+        """The place for a call that ``frame`` or one of its callers makes."""
+        found = self.frame(frame)
+        return NOWHERE if found is None else place_of(found)
+
+    def frame(self, frame: FrameType | None) -> FrameType | None:
+        """The frame of :meth:`of`; None where there is none."""
+        if "triton" in sys.modules:
+            frame = _outside_of_triton(frame)
+        innermost = None
+        while frame is not None:
+            path = frame.f_code.co_filename
+            if not self.is_outside(path):
+                if not self._is_foreign(path):
+                    return frame
+                innermost = innermost or frame
+            frame = frame.f_back
+        return innermost
+
+    def is_outside(self, path: str) -> bool:
+        """Whether code of ``path`` is never what a person would name."""
+        found = self._outside.get(path)
+        if found is None:
+            found = path.startswith(("<", _TORCH, _OWN)) or _TRITON in path
+            found = found or (path.startswith(_STANDARD) and not any(i in path for i in _INSTALLED))
+            found = found and not path.startswith("<ipython")
+            self._outside[path] = found
+        return found
+
+    def is_users(self, path: str) -> bool:
+        """Whether code of ``path`` is what a person would name first."""
+        return not self.is_outside(path) and not self._is_foreign(path)
+
+    def _is_foreign(self, path: str) -> bool:
+        found = self._foreign.get(path)
+        if found is None:
+            package = next((path.partition(i)[2] for i in _INSTALLED if i in path), "")
+            found = bool(package) and package.partition(os.sep)[0] not in self._packages
+            self._foreign[path] = found
+        return found
+
+
+def _outside_of_triton(frame: FrameType | None) -> FrameType | None:
+    """Triton's interpreter runs the body of a kernel as Python; that is inside of the launch."""
+    found = frame
+    for each in callers(frame):
+        if _TRITON in each.f_code.co_filename:
+            found = each.f_back
+    return found
+
+
+def place_of(frame: FrameType) -> Place:
+    """The line that ``frame`` is at."""
+    return Place(frame.f_code.co_filename, frame.f_lineno, qualified(frame.f_code))
+
+
+def qualified(code: CodeType) -> str:
+    """The name of a function, with its class where Python tells it (3.11)."""
+    name: str = getattr(code, "co_qualname", code.co_name)
+    return name.rpartition("<locals>.")[2]
+
+
+def decorated(frame: FrameType | None) -> Place | None:
+    """The innermost function on the stack that torch's ``no_grad`` or its like decorates."""
+    for each in callers(frame):
+        if each.f_code.co_name == "decorate_context":
+            code = getattr(each.f_locals.get("func"), "__code__", None)
+            if code is not None:
+                return Place(code.co_filename, code.co_firstlineno, qualified(code))
+    return None
+
+
+def callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """``frame`` and those that called it, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

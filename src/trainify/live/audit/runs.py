@@ -1,0 +1,116 @@
+"""One step of a model, run again and again from the same state, and watched."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor, nn
+
+from .losses import Loss, loss_of
+from .places import Places
+from .state import State
+from .trace import Observer, Trace, Tracer
+
+Change = Callable[[], None]
+
+
+class Step:
+    """A model, what it is called with, and what becomes of its output."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Sequence[Any],
+        keywords: Mapping[str, Any],
+        loss: Loss | None,
+    ) -> None:
+        self.model = model
+        self.inputs = tuple(inputs)
+        self.keywords = dict(keywords)
+        self.loss = loss
+        self.places = Places(model.modules())
+        self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self.names = {id(p): n for n, p in self.parameters.items()}
+        self.state = State(model, [self.inputs, self.keywords])
+
+    def run(
+        self, observer: Observer | None = None, change: Change | None = None
+    ) -> tuple[Trace, Tensor]:
+        """Run the forward and the loss once, traced; the loss comes with its graph.
+
+        Args:
+            observer: What looks on, or takes a hand.
+            change: What is done to the parameters before; the next run undoes it.
+        """
+        self._begin(change)
+        tracer = Tracer(self.model, self.places, observer)
+        with _as_in_training():
+            tracer.know(self.state.tensors)
+            with tracer, tracer.observer.watching(tracer):
+                out = self.model(*self.inputs, **self.keywords)
+                if self.loss is not None:
+                    out = self.loss(out)
+            return tracer.trace, _one_number(loss_of(out) if self.loss is None else out)
+
+    def value(self, change: Change | None = None) -> float:
+        """The loss of a run that nothing watches."""
+        return self.loss_of_run(change).detach().double().item()
+
+    def loss_of_run(self, change: Change | None = None) -> Tensor:
+        """As :meth:`value`, with its graph."""
+        self._begin(change)
+        with _as_in_training():
+            out = self.model(*self.inputs, **self.keywords)
+            return _one_number(loss_of(out) if self.loss is None else self.loss(out))
+
+    def _begin(self, change: Change | None) -> None:
+        self.state.restore()
+        if change is not None:
+            change()
+
+
+def _one_number(out: Any) -> Tensor:
+    if not isinstance(out, Tensor) or out.numel() != 1:
+        what = f"{tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+        raise ValueError(f"loss must return a tensor of one element, not {what}")
+    return out.reshape(())
+
+
+@contextmanager
+def _as_in_training() -> Iterator[None]:
+    """Gradients on, and compiled code as the Python that it was compiled from."""
+    with ExitStack() as stack:
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(_checkpoints_in_sight())
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        yield
+
+
+@contextmanager
+def _checkpoints_in_sight() -> Iterator[None]:
+    """Reentrant checkpoints as the other kind: the same step, with a graph that can be seen.
+
+    One to which no input brings a gradient stays what it is, and passes none on.
+    """
+    cls = torch.utils.checkpoint.CheckpointFunction
+
+    def apply(cls: Any, function: Any, preserve: bool, *args: Any) -> Any:
+        wanted = any(isinstance(each, Tensor) and each.requires_grad for each in args)
+        if wanted and torch.is_grad_enabled():
+            return torch.utils.checkpoint.checkpoint(
+                function, *args, use_reentrant=False, preserve_rng_state=preserve
+            )
+        return super(cls, cls).apply(function, preserve, *args)
+
+    cls.apply = classmethod(apply)  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        del cls.apply

@@ -1,0 +1,97 @@
+"""What autograd saved for backward, and whether it still holds the same when it is needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .trace import Call, Trace, Tracer
+
+
+class Saving:
+    """A context in which each tensor that autograd saves is told of, with the call that saves it.
+
+    Args:
+        tracer: Tells which call is running.
+        told: Gets the call, the how many-th tensor of that call it is, and the tensor.
+        taken: Gets what ``told`` returned and the tensor, when backward asks for it.
+    """
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        told: Callable[[Call | None, int, Tensor], Any],
+        taken: Callable[[Any, Tensor], None] | None = None,
+    ) -> None:
+        counts: Counter[Any] = Counter()
+
+        def pack(tensor: Tensor) -> tuple[Tensor, Any]:
+            call = tracer.running
+            key = None if call is None else call.key
+            counts[key] += 1
+            return tensor, told(call, counts[key] - 1, tensor)
+
+        def unpack(packed: tuple[Tensor, Any]) -> Tensor:
+            tensor, note = packed
+            if taken is not None:
+                taken(note, tensor)
+            return tensor
+
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+    def __enter__(self) -> Saving:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._hooks.__exit__(*exception)
+
+
+class Saved:
+    """Digests of what was saved, and of what backward found in its place."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._pairs: list[tuple[int, int, Call, int]] = []
+        self._fresh: list[tuple[Tensor, _Note]] = []
+
+    def told(self, call: Call | None, number: int, tensor: Tensor) -> Any:
+        if call is None or (tensor.is_leaf and tensor.requires_grad):
+            return None
+        if tensor.dim() == 1 and "batch_norm" in call.name:
+            return None  # running statistics, which backward does not look at in training
+        note = _Note(call, number)
+        self._fresh.append((tensor, note))
+        return note
+
+    def done(self) -> None:
+        """The call has ended: what it does to what it saved is its own affair."""
+        for tensor, note in self._fresh:
+            note.digest = self._trace.digests.add(tensor)
+        self._fresh.clear()
+
+    def taken(self, note: Any, tensor: Tensor) -> None:
+        if note is not None and note.digest is not None:
+            now = self._trace.digests.add(tensor)
+            self._pairs.append((note.digest, now, note.call, note.number))
+
+    def overwritten(self) -> list[tuple[Call, int]]:
+        """The calls that saved what was changed later, and the how many-th they had saved."""
+        digests = self._trace.digests.read()
+        return [
+            (call, number)
+            for before, after, call, number in self._pairs
+            if digests[before] != digests[after]
+        ]
+
+
+@dataclass
+class _Note:
+    call: Call
+    number: int
+    digest: int | None = None

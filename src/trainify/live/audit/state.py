@@ -1,0 +1,156 @@
+"""What a step may change, and how it is put back: each run of a model starts from the same."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from operator import is_
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_DEPTH = 6
+"""How deep tensors are looked for in lists, dicts and objects that a model or its inputs hold."""
+
+_ATOMS = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, FunctionType,
+          MethodType, BuiltinFunctionType, torch.dtype, torch.device, torch.Size)  # fmt: skip
+
+
+class State:
+    """Copies of all tensors of a model and its inputs, of what holds them, and of the RNGs.
+
+    Found are parameters, buffers, and the tensors, lists, dicts and generators that modules and
+    inputs hold in attributes: caches, above all.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Any) -> None:
+        self._tensors: dict[int, tuple[Tensor, Tensor, bool]] = {}
+        self._holders: list[tuple[Any, Any]] = []
+        self._generators: list[tuple[torch.Generator, Tensor]] = []
+        self._arrays: list[tuple[Any, Any]] = []  # of NumPy
+        self._seen: set[int] = set()
+        self._random = _random_states()
+        self._gradients = [(p, p.grad) for p in model.parameters()]
+        for parameter, _ in self._gradients:
+            parameter.grad = None
+        modules = list(model.modules())
+        self._seen.update(map(id, modules))
+        for module in modules:
+            self._hold(module.__dict__, _DEPTH)
+        self._hold(inputs, _DEPTH)
+        self._versions = {
+            id(parameter): parameter._version
+            for parameter, _ in self._gradients
+            if id(parameter) in self._tensors and not parameter.is_inference()
+        }
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        """All that were there from the start."""
+        for tensor, _, _ in self._tensors.values():
+            yield tensor
+
+    def restore(self, thorough: bool = False) -> None:
+        """Put everything back but the gradients.
+
+        Parameters that torch has not written into are trusted, unless ``thorough``.
+        """
+        for holder, kept in self._holders:
+            _put_back(holder, kept)
+        with torch.no_grad():
+            for key, (tensor, kept, attached) in self._tensors.items():
+                version = self._versions.get(key)
+                if version is None or tensor._version != version or thorough:
+                    _refill(tensor, kept, attached)
+                    if version is not None:
+                        self._versions[key] = tensor._version
+        for array, kept in self._arrays:
+            array[...] = kept
+        for generator, state in self._generators:
+            generator.set_state(state)
+        for put in self._random:
+            put()
+
+    def end(self) -> None:
+        """Put everything back, the gradients as well."""
+        self.restore(thorough=True)
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient
+
+    def _hold(self, value: Any, depth: int) -> None:
+        if isinstance(value, _ATOMS) or depth < 0 or id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        inner: Iterable[Any] = ()
+        if isinstance(value, Tensor):
+            if not value.is_meta and value.layout is torch.strided:
+                self._tensors[id(value)] = (value, value.detach().clone(), value.requires_grad)
+        elif isinstance(value, torch.Generator):
+            self._generators.append((value, value.get_state()))
+        elif type(value).__name__ == "ndarray":
+            self._arrays.append((value, value.copy()))
+        elif isinstance(value, (list, dict, set, deque)):
+            self._holders.append((value, value.copy()))
+            inner = value.values() if isinstance(value, dict) else value
+        elif isinstance(value, (tuple, frozenset)):
+            inner = value
+        elif isinstance(getattr(value, "__dict__", None), dict) and not callable(value):
+            self._hold(value.__dict__, depth)
+        for each in list(inner):
+            self._hold(each, depth - 1)
+
+
+def _put_back(holder: Any, kept: Any) -> None:
+    if isinstance(holder, dict):
+        same = holder.keys() == kept.keys() and all(holder[key] is kept[key] for key in kept)
+    elif isinstance(holder, set):
+        same = holder == kept
+    else:
+        same = len(holder) == len(kept) and all(map(is_, holder, kept))
+    if not same:
+        holder.clear()
+        (holder.extend if isinstance(holder, (list, deque)) else holder.update)(kept)
+
+
+def _refill(tensor: Tensor, kept: Tensor, attached: bool) -> None:
+    if tensor.requires_grad and not attached:  # it was given a history by a write
+        tensor.detach_()
+    with torch.inference_mode(tensor.is_inference()):
+        target = tensor if tensor.is_inference() else tensor.detach()
+        if target.shape == kept.shape and target.dtype == kept.dtype:
+            target.copy_(kept)
+        else:
+            tensor.data = kept.clone()
+
+
+def _random_states() -> list[Callable[[], None]]:
+    """What puts back the state that each generator of random numbers is in now."""
+    cpu = torch.get_rng_state()
+    found: list[Callable[[], None]] = [lambda: torch.set_rng_state(cpu)]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        devices = torch.cuda.get_rng_state_all()
+        found.append(lambda: torch.cuda.set_rng_state_all(devices))
+    python = random.getstate()
+    found.append(lambda: random.setstate(python))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numbers = numpy.random.get_state()
+        found.append(lambda: numpy.random.set_state(numbers))
+    return found
+
+
+def nudge(parameters: Iterable[Tensor], seed: int = 1) -> None:
+    """Put each element a little off, in proportion to the parameter's size.
+
+    A thousandth in float32 and float64; in half precision a hundredth, or rounding would eat it.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in parameters:
+            noise = torch.randn(parameter.shape, generator=generator).to(parameter)
+            size = parameter.detach().float().square().mean().sqrt().item() or 1.0
+            parameter.add_(noise, alpha=size * (1e-3 if parameter.element_size() >= 4 else 1e-2))

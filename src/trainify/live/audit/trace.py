@@ -1,0 +1,449 @@
+"""What a model's step does, call by call: which values went in and out, and what autograd knows.
+
+A trace holds no tensor.  Of each tensor that a call takes, returns or writes there is a
+:class:`Sight`: a digest of its bits, and whether autograd has a history for it.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from .digest import Digests
+from .places import NOWHERE, Place, Places, callers, decorated
+
+_LEAVE = {"item", "tolist", "numpy", "__array__", "__float__", "__complex__"}
+"""Methods through which values leave torch; ``__bool__``, ``__int__`` have no derivative."""
+
+_ALIASES = {"data", "T", "mT", "H", "mH", "real", "imag"}
+"""Attributes that are tensors; the others say something about one."""
+
+_UNFILLED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided",
+             "empty_permuted"}  # fmt: skip
+"""Functions that return memory as they find it."""
+
+_NARROW = {torch.int8, torch.uint8, torch.int16, torch.int32, torch.qint8, torch.quint8,
+           torch.qint32}  # fmt: skip
+
+_TORCH_OPS = ("aten", "prims", "prim")
+
+Key = tuple[Hashable, str, int, int]
+"""Which call it is: what is called, file, line, and the how many-th time."""
+
+
+class Sight:
+    """A tensor at one moment."""
+
+    __slots__ = ("attached", "digest", "earlier", "floating", "history", "known", "leaf", "narrow",
+                 "version")  # fmt: skip
+
+    def __init__(self, tensor: Tensor, digest: int, known: bool, earlier: Sight | None) -> None:
+        self.digest = digest
+        """Index into the trace's digests."""
+        self.attached = tensor.requires_grad
+        self.floating = tensor.is_floating_point() or tensor.is_complex()
+        self.narrow = tensor.dtype in _NARROW
+        """Whether it holds small integers, as quantized values are."""
+        self.leaf = tensor.is_leaf
+        self.version = version_of(tensor)
+        self.history = history_of(tensor)
+        self.known = known
+        """Whether it came from somewhere that was seen."""
+        self.earlier = earlier
+        """The sight of the same tensor before this."""
+
+
+def version_of(tensor: Tensor) -> int | None:
+    """How often torch has written into it; None for an inference tensor, which does not count."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def history_of(tensor: Tensor) -> int:
+    """A number for the node that made it, -1 where there is none."""
+    node = tensor.grad_fn if tensor.requires_grad else None
+    return -1 if node is None else node._sequence_nr()
+
+
+class Call:
+    """One call, with what it took, returned and wrote."""
+
+    __slots__ = ("function", "grad", "ins", "key", "leaves", "module", "outs", "place", "scope",
+                 "written")  # fmt: skip
+
+    def __init__(self, key: Key, function: Any, place: Place, module: str) -> None:
+        self.key = key
+        self.function = function
+        self.place = place
+        self.module = module
+        self.grad = torch.is_grad_enabled()
+        """Whether gradients were on; they are off under ``inference_mode``, too."""
+        self.scope: Place | None = None
+        """What had switched them off."""
+        self.leaves = False
+        """Whether values leave torch."""
+        self.ins: list[Sight] = []
+        self.outs: list[Sight] = []
+        self.written: dict[int, tuple[Sight, bool]] = {}
+        """Arguments that hold something else afterwards, and whether their history is the same."""
+
+    @property
+    def name(self) -> str:
+        """What is called, as one would write it: ``_C::rms_norm``, ``torch.Tensor.detach``."""
+        return name_of(self.function)
+
+    @property
+    def opaque(self) -> bool:
+        """Whether it is an op that a library has registered, and not one of torch's."""
+        return is_opaque(self.function)
+
+
+def name_of(function: Any) -> str:
+    """A qualified name of a torch function, an op, or a subclass of ``autograd.Function``."""
+    if isinstance(function, OpOverloadPacket):
+        return str(function._qualified_op_name)
+    if isinstance(function, OpOverload):
+        return str(function._schema.name)
+    if isinstance(function, type):
+        return f"{function.__module__}.{function.__qualname__}"
+    attribute = attribute_of(function)
+    if attribute:
+        return f"torch.Tensor.{attribute}"
+    return resolve_name(function) or str(getattr(function, "__qualname__", function))
+
+
+def attribute_of(function: Any) -> str:
+    """The name of the attribute that this function gets or sets; empty where it is another."""
+    if getattr(function, "__name__", "") in ("__get__", "__set__"):
+        return str(getattr(getattr(function, "__self__", None), "__name__", ""))
+    return ""
+
+
+def is_opaque(function: Any) -> bool:
+    if isinstance(function, (OpOverload, OpOverloadPacket)):
+        return name_of(function).partition("::")[0] not in _TORCH_OPS
+    return False
+
+
+class Trace:
+    """All calls of a run, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.by_key: dict[Key, Call] = {}
+        self.digests = Digests()
+        self.known: list[Sight] = []
+        """The tensors that were there from the start."""
+        self.modules: dict[str, str] = {}
+        """The modules that ran, in order: path and class."""
+        self.arrived: set[str] = set()
+        """Those of them that a gradient has arrived at."""
+
+    def digest(self, sight: Sight) -> int:
+        return self.digests.read()[sight.digest]
+
+
+class Observer:
+    """What else is to happen at calls; this one does nothing."""
+
+    sights = True
+    """Whether digests are wanted."""
+
+    def watching(self, tracer: Tracer) -> AbstractContextManager[None]:
+        """What is to be active while the model runs."""
+        return nullcontext()
+
+    def before(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+        """Called with the call's arguments, and the tensors among them, before it runs."""
+
+    def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
+        """Called with what it returned; what this returns takes its place."""
+        return out
+
+
+class Tracer(TorchFunctionMode):
+    """Records the calls made while it is active: torch functions, ops, ``autograd.Function``s.
+
+    What runs inside of such a call belongs to it and is not recorded.
+    """
+
+    def __init__(self, model: nn.Module, places: Places, observer: Observer | None = None) -> None:
+        super().__init__()
+        self.trace = Trace()
+        self._places = places
+        self.observer = observer or Observer()
+        self._modules = _Modules(model, self.trace)
+        self._last: dict[int, tuple[weakref.ref[Tensor], Sight]] = {}
+        self._times: dict[tuple[Hashable, str, int], int] = {}
+        self._dull: set[Hashable] = set()
+        self._inside = 0
+        self.running: Call | None = None
+        """The call that is being made."""
+        self._grad = _GradMode(places)
+        self._undo: list[Callable[[], None]] = []
+
+    # -- coming and going -------------------------------------------------------------------------
+
+    def __enter__(self) -> Tracer:
+        self._modules.install()
+        self._undo = [self._modules.remove, _patch_functions(self), self._grad.patch_inference()]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        while self._undo:
+            self._undo.pop()()
+
+    @property
+    def module(self) -> str:
+        """The path of the module that is running."""
+        return self._modules.current
+
+    def know(self, tensors: Iterable[Tensor]) -> None:
+        """Tell that these are there from the start: parameters, buffers, inputs."""
+        if self.observer.sights:
+            with torch._C.DisableTorchFunction():
+                for tensor in tensors:
+                    self.trace.known.append(self._see(tensor, known=True))
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._inside:
+            return func(*args, **kwargs)
+        if func is torch._C._set_grad_enabled:
+            self._grad.switch(args[0], sys._getframe(1))
+            return func(*args, **kwargs)
+        if func in self._dull or torch._C._are_functorch_transforms_active():
+            return func(*args, **kwargs)
+        return self.record(func, func, args, kwargs, sys._getframe(1))
+
+    def record(
+        self, function: Any, run: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType
+    ) -> Any:
+        """Run a call and note what it did."""
+        self._inside += 1
+        try:
+            return self._record(function, run, args, kwargs, frame)
+        finally:
+            self._inside -= 1
+            self.running = None
+
+    def _record(
+        self, function: Any, run: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType
+    ) -> Any:
+        attribute = attribute_of(function)
+        if attribute and attribute not in _ALIASES:
+            self._dull.add(function)
+            return run(*args, **kwargs)
+        tensors = [*tensors_in(args), *tensors_in(kwargs.values())]
+        call = self._call(function, frame)
+        if self.observer.sights:
+            call.ins = [self._see(tensor) for tensor in tensors]
+        self.observer.before(call, args, kwargs, tensors)
+        before = [(t.grad_fn if t.requires_grad else None, version_of(t)) for t in tensors]
+        self.running = call
+        out = run(*args, **kwargs)
+        name = getattr(function, "__name__", "")
+        if name == "__iter__":
+            out = iter(kept := list(out))
+            returned = kept
+        else:
+            returned = list(tensors_in((out,)))
+        if name in _UNFILLED:
+            for tensor in returned:
+                if not tensor.is_meta:
+                    tensor.detach().zero_()
+        call.leaves = name in _LEAVE and not returned
+        if returned and self.observer.sights:
+            arguments = {id(tensor) for tensor in tensors}
+            call.outs = [self._see(t, known=True) for t in returned if id(t) not in arguments]
+        if self.observer.sights:
+            self._note_writes(call, tensors, before, name)
+        if not (returned or call.leaves or call.written or call.opaque or attribute):
+            if tensors and name != "__setitem__" and not isinstance(function, type):
+                self._dull.add(function)
+        out = self.observer.after(call, args, kwargs, tensors, out)
+        self.trace.calls.append(call)
+        self.trace.by_key[call.key] = call
+        return out
+
+    def _call(self, function: Any, frame: FrameType) -> Call:
+        place = self._places.of(frame)
+        what = (function, place.path, place.line)
+        self._times[what] = times = self._times.get(what, 0) + 1
+        call = Call((*what, times), function, place, self._modules.current)
+        if not call.grad:
+            call.scope = self._grad.place(frame)
+        return call
+
+    def _note_writes(
+        self, call: Call, tensors: list[Tensor], before: list[tuple[Any, int | None]], name: str
+    ) -> None:
+        writes = call.opaque or (name.endswith("_") and not name.endswith("__"))
+        writes = writes or name in ("__setitem__", "__set__") or name.startswith("__i")
+        for i, (tensor, (node, version)) in enumerate(zip(tensors, before, strict=True)):
+            now = version_of(tensor)
+            if now != version or (writes and (call.opaque or now is None or name == "__set__")):
+                sight = self._see(tensor, known=True)
+                same = node is (tensor.grad_fn if tensor.requires_grad else None)
+                call.written[i] = (sight, same)
+
+    # -- tensors ----------------------------------------------------------------------------------
+
+    def _see(self, tensor: Tensor, known: bool = False) -> Sight:
+        reference, earlier = self._last.get(id(tensor), (None, None))
+        if reference is None or reference() is not tensor:
+            earlier = None
+        if earlier is not None:
+            if earlier.leaf and earlier.attached and earlier.version == tensor._version:
+                return earlier
+            known = known or earlier.known
+        sight = Sight(tensor, self.trace.digests.add(tensor), known, earlier)
+        self._last[id(tensor)] = (weakref.ref(tensor), sight)
+        return sight
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors in ``values``, at any depth of lists, tuples and dicts."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(value)
+        elif isinstance(value, dict):
+            yield from tensors_in(value.values())
+
+
+def _patch_functions(tracer: Tracer) -> Callable[[], None]:
+    """Let ``autograd.Function.apply`` be a call of its own; returns what undoes it."""
+    base = torch.autograd.function._SingleLevelFunction
+    original = torch._C._FunctionBase.__dict__["apply"]
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        run = original.__get__(None, cls)
+        if tracer._inside or torch._C._are_functorch_transforms_active():
+            return run(*args, **kwargs)
+        return tracer.record(cls, run, args, kwargs, sys._getframe(1))
+
+    base.apply = classmethod(apply)  # type: ignore[attr-defined]
+
+    def undo() -> None:
+        del base.apply  # type: ignore[attr-defined]
+
+    return undo
+
+
+class _GradMode:
+    """Where gradients were switched off last."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._off: Place | None = None
+        self._before: list[Place | None] = []
+
+    @property
+    def off(self) -> bool:
+        return self._off is not None
+
+    def switch(self, on: bool, frame: FrameType) -> None:
+        """Gradients are about to be switched on or off by a call in ``frame``."""
+        if on:
+            if not torch.is_grad_enabled():
+                self._before.append(self._off)
+            self._off = None
+        elif torch.is_grad_enabled():
+            ends = any(
+                each.f_code.co_name == "__exit__"
+                for each, _ in zip(callers(frame), range(4), strict=False)
+            )
+            found = self._before.pop() if self._before else None
+            self._off = (found if ends else None) or self._switched(frame)
+
+    def place(self, frame: FrameType) -> Place | None:
+        return self._off or decorated(frame)
+
+    def _switched(self, frame: FrameType) -> Place:
+        outside = self._places.frame(frame)
+        for each in callers(frame):
+            if each is outside:
+                break
+            if each.f_code.co_name == "decorate_context":
+                return decorated(each) or NOWHERE
+        return self._places.of(frame)
+
+    def patch_inference(self) -> Callable[[], None]:
+        """Notice ``inference_mode``, which no torch function tells of; returns what undoes it."""
+        cls = torch.inference_mode
+        enter, leave = cls.__enter__, cls.__exit__
+        outer: list[Place | None] = []
+
+        def entered(mode: Any) -> None:
+            outer.append(self._off)
+            if mode.mode and torch.is_grad_enabled():
+                self._off = self._switched(sys._getframe(1))
+            enter(mode)
+
+        def left(mode: Any, *exception: Any) -> None:
+            leave(mode, *exception)
+            if outer:
+                self._off = outer.pop()
+
+        cls.__enter__, cls.__exit__ = entered, left  # type: ignore[method-assign]
+
+        def undo() -> None:
+            cls.__enter__, cls.__exit__ = enter, leave  # type: ignore[method-assign]
+
+        return undo
+
+
+class _Modules:
+    """Which module is running, by global hooks."""
+
+    def __init__(self, model: nn.Module, trace: Trace) -> None:
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._stack: list[str] = []
+        self._trace = trace
+        self._handles: list[Any] = []
+
+    @property
+    def current(self) -> str:
+        return self._stack[-1] if self._stack else ""
+
+    def install(self) -> None:
+        hooks = torch.nn.modules.module
+        self._handles = [
+            hooks.register_module_forward_pre_hook(self._enter),
+            hooks.register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        name = self._names.get(id(module), self.current)
+        self._stack.append(name)
+        if id(module) in self._names:
+            self._trace.modules.setdefault(name, type(module).__name__)
+
+    def _leave(self, module: nn.Module, inputs: Any, out: Any) -> None:
+        name = self._stack.pop() if self._stack else ""
+        with torch._C.DisableTorchFunction():
+            tensor = next((t for t in tensors_in((out,)) if t.requires_grad), None)
+            if tensor is not None and not tensor.is_leaf and not tensor.is_inference():
+                arrived = self._trace.arrived
+                tensor.register_hook(lambda gradient: arrived.add(name))

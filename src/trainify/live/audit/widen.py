@@ -1,0 +1,71 @@
+"""A model in more bits than it has, so that small differences are not lost in rounding."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from .runs import Step
+
+_CASTS = {
+    torch.float32: torch.Tensor.float,
+    torch.float64: torch.Tensor.double,
+}
+_SMALLER = {
+    torch.float32: (torch.float16, torch.bfloat16),
+    torch.float64: (torch.float16, torch.bfloat16, torch.float32),
+}
+
+
+def widened(step: Step, dtype: torch.dtype) -> Step:
+    """The same step on a copy of the model whose parameters, buffers and inputs are of ``dtype``.
+
+    Raises:
+        Exception: The model or its inputs cannot be copied.
+    """
+    step.state.restore()
+    model, inputs, keywords = copy.deepcopy((step.model, step.inputs, step.keywords))
+
+    def wide(value: Any) -> Any:
+        floating = isinstance(value, Tensor) and value.is_floating_point()
+        return value.to(dtype) if floating else value
+
+    inputs, keywords = tree_map(wide, (inputs, keywords))
+    return Step(model.to(dtype), inputs, keywords, step.loss)
+
+
+class Widening(TorchFunctionMode):
+    """Whoever asks for a smaller floating-point type gets this one: models round on purpose."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._dtype = dtype
+        self._smaller = _SMALLER[dtype]
+        self._casts = {torch.Tensor.half, torch.Tensor.bfloat16, torch.Tensor.float}
+        self._casts.discard(_CASTS[dtype])
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in self._casts:
+            func = _CASTS[self._dtype]
+        args = tuple(self._wide(each) for each in args)
+        return func(*args, **{name: self._wide(each) for name, each in (kwargs or {}).items()})
+
+    def _wide(self, value: Any) -> Any:
+        return self._dtype if isinstance(value, torch.dtype) and value in self._smaller else value
+
+    def __enter__(self) -> Widening:
+        self._default = torch.get_default_dtype()
+        torch.set_default_dtype(self._dtype)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        torch.set_default_dtype(self._default)

@@ -1,0 +1,263 @@
+"""Which functions the modules of a model run: a call graph by name, through what is loaded."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import importlib.util
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from torch import nn
+from torch._ops import OpOverload, OpOverloadPacket
+
+from ..catalog import FusedOp, lookup
+from ..catalog.own import registered
+from .decorators import innermost
+
+_ENTRIES = ("forward", "__call__")
+_NOT_FOLLOWED = frozenset({"torch", "torchgen", "triton", "numpy", "trainify", "builtins"})
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """A function that is reached, and where it is held: ``value`` under ``name`` of ``owner``.
+
+    ``value`` is the function with what decorators made of it.  Without an ``owner`` it is a
+    function of a module.
+    """
+
+    owner: type | None
+    name: str
+    value: Any
+    function: FunctionType
+
+
+@dataclass(frozen=True)
+class Reached:
+    """``methods`` are those of the classes of a model's modules, ``helpers`` all others.
+
+    ``kernels`` are the functions that the catalog knows, by ``module:name``, ``names`` whatever
+    is named in any of all these functions.
+    """
+
+    methods: tuple[Member, ...]
+    helpers: tuple[Member, ...]
+    kernels: dict[str, Kernel]
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A function that the catalog knows, and its row."""
+
+    function: Any
+    row: FusedOp
+    names: frozenset[str]
+    """What is named in it: the registered op that it wraps, say."""
+
+
+def reached(model: nn.Module, held: Iterable[object] = ()) -> Reached:
+    """What a model's modules may run, beginning with ``forward``, so far as names show it.
+
+    Names are followed through globals, closures, local imports, attributes of modules, and the
+    classes of what modules hold and of ``held``.  The functions of torch and of the standard
+    library are not followed, nor those that the catalog knows as fused ops.
+    """
+    graph = _Graph()
+    for module in model.modules():
+        graph.module(type(module))
+        for value in vars(module).values():
+            graph.value(value)
+    for value in held:
+        graph.value(value)
+    graph.grow()
+    own = tuple(
+        member
+        for cls in graph.classes
+        if issubclass(cls, nn.Module)
+        for member in members(cls)
+        if member.name not in ("__init__", "__new__")
+    )
+    mine = {member.function for member in own}
+    return Reached(
+        own,
+        tuple(m for m in graph.found.values() if m.function not in mine),
+        graph.kernels,
+        frozenset(graph.names.union(*(kernel.names for kernel in graph.kernels.values()))),
+    )
+
+
+def members(cls: type) -> Iterator[Member]:
+    """The methods that a class itself defines."""
+    for name, value in list(vars(cls).items()):
+        function = None if isinstance(value, type) else innermost(value)
+        if function is not None:
+            yield Member(cls, name, value, function)
+
+
+class _Graph:
+    def __init__(self) -> None:
+        self.names: set[str] = set(_ENTRIES)
+        self.classes: dict[type, None] = {}
+        self.found: dict[FunctionType, Member] = {}
+        self.kernels: dict[str, Kernel] = {}
+        self._modules: dict[str, ModuleType] = {}
+        self._waiting: list[FunctionType] = []
+        self._seen: set[int] = set()
+
+    def grow(self) -> None:
+        """Follow names until there are no new ones."""
+        before = (-1, -1, -1)
+        while before != (now := (len(self.names), len(self.classes), len(self.found))):
+            before = now
+            for cls in list(self.classes):
+                for member in members(cls):
+                    if member.name in self.names or member.name == "backward":
+                        self._add(member)
+            while self._waiting:
+                self._follow(self._waiting.pop())
+            for module in list(self._modules.values()):
+                for name in self.names & vars(module).keys():
+                    self._named(name, vars(module)[name], module.__name__)
+
+    def module(self, cls: type) -> None:
+        for each in cls.__mro__:
+            if _followed(each.__module__):
+                self.classes.setdefault(each)
+
+    def value(self, value: object, depth: int = 2) -> None:
+        """What a module or an input holds."""
+        if id(value) in self._seen or isinstance(value, nn.Module):
+            return
+        if isinstance(value, (FunctionType, BuiltinFunctionType, functools.partial)):
+            self._named("", value, "")
+        elif isinstance(value, (OpOverload, OpOverloadPacket)):
+            self.names.update(str(value).split("."))
+        elif isinstance(value, MethodType):
+            self.module(type(value.__self__))
+        elif isinstance(value, (dict, list, tuple)):
+            for each in _elements(value):
+                self.value(each, depth)
+        elif depth and _followed(type(value).__module__):
+            self._seen.add(id(value))
+            self.module(type(value))
+            for each in list(getattr(value, "__dict__", {}).values()):
+                self.value(each, depth - 1)
+
+    def _named(self, name: str, value: object, holder: str) -> None:
+        """A global, or what is held in a cell."""
+        if isinstance(value, type):
+            self.module(value)
+        elif isinstance(value, ModuleType):
+            if _followed(value.__name__):
+                self._modules.setdefault(value.__name__, value)
+        elif isinstance(value, functools.partial):
+            self._named(name, value.func, holder)
+        elif isinstance(value, (dict, list, tuple)):
+            self._table(value)
+        elif isinstance(value, (FunctionType, BuiltinFunctionType)):
+            function = innermost(value)
+            if self._is_kernel(value, holder, name) or function is None:
+                return
+            if "<locals>" not in function.__qualname__ and "." in function.__qualname__:
+                return  # a method; its class is followed
+            self._add(Member(None, name, value, function))
+        elif _followed(type(value).__module__):
+            self.module(type(value))
+
+    def _table(self, table: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> None:
+        """Functions and classes in a table, and in tables of that."""
+        if id(table) not in self._seen:
+            self._seen.add(id(table))
+            for each in _elements(table):
+                if isinstance(each, (FunctionType, type, functools.partial, dict, list, tuple)):
+                    self._named("", each, "")
+
+    def _add(self, member: Member) -> None:
+        function = member.function
+        if function in self.found or not _followed(function.__module__):
+            return
+        self.found[function] = member
+        self._waiting.append(function)
+
+    def _is_kernel(self, value: Any, holder: str, name: str) -> bool:
+        """Whether the catalog knows a function by one of the names that lead to it."""
+        for module, own in _addresses(value, holder, name):
+            row = lookup(f"{module}.{own}", registered())
+            if row is not None:
+                own_codes = codes(value.__code__) if isinstance(value, FunctionType) else ()
+                names = frozenset(n for code in own_codes for n in code.co_names)
+                self.kernels[f"{module}:{own}"] = Kernel(value, row, names)
+                return True
+        return False
+
+    def _follow(self, function: FunctionType) -> None:
+        there = function.__globals__
+        for code in codes(function.__code__):
+            self.names.update(code.co_names)
+            for name in code.co_names:
+                if name in there:
+                    self._named(name, there[name], function.__module__)
+            for name in _imports(code, there.get("__package__") or ""):
+                module = sys.modules.get(name)
+                if module is not None:
+                    self._named(name, module, "")
+        for cell in function.__closure__ or ():
+            try:
+                self._named("", cell.cell_contents, "")
+            except ValueError:
+                continue
+
+
+def _elements(table: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[Any]:
+    """The first of them: a table of functions is short, one of data need not be."""
+    values = table.values() if isinstance(table, dict) else table
+    return list(itertools.islice(values, _TABLE))
+
+
+_TABLE = 256
+
+
+def _followed(module: object) -> bool:
+    root = module.partition(".")[0] if isinstance(module, str) else "builtins"
+    return root not in _NOT_FOLLOWED and root not in sys.stdlib_module_names - {"__main__"}
+
+
+def _addresses(value: Any, holder: str, name: str) -> Iterator[tuple[str, str]]:
+    """Modules, and names in them, under which a function can be found."""
+    if name and holder:
+        yield holder, name
+    own, module = getattr(value, "__name__", ""), getattr(value, "__module__", None) or ""
+    while module:
+        if vars(sys.modules.get(module, object)).get(own) is value:
+            yield module, own
+        module = module.rpartition(".")[0]
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of the functions in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes(constant)
+
+
+def _imports(code: CodeType, package: str) -> Iterator[str]:
+    """The modules that a function imports when it runs."""
+    constants: list[Any] = [0, ()]
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "LOAD_CONST":
+            constants = [constants[-1], instruction.argval]
+        elif instruction.opname == "IMPORT_NAME":
+            level, names = constants
+            try:
+                name = importlib.util.resolve_name("." * level + instruction.argval, package)
+            except (ImportError, TypeError):
+                continue
+            yield name
+            yield from (f"{name}.{each}" for each in names or ())

@@ -1,0 +1,344 @@
+"""A source file that is imported, and what ``trainify fix`` makes of each function in it."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import functools
+import linecache
+import operator
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+from ..config import load_config
+from ..engine import EngineError, FixResult, Options, fix_text, passes_for
+from ..facts import Project
+from ..findings import Finding, Fix
+from ..source import Change, Positions, SourceError, decode, encode
+from .shared import Shared
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Refused(Exception):
+    """Why something cannot be rewritten where it runs, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the source is rewritten: a strategy of ``trainify fix``, and what ``flag`` asks."""
+
+    strategy: str = "flag"
+    when: str = "grad"
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A function as its file defines it: the syntax, and what the compiler makes of that."""
+
+    node: FunctionNode
+    code: CodeType
+
+
+class Rewritten:
+    """A file before and after; see :func:`rewritten`.
+
+    Its new functions belong to a file of their own, ``<trainify PATH>``, which tracebacks and
+    :mod:`inspect` can show the lines of.
+    """
+
+    def __init__(self, path: str, data: bytes, options: Options, project: Project) -> None:
+        self.path = path
+        self.data = data
+        self.before, self._encoding = decode(data)
+        self.result = FixResult(self.before, [], [])
+        self.concerned = any(passes_for(data, options))
+        if self.concerned:
+            self.result = fix_text(self.before, path, options, project, accept=_takes_effect)
+        self.after = self.result.text
+        self.file = f"<trainify {path}>"
+        self._names: dict[int, Names] = {}
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything in the file becomes something else."""
+        return self.after != self.before
+
+    @property
+    def remaining(self) -> list[Finding]:
+        """What is found and cannot be fixed, by its place in the new text."""
+        return self.result.remaining
+
+    def of(self, function: FunctionType, code: CodeType) -> tuple[Definition, Definition] | None:
+        """A function, whose code is ``code``, as it is and as it becomes.
+
+        None where it stays as it is.  Raises :class:`Refused` where the file is not what it was
+        when it was imported, or where there is no ``def`` to rewrite.
+        """
+        if not self.concerned:
+            return None
+        if code.co_name == "<lambda>":
+            raise Refused(f"{self.path}:{code.co_firstlineno}: a lambda has no body to rewrite")
+        old, path = self._old.get((code.co_name, code.co_firstlineno), (None, ()))
+        if old is None or old.code != code:
+            raise Refused(f"{self.path} is not what was imported of it; import it again")
+        new = self._new.get(path)
+        if new is None or ast.dump(new.node) == ast.dump(old.node):
+            return None
+        return old, new
+
+    @cached_property
+    def _old(self) -> dict[tuple[str, int], tuple[Definition, tuple[Any, ...]]]:
+        found = _definitions(self.before, self.path)
+        return {(d.node.name, _first_line(d.node)): (d, path) for path, d in found.items()}
+
+    @cached_property
+    def _new(self) -> dict[tuple[Any, ...], Definition]:
+        linecache.cache[self.file] = (
+            len(self.after),
+            None,
+            self.after.splitlines(keepends=True),
+            self.file,
+        )
+        return _definitions(self.after, self.file)
+
+    @cached_property
+    def added(self) -> list[ast.stmt]:
+        """The imports and definitions that the file has more than before."""
+        defined = {_name(node) for node in ast.parse(self.before).body} - {""}
+        dumps = [ast.dump(node) for node in ast.parse(self.before).body]
+        found = []
+        for node in ast.parse(self.after).body:
+            if (dump := ast.dump(node)) in dumps:
+                dumps.remove(dump)
+            elif isinstance(node, (ast.Import, ast.ImportFrom)) or _name(node) not in {
+                "",
+                *defined,
+            }:
+                found.append(node)
+        return found
+
+    def names(self, namespace: dict[str, Any]) -> Names:
+        """What new functions of the file need in the namespace of their module."""
+        key = id(namespace)  # which a Names keeps alive
+        if key not in self._names:
+            self._names[key] = Names(self, namespace)
+        return self._names[key]
+
+    def change(self, bound: set[str]) -> Change:
+        """The part of the rewriting that concerns the functions ``bound``, by qualified name."""
+        return Change(self.path, self.data, encode(self._part(bound), self._encoding))
+
+    def _part(self, bound: set[str]) -> str:
+        from ..output.diff import opcodes
+
+        old, new = self.before.splitlines(keepends=True), self.after.splitlines(keepends=True)
+        spans = [
+            (_first_line(d.node) - 1, d.node.end_lineno or 0, _qualified(path) in bound)
+            for d, path in self._old.values()
+        ]
+        lines: list[str] = []
+        for tag, a, b, c, d in opcodes(old, new):
+            first = a + (a == b)  # lines that are put before a function are not part of it
+            around = [wanted for start, end, wanted in spans if start < max(b, first) and a < end]
+            taken = tag != "equal" and (any(around) or not around)
+            lines += new[c:d] if taken else old[a:b]
+        return "".join(lines)
+
+
+@cache
+def rewritten(path: str, settings: Settings, stamp: float) -> Rewritten:
+    """What ``trainify fix`` makes of a file of that time, with the settings of its project.
+
+    Raises :class:`Refused` where there is no source, or none that can be read.
+    """
+    config = load_config([path])
+    options = config.options_for(path, config.options)
+    options = replace(
+        options,
+        strategy=settings.strategy,
+        flag=settings.when,
+        callers_decide=settings.when == "grad",
+    )
+    try:
+        return Rewritten(path, _read(path), options, _project(_root(path)))
+    except SourceError as error:
+        raise Refused(f"{path}: {error.message}") from None
+    except EngineError as error:
+        raise Refused(f"{path}: {error}") from error
+
+
+def source_of(code: CodeType, settings: Settings) -> Rewritten:
+    """The same for the file that a function comes from; read again when it has changed."""
+    path = code.co_filename
+    if path.startswith("<trainify "):
+        path = path[len("<trainify ") : -1]
+    try:
+        stamp = os.stat(path).st_mtime
+    except OSError:
+        stamp = 0.0
+    return rewritten(path, settings, stamp)
+
+
+def _read(path: str) -> bytes:
+    """The bytes of a file, or of what a notebook has instead."""
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        lines = linecache.getlines(path)
+        if not lines:
+            raise Refused(f"{path}: no source, so there is nothing to rewrite") from None
+        return "".join(lines).encode()
+
+
+def _root(path: str) -> str:
+    """The outermost package that a file belongs to, else the file."""
+    root = path
+    while os.path.isfile(os.path.join(os.path.dirname(root), "__init__.py")):
+        root = os.path.dirname(root)
+    return root
+
+
+@cache
+def _project(root: str) -> Project:
+    return Project((root,))
+
+
+# -- definitions ----------------------------------------------------------------------------------
+
+
+def _definitions(text: str, file: str) -> dict[tuple[Any, ...], Definition]:
+    """The functions of a file by where they are defined: a name and its number at each level."""
+    codes = {(c.co_name, c.co_firstlineno): c for c in _codes(compile_text(text, file))}
+    return {
+        path: Definition(node, codes[node.name, _first_line(node)])
+        for path, node in _functions(ast.parse(text), ())
+        if (node.name, _first_line(node)) in codes  # not in what the compiler leaves out
+    }
+
+
+def compile_text(text: str, file: str) -> CodeType:
+    """A module's code, as importing it would give."""
+    return compile(text, file, "exec", dont_inherit=True)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes(constant)
+
+
+def _functions(
+    node: ast.AST, path: tuple[Any, ...], counts: dict[str, int] | None = None
+) -> Iterator[tuple[tuple[Any, ...], FunctionNode]]:
+    counts = {} if counts is None else counts
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            number = counts[child.name] = counts.get(child.name, -1) + 1
+            here = (*path, (child.name, number, isinstance(child, ast.ClassDef)))
+            if not isinstance(child, ast.ClassDef):
+                yield here, child
+            yield from _functions(child, here)
+        elif not isinstance(child, ast.expr):
+            yield from _functions(child, path, counts)
+
+
+def _qualified(path: tuple[Any, ...]) -> str:
+    parts: list[str] = []
+    for name, _, is_class in path:
+        parts.append(name if is_class else f"{name}.<locals>")
+    return ".".join(parts).removesuffix(".<locals>")
+
+
+def _first_line(node: FunctionNode) -> int:
+    return min((d.lineno for d in node.decorator_list), default=node.lineno)
+
+
+def _name(node: ast.stmt) -> str:
+    """What a top-level statement defines; empty for statements of other kinds."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return node.name
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        return node.targets[0].id
+    return ""
+
+
+# -- fixes that take effect in what is built already ----------------------------------------------
+
+_CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
+
+
+def _takes_effect(text: str, fix: Fix) -> bool:
+    """Whether a fix only changes functions that are yet to run, or adds to a file.
+
+    A model that lives has been constructed, and its modules have been imported.
+    """
+    positions, spans = _spans(text)
+    for edit in fix.edits:
+        first, last = positions.at(edit.start)[0], positions.at(edit.end)[0]
+        around = [name for name, start, end in spans if start <= first and last <= end]
+        if any(name in _CONSTRUCTORS for name in around):
+            return False
+        if not around and edit.start != edit.end:
+            return False
+    return True
+
+
+@lru_cache(maxsize=4)
+def _spans(text: str) -> tuple[Positions, list[tuple[str, int, int]]]:
+    functions = _functions(ast.parse(text), ())
+    return Positions(text), [
+        (node.name, _first_line(node), node.end_lineno or 0) for _, node in functions
+    ]
+
+
+# -- what stands beside the functions -------------------------------------------------------------
+
+
+class Names(Shared):
+    """New names of a file in the namespace of its module: imports, functions, classes.
+
+    A name that is there already stays what it is.
+    """
+
+    def __init__(self, source: Rewritten, namespace: dict[str, Any]) -> None:
+        super().__init__()
+        self._source = source
+        self._there = namespace
+        self._set: dict[str, Any] = {}
+
+    def change(self) -> None:
+        self._set = {}
+        for node in self._source.added:
+            made: dict[str, Any] = {}
+            exec(_compile(ast.Module([node], []), self._source), self._there, made)
+            for name, value in made.items():
+                if name not in self._there:
+                    self._there[name] = self._set[name] = value
+                elif self._there[name] is not value:
+                    self.undo()
+                    raise Refused(
+                        f"{self._source.path}: the module has the name {name!r} for something else"
+                    )
+
+    def undo(self) -> None:
+        for name, value in self._set.items():
+            if self._there.get(name) is value:
+                del self._there[name]
+
+
+def _compile(tree: ast.Module, source: Rewritten) -> CodeType:
+    flags = compile_text(source.after, source.file).co_flags & _FUTURE
+    code: CodeType = compile(tree, source.file, "exec", flags, dont_inherit=True)
+    return code
+
+
+_FUTURE = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)

@@ -1,0 +1,68 @@
+"""The route *source*: the functions that a model runs, as ``trainify fix`` would leave them.
+
+The same engine as the command line's reads the files that the model's classes come from, and no
+file is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import FunctionType
+
+import torch
+from torch import nn
+
+from ..findings import Finding
+from . import inplace
+from .inplace import name_of, original_code
+from .reach import Member, Reached
+from .rewritten import Refused, Rewritten, Settings, source_of
+from .swap import Plan
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is to rewrite in a model, and what is not rewritten.
+
+    ``remaining`` was found in the model's files and has no fix that takes effect, ``refused`` says
+    why functions could not be looked at.
+    """
+
+    plan: Plan
+    remaining: tuple[Finding, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+def find(model: nn.Module, settings: Settings, graph: Reached) -> Found:
+    """What ``trainify fix`` would change of the functions that a model's modules run."""
+    refused: dict[str, None] = {}
+    sources: dict[Rewritten, None] = {}
+    for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            refused[f"{module.original_name}: what torch.jit compiled has no source that runs"] = (
+                None
+            )
+
+    def changes(member: Member) -> bool:
+        try:
+            source = source_of(original_code(member.function), settings)
+            sources[source] = None
+            return source.of(member.function, original_code(member.function)) is not None
+        except Refused as reason:
+            if not _is_generated(member.function):
+                refused[str(reason)] = None
+            return False
+
+    methods = {name_of(member): None for member in graph.methods if changes(member)}
+    helpers = {name_of(member): member for member in graph.helpers if changes(member)}
+    inplace.known.update(helpers)
+    return Found(
+        Plan(settings, tuple(methods), tuple(helpers)),
+        tuple(finding for source in sources for finding in source.remaining),
+        tuple(refused),
+    )
+
+
+def _is_generated(function: FunctionType) -> bool:
+    """Whether a function was never in a file: ``__eq__`` of a dataclass, and the like."""
+    return function.__code__.co_filename == "<string>" and function.__name__.startswith("__")

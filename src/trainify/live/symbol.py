@@ -1,0 +1,283 @@
+"""The route *symbol*: a function around a kernel that PyTorch's dispatcher does not know.
+
+A pybind function, or the Python function that launches a Triton kernel, cannot be given a backward
+where it is.  So an op is made of it, in the namespace ``trainify``: without side effects, with a
+fake implementation and an autograd formula, as :mod:`torch.library` wants them.  A function that
+calls the op when a gradient is wanted, and else the kernel, takes the place of the old one wherever
+that is held.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..catalog import RETURNED, FusedOp, lookup
+from ..catalog.own import registered
+from ..verify.equivalent import Equivalent, value_of
+from ..verify.kernels import Libraries
+from .attach import CannotAttach, differentiate, put
+from .shared import Shared
+
+Kernel = Callable[..., Any]
+
+
+class Symbol(Shared):
+    """A function that gets a backward, for as long as somebody holds it so.
+
+    Raises :class:`~.attach.CannotAttach` where no op can be made of it.
+    """
+
+    def __init__(self, kernel: Kernel, row: FusedOp) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.differentiable = _differentiable(kernel, _Op(kernel, row))
+
+    def change(self) -> None:
+        rebind(self.kernel, self.differentiable)
+
+    def undo(self) -> None:
+        rebind(self.differentiable, self.kernel)
+
+
+@cache
+def symbol(name: str) -> Symbol:
+    """The one for a function by its ``module:name``; its module may not have been imported yet.
+
+    Raises :class:`~.attach.CannotAttach` where there is none, or the catalog does not know it.
+    """
+    module, _, own = name.partition(":")
+    row = lookup(f"{module}.{own}", registered())
+    kernel = vars(importlib.import_module(module)).get(own)
+    if row is None or row.equivalent is None or not callable(kernel):
+        raise CannotAttach(f"{module}.{own}: the catalog has nothing differentiable for it")
+    return Symbol(kernel, row)
+
+
+# -- the op ---------------------------------------------------------------------------------------
+
+_library = torch.library.Library("trainify", "FRAGMENT")
+
+
+class _Op:
+    """A kernel as an op: its arguments are those of the schema, less what no op can take.
+
+    It returns what the kernel would write, as new tensors, then what the kernel returns.
+    """
+
+    def __init__(self, kernel: Kernel, row: FusedOp) -> None:
+        self.kernel = kernel
+        self.name = row.names[0]
+        self.equivalent = Equivalent(row, Libraries())
+        self.arguments = row.signature.arguments
+        self.defaults = {
+            a.name: None if a.default is None else value_of(a.default) for a in self.arguments
+        }
+        self.fixed = {
+            a.name
+            for a in self.arguments
+            if a.type.startswith("Any") or a.name in row.unsupported or "Tensor[" in a.type
+        }
+        for a in self.arguments:
+            if a.name in self.fixed and a.default is None:
+                raise CannotAttach(f"{self.name}: no op can take its argument {a.name!r}")
+        outputs = self.equivalent.outputs
+        self.assigned = [name for name in outputs if name != RETURNED]
+        returns = [text for text in row.signature.returns if "(" not in text or not outputs]
+        self.results = self.assigned + [RETURNED] * len(returns)
+        # ``out=``: what the kernel is given to write the value into that it returns.
+        self.targets = [a.name for a in row.signature.written if a.name not in self.assigned]
+        self.taken = [
+            a for a in self.arguments if a.name not in self.fixed and a.name not in self.targets
+        ]
+        self.reads = self.equivalent.reads
+        self.op = self._define()
+
+    def _define(self) -> Any:
+        name = re.sub(r"\W", "_", self.name)
+        if (number := _used.get(name, 0)) > 0:
+            _used[name] = number + 1
+            name = f"{name}_{number}"
+        else:
+            _used[name] = 1
+        arguments = ", ".join(f"{a.type} {a.name}" for a in self.taken)
+        returns = ", ".join(["Tensor"] * len(self.results))
+        try:
+            _library.define(f"{name}({arguments}) -> ({returns})")
+        except RuntimeError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise CannotAttach(f"{self.name}: no op can be made of it: {reason}") from None
+        _library.impl(name, self.run, "CompositeExplicitAutograd")
+        qualified = f"trainify::{name}"
+        torch.library.register_fake(qualified, self.fake, lib=_library)
+        torch.library.register_autograd(
+            qualified, self.backward, setup_context=self.save, lib=_library
+        )
+        return getattr(torch.ops.trainify, name).default
+
+    def run(self, *args: Any) -> Any:
+        """The kernel, on copies of what it writes into."""
+        given = dict(zip([a.name for a in self.taken], args, strict=True))
+        for name, value in given.items():
+            if isinstance(value, Tensor):
+                given[name] = value.clone() if name in self.assigned else value.detach()
+        returned = self.call(given)
+        results = [given[name] for name in self.assigned]
+        if len(self.results) > len(results):
+            results += returned if isinstance(returned, (tuple, list)) else [returned]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def call(self, given: Mapping[str, Any]) -> Any:
+        """The kernel with these arguments, as short as can be said: versions differ in the rest."""
+        positional = [a for a in self.arguments if not a.kwarg_only]
+        values = [given.get(a.name, self.defaults[a.name]) for a in positional]
+        while values and _same(values[-1], self.defaults[positional[len(values) - 1].name]):
+            if positional[len(values) - 1].default is None:
+                break
+            values.pop()
+        keywords = {
+            a.name: given[a.name]
+            for a in self.arguments
+            if a.kwarg_only and a.name in given and not _same(given[a.name], self.defaults[a.name])
+        }
+        return self.kernel(*values, **keywords)
+
+    def fake(self, *args: Any) -> Any:
+        """The shapes and dtypes of the results."""
+        values = self.equivalent(dict(zip([a.name for a in self.taken], args, strict=True)))
+        results = [value for value in values if isinstance(value, Tensor)][: len(self.results)]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def save(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        """Keep what backward reads."""
+        names = [a.name for a in self.taken]
+        tensors = {
+            name: value
+            for name, value in zip(names, inputs, strict=True)
+            if isinstance(value, Tensor) and name in self.reads
+        }
+        ctx.save_for_backward(*tensors.values())
+        ctx.tensors = list(tensors)
+        ctx.others = {
+            name: value
+            for name, value in zip(names, inputs, strict=True)
+            if not isinstance(value, Tensor)
+        }
+        results = output if isinstance(output, (tuple, list)) else (output,)
+        ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
+
+    def backward(self, ctx: Any, *grads: Tensor | None) -> Any:
+        """The gradients of the arguments, by the equivalent."""
+        names = [a.name for a in self.taken]
+        values = dict(ctx.others) | dict(zip(ctx.tensors, ctx.saved_tensors, strict=True))
+        wanted = [
+            name
+            for name, needed in zip(names, ctx.needs_input_grad, strict=True)
+            if needed and name in values
+        ]
+        found = differentiate(self.equivalent, values, self.results, wanted, grads)
+        by_name = dict(zip(wanted, found, strict=True))
+        gradients = tuple(by_name.get(name) for name in names)
+        return gradients[0] if len(gradients) == 1 else gradients
+
+
+_used: dict[str, int] = {}
+
+
+def _same(value: Any, default: Any) -> bool:
+    return value is default or (type(value) is type(default) and bool(value == default))
+
+
+def _differentiable(kernel: Kernel, op: _Op) -> Kernel:
+    """A function with the arguments of the kernel that calls the op where a gradient is wanted."""
+    names = [a.name for a in op.arguments if not a.kwarg_only]
+    taken = [a.name for a in op.taken]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(names, args, strict=False)) | kwargs
+        wanted = torch.is_grad_enabled() and any(
+            isinstance(value, Tensor) and value.requires_grad for value in given.values()
+        )
+        if not (wanted or torch.compiler.is_compiling()):
+            return kernel(*args, **kwargs)
+        for name, value in given.items():
+            if name in op.fixed and value is not None and value != op.defaults[name]:
+                if wanted:
+                    raise NotImplementedError(
+                        f"{op.name}: no backward is known for {name}={value!r}"
+                    )
+                return kernel(*args, **kwargs)
+        inputs = [given.get(name, op.defaults.get(name)) for name in taken]
+        written = [given[name] for name in (*op.assigned, *op.targets) if name in given]
+        # Backward reads what was there before; a copy has its history.
+        inputs = [
+            value.clone()
+            if any(value is each for each in written) and isinstance(value, Tensor)
+            else value
+            for value in inputs
+        ]
+        results = op.op(*inputs)
+        results = results if isinstance(results, (tuple, list)) else [results]
+        for name, result in zip(op.assigned, results, strict=False):
+            put(op.name, given[name], result, name in op.reads)
+        returned = results[len(op.assigned) :]
+        for name, result in zip(op.targets, returned, strict=False):
+            if given.get(name) is not None:
+                put(op.name, given[name], result, False)
+                returned = [given[name]]
+        return (returned[0] if len(returned) == 1 else tuple(returned)) if returned else None
+
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+        value = getattr(kernel, attribute, None)
+        if value is not None:
+            setattr(call, attribute, value)
+    return call
+
+
+# -- where it is held -----------------------------------------------------------------------------
+
+
+def rebind(old: Kernel, new: Kernel) -> None:
+    """Put ``new`` wherever ``old`` is held: in modules, classes, instances, lists, cells, partials.
+
+    What this module and torch hold stays; tuples and running frames cannot be changed.
+    """
+    mine = {id(cell) for each in (old, new) for cell in getattr(each, "__closure__", None) or ()}
+    for holder in gc.get_referrers(old):
+        if isinstance(holder, dict):
+            _in_dict(holder, old, new)
+        elif isinstance(holder, list):
+            for i, value in enumerate(holder):
+                if value is old:
+                    holder[i] = new
+        elif isinstance(holder, functools.partial):
+            state = (new, holder.args, holder.keywords, vars(holder))
+            holder.__setstate__(state)  # type: ignore[attr-defined]
+        elif isinstance(holder, types.CellType):
+            if id(holder) not in mine:
+                holder.cell_contents = new
+        elif not isinstance(holder, (Symbol, _Op, types.FrameType, type)):
+            _in_dict(getattr(holder, "__dict__", {}), old, new)
+
+
+def _in_dict(holder: dict[str, Any], old: Kernel, new: Kernel) -> None:
+    referrers = gc.get_referrers(holder)
+    if any(isinstance(each, (Symbol, _Op)) for each in referrers):
+        return
+    owners = [each for each in referrers if isinstance(each, type)]
+    for name, value in list(holder.items()):
+        if value is old:
+            cls = next((each for each in owners if each.__dict__.get(name) is old), None)
+            if cls is not None:
+                setattr(cls, name, new)  # a class remembers where it found what
+            else:
+                holder[name] = new

@@ -1,0 +1,105 @@
+"""What the judging process does, one request after the other.
+
+It holds no connection and no protocol: every method takes and gives plain data.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+
+from .. import passes
+from ..engine import Options, check_text, fix_text, passes_for
+from ..findings import Finding
+from ..source import SourceError
+from ..suppressions import silenced
+from .hover import Hovered, hovered
+from .index import OpenProject
+
+Roots = tuple[str, ...]
+
+
+class Desk:
+    """The open texts, and the project of each workspace folder."""
+
+    def __init__(self, cancelled: Callable[[], bool] = lambda: False) -> None:
+        self._cancelled = cancelled
+        self._texts: dict[str, str] = {}
+        self._projects: dict[Roots, OpenProject] = {}
+
+    def _project(self, roots: Roots) -> OpenProject:
+        if roots not in self._projects:
+            self._projects[roots] = OpenProject(roots, self._texts.get)
+        return self._projects[roots]
+
+    # -- questions ------------------------------------------------------------------------------
+
+    def judge(
+        self, path: str, text: str, options: Options, roots: Roots, found_before: bool
+    ) -> list[Finding]:
+        """The findings in the open text of a file.
+
+        ``found_before`` says that there were some: a text that no longer has any must parse.
+        Raises SourceError where it does not, and Cancelled.
+        """
+        if self._texts.get(path) != text:
+            self._texts[path] = text
+            self.changed(path)
+        project = self._project(roots)
+        data = text.encode(errors="replace")
+        asked = tuple(passes_for(data, options))
+        if any(passes.concerns(each, data, path, project) for each in asked):
+            return check_text(text, path, options, project, self._cancelled)
+        if found_before:
+            _parse(text)
+        return []
+
+    def fixed(self, path: str, text: str, options: Options, roots: Roots) -> str | None:
+        """What ``trainify fix`` makes of a text; None where it does not parse.
+
+        Unsafe fixes are never part of it.
+        """
+        try:
+            return fix_text(text, path, replace(options, unsafe=False), self._project(roots)).text
+        except SourceError:
+            return None
+
+    def silenced(self, text: str, finding: Finding) -> str | None:
+        return silenced(text, finding)
+
+    def hovered(
+        self, path: str, text: str, offset: int, options: Options, roots: Roots
+    ) -> Hovered | None:
+        return hovered(text, path, offset, options, self._project(roots))
+
+    # -- news -----------------------------------------------------------------------------------
+
+    def changed(self, path: str) -> None:
+        """A file, or the open text in its place, is not what it was."""
+        for project in self._projects.values():
+            project.changed(path)
+
+    def closed(self, path: str) -> None:
+        self._texts.pop(path, None)
+        self.changed(path)
+
+    def settle(self) -> None:
+        """Changes are complete: what rests on other files is to be found anew."""
+        for project in self._projects.values():
+            project.settle()
+
+    def files_moved(self) -> None:
+        """Files came or went."""
+        for project in self._projects.values():
+            project.forget()
+
+
+def _parse(text: str) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise SourceError(str(error)) from None

@@ -1,0 +1,117 @@
+"""The judging process: reads requests from standard input, and answers on standard output.
+
+Judging apart from the protocol keeps the server ready for the client while a text is judged, halves
+the time until it is, and loses no more than one judgement to whatever may go wrong in one.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import queue
+import sys
+import threading
+from typing import IO, Any
+
+from ..engine import EngineError
+from .log import start_logging
+
+Request = tuple[int, str, tuple[Any, ...]]
+"""Number, method of :class:`~.desk.Desk`, arguments.  Without a method it cancels that request."""
+
+Answer = tuple[int, Any, BaseException | None]
+"""Number, result, what was raised instead."""
+
+
+def send(file: IO[bytes], message: object) -> None:
+    pickle.dump(message, file, pickle.HIGHEST_PROTOCOL)
+    file.flush()
+
+
+def receive(file: IO[bytes]) -> Any:
+    """The next message; raises EOFError where there will be none."""
+    return pickle.load(file)
+
+
+class _Requests:
+    """Requests in order; a thread takes them in, so that they can be cancelled while one runs."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._waiting: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._cancelled: set[int] = set()
+        self._current = 0
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                number, method, arguments = receive(self._file)
+                if method:
+                    self._waiting.put((number, method, arguments))
+                else:
+                    self._cancelled.add(number)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            self._cancelled.add(self._current)
+            self._waiting.put(None)
+
+    def next(self) -> Request | None:
+        """The next request; None when the server is gone."""
+        while True:
+            request = self._waiting.get()
+            if request is None or request[0] not in self._cancelled:
+                self._current = request[0] if request else 0
+                return request
+            self._cancelled.discard(request[0])
+
+    def idle(self) -> bool:
+        return self._waiting.empty()
+
+    def cancelled(self) -> bool:
+        """Whether nobody waits any more for what is being done."""
+        return self._current in self._cancelled
+
+
+def main(log_file: str | None = None, verbose: bool = False) -> None:
+    """Answer until standard input ends."""
+    stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr  # nothing else may write there
+    start_logging(log_file, verbose)
+    requests = _Requests(stdin)
+    desk = _desk(requests)
+    while (request := requests.next()) is not None:
+        number, method, arguments = request
+        # A syntax tree is a lot of objects that refer to each other: looking for garbage while it
+        # is in use takes long and finds nothing.
+        gc.disable()
+        try:
+            send(stdout, (number, getattr(desk, method)(*arguments), None))
+        except BrokenPipeError:
+            return
+        except Exception as error:
+            send(stdout, (number, None, _plain(error)))
+        gc.enable()
+        if requests.idle():
+            gc.collect()
+
+
+def _desk(requests: _Requests) -> Any:
+    """Everything that a first judgement needs, loaded while the client is still starting."""
+    import libcst  # noqa: F401
+
+    from .. import passes
+    from .desk import Desk
+
+    passes.all_passes()
+    gc.collect()
+    gc.freeze()
+    return Desk(requests.cancelled)
+
+
+def _plain(error: Exception) -> Exception:
+    """An exception that can be sent."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return EngineError(f"{type(error).__name__}: {error}")
+    return error

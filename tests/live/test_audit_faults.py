@@ -1,0 +1,44 @@
+"""Planted faults: each is named at its exact line, with its cause and what it does."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+
+import faults  # isort: skip  (in this folder)
+from trainify.live.audit import Cause
+from trainify.live.audit.run import audit
+
+LINES = Path(faults.__file__).read_text().splitlines()
+
+
+def planted_line(layer: type[faults.Layer]) -> int:
+    """The line in faults.py that says that it is the fault of this layer."""
+    for number, line in enumerate(LINES, 1):
+        if line.endswith(f"# <- cut {layer.__name__}"):
+            return number
+    source, first = inspect.getsourcelines(layer)
+    (line,) = [i for i, text in enumerate(source) if text.rstrip().endswith("# <- cut")]
+    return first + line
+
+
+@pytest.mark.parametrize("layer", faults.FAULTS, ids=lambda each: each.__name__)
+def test_fault_is_named_at_its_line(layer: type[faults.Layer]) -> None:
+    model = faults.Model(layer)
+    report = audit(model, torch.randn(3, faults.D))
+    assert [(Path(cut.path).name, cut.line, cut.cause, cut.kind) for cut in report.cuts] == [
+        ("faults.py", planted_line(layer), Cause[layer.cause], layer.kind)
+    ], str(report)
+    (cut,) = report.cuts
+    if layer.op is not None:
+        assert cut.op == layer.op
+    assert cut.modules == ("layers.0", "layers.1")
+    assert not report.ok
+    assert report.missing or report.wrong
+
+
+def test_there_are_enough() -> None:
+    assert len(faults.FAULTS) >= 25

@@ -1,0 +1,73 @@
+"""The plain data of an audit, and its table."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from trainify.live.audit import Cause, Cut, Report
+from trainify.live.audit.report import patterns
+from trainify.output.audit import table
+
+CUT = Cut(
+    cause=Cause.KERNEL,
+    kind="missing",
+    op="_C::rms_norm",
+    path="/models/norm.py",
+    line=12,
+    function="RMSNorm.forward",
+    message="_C::rms_norm records nothing: no gradient reaches its input.",
+    modules=("layers.0.norm", "layers.1.norm"),
+    parameters=("layers.0.fc.weight", "layers.1.fc.weight"),
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (("layers.0.fc", "layers.1.fc"), ("layers.*.fc",)),
+        (("layers.0.fc", "layers.0.norm"), ("layers.0.fc", "layers.0.norm")),
+        (("a.0.b.1", "a.0.b.2", "c"), ("a.0.b.*", "c")),
+        (("fc", "fc"), ("fc",)),
+        ((), ()),
+    ],
+)
+def test_names_in_short(names: tuple[str, ...], short: tuple[str, ...]) -> None:
+    assert patterns(names) == short
+
+
+def test_ok_means_that_nothing_is_cut() -> None:
+    assert Report().ok
+    assert Report(unused=("head.weight",), notes=("not compared",)).ok
+    assert not Report(cuts=(CUT,)).ok
+    assert not Report(missing=("fc.weight",)).ok
+    assert not Report(wrong=("fc.weight",)).ok
+
+
+def test_json_has_everything() -> None:
+    report = Report(missing=CUT.parameters, cuts=(CUT,), loss=1.5, trainable=3)
+    read = json.loads(report.to_json())
+    assert read["ok"] is False and read["loss"] == 1.5
+    assert read["cuts"][0]["cause"] == "kernel without backward"
+    assert read["cuts"][0]["modules"] == ["layers.0.norm", "layers.1.norm"]
+    assert pickle.loads(pickle.dumps(report)) == report
+
+
+def test_table_names_place_and_parameters() -> None:
+    report = Report(missing=CUT.parameters, cuts=(CUT,), trainable=3, notes=("not compared",))
+    assert table(report, root="/models").splitlines() == [
+        "1 gradient cut; of 3 parameters, 2 get no gradient",
+        "",
+        "norm.py:12 in RMSNorm.forward: kernel without backward",
+        "    _C::rms_norm records nothing: no gradient reaches its input.",
+        "    op          _C::rms_norm",
+        "    module      layers.*.norm",
+        "    parameters  2: layers.*.fc.weight",
+        "",
+        "missing      2  layers.*.fc.weight",
+        "",
+        "note: not compared",
+    ]
+    assert table(Report(trainable=4)) == "ok: 4 of 4 parameters get a gradient"

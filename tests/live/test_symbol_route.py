@@ -1,0 +1,245 @@
+"""The route *symbol*: functions around kernels that no dispatcher knows become ops."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from live_package import package
+from torch import nn
+
+import trainify
+from trainify.catalog.own import _registered
+from trainify.live.apply import restore
+from trainify.live.attach import CannotAttach
+from trainify.live.symbol import symbol
+
+H = 8
+KERNELS = """
+import numpy as np
+from trainify_fixture_kernels import rmsnorm, fused_add_rmsnorm, rope
+
+def norm(x, weight, eps=1e-6, out=None, layout=None):
+    '''With a result of its own, or in `out`.'''
+    if out is None:
+        out = torch.empty_like(x)
+    rmsnorm(out, x, weight, eps, False)
+    return out
+
+def add_norm(x, residual, weight, eps=1e-6):
+    fused_add_rmsnorm(x, residual, weight, eps, False)
+
+def exact(x, weight):
+    '''In double, and by NumPy.'''
+    rows = x.numpy()
+    normed = rows / np.sqrt(np.square(rows).mean(-1, keepdims=True) + 1e-6)
+    return torch.from_numpy(normed * weight.numpy())
+"""
+MODEL = """
+from functools import partial
+from . import kernels
+from .kernels import norm, add_norm
+
+TABLE = {"norm": norm, "list": [norm]}
+
+def make(f):
+    return lambda *args: f(*args)
+
+class Model(nn.Module):
+    table = TABLE
+    held = norm
+
+    def __init__(self, how):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 8))
+        self.how = how
+        self.attribute = norm
+        self.partial = partial(norm, eps=1e-6)
+        self.closure = make(norm)
+
+    def forward(self, x):
+        if self.how == "module":
+            return kernels.norm(x, self.weight)
+        if self.how == "name":
+            return norm(x, self.weight)
+        if self.how == "table":
+            return TABLE["norm"](x, self.weight)
+        if self.how == "list":
+            return self.table["list"][0](x, self.weight)
+        if self.how == "class":
+            return type(self).held(x, self.weight)
+        if self.how == "buffer":
+            out = torch.empty_like(x)
+            norm(x, self.weight, out=out)
+            return out
+        if self.how == "in place":
+            h, r = x * 2, x * 3
+            add_norm(h, r, self.weight)
+            return h + r
+        if self.how == "onto itself":
+            return norm(x * 1, self.weight, out=x * 1) + kernels.norm(y := x * 1, self.weight, out=y)
+        return getattr(self, self.how)(x, self.weight)
+"""
+WAYS = ["module", "name", "table", "list", "class", "attribute", "partial", "closure", "buffer"]
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Iterator[dict[str, ModuleType]]:
+    found = package(tmp_path, kernels=KERNELS, model=MODEL)
+    name = found["kernels"].__name__
+    before = list(_registered)
+    for function, schema, equivalent in [
+        (
+            "norm",
+            "(Tensor x, Tensor weight, float eps=1e-6, Tensor(a!)? out=None, Any layout=None)"
+            " -> Tensor(a!)",
+            "rms_norm(x, weight, eps)",
+        ),
+        (
+            "add_norm",
+            "(Tensor(a!) x, Tensor(b!) residual, Tensor weight, float eps=1e-6) -> ()",
+            "x, residual = fused_add_rms_norm_fp32(x, residual, weight, eps)",
+        ),
+        (
+            "exact",
+            "(Tensor x, Tensor weight) -> Tensor",
+            "x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight",
+        ),
+    ]:
+        trainify.register(f"{name}.{function}", function + schema, equivalent)
+    trainify.register(
+        "trainify_fixture_kernels.rmsnorm",
+        "rmsnorm(Tensor(a!) out, Tensor x, Tensor weight, float eps, bool centred) -> ()",
+        "out = rms_norm(x, weight, eps)",
+    )
+    yield found
+    _registered[:] = before
+
+
+class Holder(nn.Module):
+    """Who a symbol is held for."""
+
+
+def held(modules: dict[str, ModuleType], *names: str) -> tuple[nn.Module, Callable[[], None]]:
+    holder = Holder()
+    symbols = [symbol(f"{modules['kernels'].__name__}:{name}") for name in names]
+    for each in symbols:
+        each.hold(holder)
+    return holder, lambda: [each.release(holder) for each in symbols]  # type: ignore[func-returns-value,return-value]
+
+
+def gradient(model: nn.Module, x: torch.Tensor) -> list[Any]:
+    out = model(x)
+    if not out.requires_grad:
+        return [None, None]
+    return list(
+        torch.autograd.grad(out.square().sum(), [x, *model.parameters()], allow_unused=True)
+    )
+
+
+def right(x: torch.Tensor, weight: torch.Tensor, how: str) -> list[torch.Tensor]:
+    if how == "onto itself":
+        out = 2 * F.rms_norm(x, (H,), weight, 1e-6)
+    elif how == "in place":
+        out = F.rms_norm(5 * x, (H,), weight, 1e-6) + 5 * x
+    else:
+        out = F.rms_norm(x, (H,), weight, 1e-6)
+    return list(torch.autograd.grad(out.square().sum(), [x, weight]))
+
+
+@pytest.mark.parametrize("how", [*WAYS, "in place", "onto itself"])
+def test_wherever_it_is_held(modules: dict[str, ModuleType], how: str) -> None:
+    model = modules["model"].Model(how)
+    x = torch.randn(3, H, requires_grad=True)
+    kernel = modules["kernels"].norm
+    with torch.no_grad():
+        served = model(x)
+    assert gradient(model, x)[1] is None
+    _, release = held(modules, "norm", "add_norm")
+    assert torch.equal(model(x), served), "the bits of the kernel"
+    torch.testing.assert_close(gradient(model, x), right(x, model.weight, how))
+    with torch.no_grad():
+        assert torch.equal(model(x), served)
+    release()
+    assert gradient(model, x)[1] is None
+    assert modules["kernels"].norm is modules["model"].norm is model.attribute is kernel
+
+
+def test_a_pybind_function_itself(modules: dict[str, ModuleType]) -> None:
+    model = modules["model"].Model("name")
+    x = torch.randn(3, H, requires_grad=True)
+    rebound = symbol("trainify_fixture_kernels:rmsnorm")
+    holder = Holder()
+    rebound.hold(holder)
+    torch.testing.assert_close(gradient(model, x), right(x, model.weight, "name"))
+    assert modules["kernels"].rmsnorm is sys.modules["trainify_fixture_kernels"].rmsnorm
+    rebound.release(holder)
+    assert gradient(model, x)[1] is None
+    assert type(modules["kernels"].rmsnorm).__name__ == "builtin_function_or_method"
+
+
+def test_first_and_second_derivatives(modules: dict[str, ModuleType]) -> None:
+    _, release = held(modules, "exact")
+    inputs = (
+        torch.randn(3, 4, dtype=torch.double, requires_grad=True),
+        torch.randn(4, dtype=torch.double, requires_grad=True),
+    )
+    assert torch.autograd.gradcheck(modules["kernels"].exact, inputs)
+    assert torch.autograd.gradgradcheck(modules["kernels"].exact, inputs)
+    release()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["name", "buffer", "in place", "onto itself"])
+def test_compiled_in_full(modules: dict[str, ModuleType], backend: str, how: str) -> None:
+    """Before, the compiler had to break the graph at the call."""
+    model = modules["model"].Model(how)
+    x = torch.randn(3, H, requires_grad=True)
+    _, release = held(modules, "norm", "add_norm")
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    torch.testing.assert_close(gradient(compiled, x), right(x, model.weight, how))
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+    release()
+    torch._dynamo.reset()
+
+
+def test_torch_checks_the_op(modules: dict[str, ModuleType]) -> None:
+    name = modules["kernels"].__name__
+    _, release = held(modules, "add_norm")
+    op = getattr(torch.ops.trainify, f"{name}_add_norm".replace(".", "_")).default
+    arguments = [torch.randn(3, H, requires_grad=True) for _ in range(2)]
+    torch.library.opcheck(op, (*arguments, torch.ones(H, requires_grad=True), 1e-6))
+    release()
+
+
+def test_what_the_equivalent_does_not_cover(modules: dict[str, ModuleType]) -> None:
+    _, release = held(modules, "norm")
+    x = torch.randn(3, H, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="no backward is known for layout='NHD'"):
+        modules["kernels"].norm(x, torch.ones(H), layout="NHD")
+    modules["kernels"].norm(x.detach(), torch.ones(H), layout="NHD")
+    release()
+
+
+def test_what_is_no_symbol(modules: dict[str, ModuleType]) -> None:
+    with pytest.raises(CannotAttach, match="nothing differentiable for it"):
+        symbol("math:sqrt")
+
+
+def test_as_part_of_a_plan(modules: dict[str, ModuleType]) -> None:
+    from trainify.live.apply import apply
+    from trainify.live.swap import Plan
+
+    model = modules["model"].Model("name")
+    x = torch.randn(3, H, requires_grad=True)
+    apply(model, Plan(symbols=(f"{modules['kernels'].__name__}:norm",)))
+    torch.testing.assert_close(gradient(model, x), right(x, model.weight, "name"))
+    restore(model)
+    assert gradient(model, x)[1] is None
