@@ -24,7 +24,7 @@ from trainify.engine import Options, fix_paths, fix_text
 from trainify.output.diff import unified_diff
 from trainify.source import decode
 
-from .gpu.packages import BACKEND
+from .pypi import download
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "corpus"
@@ -73,42 +73,31 @@ def fetch(package: Package) -> Path:
     target = WORK / package.release.replace("==", "-")
     if target.is_dir():
         return target
-    with tempfile.TemporaryDirectory() as temporary:
-        backend = Path(temporary, "stub", "setuptools")
-        backend.mkdir(parents=True)
-        (backend / "__init__.py").write_text("")
-        (backend / "build_meta.py").write_text(BACKEND)
-        options = ["--only-binary=:all:", "--python-version=3.12"]
-        env = None
-        if not package.wheel:
-            options = ["--no-binary=:all:", "--no-build-isolation", "--use-pep517"]
-            env = {**os.environ, "PYTHONPATH": str(backend.parent)}
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *options]
-        where = Path(temporary, "archive")
-        subprocess.run([*command, package.release, "-d", str(where)], check=True, env=env)
-        (archive,) = where.iterdir()
+    archive = download(package.release, WORK / "downloads", wheel=package.wheel)
+    with tempfile.TemporaryDirectory(dir=WORK) as temporary:
         unpacked = Path(temporary, "unpacked")
-        for name, data in _files(archive):
-            if name.endswith(".py") and f"{name}/".startswith(f"{package.folder}/"):
-                path = unpacked / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(data)
-        WORK.mkdir(parents=True, exist_ok=True)
-        shutil.move(unpacked, target)
+        for name, data in _sources(archive, f"{package.folder}/"):
+            path = unpacked / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        unpacked.rename(target)
     return target
 
 
-def _files(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Names below the archive's top folder, and contents."""
+def _sources(archive: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
+    """The Python files below a folder of an archive: names, and contents."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             for name in wheel.namelist():
-                yield name, wheel.read(name)
+                if name.endswith(".py") and name.startswith(prefix):
+                    yield name, wheel.read(name)
         return
     with tarfile.open(archive) as tar:
         for member in tar:
-            if member.isfile() and (file := tar.extractfile(member)):
-                yield str(PurePosixPath(*PurePosixPath(member.name).parts[1:])), file.read()
+            name = str(PurePosixPath(*PurePosixPath(member.name).parts[1:]))
+            if name.endswith(".py") and name.startswith(prefix):
+                if member.isfile() and (file := tar.extractfile(member)):
+                    yield name, file.read()
 
 
 # -- running over them ----------------------------------------------------------------------------

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tarfile
-import tempfile
 import zipfile
 from pathlib import Path, PurePosixPath
 
+from ..pypi import download
 from . import WORK
 
 # Three releases on either side of each change of meaning that the catalog's rows speak of.
@@ -45,61 +43,18 @@ WHEELS = {  # with its copy of CUDA's C++ library, which is newer than CUDA's ow
 KERNELS = ("layernorm_kernels.cu", "pos_encoding_kernels.cu", "activation_kernels.cu")
 HOST_ONLY = ("torch_utils.h", "dispatch_utils.h")  # benchmarks/gpu/glue has its own
 
-# pip runs a source package's build system before it keeps the package.  This one hands out the
-# metadata that the package carries, so that no setup.py runs and no compiler is needed.
-BACKEND = """\
-import email.parser, pathlib, shutil, sys
-def get_requires_for_build_wheel(config_settings=None):
-    return []
-def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
-    head = email.parser.HeaderParser().parsestr(pathlib.Path("PKG-INFO").read_text("utf-8"))
-    name = head["Name"].replace("-", "_") + "-" + head["Version"] + ".dist-info"
-    folder = pathlib.Path(metadata_directory, name)
-    folder.mkdir(parents=True)
-    shutil.copy("PKG-INFO", folder / "METADATA")
-    return name
-__legacy__ = sys.modules[__name__]
-"""
-
 
 def fetch() -> None:
     """Fill build/gpu/downloads and build/gpu/sources; what is there already is left alone."""
     downloads = WORK / "downloads"
-    downloads.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as stub:
-        backend = Path(stub, "setuptools")
-        backend.mkdir()
-        (backend / "__init__.py").write_text("")
-        (backend / "build_meta.py").write_text(BACKEND)
-        for package, files in SDISTS.items():
-            archive = downloaded(downloads, package, ".tar.gz")
-            if archive is None:
-                options = ["--no-binary=:all:", "--no-build-isolation", "--use-pep517"]
-                pip_download(package, options, {**os.environ, "PYTHONPATH": stub})
-                archive = downloaded(downloads, package, ".tar.gz")
-            with tarfile.open(archive) as tar:
-                take_sources(tar, WORK / "sources" / package.replace("==", "-"), files)
+    for package, files in SDISTS.items():
+        with tarfile.open(download(package, downloads, wheel=False)) as tar:
+            take_sources(tar, WORK / "sources" / package.replace("==", "-"), files)
     for package, prefixes in WHEELS.items():
-        archive = downloaded(downloads, package, ".whl")
-        if archive is None:
-            pip_download(package, ["--only-binary=:all:", "--python-version=3.12"], None)
-            archive = downloaded(downloads, package, ".whl")
-        with zipfile.ZipFile(archive) as wheel:
+        with zipfile.ZipFile(download(package, downloads, wheel=True)) as wheel:
             target = WORK / "sources" / package.replace("==", "-")
             members = [name for name in wheel.namelist() if name.startswith(prefixes)]
             wheel.extractall(target, members)
-
-
-def downloaded(folder: Path, package: str, suffix: str) -> Path | None:
-    name, version = package.split("==")
-    pattern = f"{name.replace('-', '?')}-{version}*{suffix}"
-    return next(folder.glob(pattern), None)
-
-
-def pip_download(package: str, options: list[str], env: dict[str, str] | None) -> None:
-    print("downloading", package, flush=True)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *options, package]
-    subprocess.run([*command, "-d", str(WORK / "downloads")], check=True, env=env)
 
 
 def take_sources(tar: tarfile.TarFile, target: Path, files: tuple[str, ...]) -> None:
