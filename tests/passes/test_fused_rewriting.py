@@ -509,3 +509,26 @@ def test_where_torch_means_something_else_nothing_is_written(strategy: str) -> N
         "import flashinfer\n\ntorch = None\n\n\ndef f(x, w):\n    return flashinfer.rmsnorm(x, w)\n"
     )
     assert fix(before, strategy=strategy) == before
+
+
+# -- a file that imports torch under a condition --------------------------------------------------
+
+
+def test_torch_is_not_imported_twice() -> None:
+    guarded = """\
+from .utils import is_torch_available
+
+if is_torch_available():
+    import torch
+    from torch import nn
+    from vllm import _custom_ops as ops
+
+
+class Norm(nn.Module):
+    def forward(self, out, x):
+        ops.silu_and_mul(out, x)
+"""
+    fixed = fix(guarded.replace("nn.Module", "torch.nn.Module"))
+    assert fixed.count("import torch\n") == 1
+    assert "if torch.is_grad_enabled() and x.requires_grad:" in fixed
+    assert fix(guarded.replace("(nn.Module)", "")).count("import torch\n") == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from verbs import becomes, findings, fix
+from verbs import becomes, findings, fix, rules, stays
 
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom my_kernels import {}\n\n\n"
 
@@ -42,6 +42,34 @@ def norm(h, ln):
 """,
         unsafe=True,
     )
+
+
+MATMUL = """\
+import torch
+import triton
+
+
+@triton.jit
+def matmul_kernel(a_ptr, b_ptr, c_ptr, n):
+    c = tl.dot(tl.load(a_ptr), tl.load(b_ptr))
+    tl.store(c_ptr, c)
+
+
+def matmul(a, b):
+    c = torch.empty((a.shape[0], b.shape[1]), device=a.device{dtype})
+    matmul_kernel[(8,)](a, b, c, a.shape[0])
+    return c
+"""
+
+
+@pytest.mark.parametrize("dtype", ["int32", "long", "bool", "float8_e4m3fn"])
+def test_no_gradient_passes_integers_or_codes(dtype: str) -> None:
+    stays(MATMUL.format(dtype=f", dtype=torch.{dtype}"))
+
+
+@pytest.mark.parametrize("dtype", ["", ", dtype=a.dtype", ", dtype=torch.bfloat16"])
+def test_one_passes_all_others(dtype: str) -> None:
+    assert rules(MATMUL.format(dtype=dtype)) == ["TRN104"]
 
 
 def test_a_fix_names_what_to_look_at() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from verbs import becomes, findings, fix, rules
+from verbs import becomes, findings, fix, rules, stays
 
 from trainify.findings import STRATEGIES
 
@@ -126,3 +126,39 @@ def test_what_is_not_sure_has_no_fix(body: str) -> None:
     (finding,) = findings(function(body))
     assert finding.rule == "TRN105"
     assert not finding.fixes
+
+
+# -- weights without a gradient -------------------------------------------------------------------
+
+LINEAR = """\
+import torch
+
+
+class Linear(torch.autograd.Function):
+    {docstring}
+
+    @staticmethod
+    def forward(ctx, x, weight, {more}):
+        ctx.save_for_backward(weight)
+        return linear(x, weight, {more})
+
+    @staticmethod
+    def backward(ctx, grad):
+        (weight,) = ctx.saved_tensors
+        return grad @ weight, None, None
+"""
+LEARNS = '"""A linear layer."""'
+
+
+@pytest.mark.parametrize("more", ["weight_scale_inv", "w_scale", "scales", "absmax", "quant_state"])
+def test_a_weight_of_codes_gets_no_gradient(more: str) -> None:
+    stays(LINEAR.format(docstring=LEARNS, more=more))
+
+
+def test_a_weight_that_is_said_to_be_frozen() -> None:
+    stays(LINEAR.format(docstring='"""For adapters. The weights are frozen."""', more="bias"))
+
+
+@pytest.mark.parametrize("more", ["bias", "scale", "dropout"])
+def test_other_weights_lose_theirs(more: str) -> None:
+    assert rules(LINEAR.format(docstring=LEARNS, more=more)) == ["TRN106"]

@@ -20,6 +20,7 @@ from tests.reference.cases import Case, Draw
 from tests.reference.every_case import CASES
 from trainify.catalog import FusedOp, all_ops
 from trainify.engine import Options, fix_text
+from trainify.rewrite.layout import fit
 from trainify.rewrite.specialize import Library, Use, helper_text, library, reference
 from trainify.rewrite.template import Place, Template
 
@@ -281,3 +282,61 @@ def test_golden(path: Path) -> None:
     """A file before and after, with a line of dashes between them."""
     before, after = re.split(r"^-{20,}\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert fixed(before) == after
+
+
+# -- formulas over long operands ------------------------------------------------------------------
+
+SCALED = """\
+import torch
+
+
+class Experts(torch.nn.Module):
+    def forward(self, x, scale, bias=None):
+        gate = torch._scaled_mm(
+            x,
+            self.gate_up_proj[0].transpose(0, 1)[: self.expert_dim].contiguous().t(),
+            scale_a=scale.unsqueeze(-1),
+            scale_b=self.gate_up_proj_scale[0].view(-1, 1).contiguous().t(),
+            out_dtype=torch.bfloat16,
+        )
+        return gate
+"""
+
+
+def test_long_operands_of_a_formula_get_names() -> None:
+    text = fix_text(SCALED, "m.py", Options(strategy="replace", unsafe=True)).text
+    assert (
+        """\
+        b = self.gate_up_proj[0].transpose(0, 1)[: self.expert_dim].contiguous().t()
+        scale_b = self.gate_up_proj_scale[0].view(-1, 1).contiguous().t()
+        out = (
+            (x.float() @ b.float())
+            * scale.unsqueeze(-1).float().reshape(-1, 1)
+            * scale_b.float().reshape(1, -1)
+        )
+"""
+        in text
+    )
+    assert all(len(line) <= 88 for line in text.splitlines())
+
+
+def test_a_function_that_stands_there_anyway_is_called() -> None:
+    more = SCALED.replace("out_dtype=torch.bfloat16,", "out_dtype=torch.bfloat16, bias=bias,")
+    _, _, body = more.partition("torch.nn.Module):\n")
+    text = SCALED + "\n" + body.replace("def forward", "def biased")
+    fixed = fix_text(text, "m.py", Options(strategy="replace", unsafe=True)).text
+    assert fixed.count("gate = scaled_mm(") == 2
+    assert "bias=None," in fixed
+
+
+def test_operands_stand_below_each_other() -> None:
+    line = "total = first_operand(1) * second_operand + third_operand(2, 3) - (fourth + fifth)"
+    assert fit(line, "", "    ", 50) == [
+        "total = (",
+        "    first_operand(1) * second_operand",
+        "    + third_operand(2, 3)",
+        "    - (fourth + fifth)",
+        ")",
+    ]
+    for other in ("x = a - b if c else d", "x = a + b and c", "x = a < b - c", "f(a + b)"):
+        assert fit(other, "", "    ", 5) == [other] or "(" in other

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from .flow import Definition
@@ -178,3 +179,15 @@ def is_float32(module: ModuleFacts, node: ast.expr, depth: int = 0) -> bool:
             for d in found
         )
     return False
+
+
+_CODES = re.compile(r"torch\.(u?int\d+|bool|byte|short|int|long|float[48]_\w+)")
+
+
+def holds_codes(module: ModuleFacts, node: ast.expr) -> bool:
+    """Whether an allocation is of integers, or of fp8 or fp4 codes: no gradient passes those."""
+    return isinstance(node, ast.Call) and any(
+        keyword.arg == "dtype"
+        and any(_CODES.fullmatch(target.name) for target in module.resolve(keyword.value))
+        for keyword in node.keywords
+    )

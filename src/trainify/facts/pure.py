@@ -61,7 +61,7 @@ def why_not_follow(
             if any(isinstance(t, (ast.Subscript, ast.Attribute)) for t in node.targets):
                 return f"`{module.source(node)}` writes in place"
         elif isinstance(node, (ast.Global, ast.Nonlocal, ast.Yield, ast.Await)):
-            return "it is no plain function"
+            return f"`{function.name}` is no plain function"
     return ""
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 _PLAIN = frozenset(
     "arg asname attr conversion ctx id is_async kind kwd_attrs level module name op ops rest "
-    "simple tag type_comment type_ignores".split()
+    "simple str tag type_comment type_ignores".split()
 )
-_BARE = frozenset({"Constant", "Global", "Nonlocal"})
+_BARE = frozenset({"Constant", "Global", "MatchSingleton", "Nonlocal"})
 
 FIELDS: dict[type, tuple[str, ...]] = {
     kind: tuple(f for f in kind._fields if f not in _PLAIN or kind.__name__ == "TypeAlias")

@@ -380,19 +380,26 @@ def _dropped(
     if any(isinstance(v, ast.Starred) for each in values for v in each):
         return  # how many it gives shows at run time only
     text = module.source(backward)
-    if _LOSS.search(cls.name):
+    if _LOSS.search(cls.name) or "frozen" in (ast.get_docstring(cls) or "").lower():
         return
     if "needs_input_grad" in text or "mark_non_differentiable" in module.source(forward):
         return
     for i, name in enumerate(inputs):
         slots = [each[i] for each in values if len(each) > i]
         if len(slots) == len(values) and slots and all(is_none(s) for s in slots):
-            if _WEIGHT.fullmatch(name):
+            if _WEIGHT.fullmatch(name) and not _is_quantized(name, inputs):
                 message = (
                     f"the backward of `{cls.name}` returns None for `{name}`: the weight never "
                     "gets a gradient."
                 )
                 yield module.finding("TRN106", message, returned[0])
+
+
+def _is_quantized(weight: str, inputs: Sequence[str]) -> bool:
+    """Whether a weight comes with scales, and so holds codes, which nothing trains."""
+    scales = rf"({weight}|[wW])_?(scales?|zeros?|zero_points?)(_inv)?"
+    kept = re.compile(rf"{scales}|scales|qzeros|absmax|quant_state")
+    return any(kept.fullmatch(name) for name in inputs)
 
 
 def _overwritten(

@@ -486,7 +486,7 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Optio
         if not followed:
             return module.finding("TRN201", message, node)
         edits = followed
-        message += " Nothing in the project starts inference, so let it follow the training flag."
+        message += " Where inference starts does not show, so let it follow the training flag."
         title = f"Let {label} record gradients while training"
     if arrays := _to_numpy(module, function):
         where = ", ".join(arrays)

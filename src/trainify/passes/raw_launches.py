@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
-from ..facts.flow import is_allocation
+from ..facts.dtypes import holds_codes
+from ..facts.flow import Definition, is_allocation
 from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.operands import recognize
 from ..facts.triton import stored
@@ -77,6 +78,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue  # the author of this file writes backwards
         if function is not None and serves_backward(module, function):
             continue
+        if _fills_codes(module, call, kernel):
+            continue
         message = _message(module, call, kernel)
         site = launch(module, call, kernel, message)
         if site is not None:
@@ -135,15 +138,30 @@ def _is_jit(module: ModuleFacts, function: FunctionNode) -> bool:
     return False
 
 
+def _written(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) -> list[str]:
+    """The arguments that a launch writes, as far as that shows."""
+    if isinstance(kernel, str):
+        return list(_allocated(module, call))
+    return _stored(module, call, kernel)
+
+
+def _fills_codes(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) -> bool:
+    """Whether all that a launch writes are fresh buffers of integers or quantized codes."""
+    made = _allocated(module, call)
+    written = _written(module, call, kernel)
+    return bool(written) and all(
+        w in made and (value := made[w].value) is not None and holds_codes(module, value)
+        for w in written
+    )
+
+
 def _message(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) -> str:
     assert isinstance(call.func, ast.Subscript)
     name = module.source(call.func.value)
-    written = (
-        _stored(module, call, kernel) if not isinstance(kernel, str) else _allocated(module, call)
-    )
+    written = _written(module, call, kernel)
     if not written:
         return f"`{name}` is launched without a backward: no gradient passes it."
-    fresh = set(_allocated(module, call))
+    fresh = _allocated(module, call)
     overwritten = [w for w in written if w not in fresh]
     listed = ", ".join(f"`{w}`" for w in written)
     if overwritten and not isinstance(kernel, str):
@@ -163,14 +181,14 @@ def _stored(module: ModuleFacts, call: ast.Call, kernel: FunctionNode) -> list[s
     return found + [module.source(k.value) for k in call.keywords if k.arg in written]
 
 
-def _allocated(module: ModuleFacts, call: ast.Call) -> list[str]:
-    """The arguments of a call that are fresh buffers."""
+def _allocated(module: ModuleFacts, call: ast.Call) -> dict[str, Definition]:
+    """The arguments of a call that are fresh buffers, and what makes them."""
     statement = module.statement(call)
     flow = module.flow(module.function(call) or module.tree)
-    found = []
+    found = {}
     for argument in [*call.args, *(k.value for k in call.keywords)]:
         if isinstance(argument, ast.Name):
             definition = flow.only_definition(argument.id, statement)
             if definition is not None and is_allocation(definition.value):
-                found.append(argument.id)
+                found[argument.id] = definition
     return found

@@ -94,12 +94,19 @@ def fit(line: str, indentation: str, unit: str, limit: int) -> list[str]:
     if start:
         line = f"{line[:start]}({line[start:]})"
     opening = start or _bracket_to_break(line, limit - len(indentation))
+    inner = indentation + unit
+    if not start:
+        head, *operands = _operands(line)
+        fits = opening is not None and _ends_fit(line, opening, limit - len(indentation))
+        last = opening is not None and _matching(line, opening) == len(line) - 1
+        if len(operands) > (2 if fits else 1) and not (fits and last):
+            lines = [each for operand in operands for each in fit(operand, inner, unit, limit)]
+            return [f"{indentation}{head}(", *lines, f"{indentation})"]
     if opening is None:
         return [indentation + line]
     closing = _matching(line, opening)
     body = line[opening + 1 : closing]
     head, tail = line[: opening + 1], line[closing:]
-    inner = indentation + unit
     if len(inner) + len(body) <= limit and not body.startswith("*") and not start:
         return [indentation + head, inner + body, indentation + tail]
     lines = []
@@ -153,9 +160,43 @@ def _brackets(line: str) -> list[tuple[int, int]]:
 def _bracket_to_break(line: str, limit: int) -> int | None:
     """The outermost bracket that holds most, of those that leave both ends of the line fitting."""
     filled = [(start, end) for start, end in _brackets(line) if end - start > 1]
-    fitting = [(a, b) for a, b in filled if a < limit and len(line) - b <= limit]
+    fitting = [(a, b) for a, b in filled if _ends_fit(line, a, limit)]
     candidates = fitting or filled[-1:]
     return max(candidates, key=lambda pair: pair[1] - pair[0])[0] if candidates else None
+
+
+def _ends_fit(line: str, opening: int, limit: int) -> bool:
+    """Whether what stands outside of a bracket fits on a line each."""
+    return opening < limit and len(line) - _matching(line, opening) <= limit
+
+
+def _operands(line: str) -> list[str]:
+    """``x = `` and the operands of the value, each but the first with its operator before it."""
+    equals = re.match(r"[\w., ]+ = |return ", line)
+    if equals is None:
+        return [line]
+    value = line[equals.end() :]
+    spans = _brackets(value)
+    for operators in ("+-", "*/@"):
+        cuts = [
+            match.start() + 1
+            for match in re.finditer(rf" [{operators}] ", value)
+            if not any(a < match.start() < b for a, b in spans)
+            and not _in_string(value, match.start())
+        ]
+        if cuts and not re.search(r" (if|for|and|or|not|in|is|[<>=!]+) ", _outside(value, spans)):
+            ends = [*cuts, len(value)]
+            return [equals[0], *(value[a:b].strip() for a, b in zip([0, *cuts], ends, strict=True))]
+    return [line]
+
+
+def _outside(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    """The text without what stands in brackets."""
+    pieces, position = [], 0
+    for start, end in spans:
+        pieces.append(text[position : start + 1])
+        position = end
+    return "".join([*pieces, text[position:]])
 
 
 def _matching(line: str, opening: int) -> int:
@@ -224,9 +265,24 @@ def _top_level_imports(module: ModuleFacts) -> list[ast.stmt]:
 def bound_at_top(module: ModuleFacts, qualified: str) -> str | None:
     """The module-level name under which something is imported, visible everywhere in the file."""
     for name, bindings in module.names.bindings(module.tree).items():
-        if bindings[-1].qualified == qualified and bindings[-1].always:
-            return name
+        if bindings[-1].qualified == qualified:
+            if bindings[-1].always or _needed_on_import(module, name):
+                return name
     return None
+
+
+def _needed_on_import(module: ModuleFacts, name: str) -> bool:
+    """Whether a file that imports something under a condition is of no use without it.
+
+    ``class Norm(torch.nn.Module)`` at the top says so of ``torch``.
+    """
+    return any(
+        isinstance(node, ast.Name) and node.id == name
+        for statement in module.tree.body
+        if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        for part in (*statement.decorator_list, *getattr(statement, "bases", ()))
+        for node in ast.walk(part)
+    )
 
 
 def is_taken(module: ModuleFacts, name: str) -> bool:

@@ -336,7 +336,7 @@ class Library:
 
     def __init__(
         self,
-        uses: Iterable[Use] = (),
+        uses: Sequence[Use] = (),
         keep: Mapping[str, AbstractSet[str]] | None = None,
         sure: bool = True,
     ) -> None:
@@ -344,6 +344,7 @@ class Library:
         """By name, callees first."""
         self._sure = sure
         self._resolved: dict[Use, tuple[cst.BaseExpression, Reference | None]] = {}
+        self._standing = {top.name for use in uses if (top := self._standing_for(use)) is not None}
         demands: dict[str, list[Known]] = {}
 
         def demand(node: cst.CSTNode, known: Known) -> None:
@@ -362,7 +363,7 @@ class Library:
                 demand(argument.value, known)
             facts = _known(top, node, given_names(node, known))
             body = self._folded(top, facts)
-            inline = body.inline or use.whole
+            inline = self._is_inline(use, body)
             if inline:
                 demand(body.node, facts)
             if not inline or use.late:
@@ -381,6 +382,22 @@ class Library:
         for name in order:
             if name in folded:
                 self.functions[name] = self._finished(*folded[name])
+
+    def _standing_for(self, use: Use) -> Reference | None:
+        """The function that has to stand in the file for a use, whatever the others need."""
+        known = self._believed(use.known)
+        node = fold_expression(cst.parse_expression(use.value), known)
+        top = _called(node)
+        if top is None or use.whole:
+            return None
+        assert isinstance(node, cst.Call)
+        body = self._folded(top, _known(top, node, given_names(node, known)))
+        return None if body.inline else top
+
+    def _is_inline(self, use: Use, body: Reference) -> bool:
+        """Whether a body is written at the call: a function that is there anyway is called."""
+        short = body.inline and (len(body.body) == 1 or body.name not in self._standing)
+        return short or use.whole
 
     def _believed(self, known: Known) -> Known:
         return {k: v for k, v in known.items() if self._sure or v is not GIVEN}
@@ -418,7 +435,7 @@ class Library:
         facts = _known(top, node, given_names(node, known))
         arguments = [a.with_changes(value=a.value.visit(_Calls(self))) for a in node.args]
         body = self._folded(top, facts)
-        inline = body.inline or use.whole
+        inline = self._is_inline(use, body)
         function = self._finished(body, facts) if inline else self.functions[top.name]
         return node.with_changes(args=arguments), function
 

@@ -19,6 +19,10 @@ from ..catalog import FusedOp
 from .expressions import Substitute, code, expression, parenthesized
 from .specialize import Library, Reference, Use, is_simple, reference
 
+_MAX_FORMULA_WIDTH = 80
+_LONG = 24
+"""Operands longer than this get a name where all of a formula's take more than the width."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -191,13 +195,25 @@ class Template:
     # -- inline ---------------------------------------------------------------------------------
 
     def _temporaries(self) -> list[str]:
-        """Parameters whose expression is long and read more than once."""
+        """Parameters whose expression gets a name: read more than once, or too long for its place.
+
+        The arguments of a call go on lines of their own, however long; the operands of a formula
+        do not.
+        """
         assert self.function is not None
+        values = {name: text for name, (text, _) in self._parameter_values().items()}
         reads = [n.id for s in self.function.body for n in ast.walk(s) if isinstance(n, ast.Name)]
+        crowded: set[str] = set()
+        for statement in self.function.body:
+            value = statement.value if isinstance(statement, (ast.Assign, ast.Return)) else None
+            if isinstance(value, ast.BinOp):
+                names = [n.id for n in ast.walk(value) if isinstance(n, ast.Name)]
+                if sum(len(values.get(name, name)) for name in names) > _MAX_FORMULA_WIDTH:
+                    crowded |= {name for name in names if len(values.get(name, "")) > _LONG}
         return [
             parameter
-            for parameter, (text, _) in self._parameter_values().items()
-            if reads.count(parameter) > 1 and not is_simple(text)
+            for parameter, text in values.items()
+            if (reads.count(parameter) > 1 or parameter in crowded) and not is_simple(text)
         ]
 
     def _inline(
