@@ -69,6 +69,7 @@ class Attention(nn.Module):
 _WRITES = (b"index_copy_(", b"index_put_(", b"].copy_(", b"self.keys[:", b"self.values[:")
 _OF_CACHE = (
     *(b"cache[", b"cache_k[", b"cache_v[", b"_cache.view("),
+    *(b"cache.k[", b"cache.v[", b"cache.keys[", b"cache.values[", b"cache.key[", b"cache.value["),
     *(b"= self.k_cache", b"= self.v_cache", b"= self.key_cache", b"= self.cache_k"),
 )
 _OF_BUFFER = (b"k_buffer[", b"v_buffer[")
@@ -78,6 +79,7 @@ NEEDLES: tuple[Needle, ...] = (*_WRITES, *_OF_CACHE, *_OF_BUFFER)
 
 _CACHE = re.compile(r"cache|past_(key|value|kv)|(^|_)(k|v|kv|key|value)_buffer|(^|_)kv(_|$)")
 _NOT_CACHE = re.compile(r"cos|sin|rope|freq|mask|pos|_loc|scale|table|len|conv|ssm|lru")
+_OF_OBJECT = frozenset("k v key value keys values".split())
 _CACHE_CLASS = re.compile(r"Cache|(Static|Dynamic|Sliding\w*)Layer$")
 _NUMBERS = re.compile(r"(^|_)(idx|index|indices|loc|slots?|pos|positions|len|ids?|mask)(_|$)")
 _NOT_A_STEP = ("__init__", "reset", "clear", "reset_parameters")
@@ -169,6 +171,11 @@ def _base(target: ast.expr) -> ast.expr | None:
             return node if isinstance(node, (ast.Name, ast.Attribute)) else None
 
 
+def names_cache(name: str) -> bool:
+    """Whether a tensor is called what key-value caches are called, which this pass judges."""
+    return bool(_CACHE.search(name)) and not _NOT_CACHE.search(name)
+
+
 def _is_cache(module: ModuleFacts, base: ast.expr, statement: ast.stmt) -> bool:
     """Whether a tensor is a key-value cache that somebody keeps between calls."""
     name = base.attr if isinstance(base, ast.Attribute) else base.id  # type: ignore[attr-defined]
@@ -180,12 +187,16 @@ def _is_cache(module: ModuleFacts, base: ast.expr, statement: ast.stmt) -> bool:
             kept = kept.value
         if isinstance(kept, ast.Attribute):
             name = kept.attr
-            if _CACHE.search(name) and not _NOT_CACHE.search(name):
+            if names_cache(name):
                 return True
+    if isinstance(base, ast.Attribute) and name in _OF_OBJECT:
+        owner = base.value  # self.cache.keys
+        if isinstance(owner, ast.Attribute) and names_cache(owner.attr):
+            return True
     if isinstance(base, ast.Attribute) and name in ("keys", "values"):
         cls = module.method_class(module.function(statement))
         return cls is not None and bool(_CACHE_CLASS.search(cls.name))
-    if not _CACHE.search(name) or _NOT_CACHE.search(name):
+    if not names_cache(name):
         return False
     if isinstance(base, ast.Attribute):
         return True

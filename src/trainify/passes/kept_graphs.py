@@ -1,0 +1,399 @@
+"""TRN408: values that are kept for the next call, and their graph with them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeGuard
+
+from ..facts import ModuleFacts, places, words
+from ..facts.graph import Graph
+from ..facts.guards import gradient_unwanted, is_forward
+from ..facts.kept import handed_out, is_kept_buffer
+from ..facts.saved import carries
+from ..facts.trainable import is_buffer
+from ..facts.words import declare
+from ..facts.writes import Write, callers, in_network, root_of
+from ..findings import STRATEGIES, Edit, Finding, Fix
+from . import Look, Needle, Rule
+from .caches import names_cache
+
+if TYPE_CHECKING:
+    from ..engine import Options
+    from ..facts.module import FunctionNode
+
+RULES = (
+    Rule(
+        code="TRN408",
+        name="state-keeps-graph",
+        summary="A value is kept for the next call, and its graph with it.",
+        why=(
+            "What is written into a buffer, or joined to what the call before left, makes the kept "
+            "tensor part of the graph. Where the next step reads it, backward walks into the step "
+            "before, which is freed: 'Trying to backward through the graph a second time'. Where "
+            "none does, the graphs of all steps stay in memory. Keep detached values: running "
+            "statistics, memories and caches need no gradient."
+        ),
+        before="""\
+import torch
+from torch import nn
+
+
+class Centered(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.proj = nn.Linear(d, d)
+        self.register_buffer("mean", torch.zeros(d))
+
+    def forward(self, x):
+        h = self.proj(x)
+        mean = h.mean(0)
+        self.mean.mul_(0.9).add_(0.1 * mean)
+        return h - mean
+""",
+        after="""\
+import torch
+from torch import nn
+
+
+class Centered(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.proj = nn.Linear(d, d)
+        self.register_buffer("mean", torch.zeros(d))
+
+    def forward(self, x):
+        h = self.proj(x)
+        mean = h.mean(0)
+        self.mean.mul_(0.9).add_((0.1 * mean).detach())
+        return h - mean
+""",
+    ),
+)
+
+# -- the bytes ------------------------------------------------------------------------------------
+
+_REGISTERS, *_MEMOIZES = declare(
+    *(b"register_buffer(", b".setdefault(", b"lru_cache", b"functools.cache"),
+    *(b"] = torch.empty(", b"] = torch.zeros("),
+)
+_JOINS = declare(b"torch.cat(", b"torch.concat(")
+_JOINED = re.compile(rb"torch\.(?:cat|concat)\(\s*[\[(]\s*self\.(\w+)")
+_REGISTERED = re.compile(rb"register_buffer\(\s*[\"'](\w+)[\"']")
+_MEMOIZED = re.compile(rb"torch\.(?:empty|zeros|ones|full)\(")
+_NEAR = 400
+"""Bytes after ``lru_cache`` within which the function has its result."""
+
+
+def _writes_buffer(data: bytes) -> bool:
+    """Whether a file writes into what it registers as a buffer, or updates that."""
+    registered = {
+        m[1] for at in words.places(data, _REGISTERS) if (m := _REGISTERED.match(data, at))
+    }
+    if any(name in registered for _, name in places.writes(data)):
+        return True
+    return any(_is_updated(data, b"self.%s" % name) for name in registered)
+
+
+def _is_updated(data: bytes, attribute: bytes) -> bool:
+    at = data.find(attribute + b" = ")
+    return at >= 0 and data.find(attribute, at + len(attribute), data.find(b"\n", at)) >= 0
+
+
+def _writes_memoized(data: bytes) -> bool:
+    starts = (at for word in _MEMOIZES for at in words.places(data, word))
+    return any(_MEMOIZED.search(data, at, at + _NEAR) for at in starts) and bool(
+        places.writes(data)
+    )
+
+
+def _joins_kept(data: bytes) -> bool:
+    joined = (_JOINED.match(data, at) for word in _JOINS for at in words.places(data, word))
+    return any(m is not None and b"self.%s = " % m[1] in data for m in joined)
+
+
+NEEDLES: tuple[Needle, ...] = (
+    Look((_REGISTERS,), _writes_buffer),
+    Look(tuple(_MEMOIZES), _writes_memoized),
+    Look(_JOINS, _joins_kept),
+)
+
+# -- findings -------------------------------------------------------------------------------------
+
+_NOT_A_STEP = re.compile(r"__init__|init|reset|clear|load|build|setup")
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    for statement, write in module.writes.items():
+        function = module.function(statement)
+        if function is None:
+            continue
+        if write.name is None:
+            yield from _buffer(module, function, write)
+        else:
+            yield from _memoized(module, options, function, write)
+    yield from _joined(module)
+
+
+def _is_step(module: ModuleFacts, function: FunctionNode, statement: ast.stmt) -> bool:
+    """Whether a statement runs in each forward where a gradient is wanted."""
+    if _NOT_A_STEP.search(function.name) or gradient_unwanted(module, statement):
+        return False
+    if not in_network(module, function):
+        return False
+    if is_forward(function) or module.method_class(function) is None:
+        return True
+    return any(not gradient_unwanted(module, call) for call in callers(module, function))
+
+
+# -- buffers --------------------------------------------------------------------------------------
+
+
+def _buffer(module: ModuleFacts, function: FunctionNode, write: Write) -> Iterator[Finding]:
+    """``self.mean.add_(h.mean())``, where ``mean`` is a buffer."""
+    owners = [write.target]
+    while isinstance(owners[-1], (ast.Call, ast.Subscript)):
+        inner = owners[-1]
+        owners.append(inner.func if isinstance(inner, ast.Call) else inner.value)
+        if isinstance(owners[-1], ast.Attribute) and isinstance(inner, ast.Call):
+            owners.append(owners[-1].value)
+    owner = owners[-1]
+    if not isinstance(owner, ast.Attribute) or not is_kept_buffer(module, owner):
+        return
+    if names_cache(owner.attr):
+        return
+    if any(isinstance(n, ast.Attribute) and n.attr in ("detach", "data") for n in owners):
+        return
+    if not _is_step(module, function, write.statement):
+        return
+    values = [v for v in _written(write) if _has_graph(module, function, v)]
+    if not values:
+        return
+    text = module.source(owner)
+    message = f"`{text}` outlives the step, and keeps the graph of `{module.source(values[0])}`: "
+    message += _consequence(module, owner)
+    fixes: dict[str, Fix] = {}
+    if not _read_later(module, function, owner, write.statement):
+        edits = tuple(edit for value in values for edit in _detach(module, value))
+        fixes = dict.fromkeys(STRATEGIES, Fix(f"Keep detached values in {text}", edits))
+    yield module.finding("TRN408", message, write.statement, fixes)
+
+
+def _consequence(module: ModuleFacts, owner: ast.Attribute) -> str:
+    """What comes of a kept graph: that depends on whether a loss is computed from it again."""
+    assert isinstance(owner.value, ast.Name)
+    cls = module.names.self_class(owner.value)
+    for node in ast.walk(cls) if cls is not None else ():
+        if _is_same(node, owner) and node is not owner:
+            statement = module.statement(node)
+            if statement in module.writes or _is_updated_by(statement, owner.attr):
+                continue
+            if not gradient_unwanted(module, node):
+                return "the next backward walks into it and fails."
+    return "those of all steps stay in memory, which grows."
+
+
+def _is_same(node: ast.AST, owner: ast.Attribute) -> TypeGuard[ast.Attribute]:
+    """Whether a node is the same attribute of the same name, read or written."""
+    if not isinstance(node, ast.Attribute) or node.attr != owner.attr:
+        return False
+    return ast.dump(node.value) == ast.dump(owner.value)
+
+
+def _is_updated_by(statement: ast.stmt, name: str) -> bool:
+    return isinstance(statement, ast.Assign) and any(
+        isinstance(t, ast.Attribute) and t.attr == name for t in statement.targets
+    )
+
+
+def _written(write: Write) -> list[ast.expr]:
+    """The values that a statement writes: the arguments of each method of a chain."""
+    if not isinstance(write.statement, ast.Expr):
+        return list(write.inputs)
+    return [
+        argument
+        for node in ast.walk(write.statement)
+        if isinstance(node, ast.Call) and root_of(node)[1][-1:] == root_of(write.target)[1][-1:]
+        for argument in (*node.args, *(k.value for k in node.keywords))
+    ] or list(write.inputs)
+
+
+def _read_later(
+    module: ModuleFacts, function: FunctionNode, owner: ast.Attribute, statement: ast.stmt
+) -> bool:
+    """Whether the function reads a buffer after a write, and a gradient may be wanted there."""
+    written = module.statement(owner)
+    return any(
+        _is_same(node, owner)
+        and isinstance(node.ctx, ast.Load)
+        and node.lineno > statement.lineno
+        and module.statement(node) is not written
+        and module.statement(node) not in module.writes
+        and not gradient_unwanted(module, node)
+        for node in ast.walk(function)
+    )
+
+
+_GIVEN = re.compile(r"(x?[kv]|keys?|values?|key_states|value_states)$")
+_LAYER = re.compile(r"(Batch|Instance|Group|Layer|RMS)Norm")
+
+
+def _has_graph(module: ModuleFacts, function: FunctionNode, value: ast.expr) -> bool:
+    """Whether a value surely comes from weights, or from what such a layer is given."""
+    if not carries(module, value):
+        return False
+    cls = module.method_class(function)
+    layer = cls is not None and _LAYER.search(cls.name) is not None
+    for step in Graph(module, function).back_from([(value, module.statement(value))]):
+        if step.cut is not None:
+            continue
+        node = step.node
+        if isinstance(node, ast.Name):
+            if node.id in module.flow(function).parameters and (layer or _GIVEN.match(node.id)):
+                return True
+        elif _is_own(module, node) and carries(module, node):
+            return True
+    return False
+
+
+def _is_own(module: ModuleFacts, node: ast.expr) -> bool:
+    """``self.weight``, ``self.layer(x)``."""
+    owner = node.func if isinstance(node, ast.Call) else node
+    return (
+        isinstance(owner, ast.Attribute)
+        and isinstance(owner.value, ast.Name)
+        and module.names.self_class(owner.value) is not None
+    )
+
+
+def _detach(module: ModuleFacts, value: ast.expr) -> tuple[Edit, ...]:
+    start, end = module.start(value), module.end(value)
+    if isinstance(value, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+        return (Edit(end, end, ".detach()"),)
+    return (Edit(start, start, "("), Edit(end, end, ").detach()"))
+
+
+# -- memoized buffers -----------------------------------------------------------------------------
+
+
+def _memoized(
+    module: ModuleFacts, options: Options, function: FunctionNode, write: Write
+) -> Iterator[Finding]:
+    """A write into what ``POOL.setdefault(shape, torch.empty(shape))`` gave."""
+    assert write.name is not None
+    definition = module.flow(function).only_definition(write.name.id, write.statement)
+    call = handed_out(module, function, definition) if definition is not None else None
+    if call is None or not _is_step(module, function, write.statement):
+        return
+    if not any(_has_graph(module, function, v) for v in write.inputs):
+        return
+    from ..rewrite import branch
+    from ..rewrite.out_of_place import result_clone
+
+    message = (
+        f"`{module.source(call)}` gives the same tensor again in the next step, and this write "
+        "makes it part of the graph: the next backward walks into it and fails."
+    )
+    change = result_clone(module, call)
+    fixes: dict[str, Fix] = {}
+    if change is not None:
+        try:
+            fixes = branch.fixes(module, branch.Vocabulary(module), [change], options.flag)
+            fixes["attach"] = fixes["flag"]
+        except branch.CannotPlace:
+            fixes = {}
+    yield module.finding("TRN408", message, write.statement, fixes)
+
+
+# -- joined to what was there ---------------------------------------------------------------------
+
+
+_CATS = ("torch.cat", "torch.concat")
+
+
+def _joined(module: ModuleFacts) -> Iterator[Finding]:
+    """``self.past = (k, v)`` after ``k = torch.cat((self.past[0], k))``."""
+    for statement in module.statements:
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            continue
+        for owner, value in _assigned(statement.targets[0], statement.value):
+            function = module.function(statement)
+            if function is None or module.names.self_class(owner.value) is None:  # type: ignore[arg-type]
+                continue
+            parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value]
+            joined = [part for part in parts if _joins(module, function, part, statement, owner)]
+            if not joined or not _is_step(module, function, statement):
+                continue
+            if _is_left_alone(module, owner, function) or _is_switched(module, statement, owner):
+                continue
+            if not any(_has_graph(module, function, part) for part in joined):
+                continue
+            text = module.source(owner)
+            message = f"`{text}` keeps the graph of this step, and the next one is joined to it: "
+            message += _consequence(module, owner)
+            fixes: dict[str, Fix] = {}
+            if not _read_later(module, function, owner, statement):
+                edits = tuple(edit for part in joined for edit in _detach(module, part))
+                fixes = dict.fromkeys(STRATEGIES, Fix(f"Keep detached values in {text}", edits))
+            yield module.finding("TRN408", message, statement, fixes)
+
+
+def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.Attribute, ast.expr]]:
+    """``self.k`` and ``k`` of ``self.k, self.v = k, v``."""
+    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+        yield target, value
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        for each, part in zip(target.elts, value.elts, strict=False):
+            yield from _assigned(each, part)
+
+
+def _is_left_alone(module: ModuleFacts, owner: ast.Attribute, function: FunctionNode) -> bool:
+    """Whether others may set the attribute between two steps, or detach it."""
+    assert isinstance(owner.value, ast.Name)
+    cls = module.names.self_class(owner.value)
+    if cls is None or owner.attr in module.rebound:
+        return True
+    if f"{owner.attr}.detach" in module.text or f"{owner.attr}[0].detach" in module.text:
+        return True
+    setters = {module.function(b.node) for b in module.names.attributes(cls).get(owner.attr, ())}
+    return any(f is not None and f is not function and f.name != "__init__" for f in setters)
+
+
+def _is_switched(module: ModuleFacts, statement: ast.stmt, owner: ast.Attribute) -> bool:
+    """Whether an option decides that the statement runs: anything but the attribute itself.
+
+    Statistics in buffers are kept by every module that is trained, whatever its settings.
+    """
+    buffer = is_buffer(module, owner)
+    for around in module.ancestors(statement):
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return False
+        if isinstance(around, (ast.If, ast.While)):
+            for node in ast.walk(around.test):
+                if isinstance(node, ast.Attribute):
+                    if not buffer and node.attr not in (owner.attr, "training"):
+                        return True
+                elif isinstance(node, ast.Name) and module.names.self_class(node) is None:
+                    return True
+    return False
+
+
+def _joins(
+    module: ModuleFacts,
+    function: FunctionNode,
+    part: ast.expr,
+    at: ast.stmt,
+    owner: ast.Attribute,
+) -> bool:
+    """Whether a value may be joined to what the attribute held: by ``cat``, a buffer by any way."""
+    buffer = is_buffer(module, owner)
+    values = [part]
+    if isinstance(part, ast.Name):
+        values = [d.value for d in module.flow(function).reaching(part.id, at) if d.value]
+    return any(
+        (buffer or (isinstance(value, ast.Call) and module.is_name(value.func, *_CATS)))
+        and any(_is_same(node, owner) for node in ast.walk(value))
+        and not any(isinstance(n, ast.Attribute) and n.attr == "detach" for n in ast.walk(value))
+        for value in values
+    )

@@ -1,0 +1,199 @@
+"""Values that are kept for the next call: the second step fails as written, and learns as fixed."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+from verbs import findings, fix, stays
+
+HEAD = """\
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+POOL = {}
+
+
+def workspace(shape):
+    return POOL.setdefault(shape, torch.zeros(shape))
+
+
+def kept(shape):
+    if shape not in POOL:
+        POOL[shape] = torch.zeros(shape)
+    return POOL[shape]
+
+
+@functools.lru_cache(maxsize=None)
+def scratch(*shape):
+    return torch.zeros(shape)
+
+
+class Net(nn.Module):
+    def __init__(self, d=4):
+        super().__init__()
+        self.proj = nn.Sequential(nn.Linear(d, d), nn.Tanh())
+        self.gain = nn.Parameter(torch.ones(d))
+        self.register_buffer("mean", torch.zeros(d))
+        self.register_buffer('memory', torch.zeros(8, d))
+        self.past = self.state = None
+
+    def forward(self, x):
+        h = self.proj(x)
+"""
+
+BUFFERS = {
+    "add": "self.mean.mul_(0.9).add_(0.1 * h.mean(0))",
+    "add, one by one": "m = h.mean(0)\nself.mean.mul_(0.9)\nself.mean.add_(m, alpha=0.1)",
+    "lerp": "if self.training:\n    self.mean.lerp_(h.mean(0), 0.1)",
+    "sum": "self.mean += h.mean(0)",
+    "slice": "self.memory[: x.shape[0]] = h",
+    "copy": "self.memory[:3].copy_(h)",
+    "index": "self.memory.index_copy_(0, torch.arange(3), h)",
+    "product": "self.mean.add_((x * self.gain).mean(0))",
+    "anew": "self.mean = 0.9 * self.mean + 0.1 * h.mean(0)",
+    "anew, in training": "if self.training:\n    self.mean = torch.lerp(self.mean, h.mean(0), 0.1)",
+    "pool": "b = workspace((8, 4))\nb[:3] = h\nh = b[:3] * 2.0",
+    "dict": "b = kept((8, 4))\nb[:3].copy_(h)\nh = b[:3] * 2.0",
+    "memoized": "b = scratch(8, 4)\nb.index_copy_(0, torch.arange(3), h)\nh = b[:3] * 2.0",
+    "own pool": "b = POOL.setdefault(4, torch.zeros(8, 4))\nb[:3] = h\nh = b[:3] * 2.0",
+    "joined": "if self.past is not None:\n    h = torch.cat([self.past, h])\nself.past = h",
+    "pair": (
+        "k, v = h, x * self.gain\nif self.past is not None:\n    k = torch.cat([self.past[0], k])\n"
+        "    v = torch.cat([self.past[1], v])\nself.past = (k, v)\nh = k * v"
+    ),
+}
+
+
+def module(lines: str) -> str:
+    return HEAD + textwrap.indent(f"{lines}\nreturn h\n", "        ")
+
+
+def steps(text: str) -> Any:
+    """Three steps of training; gives the gradients of the last one."""
+    scope: dict[str, Any] = {}
+    exec(compile(text, "m.py", "exec"), scope)
+    torch.manual_seed(0)
+    net = scope["Net"]()
+    for _ in range(3):
+        net.zero_grad()
+        net(torch.randn(3, 4)).square().sum().backward()
+    return [p.grad for p in net.parameters()]
+
+
+READ = "h = h - self.mean + self.memory[:3].sum(0)\n"
+
+
+@pytest.mark.parametrize("lines", BUFFERS.values(), ids=BUFFERS)
+def test_the_second_step_fails_as_written_and_learns_as_fixed(lines: str) -> None:
+    text = module(READ + lines)
+    with pytest.raises(RuntimeError, match="second time"):
+        steps(text)
+    found = findings(text)
+    assert {f.rule for f in found} == {"TRN408"}
+    assert "fails" in found[0].message or "gives the same tensor again" in found[0].message
+    fixed = fix(text)
+    stays(fixed)
+    if "h = b[:3] * 2.0" in lines:
+        by_hand = "h = h * 2.0"
+    elif "past" in lines:
+        by_hand = lines.replace("self.past = h", "self.past = h.detach()").replace(
+            "self.past = (k, v)", "self.past = [t.detach() for t in (k, v)]"
+        )
+    else:
+        by_hand = "with torch.no_grad():\n" + textwrap.indent(lines, "    ")
+    for ours, right in zip(steps(fixed), steps(module(READ + by_hand)), strict=True):
+        assert (ours is None) == (right is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, right)
+
+
+def test_graphs_that_nothing_reads_stay_in_memory() -> None:
+    text = module(BUFFERS["lerp"])
+    (finding,) = findings(text)
+    assert "memory, which grows" in finding.message
+    for each, kept in ((text, True), (fix(text), False)):
+        scope: dict[str, Any] = {}
+        exec(compile(each, "m.py", "exec"), scope)
+        net = scope["Net"]()
+        net(torch.randn(3, 4))
+        assert (net.mean.grad_fn is not None) is kept
+
+
+RIGHT = {
+    "under no_grad": "with torch.no_grad():\n    self.mean.mul_(0.9).add_(0.1 * h.mean(0))",
+    "detached": "self.mean.mul_(0.9).add_(0.1 * h.detach().mean(0))",
+    "detached before": "m = h.detach().mean(0)\nself.mean.lerp_(m, 0.1)",
+    "data": "self.mean.data.add_(h.mean(0))",
+    "detached target": "self.memory.detach()[:3] = h.detach()",
+    "input": "self.mean += x.mean(0)",
+    "numbers": "self.mean += h.shape[0]",
+    "evaluation": "if not self.training:\n    self.memory[:3] = h",
+    "anew, detached": "self.mean = 0.9 * self.mean + 0.1 * h.mean(0).detach()",
+    "copy of a pool": "b = workspace((8, 4)).clone()\nb[:3] = h\nh = b[:3] * 2.0",
+    "fresh": "b = torch.zeros(8, 4)\nb[:3] = h\nh = b[:3] * 2.0",
+    "input in a pool": "b = workspace((8, 4))\nb[:3] = x\nh = h + b[:3]",
+    "mask of a pool": "h = h.masked_fill(workspace((3, 4)) > 0, 0.0)",
+    "past, detached": (
+        "if self.past is not None:\n    h = torch.cat([self.past, h])\nself.past = h.detach()"
+    ),
+    "last": "self.past = h",
+    "chunks": "if self.state is None:\n    self.state = torch.zeros(4)\nh = h + self.state",
+}
+
+
+@pytest.mark.parametrize("lines", RIGHT.values(), ids=RIGHT)
+def test_what_runs_step_after_step_stays(lines: str) -> None:
+    steps(module(lines))
+    stays(module(lines))
+
+
+JOINED = "if self.past is not None:\n    h = torch.cat([self.past, h])\nself.past = h"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "\n    def reset(self):\n        self.past = None\n",
+        "\n\ndef train(net, x):\n    net.past = None\n    net(x).sum().backward()\n",
+        "\n    def forget(self):\n        self.past = self.past.detach()\n",
+    ],
+)
+def test_what_others_may_reset_cannot_be_judged(more: str) -> None:
+    stays(module(JOINED) + more)
+
+
+def test_what_an_option_switches_cannot_be_judged() -> None:
+    lines = JOINED.replace("self.past = h", "if use_cache:\n    self.past = h")
+    stays(module(lines).replace("forward(self, x)", "forward(self, x, use_cache=False)"))
+
+
+def test_a_buffer_that_is_read_after_the_write_is_reported_only() -> None:
+    (finding,) = findings(module("self.memory[:3] = h\nh = self.memory.sum(0)"))
+    assert finding.rule == "TRN408" and not finding.fixes
+
+
+def test_what_a_normalization_layer_is_given_has_a_graph() -> None:
+    text = """\
+import torch
+from torch import nn
+
+
+class BatchNorm(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d))
+        self.register_buffer("running_mean", torch.zeros(d))
+
+    def forward(self, x):
+        mean = x.mean(0)
+        self.running_mean = 0.9 * self.running_mean + 0.1 * mean
+        return (x - mean) * self.weight
+"""
+    assert [(f.rule, f.line) for f in findings(text)] == [("TRN408", 13)]
+    stays(text.replace("BatchNorm", "ObservationFilter"))
