@@ -248,3 +248,35 @@ def update(ema, model):
 )
 def test_right_as_it_is(text: str) -> None:
     stays(text, select=("TRN205",))
+
+
+TABLE = """\
+def build(self):
+    with torch.inference_mode():
+        {made}
+
+def forward(self, x):
+    {use}
+"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    ["self.order = torch.arange(8)", 'self.register_buffer("order", torch.arange(8))'],
+)
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        ("return self.head(x)[:, self.order]", ["TRN205"]),
+        ("return self.head(x).gather(1, self.order.expand(2, 8))", ["TRN205"]),
+        ("return self.head(x)[:, self.order.clone()]", []),
+        ("return self.head(x)[:, torch.clone(self.order)]", []),
+        ("return self.head(x)[:, self.order.tolist()]", []),
+        ("return self.head(x).view(self.order.shape)", []),
+        ("with torch.no_grad():\n        x = x[:, self.order]\n    return self.head(x)", []),
+    ],
+)
+def test_a_table_that_is_only_copied_or_read_without_gradients(
+    made: str, use: str, expected: list[str]
+) -> None:
+    assert rules(model(TABLE.format(made=made, use=use))) == expected

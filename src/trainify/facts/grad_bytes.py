@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -32,20 +33,60 @@ class Mention:
 
 @lru_cache(maxsize=2)
 def mentions(data: bytes) -> tuple[Mention, ...]:
-    """Every line of code that names a grad mode; comments and doctests are none."""
-    found = []
+    """Every line of code that names a grad mode; comments and doctests are none.
+
+    So are lines that put something under a mode by a name that the file gives it:
+    ``@frozen`` after ``frozen = torch.no_grad()``, or after ``def frozen(f)`` with one in it.
+    """
+    found: list[Mention] = []
+    names: dict[bytes, bytes] = {}
     for mode in MODES:
-        end = 0
-        for position in places(data, mode):
-            if position < end:
-                continue  # a second time on the same line
-            start = data.rfind(b"\n", 0, position) + 1
-            end = data.find(b"\n", position)
-            end = len(data) if end < 0 else end
+        for start, end in _lines(data, places(data, mode)):
             mention = _mention(data, mode, start, end)
-            if mention is not None:
-                found.append(mention)
+            if mention is None:
+                continue
+            found.append(mention)
+            if mention.kind in ("with", "statement"):
+                assigned = _ASSIGNED.match(mention.line)
+                outer = data.rfind(b"\ndef ", 0, start)
+                match = _NAME.match(data, outer + 1) if outer >= 0 else None
+                name = assigned[1] if assigned else match[1] if match else b""
+                if name and name not in MODES:
+                    names.setdefault(name, mode)
+    for name, mode in names.items():
+        for start, end in _lines(data, _offsets(data, name)):
+            line = data[start:end].lstrip()
+            if line.startswith(b"@") or (line.startswith(b"with ") and mode not in line):
+                mention = _mention(data, mode, start, end)
+                if mention is not None:
+                    found.append(mention)
     return tuple(found)
+
+
+_ASSIGNED = re.compile(
+    rb"(?:self\.)?(\w+)[ \t]*=[ \t]*[\w.]*(?:no_grad|inference_mode|set_grad_enabled)\b"
+    rb"(?:\([^()]*\))?[ \t]*(?:#.*)?$"
+)
+"""A name for a mode: ``frozen = torch.no_grad()``."""
+
+
+def _lines(data: bytes, offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Where the lines begin and end that some offsets, in order, are on; each line once."""
+    end = 0
+    for offset in offsets:
+        if offset < end:
+            continue
+        start = data.rfind(b"\n", 0, offset) + 1
+        end = data.find(b"\n", offset)
+        end = len(data) if end < 0 else end
+        yield start, end
+
+
+def _offsets(data: bytes, word: bytes) -> Iterator[int]:
+    at = data.find(word)
+    while at >= 0:
+        yield at
+        at = data.find(word, at + len(word))
 
 
 def _mention(data: bytes, mode: bytes, start: int, end: int) -> Mention | None:

@@ -1,7 +1,8 @@
 """Where gradients are switched off: ``no_grad`` and its kin, in every form people write them.
 
-A scope is a ``with``, a decorator, or something entered on an ``ExitStack``.  Only what is off
-always is one: ``torch.no_grad() if frozen else nullcontext()`` is not.
+A scope is a ``with``, a decorator, something entered on an ``ExitStack``, a statement that sets
+the mode until another one does, or a wrapper around what is called: ``torch.no_grad()(f)(x)``.
+Only what is off always is one: ``torch.no_grad() if frozen else nullcontext()`` is not.
 """
 
 from __future__ import annotations
@@ -37,11 +38,26 @@ class Scope:
     """A place where gradients are off: ``node`` names the mode, ``owner`` is the statement.
 
     ``owner`` is the ``with``, the decorated function, or the statement that enters the mode.
+    ``wraps`` is the call that puts a function under it: ``torch.no_grad()(f)``.
     """
 
     mode: Mode
     node: ast.expr
     owner: ast.stmt
+    wraps: ast.Call | None = None
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A statement that sets the mode until something sets it again.
+
+    ``mode`` is what it switches gradients off by, None where it does not, or where only the run
+    knows.  ``on`` is whether it surely switches them on.
+    """
+
+    call: ast.Call
+    mode: Mode | None
+    on: bool = False
 
 
 def mode_of(
@@ -57,7 +73,7 @@ def mode_of(
     function = call.func if call is not None else node
     if isinstance(function, ast.Attribute):  # most decorators and contexts; an alias is a name
         if function.attr not in _ATTRIBUTES and not _HELPER.search(function.attr):
-            return None
+            return _mode_of_attribute(module, function, depth) if call is None else None
     names = {t.name for t in module.resolve(function, at)}
     if names and names <= _OFF.keys():
         mode = min(_OFF[name] for name in names)
@@ -117,6 +133,17 @@ def _mode_of_value(
     return found.pop() if len(found) == 1 else None
 
 
+def _mode_of_attribute(module: ModuleFacts, node: ast.Attribute, depth: int) -> Mode | None:
+    """``self.frozen = torch.no_grad()``, then ``with self.frozen:``."""
+    cls = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+    bindings = module.names.attributes(cls).get(node.attr, ()) if cls is not None else ()
+    found = {
+        mode_of(module, b.value, None, depth + 1) if isinstance(b.value, ast.Call) else None
+        for b in bindings
+    }
+    return found.pop() if len(found) == 1 else None
+
+
 def _mode_of_helper(module: ModuleFacts, name: str, names: set[str], depth: int) -> Mode | None:
     """The mode of ``helper()``, a function of this file or of the project."""
     for function in module.functions:
@@ -173,9 +200,8 @@ def _mode_of_wrapper(module: ModuleFacts, function: FunctionNode, depth: int) ->
     scope = decorator_scope(module, function)
     if scope is not None:
         return scope.mode
-    returns = list(_own(function, (ast.Return,)))
-    under = _mode_of_each(module, returns, function)
-    return under or _mode_of_function(module, function, depth)
+    under = scope_of_returns(module, function)
+    return under.mode if under is not None else _mode_of_function(module, function, depth)
 
 
 def _mode_of_each(
@@ -218,7 +244,12 @@ def decorator_scope(module: ModuleFacts, function: FunctionNode | ast.ClassDef) 
 def scope_inside(module: ModuleFacts, node: ast.AST, function: ast.AST | None) -> Scope | None:
     """The scope that a node stands in, inside of its function: the decorator does not count."""
     child = node
+    switches = module.grad_switches
     for parent in module.ancestors(node):
+        if switches and isinstance(child, ast.stmt) and parent is not module.tree:
+            switched = switched_before(module, parent, child)
+            if switched is not None:
+                return switched[0]
         if isinstance(parent, (*_FUNCTIONS, ast.Lambda)) or parent is function:
             return None
         if isinstance(parent, (ast.With, ast.AsyncWith)) and child in parent.body:
@@ -229,6 +260,49 @@ def scope_inside(module: ModuleFacts, node: ast.AST, function: ast.AST | None) -
                 return scope
         child = parent
     return None
+
+
+def scope_of_returns(module: ModuleFacts, function: FunctionNode) -> Scope | None:
+    """A scope inside of a function that all it returns is computed in; one of several."""
+    scopes = [
+        scope_of_value(module, function, node.value, node)
+        for node in _own(function, (ast.Return,))
+        if isinstance(node, ast.Return) and node.value is not None
+    ]
+    return scopes[0] if scopes and all(scope is not None for scope in scopes) else None
+
+
+def scope_of_value(
+    module: ModuleFacts, function: FunctionNode, value: ast.expr, at: ast.stmt, depth: int = 0
+) -> Scope | None:
+    """The scope that a value has been computed in: at its statement, or where its name was set."""
+    inside = scope_inside(module, at, function)
+    if inside is not None or depth > _MAX_DEPTH:
+        return inside
+    scopes: list[Scope | None] = []
+    if isinstance(value, (ast.Tuple, ast.List)):
+        parts = [part for part in value.elts if not isinstance(part, ast.Constant)]
+        scopes = [scope_of_value(module, function, part, at, depth + 1) for part in parts]
+    elif isinstance(value, (ast.Attribute, ast.Subscript)):
+        return scope_of_value(module, function, value.value, at, depth + 1)
+    elif isinstance(value, ast.Name) and not _added_to(module, function, value.id):
+        for made in module.flow(function).reaching(value.id, at):
+            if made.statement is None:
+                return None
+            source = made.value if made.value is not None else ast.Constant(None)
+            scopes.append(scope_of_value(module, function, source, made.statement, depth + 1))
+    return scopes[0] if scopes and all(scope is not None for scope in scopes) else None
+
+
+def _added_to(module: ModuleFacts, function: FunctionNode, name: str) -> bool:
+    """Whether something is added to a name outside of all scopes: ``total += model(x)``."""
+    return any(
+        isinstance(node, ast.AugAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id == name
+        and scope_inside(module, node, function) is None
+        for node in own_nodes(function)
+    )
 
 
 def scope_around(module: ModuleFacts, node: ast.AST) -> Scope | None:
@@ -280,7 +354,7 @@ def _entered_scope(
 
 
 def functions_with_scopes(module: ModuleFacts) -> frozenset[ast.AST]:
-    """The functions, and the module where it has some, in whose bodies gradients are off."""
+    """The functions in whose bodies gradients are off; :class:`ModuleFacts` asks once."""
     found = set()
     for statement in module.statements:
         if isinstance(statement, (ast.With, ast.AsyncWith)):
@@ -292,30 +366,156 @@ def functions_with_scopes(module: ModuleFacts) -> frozenset[ast.AST]:
             continue
         if scoped:
             found.add(module.function(statement) or module.tree)
+    for statement, switch in module.grad_switches.items():
+        if switch is not None and switch.mode is not None:
+            found.add(module.function(statement) or module.tree)
+    if module.grad_wrappers:
+        if any(_wrapper(module, call, module.statement(call)) for call in module.calls):
+            return frozenset(module.functions)  # whatever they are called by
     return frozenset(found)
 
 
 # -- switches that stay ---------------------------------------------------------------------------
 
 
-def switch(module: ModuleFacts, statement: ast.stmt) -> tuple[ast.Call, bool | None] | None:
-    """A statement that sets the mode until something sets it again, and what it sets.
+def _switch(module: ModuleFacts, statement: ast.stmt, aliased: bool) -> Switch | None:
+    """What a statement sets the mode to, until something sets it again.
 
     ``torch.set_grad_enabled(False)`` as a statement, ``torch.no_grad().__enter__()``; not
-    ``torch.no_grad()``, which does nothing.  None stands for a mode that only the run knows.
+    ``torch.no_grad()``, which does nothing.  ``aliased``: the function may have another name.
     """
     call = statement.value if isinstance(statement, (ast.Expr, ast.Assign)) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, (ast.Attribute, ast.Name)):
         return None
-    if isinstance(call.func, ast.Attribute) and call.func.attr == "__enter__":
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id
+    if not (aliased and isinstance(call.func, ast.Name)) and not _SETS.search(name):
+        return None
+    if isinstance(call.func, ast.Attribute) and call.func.attr in ("__enter__", "__exit__"):
         entered = call.func.value
-        if mode_of(module, entered, statement) is not None:
-            return call, False
-        return (call, True) if switches_on(module, entered, statement) else None
+        mode = mode_of(module, entered, statement)
+        if call.func.attr == "__exit__":  # back to what was before
+            return Switch(call, None) if mode is not None else None
+        if mode is not None:
+            return Switch(call, mode)
+        return Switch(call, None, True) if switches_on(module, entered, statement) else None
     names = {t.name for t in module.resolve(call.func, statement)}
     if not names or not names <= _SWITCHES:
         return None
     argument = _argument(call)
     if isinstance(argument, ast.Constant):
-        return call, bool(argument.value)
-    return call, None
+        return Switch(call, None if argument.value else "set_grad_enabled", bool(argument.value))
+    return Switch(call, None)
+
+
+def switches_of(module: ModuleFacts) -> dict[ast.stmt, Switch | None]:
+    """The statements of a file that set the mode; None for those that hold such a statement.
+
+    :class:`ModuleFacts` asks once.
+    """
+    if not _SETS.search(module.text):
+        return {}
+    found: dict[ast.stmt, Switch | None] = {}
+    aliased = _ALIAS.search(module.text) is not None
+    for statement in module.statements:
+        if not isinstance(statement, (ast.Expr, ast.Assign)):
+            continue
+        switched = _switch(module, statement, aliased)
+        if switched is None:
+            continue
+        found[statement] = switched
+        for parent in module.ancestors(statement):
+            if isinstance(parent, _FUNCTIONS) or not isinstance(parent, ast.stmt):
+                break
+            found.setdefault(parent, None)
+    return found
+
+
+_SETS = re.compile(r"set_grad_enabled|__enter__|__exit__")
+_ALIAS = re.compile(r"set_grad_enabled as |= *[\w.]*set_grad_enabled *$", re.MULTILINE)
+
+
+def switched_before(
+    module: ModuleFacts, parent: ast.AST, child: ast.stmt
+) -> tuple[Scope | None] | None:
+    """What the statements before one in its block have set the mode to; None where they have not.
+
+    The scope is None where gradients are on again, or where only the run knows.
+    """
+    switches = module.grad_switches
+    if isinstance(parent, (ast.For, ast.AsyncFor, ast.While)) and parent in switches:
+        around = (None,)  # the next turn starts with what the last one has left
+    else:
+        around = None
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(parent, name, None)
+        if not isinstance(block, list) or child not in block:
+            continue
+        for before in reversed(block[: block.index(child)]):
+            if before not in switches:
+                continue
+            statement = _last_switch(module, before)
+            found = switches[statement] if statement is not None else None
+            if found is None or found.mode is None:
+                return (None,)
+            assert statement is not None
+            return (Scope(found.mode, found.call, statement),)
+    return around
+
+
+def _last_switch(module: ModuleFacts, statement: ast.stmt) -> ast.stmt | None:
+    """The statement that surely sets the mode last, of those in another one."""
+    while isinstance(statement, ast.Try) and statement.finalbody:
+        inside = [s for s in statement.finalbody if s in module.grad_switches]
+        if not inside:
+            return None
+        statement = inside[-1]
+    return statement if module.grad_switches.get(statement) is not None else None
+
+
+# -- wrappers -------------------------------------------------------------------------------------
+
+
+_WRAPPERS = ("no_grad()(", "inference_mode()(", "inference_mode(True)(", "grad_enabled(False)(")
+_WRAPS_NAME = re.compile(r"no_grad\(\s*\w")
+
+
+def wraps_functions(module: ModuleFacts) -> bool:
+    """Whether a file may put functions under a mode; :class:`ModuleFacts` asks once."""
+    text = module.text
+    return any(word in text for word in _WRAPPERS) or _WRAPS_NAME.search(text) is not None
+
+
+def wrapping(module: ModuleFacts, node: ast.expr, at: ast.stmt) -> Scope | None:
+    """The scope that calling ``node`` runs in, where that is a wrapper: ``torch.no_grad()(f)``.
+
+    ``node`` may be the wrapper, or a name or attribute of ``self`` that holds one.
+    """
+    if isinstance(node, ast.Call):
+        return _wrapper(module, node, at)
+    values: list[ast.expr | None] = []
+    if isinstance(node, ast.Name):
+        reaching = module.flow(module.function(at) or module.tree).reaching(node.id, at)
+        values = [d.value if d.index is None else None for d in reaching]
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        cls = module.names.self_class(node.value)
+        if cls is not None and node.attr != "forward":
+            values = [b.value for b in module.names.attributes(cls).get(node.attr, ())]
+    scopes = [
+        _wrapper(module, value, module.statement(value)) if isinstance(value, ast.Call) else None
+        for value in values
+    ]
+    return scopes[0] if len(scopes) == 1 else None
+
+
+def _wrapper(module: ModuleFacts, call: ast.Call, at: ast.stmt) -> Scope | None:
+    if len(call.args) != 1 or call.keywords:
+        return None
+    if isinstance(call.func, ast.Call):
+        mode = mode_of(module, call.func, at)
+        return Scope(mode, call.func, at, call) if mode is not None else None
+    wrapped = call.args[0]
+    if isinstance(wrapped, (ast.Name, ast.Attribute, ast.Lambda)):  # torch.no_grad(f)
+        names = {t.name for t in module.resolve(call.func)}
+        if names and all(_OFF.get(name) == "no_grad" for name in names):
+            return Scope("no_grad", call.func, at, call)
+    return None

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import ast
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from .grad_mode import Scope, decorator_scope, own_nodes, scope_inside
+from .grad_mode import (
+    Scope,
+    decorator_scope,
+    own_nodes,
+    scope_inside,
+    scope_of_returns,
+    wrapping,
+)
 from .names import self_name
 from .trainable import returns_numbers
 
@@ -82,14 +89,14 @@ class Entry:
 class Graph:
     """The ways that lead to values of one function, or of a module's top level.
 
-    Those through the expression ``avoided`` are left out.
+    Those through the expressions ``avoided`` are left out.
     """
 
     def __init__(
         self,
         module: ModuleFacts,
         function: FunctionNode | ast.Module,
-        avoided: ast.expr | None = None,
+        avoided: Collection[ast.expr] = (),
         depth: int = 0,
     ) -> None:
         # Without a cycle, a file's facts are freed as soon as the file is done.
@@ -117,7 +124,7 @@ class Graph:
         self, node: ast.expr, at: ast.stmt, cut: Cut | None, through: ast.expr | None
     ) -> None:
         key = id(node), id(at), id(cut.node) if cut else 0, id(through)
-        if key in self._seen or node is self._avoided:
+        if key in self._seen or node in self._avoided:
             return
         self._seen.add(key)
         if isinstance(node, ast.Name):
@@ -181,6 +188,8 @@ class Graph:
                 parts.append(function.value)
         elif not isinstance(function, (ast.Name, ast.Attribute)):
             parts.append(function)
+        if self.module.grad_wrappers:
+            cut = self._wrapped(function, at, parts, cut, through)
         if isinstance(function, ast.Name):
             if function.id in _ABOUT_BUILTINS:
                 return
@@ -207,6 +216,26 @@ class Graph:
             through = node
         for part in parts:
             self._visit(part, at, cut, through)
+
+    def _wrapped(
+        self,
+        function: ast.expr,
+        at: ast.stmt,
+        parts: list[ast.expr],
+        cut: Cut | None,
+        through: ast.expr | None,
+    ) -> Cut | None:
+        """The cut behind ``torch.no_grad()(f)(x)``; what is wrapped becomes a part of the way."""
+        scope = wrapping(self.module, function, at)
+        if scope is None or scope.wraps is None:
+            return cut
+        (wrapped,) = scope.wraps.args
+        parts[:] = [part for part in parts if part is not function]
+        parts.append(wrapped.body if isinstance(wrapped, ast.Lambda) else wrapped)
+        if cut is not None:
+            return cut
+        self.entries.append(Entry(scope, at, through))
+        return Cut(scope.node, scope)
 
     def _hands_on(self, callee: FunctionNode) -> bool:
         """Whether gradients could pass from a function's arguments to what it returns."""
@@ -282,6 +311,11 @@ class Graph:
         """
         for _ in range(_MAX_STEPS):
             if isinstance(node, ast.Call):
+                scope = wrapping(self.module, node.func, at) if self.module.grad_wrappers else None
+                if scope is not None and scope.wraps is not None:
+                    node = scope.wraps.args[0]
+                    node = node.body if isinstance(node, ast.Lambda) else node
+                    continue
                 looped = isinstance(node.func, ast.Name) and node.func.id in ("enumerate", "zip")
                 node = node.args[0] if looped and node.args else node.func
             elif isinstance(node, ast.Attribute):
@@ -306,6 +340,9 @@ class Graph:
     def callee(self, call: ast.Call) -> FunctionNode | None:
         """The function of this file that a call runs, where that is clear."""
         function = call.func
+        if isinstance(function, ast.Call) and self.module.grad_wrappers:
+            scope = wrapping(self.module, function, self.module.statement(call))
+            function = scope.wraps.args[0] if scope is not None and scope.wraps else function
         if isinstance(function, ast.Name):
             nodes = [b.node for b in self.module.names.visible(function)]
             if len(nodes) == 1 and isinstance(nodes[0], _FUNCTIONS):
@@ -344,12 +381,7 @@ class Graph:
 
 def scope_of_results(module: ModuleFacts, function: FunctionNode) -> Scope | None:
     """The scope that everything a function returns is computed in."""
-    scope = decorator_scope(module, function)
-    if scope is not None:
-        return scope
-    returns = [n for n in own_nodes(function) if isinstance(n, ast.Return) and n.value is not None]
-    scopes = [scope_inside(module, node, function) for node in returns]
-    return scopes[0] if scopes and all(s is not None for s in scopes) else None
+    return decorator_scope(module, function) or scope_of_returns(module, function)
 
 
 def functions_without_graph(module: ModuleFacts, scoped: frozenset[ast.AST]) -> frozenset[str]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .grad_mode import no_grad_scope
+from .grad_mode import no_grad_scope, switched_before
 from .names import self_name
 from .trainable import holds_weights, returns_numbers
 
@@ -42,8 +42,13 @@ def gradient_unwanted(module: ModuleFacts, node: ast.AST) -> bool:
         if isinstance(parent, (ast.With, ast.AsyncWith)) and child in parent.body:
             if any(no_grad_scope(module, item.context_expr, parent) for item in parent.items):
                 return True
-        if isinstance(child, ast.stmt) and _left_before(module, parent, child):
-            return True
+        if isinstance(child, ast.stmt):
+            if _left_before(module, parent, child):
+                return True
+            if module.grad_switches and parent is not module.tree:
+                switched = switched_before(module, parent, child)
+                if switched is not None and switched[0] is not None:
+                    return True
         if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and child in parent.body:
             if _is_kernel(module, parent):
                 return True

@@ -167,6 +167,20 @@ def _other_file(module: ModuleFacts, node: ast.expr, qualified: str) -> Path | N
     return None if path is None or path.absolute() == Path(module.path).absolute() else path
 
 
+def imported_function(
+    module: ModuleFacts, node: ast.expr
+) -> tuple[ModuleFacts, ast.FunctionDef] | None:
+    """The function of another file of the project that a call of ``node`` runs."""
+    for target in module.resolve(node):
+        path = _other_file(module, node, target.name)
+        other = module.project.load(path) if path is not None else None
+        for statement in other.tree.body if other is not None else ():
+            if isinstance(statement, ast.FunctionDef) and other is not None:
+                if statement.name == target.name.rpartition(".")[2]:
+                    return other, statement
+    return None
+
+
 def _definition(
     module: ModuleFacts, node: ast.expr, qualified: str
 ) -> tuple[ModuleFacts, ast.ClassDef] | None:

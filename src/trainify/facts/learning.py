@@ -84,6 +84,8 @@ def may_learn(module: ModuleFacts, call: ast.Call, depth: int = 0) -> bool:
         return any(_is_layer(name) for name in names)
     if isinstance(function, ast.Call):  # nn.CrossEntropyLoss()(logits, labels)
         made = {t.name for t in module.resolve(function.func)}
+        if made == {"torch.no_grad"} and function.args:  # torch.no_grad(model)(x)
+            return True
         return not made or any(
             _is_layer(name) or name.rpartition(".")[2] in _RUNS_MODULES for name in made
         )

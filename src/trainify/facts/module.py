@@ -18,6 +18,7 @@ from .project import Project
 from .walk import FIELDS, walk
 
 if TYPE_CHECKING:
+    from .grad_mode import Switch
     from .saved import Saver
     from .writes import Write
 
@@ -354,6 +355,27 @@ class ModuleFacts:
         from .rebound import rebound_attributes
 
         return frozenset(rebound_attributes(self))
+
+    @cached_property
+    def grad_switches(self) -> dict[ast.stmt, Switch | None]:
+        """The statements that set the grad mode, and those that hold such a one."""
+        from .grad_mode import switches_of
+
+        return switches_of(self)
+
+    @cached_property
+    def grad_wrappers(self) -> bool:
+        """Whether functions of the file may be put under a mode by calling it on them."""
+        from .grad_mode import wraps_functions
+
+        return wraps_functions(self)
+
+    @cached_property
+    def scoped_functions(self) -> frozenset[ast.AST]:
+        """The functions, and the module where it has some, in whose bodies gradients are off."""
+        from .grad_mode import functions_with_scopes
+
+        return functions_with_scopes(self)
 
     @cached_property
     def writes(self) -> dict[ast.stmt, Write]:

@@ -15,13 +15,12 @@ from ..facts.grad_bytes import MODES, mentions
 from ..facts.grad_mode import (
     Scope,
     decorator_scope,
-    functions_with_scopes,
-    mode_of,
     no_grad_scope,
     own_nodes,
     scope_around,
     scope_inside,
-    switch,
+    scope_of_returns,
+    wrapping,
 )
 from ..facts.graph import Graph, results
 from ..facts.guards import (
@@ -123,15 +122,23 @@ def _scopes_forward(data: bytes) -> bool:
     if b"forward" not in data:
         return False
     return any(
-        m.function.startswith(b"forward") and (m.kind == "decorator" or _works(m.block))
+        m.function[:1].isupper()
+        or (m.function.startswith(b"forward") and (m.kind == "decorator" or _works(m.block)))
         if m.kind in ("decorator", "with")
-        else b"forward" in m.line or m.line.endswith(MODES) or b" as " in m.line
+        else b"forward" in m.line
+        or m.line.endswith(MODES)
+        or b" as " in m.line
+        or (m.function.startswith(b"forward") and _SETS.search(m.line) is not None)
         for m in mentions(data)
     )
 
 
 def _may_start(data: bytes) -> bool:
     return not found(data).keys().isdisjoint(_STARTS)
+
+
+_SETS = re.compile(rb"^[^=]*set_grad_enabled\(|\)\(|__enter__|no_grad\(\w|=[^=]*\(\)$")
+"""What else puts work of a forward under a mode: a switch, a wrapper, a context that is entered."""
 
 
 def _works(block: bytes) -> bool:
@@ -172,7 +179,7 @@ class _Cover:
 
 
 def _covers(module: ModuleFacts) -> Iterator[_Cover]:
-    scoped = functions_with_scopes(module)
+    scoped = module.scoped_functions
     wrapped = _WRAPS.search(module.text) is not None
     for function in module.functions:
         if not is_forward(function):
@@ -183,6 +190,8 @@ def _covers(module: ModuleFacts) -> Iterator[_Cover]:
         scope = decorator_scope(module, function)
         if scope is None and function in scoped:
             scope = _around_body(module, cls, function)
+        if scope is None and cls.decorator_list:
+            scope = _by_class_decorator(module, cls)
         if scope is not None:
             cover = _Cover(function, scope)
         elif wrapped and function.name == "forward":
@@ -192,9 +201,21 @@ def _covers(module: ModuleFacts) -> Iterator[_Cover]:
             cover = found
         else:
             continue
-        if holds_weights(module, cls) and not returns_numbers(function):
-            if not gradient_unwanted(module, cls) and not _trains_beside(module, cls):
+        if _is_to_train(module, cls, function):
+            yield cover
+    if wrapped:
+        for cls, cover in _renamed(module):
+            if _is_to_train(module, cls, cover.function):
                 yield cover
+
+
+def _is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
+    return (
+        holds_weights(module, cls)
+        and not returns_numbers(function)
+        and not gradient_unwanted(module, cls)
+        and not _trains_beside(module, cls)
+    )
 
 
 _TRAINS = re.compile(r"training_step|shared_step|train_|_train|loss", re.IGNORECASE)
@@ -221,7 +242,7 @@ def _trains_beside(module: ModuleFacts, cls: ast.ClassDef) -> bool:
     return beside
 
 
-_WRAPS = re.compile(r"\bforward = .*\)\(.*forward\)")
+_WRAPS = re.compile(r"\bforward = .*\)\(.+\)")
 
 
 _KEEPS = re.compile(r"extract|perceptual|feature|clip|vgg|dino|inception", re.IGNORECASE)
@@ -232,26 +253,16 @@ def _around_body(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode)
     """A ``with`` that holds all the work of a forward with modules of its own."""
     if _KEEPS.search(cls.name):
         return None
-    me = self_name(function)
-    whole = [
-        s
-        for s in function.body
-        if isinstance(s, (ast.With, ast.AsyncWith)) and any(_calls_own(n, me) for n in ast.walk(s))
-    ]
-    if len(whole) != 1:
-        return None
-    scope = scope_inside(module, whole[0].body[-1], function)
-    works = [
-        node
-        for node in own_nodes(function)
-        if isinstance(node, ast.Call) and not _is_context(module, node) and may_learn(module, node)
-    ]
-    if scope is None or any(scope_inside(module, node, function) != scope for node in works):
-        return None
-    trained = trained_submodules(module, cls)
     graph = Graph(module, function)
-    learns = any(graph.attribute(node, module.statement(node)) in trained for node in works)
-    return scope if learns else None
+    scopes: set[Scope | None] = set()
+    learns = False
+    trained = trained_submodules(module, cls)
+    for node in own_nodes(function):
+        if isinstance(node, ast.Call) and not _is_context(module, node) and may_learn(module, node):
+            at = module.statement(node)
+            scopes.add(wrapping(module, node.func, at) or scope_inside(module, node, function))
+            learns = learns or graph.attribute(node, at) in trained
+    return scopes.pop() if learns and len(scopes) == 1 else None
 
 
 def _calls_own(node: ast.AST, me: str | None) -> bool:
@@ -265,7 +276,9 @@ def _calls_own(node: ast.AST, me: str | None) -> bool:
 
 
 def _is_context(module: ModuleFacts, call: ast.Call) -> bool:
-    """Whether a call makes or enters a context, and so computes nothing."""
+    """Whether a call makes or enters a context, or sets the mode, and so computes nothing."""
+    if module.grad_switches.get(module.statement(call)) is not None:
+        return True
     if isinstance(call.func, ast.Attribute) and call.func.attr == "enter_context":
         return True
     return no_grad_scope(module, call) or any(
@@ -286,20 +299,62 @@ def _wrapped(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> 
     return None
 
 
-def _wrappers(module: ModuleFacts) -> Iterator[tuple[ast.Assign, str, Scope]]:
-    """Every ``x.forward = mode(x.forward)``: the statement, ``x.forward``, and the scope."""
+def _by_class_decorator(module: ModuleFacts, cls: ast.ClassDef) -> Scope | None:
+    """An own decorator of a class that puts its forward under a mode.
+
+    ``torch.no_grad()`` itself on a class only covers making an object.
+    """
+    for decorator in cls.decorator_list:
+        function = next((f for f in module.functions if f.name == module.source(decorator)), None)
+        if function is None or not function.args.args:
+            continue
+        inner = {s.name: s for s in function.body if isinstance(s, ast.FunctionDef)}
+        for statement in function.body:
+            if not isinstance(statement, ast.Assign):
+                continue
+            if module.source(statement.targets[0]) != f"{function.args.args[0].arg}.forward":
+                continue
+            scope = wrapping(module, statement.value, statement)
+            if isinstance(statement.value, ast.Name) and statement.value.id in inner:
+                replacement = inner[statement.value.id]
+                scope = decorator_scope(module, replacement)
+                scope = scope or scope_of_returns(module, replacement)
+            if scope is not None:
+                return Scope(scope.mode, decorator, cls)
+    return None
+
+
+def _renamed(module: ModuleFacts) -> Iterator[tuple[ast.ClassDef, _Cover]]:
+    """``forward = torch.no_grad()(_run)`` in a class, or the same of ``self`` in a method."""
+    for statement, target, scope in _wrappers(module, other=True):
+        parent = module.parent(statement)
+        cls = parent if isinstance(parent, ast.ClassDef) else module.method_class(parent)
+        assert scope.wraps is not None
+        wrapped = scope.wraps.args[0]
+        owner = f"{self_name(parent)}." if cls is not parent else ""
+        name = module.source(wrapped).removeprefix(owner)
+        for method in cls.body if cls is not None and target == f"{owner}forward" else ():
+            if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and method.name == name:
+                yield cast("ast.ClassDef", cls), _Cover(method, scope, statement)
+
+
+def _wrappers(module: ModuleFacts, other: bool = False) -> Iterator[tuple[ast.Assign, str, Scope]]:
+    """Every ``x.forward = mode(x.forward)``: the statement, ``x.forward``, and the scope.
+
+    With ``other``, what is wrapped is something else.
+    """
     for statement in module.statements:
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
             continue
-        wrapping, arguments = statement.value.func, statement.value.args
+        arguments = statement.value.args
         target = module.source(statement.targets[0])
         if len(arguments) != 1 or not target.endswith("forward"):
             continue
-        if module.source(arguments[0]) != target or not isinstance(wrapping, ast.Call):
+        if (module.source(arguments[0]) != target) is not other:
             continue
-        mode = mode_of(module, wrapping, statement)
-        if mode is not None:
-            yield statement, target, Scope(mode, wrapping, statement)
+        scope = wrapping(module, statement.value, statement)
+        if scope is not None:
+            yield statement, target, scope
 
 
 def _instances(module: ModuleFacts) -> Iterator[Finding]:
@@ -422,8 +477,8 @@ def _is_scoped(module: ModuleFacts, function: FunctionNode) -> bool:
 
 def _is_off_on_import(module: ModuleFacts) -> bool:
     """Whether importing the file switches gradients off: no function of it needs a scope."""
-    switched = (switch(module, s) for s in module.tree.body)
-    return any(found is not None and found[1] is False for found in switched)
+    switched = (module.grad_switches.get(s) for s in module.tree.body)
+    return any(found is not None and found.mode is not None for found in switched)
 
 
 def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Options) -> Finding:
@@ -531,14 +586,14 @@ def _removal(module: ModuleFacts, cover: _Cover) -> list[Edit]:
     """Take the scope off the forward; an empty list where that is not possible."""
     from ..rewrite import scopes
 
-    owner = cover.scope.owner
-    if _is_decorator(cover):
-        removal = scopes.without_decorator(module, cover.scope.node)
-    elif isinstance(owner, (ast.With, ast.AsyncWith)):
-        return scopes.unwrapped(module, owner, cover.scope.node)
-    else:
-        removal = scopes.without_statement(module, owner)
-    return [removal] if removal is not None else []
+    wraps, wrapper = cover.scope.wraps, cover.wrapper
+    if isinstance(cover.scope.owner, ast.ClassDef):
+        return []  # what else its decorator does, nobody knows
+    if isinstance(wrapper, ast.Assign) and wraps is not None:
+        if module.source(wrapper.targets[0]) == module.source(wraps.args[0]):
+            edit = scopes.without_statement(module, wrapper)
+            return [edit] if edit is not None else []
+    return scopes.removal(module, cover.scope)
 
 
 def _follow_training(module: ModuleFacts, cover: _Cover) -> list[Edit]:
@@ -556,7 +611,11 @@ def _follow_training(module: ModuleFacts, cover: _Cover) -> list[Edit]:
         scope = f"{torch}.inference_mode(not ({wanted}))"
     else:
         scope = f"{torch}.set_grad_enabled({wanted})"
+    if isinstance(cover.scope.owner, ast.ClassDef):
+        return []
     if not _is_decorator(cover) and cover.wrapper is None:
+        if module.source(cover.scope.node).endswith("__enter__()"):
+            return []
         return [Edit(module.start(cover.scope.node), module.end(cover.scope.node), scope)]
     removal = _removal(module, cover)
     body = function.body

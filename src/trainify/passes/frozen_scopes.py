@@ -13,9 +13,9 @@ from ..facts.grad_bytes import MODES, Mention, mentions
 from ..facts.grad_mode import (
     Scope,
     decorator_scope,
-    functions_with_scopes,
     scope_around,
     scope_inside,
+    wrapping,
 )
 from ..facts.graph import Graph, Step, calls_any, effects, functions_without_graph, results
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_forward
@@ -101,7 +101,7 @@ def _matters(data: bytes, mention: Mention) -> bool:
         return _GIVES.search(mention.block) is not None and _is_used(data, mention.function)
     if mention.kind == "statement":
         if in_forward:
-            return b" = " in mention.line
+            return True
         return mention.line.startswith(b"return") and _is_used(data, mention.function)
     return mention.kind == "decorator" and _is_used(data, mention.function)
 
@@ -117,7 +117,7 @@ NEEDLES: tuple[Needle, ...] = (Look(MODES, _may_concern),)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    scoped = functions_with_scopes(module)
+    scoped = module.scoped_functions
     without = functions_without_graph(module, scoped)
     for function in module.functions:
         if not is_forward(function):
@@ -148,6 +148,9 @@ def _cut_off(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
     for step in steps:
         name = graph.attribute(step.node, step.at)
         if name not in trained or scope_inside(module, step.at, function):
+            continue
+        scope = step.cut.scope if step.cut is not None else None
+        if scope is not None and scope.wraps is not None and _is_inside(module, graph, step, scope):
             continue
         if step.cut is not None and step.cut.scope is not None:
             cut.setdefault(name, step)
@@ -225,7 +228,7 @@ def _fix(
         return Fix(f"Take @{text} off {owner.name}", (removal,), Safety.UNSAFE, look_at)
     inside = [s for s in steps if s.cut is not None and s.cut.scope == scope]
     towards = [s for s in graph.back_from(results(function)) if s.cut and s.cut.scope == scope]
-    if isinstance(owner, (ast.With, ast.AsyncWith)):
+    if isinstance(owner, (ast.With, ast.AsyncWith)) and scope.wraps is None:
         needed = [
             statement
             for statement in owner.body
@@ -240,15 +243,10 @@ def _fix(
         else:
             edits = rewrite.lifted(module, owner, needed) or []
     else:
-        removal = rewrite.without_statement(module, owner)
-        edits = [] if removal is None else [removal]
+        edits = rewrite.removal(module, scope)
     if not edits:
         return None
-    used = {
-        graph.attribute(s.node, s.at)
-        for s in inside
-        if scope_inside(module, s.at, graph.function) == scope
-    }
+    used = {graph.attribute(s.node, s.at) for s in inside if _is_inside(module, graph, s, scope)}
     cls = module.method_class(function)
     assert cls is not None
     thawed = [n for n in submodules(module, cls) if n in used and not is_frozen(module, cls, n)]
@@ -258,6 +256,16 @@ def _fix(
     listed = ", ".join(f"self.{name}" for name in thawed)
     look_at = f"{listed} can learn too now: requires_grad_(False) is what freezes"
     return Fix(title, tuple(edits), Safety.UNSAFE, look_at)
+
+
+def _is_inside(module: ModuleFacts, graph: Graph, step: Step, scope: Scope) -> bool:
+    """Whether something stands in a scope itself, not merely before it."""
+    if scope.wraps is not None:
+        call = step.node
+        if isinstance(call, ast.Call) and wrapping(module, call.func, step.at) == scope:
+            return True
+        return any(node is call for node in ast.walk(scope.wraps))
+    return scope_inside(module, step.at, graph.function) == scope
 
 
 # -- a scope on a method that forwards of other files call ----------------------------------------
@@ -298,7 +306,7 @@ def _learning_through(module: ModuleFacts, caller: FunctionNode, call: ast.Call)
     cls = module.method_class(caller)
     if cls is None or decorator_scope(module, caller) or returns_numbers(caller):
         return []
-    graph, other = Graph(module, caller), Graph(module, caller, avoided=call)
+    graph, other = Graph(module, caller), Graph(module, caller, avoided=[call])
     reaching = {graph.attribute(s.node, s.at) for s in graph.back_from(results(caller))}
     otherwise = {
         other.attribute(s.node, s.at) for s in other.back_from([*results(caller), *effects(caller)])

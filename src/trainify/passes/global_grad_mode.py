@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.grad_bytes import MODES, mentions
-from ..facts.grad_mode import own_nodes, scope_around, switch
+from ..facts.grad_mode import own_nodes, scope_around
 from ..facts.guards import is_inference_entry, runs_model
 from ..facts.names import self_name
 from ..facts.trainable import returns_numbers, weights_made
@@ -78,13 +78,10 @@ _LOSS_CALL = re.compile(r"loss|cross_entropy|criterion|kl_div|\bnll", re.IGNOREC
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     if _ON.search(module.text):
         return
-    for statement in module.statements:
-        if not isinstance(statement, (ast.Expr, ast.Assign)):
+    for statement, switched in module.grad_switches.items():
+        if switched is None or switched.mode is None:
             continue
-        switched = switch(module, statement)
-        if switched is None or switched[1] is not False:
-            continue
-        call = switched[0]
+        call = switched.call
         function = module.function(statement)
         place = _place(module, statement, function)
         if place == "import" and _trains_after_import(module):

@@ -12,7 +12,6 @@ from ..facts.grad_bytes import Mention, mentions
 from ..facts.grad_mode import (
     Scope,
     decorator_scope,
-    functions_with_scopes,
     own_nodes,
     scope_around,
 )
@@ -108,7 +107,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 
 
 def _faults(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:
-    scoped = functions_with_scopes(module)
+    scoped = module.scoped_functions
     without = functions_without_graph(module, scoped)
     for function in module.functions:
         if function in scoped or calls_any(function, without):
@@ -185,7 +184,7 @@ def _kept(module: ModuleFacts, function: FunctionNode) -> Iterator[tuple[Scope, 
         if isinstance(node, ast.Call):
             what = _registers(module, node)
             scope = scope_around(module, node) if what else None
-            if scope is not None:
+            if scope is not None and not _is_buffer_at_rest(module, cls, node):
                 yield scope, f"{what} is made under"
         elif isinstance(node, ast.Assign) and cls is not None and not is_forward(function):
             name = _own_attribute(node, self_name(function))
@@ -218,18 +217,42 @@ def _own_attribute(statement: ast.Assign, me: str | None) -> str | None:
     return None
 
 
+def _is_buffer_at_rest(module: ModuleFacts, cls: ast.ClassDef | None, call: ast.Call) -> bool:
+    """``self.register_buffer("order", ...)`` of a class whose methods only copy ``self.order``."""
+    if cls is None or getattr(call.func, "attr", "") != "register_buffer" or not call.args:
+        return False
+    name = call.args[0].value if isinstance(call.args[0], ast.Constant) else None
+    reads = [n for n in ast.walk(cls) if isinstance(n, ast.Attribute) and n.attr == name]
+    return bool(reads) and not any(_may_be_saved(module, node) for node in reads)
+
+
 def _is_read_in_training(module: ModuleFacts, cls: ast.ClassDef, name: str) -> bool:
-    """Whether a module's forward, where gradients are recorded, reads an attribute."""
+    """Whether a module's forward, where gradients are recorded, works with an attribute."""
     if not is_module_class(module, cls):
         return False
-    for function in module.functions:
-        if not is_forward(function) or module.method_class(function) is not cls:
-            continue
-        for node in own_nodes(function):
-            if isinstance(node, ast.Attribute) and node.attr == name:
-                if isinstance(node.ctx, ast.Load) and scope_around(module, node) is None:
-                    return True
-    return False
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == name and _may_be_saved(module, node)
+        for function in module.functions
+        if is_forward(function) and module.method_class(function) is cls
+        for node in own_nodes(function)
+    )
+
+
+_FRESH = frozenset("clone tolist item numpy new_tensor".split())
+"""Methods whose result is a new tensor outside of the scope, or none."""
+
+
+def _may_be_saved(module: ModuleFacts, node: ast.Attribute) -> bool:
+    """Whether a read of a tensor is no copy, and stands where gradients are recorded."""
+    if not isinstance(node.ctx, ast.Load) or scope_around(module, node) is not None:
+        return False
+    parent = module.parent(node)
+    if isinstance(parent, ast.Call) and node in parent.args:
+        return not module.is_name(parent.func, "torch.clone", "torch.tensor")
+    return not (isinstance(parent, ast.Attribute) and parent.attr in _FRESH | _ABOUT)
+
+
+_ABOUT = frozenset("shape device dtype size numel ndim dim".split())
 
 
 def _constructed(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:

@@ -15,15 +15,17 @@ from ..facts.grad_mode import (
     decorator_scope,
     own_nodes,
     scope_inside,
-    switch,
 )
 from ..facts.graph import Graph, Step, results, scope_of_results
+from ..facts.layers import imported_function
 from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
+from ..facts.words import declare
 from ..findings import STRATEGIES, Edit, Finding, Fix, Related, Safety
 from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
+    from ..facts import Project
     from ..facts.module import FunctionNode
 
 RULES = (
@@ -63,7 +65,44 @@ def _may_concern(data: bytes) -> bool:
     return any(m.kind == "decorator" and _STEP.match(m.function) for m in mentions(data))
 
 
-NEEDLES: tuple[Needle, ...] = (Look(MODES, _may_concern),)
+_HELPS = re.compile(rb"loss|objective|\bnll|elbo|logp|criterion", re.IGNORECASE)
+
+
+def _may_help(data: bytes) -> bool:
+    """Whether a file has a function for losses with a grad mode in it or on it."""
+    return any(_HELPS.search(m.function) for m in mentions(data))
+
+
+def _imports(data: bytes) -> bool:
+    return b"import " in data
+
+
+(_BACKWARD,) = declare(b".backward(")
+
+
+NEEDLES: tuple[Needle, ...] = (Look(MODES, _may_concern), Look((_BACKWARD,), _imports))
+
+
+def concerns(data: bytes, path: str, project: Project) -> bool:
+    """A file without a grad mode matters where it calls a function for losses that has one."""
+    if _may_concern(data):
+        return True
+    helpers = project.summaries(path, _cutting_helpers, _may_help)
+    return any(b"%s(" % name.encode() in data for names in helpers for name in names)
+
+
+def _cutting_helpers(module: ModuleFacts) -> frozenset[str]:
+    """The functions for losses of a file that give such without a graph."""
+    scoped = module.scoped_functions
+    return frozenset(
+        function.name
+        for function in module.functions
+        if module.parent(function) is module.tree and _HELPS.search(function.name.encode())
+        if function in scoped or function.decorator_list
+        if scope_of_results(module, function) is not None
+        or _cutting(module, function, list(results(function))) is not None
+    )
+
 
 _REFERENCE = re.compile(r"teacher|target|ema|frozen|ref(erence)?_|_ref\b|old_", re.IGNORECASE)
 _METRIC = re.compile(r"(acc|accuracy|\w*correct|metrics?|log|logger|writer|wandb)$", re.IGNORECASE)
@@ -73,10 +112,11 @@ _TRAINER = re.compile(r"Trainer$|LightningModule$")
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    seen: set[ast.expr] = set()
+    seen: set[ast.AST] = set()
     for fault in _faults(module):
-        if fault.scope.node not in seen:
-            seen.add(fault.scope.node)
+        place = fault.scope.node if fault.home is None else fault.at
+        if place not in seen:
+            seen.add(place)
             yield fault.finding()
 
 
@@ -91,22 +131,27 @@ class _Fault:
     path: tuple[ast.stmt, ...] = ()
     inside: bool = False
     """Whether ``backward`` is called in the scope as well."""
+    home: ModuleFacts | None = None
+    """The other file that the scope stands in."""
 
     def finding(self) -> Finding:
-        text = self.module.source(self.scope.node)
+        home = self.home or self.module
+        text = home.source(self.scope.node)
+        place = f" ({home.path}:{self.scope.node.lineno})" if self.home is not None else ""
         message = (
-            f"`{self.name}` is computed under `{text}`, so `{self.name}.backward()` has no graph "
-            "to go through: nothing gets a gradient."
+            f"`{self.name}` is computed under `{text}`{place}, so `{self.name}.backward()` has no "
+            "graph to go through: nothing gets a gradient."
         )
         related: tuple[Related, ...] = ()
         if self.at is not self.scope.node:
             where = f"Gradients are switched off here, by `{text}`."
-            related = (self.module.related(where, self.scope.node),)
-        edits = self.edits()
+            related = (home.related(where, self.scope.node),)
+        edits = self.edits() if self.home is None else None
         if not edits:
             return self.module.finding("TRN202", message, self.at, related=related)
         safety, look_at = Safety.SAFE, ""
-        if not isinstance(self.scope.owner, ast.With) or not self.is_here():
+        wraps = self.scope.wraps is not None
+        if not wraps and (not isinstance(self.scope.owner, ast.With) or not self.is_here()):
             safety = Safety.UNSAFE
             look_at = "whether something else ran here that should not record a graph"
         fix = Fix(f"Compute {self.name} outside {text}", tuple(edits), safety, look_at)
@@ -117,6 +162,8 @@ class _Fault:
         from ..rewrite import scopes
 
         owner, node, module = self.scope.owner, self.scope.node, self.module
+        if self.scope.wraps is not None or owner in module.grad_switches:
+            return scopes.removal(module, self.scope)
         if isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)):
             removal = scopes.without_decorator(module, node)
             if removal is None:
@@ -156,20 +203,12 @@ def _holds(module: ModuleFacts, statement: ast.stmt, path: Sequence[ast.stmt]) -
 def _faults(module: ModuleFacts) -> Iterator[_Fault]:
     for function in (*module.functions, module.tree):
         values = list(backward_values(module, function))
-        if values and not any(_switches_back(module, s) for s in own_nodes(function)):
-            for value, call in values:
-                yield from _of_backward(module, function, value, call)
+        for value, call in values:
+            yield from _of_backward(module, function, value, call)
     for function in module.functions:
         fault = _step(module, function)
         if fault is not None:
             yield fault
-
-
-def _switches_back(module: ModuleFacts, node: ast.AST) -> bool:
-    if not isinstance(node, (ast.Expr, ast.Assign)):
-        return False
-    switched = switch(module, node)
-    return switched is not None and switched[1] is not False
 
 
 def _of_backward(
@@ -206,7 +245,7 @@ def _of_backward(
     if not _LEAF.search(
         module.text if isinstance(function, ast.Module) else module.source(function)
     ):
-        yield from _of_parts(module, graph, steps, name)
+        yield from _of_parts(module, function, [(value, statement)], name)
 
 
 def _works(module: ModuleFacts, steps: Sequence[Step]) -> bool:
@@ -220,20 +259,100 @@ def _works(module: ModuleFacts, steps: Sequence[Step]) -> bool:
 
 
 def _of_parts(
-    module: ModuleFacts, graph: Graph, steps: Sequence[Step], name: str
+    module: ModuleFacts,
+    function: FunctionNode | ast.Module,
+    values: Sequence[tuple[ast.expr, ast.stmt]],
+    name: str,
 ) -> Iterator[_Fault]:
     """Everything that a loss could teach is computed in a scope, the loss itself outside."""
+    found = _cutting(module, function, values)
+    if found is not None:
+        home, scope, at, path = found
+        if home is module:
+            yield _Fault(module, scope, name, scope.node, path)
+        else:
+            yield _Fault(module, scope, name, at, path, home=home)
+
+
+_Cutting = tuple[ModuleFacts, Scope, ast.expr, tuple[ast.stmt, ...]]
+"""A scope, the file that it stands in, where that comes in, and what it is computed by."""
+
+
+def _cutting(
+    module: ModuleFacts,
+    function: FunctionNode | ast.Module,
+    values: Sequence[tuple[ast.expr, ast.stmt]],
+    depth: int = 0,
+) -> _Cutting | None:
+    """The scope that everything is computed in which some values could teach."""
+    graph = Graph(module, function)
+    steps = graph.back_from(values)
+    found: list[_Cutting] = []
+    calls: list[ast.expr] = []
+    for step in steps:
+        inner = _within(module, graph, step, depth)
+        if inner is not None:
+            found.append(inner)
+            calls.append(step.node)
+    if calls:
+        graph = Graph(module, function, avoided=calls)
+        steps = graph.back_from(values)
     under = [s for s in steps if s.cut is not None and s.cut.scope is not None]
     given = {s.node.id for s in under if isinstance(s.node, ast.Name)}  # what the scope works on
     if any(s.cut is None and _may_be_live(module, graph, s, given) for s in steps):
-        return
+        return None
     if len(under) < sum(s.cut is not None for s in steps):
-        return
+        return None
     working = [s.cut.scope for s in under if s.cut and s.cut.scope and _works(module, [s])]
     working += [scope for s in steps if (scope := _working_helper(module, graph, s)) is not None]
-    if working:
-        path = tuple(dict.fromkeys(s.at for s in under if s.cut and s.cut.scope == working[0]))
-        yield _Fault(module, working[0], name, working[0].node, path)
+    for scope in working:
+        path = tuple(dict.fromkeys(s.at for s in under if s.cut and s.cut.scope == scope))
+        return module, scope, scope.node, path
+    return found[0] if found else None
+
+
+_MAX_DEPTH = 3
+
+
+def _near_scope(module: ModuleFacts, function: FunctionNode, depth: int = 0) -> bool:
+    """Whether a function has a scope in it or on it, or calls one of the file that does."""
+    if function in module.scoped_functions or function.decorator_list:
+        return True
+    if depth == _MAX_DEPTH:
+        return False
+    graph = Graph(module, function)
+    callees = (graph.callee(n) for n in own_nodes(function) if isinstance(n, ast.Call))
+    return any(c is not None and _near_scope(module, c, depth + 1) for c in callees)
+
+
+def _within(module: ModuleFacts, graph: Graph, step: Step, depth: int) -> _Cutting | None:
+    """The same for what a helper returns: one of this file, or a function of another one."""
+    if step.cut is not None or not isinstance(step.node, ast.Call) or depth == _MAX_DEPTH:
+        return None
+    if _REFERENCE.search(module.source(step.node.func)):
+        return None
+    callee = graph.callee(step.node)
+    if callee is not None:
+        near = module.scoped_functions or module.grad_wrappers
+        if not near or scope_of_results(module, callee) is not None:
+            return None  # of which the graph knows
+        if not _near_scope(module, callee):
+            return None
+        return _cutting(module, callee, list(results(callee)), depth + 1)
+    name = getattr(step.node.func, "attr", getattr(step.node.func, "id", ""))
+    if not _HELPS.search(name.encode()):
+        return None
+    helpers = module.project.summaries(module.path, _cutting_helpers, _may_help)
+    home = imported_function(module, step.node.func) if any(name in h for h in helpers) else None
+    if home is None:
+        return None
+    other, callee = home
+    scope = scope_of_results(other, callee)
+    if scope is not None:
+        steps = Graph(other, callee).back_from(results(callee))
+        return (other, scope, step.node, ()) if _works(other, steps) else None
+    found = _cutting(other, callee, list(results(callee)), depth + 1)
+    return (found[0], found[1], step.node, ()) if found is not None else None
 
 
 def _working_helper(module: ModuleFacts, graph: Graph, step: Step) -> Scope | None:

@@ -11,7 +11,25 @@ from ..findings import Edit
 from . import layout
 
 if TYPE_CHECKING:
+    from ..facts.grad_mode import Scope
     from ..facts.module import FunctionNode
+
+
+def removal(module: ModuleFacts, scope: Scope) -> list[Edit]:
+    """Take a scope away, whatever stands for it; an empty list where that is not possible."""
+    owner = scope.owner
+    edit: Edit | None
+    if scope.wraps is not None:
+        return [unwrapped_call(module, scope.wraps)]
+    if scope.node in getattr(owner, "decorator_list", ()):
+        edit = without_decorator(module, scope.node)
+    elif isinstance(owner, (ast.With, ast.AsyncWith)):
+        return unwrapped(module, owner, scope.node)
+    elif module.grad_switches.get(owner) is not None:
+        return without_switch(module, owner)
+    else:
+        edit = without_statement(module, owner)
+    return [edit] if edit is not None else []
 
 
 def end_line(statement: ast.stmt) -> int:
@@ -68,6 +86,32 @@ def without_statement(module: ModuleFacts, statement: ast.stmt) -> Edit | None:
         last += after
     end = module.line_starts[last] if last < lines else len(module.text)
     return Edit(module.line_starts[first - 1], end, "")
+
+
+def without_switch(module: ModuleFacts, statement: ast.stmt) -> list[Edit]:
+    """Delete ``set_grad_enabled(False)``, and the ``set_grad_enabled(True)`` that ends it.
+
+    An empty list where something else sets the mode: ``__enter__``, an earlier mode put back.
+    """
+    block = module.block(statement)
+    after = block[block.index(statement) + 1 :]
+    ends = next((s for s in after if s in module.grad_switches), None)
+    edits = []
+    for each in [statement] if ends is None else [statement, ends]:
+        switch = module.grad_switches.get(each)
+        edit = without_statement(module, each) if isinstance(each, ast.Expr) else None
+        entered = switch is None or getattr(switch.call.func, "attr", "") == "__enter__"
+        if edit is None or switch is None or entered or (each is ends and not switch.on):
+            return []
+        edits.append(edit)
+    return edits
+
+
+def unwrapped_call(module: ModuleFacts, wraps: ast.Call) -> Edit:
+    """``f`` for ``torch.no_grad()(f)``."""
+    text = module.source(wraps.args[0])
+    text = f"({text})" if isinstance(wraps.args[0], ast.Lambda) else text
+    return Edit(module.start(wraps), module.end(wraps), text)
 
 
 def unwrapped(module: ModuleFacts, scope: ast.With | ast.AsyncWith, node: ast.expr) -> list[Edit]:
