@@ -482,3 +482,35 @@ def test_a_cache_in_another_file_that_hands_back_what_it_is_given(tmp_path: Path
 )
 def test_methods_under_a_mode_that_cut_nothing(tmp_path: Path, cache: str, attention: str) -> None:
     assert in_project(tmp_path, cache, attention) == []
+
+
+# -- submodules in methods of their own -----------------------------------------------------------
+
+ADAPTED = """\
+def adapt(self, h):
+    return h + self.embed(h)
+
+def forward(self, x):
+    h = self.adapt(x)
+    with torch.no_grad():
+        return self.llm(h)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (ADAPTED, ["TRN206"]),
+        (ADAPTED.replace("h + self.embed(h)", "h + self.inner(h)\n\ndef inner(self, h):\n"
+                         "    return self.embed(h).relu()"), ["TRN206"]),
+        # something else that learns by it
+        (ADAPTED + "\ndef loss(self, x):\n    return self.adapt(x).mean()\n", []),
+        (ADAPTED + "\ndef loss(self, x):\n    return self.embed(x).mean()\n", []),
+        (ADAPTED.replace("return self.llm(h)", "t = self.llm(h)\n    return F.mse_loss(h, t)"), []),
+        # stopped on purpose
+        (ADAPTED.replace("self.embed(h)", "self.embed(h).detach()"), []),
+        (ADAPTED.replace("def adapt", "@torch.no_grad()\ndef adapt"), []),
+    ],
+)  # fmt: skip
+def test_a_method_of_its_own_before_the_scope(body: str, expected: list[str]) -> None:
+    assert rules(model(body), select=("TRN206",)) == expected

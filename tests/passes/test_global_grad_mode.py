@@ -159,6 +159,48 @@ def test_the_start_of_a_run_that_trains(main: str) -> None:
     stays(run + main.replace("run()\n", "show()\n"))
 
 
+EPOCHS = """\
+import torch
+
+
+def train(model, batches, optimizer, test):
+    for epoch in range(3):
+        for batch in batches:
+            model(batch).mean().backward()
+            optimizer.step()
+        {body}
+
+
+def step(model, batch):
+    model(batch).mean().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("torch.set_grad_enabled(False)\n        test(model)", 1),
+        ("model.eval()\n        torch.set_grad_enabled(False)", 1),
+        ("torch.no_grad().__enter__()\n        test(model)", 1),
+        ("torch.set_grad_enabled(False)\n        test(model)\n        torch.set_grad_enabled(True)", 0),
+        ("if epoch == 2:\n            torch.set_grad_enabled(False)", 0),
+        ("for x in test:\n            torch.set_grad_enabled(False)\n            print(model(x))", 1),
+    ],
+)  # fmt: skip
+def test_the_end_of_a_turn(body: str, expected: int) -> None:
+    """What is switched off at the end of a loop's body is off when its next turn trains."""
+    assert rules(EPOCHS.format(body=body)) == ["TRN204"] * expected
+
+
+def test_a_loop_that_calls_what_trains() -> None:
+    text = EPOCHS.format(body="torch.set_grad_enabled(False)")
+    text = text.replace(
+        "model(batch).mean().backward()\n            opt", "step(model, batch)\n            opt"
+    )
+    assert rules(text) == ["TRN204"]
+    stays(text.replace("step(model, batch)\n", "test(model, batch)\n"))
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from verbs import becomes, findings, rules, stays
 
 from trainify.findings import Safety
@@ -184,6 +185,69 @@ def test_weights_that_are_unfrozen_after_a_filter() -> None:
         becomes(f"{head}{made}{late}    return opt\n", f"{head}{late}{made}    return opt\n")
     stays(f"{head}    opt = AdamW(model.parameters())\n    model.encoder.requires_grad_()\n")
     stays(f"{head}{made}    model.encoder.requires_grad_(False)\n    return opt\n")
+
+
+LOADED = "opt.load_state_dict(torch.load(config)['opt'])"
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        LOADED,
+        f"if config:\n        model.load_state_dict(torch.load(config))\n        {LOADED}",
+        "opt.zero_grad()",
+        "for p in model.body.parameters():\n        p.requires_grad = False",
+        "for n, p in model.named_parameters():\n        if 'bias' in n:\n"
+        "            p.requires_grad_(False)",
+    ],
+)
+def test_what_comes_in_between_is_no_step(between: str) -> None:
+    text = "import torch\nfrom torch import nn\n\ndef f(model, config):\n"
+    text += f"    opt = torch.optim.SGD(model.parameters(), lr=0.1)\n    {between}\n"
+    assert rules(text + "    model.head = nn.Linear(4, 2)\n    return opt\n") == ["TRN604"]
+    stays(text + "    return opt\n")
+
+
+@pytest.mark.parametrize(
+    ("late", "expected"),
+    [
+        ("for p in model.body.parameters():\n        p.requires_grad = True", 1),
+        ("for n, p in model.named_parameters():\n        if 'lora' in n:\n"
+         "            p.requires_grad_()", 1),
+        ("for p in model.body.parameters():\n        p.requires_grad = False", 0),
+        ("for p in teacher.parameters():\n        p.requires_grad = True", 0),
+        ("for p in model.body.parameters():\n        p.data.normal_()", 0),
+    ],
+)  # fmt: skip
+def test_a_loop_that_unfreezes_after_a_filter(late: str, expected: int) -> None:
+    head = "import torch\n\ndef f(model, teacher):\n"
+    made = "    opt = torch.optim.SGD([p for p in model.parameters() if p.requires_grad])\n"
+    text = f"{head}{made}    {late}\n    return opt\n"
+    assert rules(text) == ["TRN604"] * expected
+    if expected:
+        becomes(text, f"{head}    {late}\n{made}    return opt\n")
+    stays(text.replace("[p for p in model.parameters() if p.requires_grad]", "model.parameters()"))
+
+
+def test_parameters_that_are_replaced_as_they_are_loaded() -> None:
+    """``assign=True`` binds the loaded tensors; without it, they are written into the old ones."""
+    text = """\
+        import torch
+
+        def f(model, state):
+            opt = torch.optim.SGD(model.parameters(), lr=0.1)
+            model.load_state_dict(state, assign=True)
+            return opt
+        """
+    assert rules(text) == ["TRN604"]
+    stays(text.replace("True", "False"))
+    stays(text.replace(", assign=True", ""))
+    model, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    held = list(model.parameters())
+    model.load_state_dict(other.state_dict())
+    assert all(a is b for a, b in zip(held, model.parameters(), strict=True))
+    model.load_state_dict(other.state_dict(), assign=True)
+    assert not any(a is b for a, b in zip(held, model.parameters(), strict=True))
 
 
 @pytest.mark.parametrize(

@@ -89,10 +89,53 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 
 def _may_train(statement: ast.stmt, optimizer: str) -> bool:
     """Whether a statement may run steps: a loop, or whatever gets the optimizer."""
-    if any(isinstance(n, (ast.For, ast.While, ast.AsyncFor)) for n in ast.walk(statement)):
-        return True
+    for node in ast.walk(statement):
+        if isinstance(node, (ast.While, ast.AsyncFor)):
+            return True
+        if isinstance(node, ast.For) and not _only_freezes(node):
+            return True
+    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)]
+    if not calls or all(_prepares(call, optimizer) for call in calls):
+        return False
     text = ast.unparse(statement)
     return optimizer in text and re.search("schedul|_lr|LR", text) is None
+
+
+_PREPARES = frozenset("load_state_dict state_dict zero_grad load requires_grad_".split())
+
+
+def _prepares(call: ast.Call, optimizer: str) -> bool:
+    """``optimizer.load_state_dict(torch.load(path))``: no step, and nothing else gets it."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _PREPARES:
+        return False
+    given = [*call.args, *(k.value for k in call.keywords)]
+    return not any(ast.unparse(a) == optimizer for a in given)
+
+
+def _only_freezes(loop: ast.For) -> bool:
+    """``for p in model.parameters(): p.requires_grad = False``, or True, under any test."""
+    return all(
+        isinstance(n, ast.If) or _told(n) is not None or isinstance(n, (ast.Pass, ast.Continue))
+        for n in ast.walk(loop)
+        if isinstance(n, ast.stmt) and n is not loop
+    )
+
+
+def _told(statement: ast.stmt) -> tuple[ast.expr, bool] | None:
+    """What a statement tells to require a gradient, or not to: ``p.requires_grad = True``."""
+    told: ast.expr | None = None
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute):
+        target = statement.targets[0]
+        if target.attr == "requires_grad":
+            told, value = target.value, statement.value
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call = statement.value
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
+            given = [*call.args, *(k.value for k in call.keywords)]
+            told, value = call.func.value, given[0] if given else ast.Constant(True)
+    if told is None:
+        return None
+    return told, isinstance(value, ast.Constant) and value.value is True
 
 
 def _optimized(module: ModuleFacts, statement: ast.Assign) -> tuple[str | None, bool]:
@@ -127,10 +170,18 @@ def _optimized(module: ModuleFacts, statement: ast.Assign) -> tuple[str | None, 
 
 def _adds_parameters(module: ModuleFacts, statement: ast.stmt, model: str, filtered: bool) -> bool:
     """Whether a statement gives the model parameters, or lets some train that did not."""
+    if filtered and isinstance(statement, ast.For):
+        return _unfreezes(statement, model)
     value = statement.value if isinstance(statement, (ast.Assign, ast.Expr)) else None
     if not isinstance(value, ast.Call):
         return False
     made = value.func
+    if isinstance(made, ast.Attribute) and made.attr == "load_state_dict":
+        # which replaces the parameters, instead of writing into them
+        return _within(made.value, model) and any(
+            k.arg == "assign" and isinstance(k.value, ast.Constant) and k.value.value is True
+            for k in value.keywords
+        )
     if isinstance(statement, ast.Assign):
         if ast.unparse(made).rpartition(".")[2] in _INJECTS:
             return any(ast.unparse(a) == model for a in value.args)
@@ -147,6 +198,24 @@ def _adds_parameters(module: ModuleFacts, statement: ast.stmt, model: str, filte
         on = [*value.args, *(k.value for k in value.keywords)]
         return filtered and all(isinstance(a, ast.Constant) and a.value is True for a in on)
     return made.attr in _ADDS
+
+
+def _unfreezes(loop: ast.For, model: str) -> bool:
+    """``for p in model.encoder.parameters(): p.requires_grad = True``."""
+    source = loop.iter
+    while isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute):
+        if source.func.attr in ("parameters", "named_parameters"):
+            break
+        source = source.func.value
+    if not isinstance(source, ast.Call) or not isinstance(source.func, ast.Attribute):
+        return False
+    names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    told = [found for n in ast.walk(loop) if isinstance(n, ast.stmt) and (found := _told(n))]
+    return (
+        _within(source.func.value, model)
+        and _only_freezes(loop)
+        and any(isinstance(t, ast.Name) and t.id in names and on for t, on in told)
+    )
 
 
 def _within(node: ast.expr, model: str) -> bool:
@@ -187,6 +256,14 @@ def _moved(
     if any(optimizer in ast.unparse(s) for s in between):
         return {}
     used = {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)}
+    used -= {n.arg for n in ast.walk(statement.value) if isinstance(n, ast.arg)}
+    used -= {
+        n.id
+        for each in ast.walk(statement.value)
+        if isinstance(each, ast.comprehension)
+        for n in ast.walk(each.target)
+        if isinstance(n, ast.Name)
+    }
     used.discard(model)  # get_peft_model may bind it again
     if any(
         isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.id in used

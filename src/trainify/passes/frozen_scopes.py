@@ -17,7 +17,15 @@ from ..facts.grad_mode import (
     scope_inside,
     wrapping,
 )
-from ..facts.graph import Graph, Step, calls_any, effects, functions_without_graph, results
+from ..facts.graph import (
+    Graph,
+    Step,
+    calls_any,
+    effects,
+    functions_without_graph,
+    results,
+    scope_of_results,
+)
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_forward
 from ..facts.names import parameters, self_name
 from ..facts.trainable import returns_numbers, submodules, trained_submodules
@@ -145,40 +153,69 @@ def _cut_off(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
     steps = graph.back_from([*results(function), *effects(function)])
     cut: dict[str, Step] = {}
     learning: set[str] = set()
+    through: set[ast.AST] = {function}
     for step in steps:
-        name = graph.attribute(step.node, step.at)
-        if name not in trained or scope_inside(module, step.at, function):
+        names = _attributes(module, graph, step, through) & trained
+        if not names or scope_inside(module, step.at, function):
             continue
         scope = step.cut.scope if step.cut is not None else None
         if scope is not None and scope.wraps is not None and _is_inside(module, graph, step, scope):
             continue
         if step.cut is not None and step.cut.scope is not None:
-            cut.setdefault(name, step)
+            cut.update({name: step for name in names if name not in cut})
         else:
-            learning.add(name)
+            learning |= names
     by_scope: dict[ast.stmt, list[str]] = {}
     scopes: dict[ast.stmt, Scope] = {}
     for name, step in cut.items():
         assert step.cut is not None and step.cut.scope is not None
         owner = step.cut.scope.owner
         place = owner if step.cut.node is step.cut.scope.node else step.cut.node
-        if name in learning or _learns_elsewhere(module, cls, function, name):
+        if name in learning or _learns_elsewhere(module, cls, through, name):
             continue
         if not gradient_unwanted(module, place):
             by_scope.setdefault(owner, []).append(name)
             scopes[owner] = step.cut.scope
-    for owner, names in by_scope.items():
-        yield _finding(module, graph, function, steps, scopes[owner], sorted(names))
+    for owner, behind in by_scope.items():
+        yield _finding(module, graph, function, steps, scopes[owner], sorted(behind))
+
+
+def _attributes(
+    module: ModuleFacts, graph: Graph, step: Step, through: set[ast.AST], depth: int = 3
+) -> set[str]:
+    """The attributes of ``self`` that a step works with, those of an own method's result too.
+
+    Such methods are added to ``through``.
+    """
+    name = graph.attribute(step.node, step.at)
+    found = {name} if name is not None else set()
+    callee = graph.callee(step.node) if isinstance(step.node, ast.Call) else None
+    cls = module.method_class(graph.function)
+    if callee is None or depth == 0 or cls is None or module.method_class(callee) is not cls:
+        return found
+    if scope_of_results(module, callee) is not None:
+        return found
+    through.add(callee)
+    inner = Graph(module, callee)
+    for each in inner.back_from([*results(callee), *effects(callee)]):
+        if each.cut is None:
+            found |= _attributes(module, inner, each, through, depth - 1)
+    return found
 
 
 def _learns_elsewhere(
-    module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode, name: str
+    module: ModuleFacts, cls: ast.ClassDef, through: set[ast.AST], name: str
 ) -> bool:
-    """Whether something else in the file runs a submodule where gradients are recorded."""
+    """Whether something else in the file runs a submodule where gradients are recorded.
+
+    ``through`` is a forward, with the methods of its own that it goes through.
+    """
+    forward = {getattr(function, "name", "") for function in through}
+    names = {name} | {n for n in forward if not n.startswith("forward")}
     for node in ast.walk(module.tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
-        if node.func.attr != name or module.function(node) is function:
+        if node.func.attr not in names or module.function(node) in through:
             continue
         owner = node.func.value
         other = module.names.self_class(owner) if isinstance(owner, ast.Name) else None

@@ -86,20 +86,25 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         place = _place(module, statement, function)
         if place == "import" and _trains_after_import(module):
             yield _finding(module, statement, call, None)
-        elif place == "run" and _reaches_training(module, statement, function):
+        elif (place == "run" and _reaches_training(module, statement, function)) or (
+            place == "loop" and _trains_in_next_turn(module, statement, function)
+        ):
             yield _finding(module, statement, call, function)
 
 
 def _place(module: ModuleFacts, statement: ast.stmt, function: FunctionNode | None) -> str:
     """Where a switch stands: ``import`` for all who import the file, ``run`` for its own run.
 
-    An empty string where it depends on something, or is inside a class or another scope.
+    ``loop`` in a loop, whose next turn starts with it.  An empty string where it depends on
+    something, or is inside a class or another scope.
     """
     parent = module.parent(statement)
     if parent is function:
         return "run"
     if parent is module.tree:
         return "import"
+    if isinstance(parent, (ast.For, ast.AsyncFor, ast.While)) and statement in parent.body:
+        return "loop"
     if isinstance(parent, ast.If) and module.parent(parent) is module.tree:
         return "run" if "__main__" in module.source(parent.test) else ""
     return ""
@@ -197,6 +202,28 @@ def _reaches_training(
     if function is None:
         return False
     return any(function.name in _called(bodies[name]) for name in training)
+
+
+def _trains_in_next_turn(
+    module: ModuleFacts, statement: ast.stmt, function: FunctionNode | None
+) -> bool:
+    """Whether a loop around a switch trains: what comes first in its body comes after it, too."""
+    if _reaches_training(module, statement, function):
+        return True
+    training = _training_functions(module)
+    return any(
+        _trains(module, inner) or not training.isdisjoint(_called_by_name(inner))
+        for around in module.ancestors(statement)
+        if isinstance(around, (ast.For, ast.AsyncFor, ast.While))
+        and module.function(around) is function
+        for inner in around.body
+    )
+
+
+def _called_by_name(node: ast.AST) -> set[str]:
+    """The functions that code calls, and methods of ``self``: not ``optimizer.step()``."""
+    calls = [ast.unparse(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)]
+    return {name.removeprefix("self.") for name in calls}
 
 
 def _called(node: ast.AST) -> set[str]:
