@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
@@ -28,10 +28,10 @@ _STDIN = "-"
 class _Group(click.Group):
     """Ends every interrupt and every broken stream in at most one line.
 
-    A command of ``LAZY`` is ``command`` in the module of its name, imported when it is asked for.
+    A command of ``LAZY`` is ``command`` in the module there, imported when it is asked for.
     """
 
-    LAZY = ("lsp", "ops")
+    LAZY: ClassVar = {"audit": ".live.audit.command", "lsp": ".lsp", "ops": ".ops"}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *self.LAZY])
@@ -40,7 +40,7 @@ class _Group(click.Group):
         if cmd_name in self.LAZY:
             from importlib import import_module
 
-            found: click.Command = import_module(f".{cmd_name}", __package__).command
+            found: click.Command = import_module(self.LAZY[cmd_name], __package__).command
             return found
         return super().get_command(ctx, cmd_name)
 

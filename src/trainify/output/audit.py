@@ -17,7 +17,7 @@ def table(report: Report, root: str | None = None) -> str:
     Paths are shown relative to ``root``, by default the current folder.
     """
     root = os.getcwd() if root is None else root
-    lines = [_head(report)]
+    lines = [headline(report)]
     for cut in report.cuts:
         lines += ["", *_block(cut, root)]
     counts = (("missing", report.missing), ("wrong", report.wrong), ("unused", report.unused))
@@ -31,7 +31,8 @@ def table(report: Report, root: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def _head(report: Report) -> str:
+def headline(report: Report) -> str:
+    """The verdict, in one line."""
     of = f"{report.trainable} parameters" if report.trainable != 1 else "1 parameter"
     if report.ok:
         used = report.trainable - len(report.unused)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .runs import Step
 from .widen import Widening, widened
@@ -118,6 +118,12 @@ class _Directions:
         self._step = step
         self._gradients = gradients
         self._precision = precision
+        self._padding = {
+            id(module.weight): module.padding_idx
+            for module in step.model.modules()
+            if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+            and module.padding_idx is not None
+        }
         self._seeds = {name: i for i, name in enumerate(gradients)}
         lengths = {n: self._length(n) for n in gradients}
         reach = sorted(g.norm().item() * lengths[n] for n, g in gradients.items())
@@ -165,6 +171,9 @@ class _Directions:
         generator = torch.Generator().manual_seed(self._seeds[name])
         noise = torch.randn(gradient.shape, generator=generator, dtype=torch.float32).to(gradient)
         mixed = gradient / gradient.norm() + noise / noise.norm()
+        padding = self._padding.get(id(self._step.parameters[name]))
+        if padding is not None:  # a row that is not to learn, whatever the loss says
+            mixed[padding] = 0
         direction: Tensor = mixed * (self._scale[name] / 2)
         return direction
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -291,7 +292,18 @@ class _Audit:
             else:
                 flow = Flow.NONE if missing else Flow.UNUSED
             found.append(Passage(name, kind, flow, len(names)))
-        return tuple(found)
+        return tuple(_bent(found))
+
+
+def _bent(passages: Sequence[Passage]) -> Iterator[Passage]:
+    """What has no parameters is as the next module before it that has some: wrong, or right."""
+    before = Flow.FLOWS
+    for passage in passages:
+        if passage.parameters:
+            before = passage.flow
+        elif passage.flow is Flow.FLOWS and before is Flow.LIES:
+            passage = replace(passage, flow=Flow.LIES)
+        yield passage
 
 
 def _same(suspect: Suspect, base: Trace, again: Trace, twin: Call) -> bool:

@@ -55,6 +55,10 @@ class Widening(TorchFunctionMode):
         if func in self._casts:
             func = _CASTS[self._dtype]
         args = tuple(self._wide(each) for each in args)
+        if getattr(func, "__name__", "") in ("grouped_mm", "_grouped_mm") and len(args) == 2:
+            found = _grouped(*args, **(kwargs or {}))
+            if found is not None:
+                return found
         return func(*args, **{name: self._wide(each) for name, each in (kwargs or {}).items()})
 
     def _wide(self, value: Any) -> Any:
@@ -69,3 +73,19 @@ class Widening(TorchFunctionMode):
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         torch.set_default_dtype(self._default)
+
+
+def _grouped(
+    rows: Tensor, experts: Tensor, *, offs: Tensor | None = None, bias: Any = None, **_: Any
+) -> Tensor | None:
+    """``grouped_mm``, whose kernel refuses float64, of rows (T, K) and matrices (E, K, N).
+
+    ``offs`` (E) says where each expert's rows end.
+    """
+    if rows.dim() != 2 or experts.dim() != 3 or offs is None or bias is not None:
+        return None
+    parts, start = [], 0
+    for matrix, end in zip(experts, offs.tolist(), strict=True):
+        parts.append(rows[start:end] @ matrix)
+        start = end
+    return torch.cat([*parts, rows.new_zeros(len(rows) - start, experts.shape[-1])])
