@@ -157,9 +157,9 @@ async def test_requests_that_are_cancelled(start, folder: Path) -> None:
 
 async def test_torch_is_never_imported_and_no_code_is_run(start, folder: Path) -> None:
     trap = f"open({str(folder / 'ran')!r}, 'w')\n"
-    for name in ("ast", "torch", "libcst", "conftest", "sitecustomize"):
+    for name in ("ast", "torch", "pygls", "libcst", "conftest", "sitecustomize"):
         (folder / f"{name}.py").write_text(trap)
-    (folder / "mine.py").write_text(trap + "from vllm import _custom_ops as ops\n")
+    (folder / "mine.py").write_text(trap + "from vllm import _custom_ops\n")
     here = Path.cwd()
     os.chdir(folder)
     try:
