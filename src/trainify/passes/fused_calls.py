@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from ..engine import Options
     from ..rewrite.attach import Applied, Call
     from ..rewrite.branch import Change
-    from ..rewrite.functionalize import Write
+    from ..rewrite.functionalize import Place, Write
     from ..rewrite.specialize import Use
-    from ..rewrite.template import Place, Rendered, Template
+    from ..rewrite.template import Rendered, Template
 
 RULES = (
     Rule(
@@ -157,7 +157,7 @@ _STEMS = declare(b"rms_norm(", b"rmsnorm(", b"_and_mul(", b"rotary_embedding(")
 
 
 (_IMPORT_MODULE,) = declare(b"import_module(")
-_IMPORTS_BY_NAME = re.compile(rb"import_module\(\s*[rbuf]?[\"']")
+_IMPORTS_BY_NAME = re.compile(rb"import_module\(\s*[rbu]?[\"']")
 _SPACES = (b" ", b"\t")
 _BARE_IMPORT = re.compile(rb"[ \t]*import[ \t]+(\w+)[ \t]*(?:#.*)?\r?$")
 
@@ -915,7 +915,7 @@ def _places(
     outputs: Sequence[str], writes: Mapping[str, Write], returned: str
 ) -> list[Place | None]:
     """Where the outputs go of an op that both writes and returns."""
-    from ..rewrite.template import Place
+    from ..rewrite.functionalize import Place
 
     places: list[Place | None] = []
     for output in outputs:
@@ -1085,7 +1085,7 @@ class _StatementRewriter:
 
     def _effect(self, site: Site, target: ast.expr | None) -> bool:
         """Write out a call whose result goes to names: its statement, or an assignment of it."""
-        from ..rewrite.template import Place
+        from ..rewrite.functionalize import Place
 
         writes = self._writes(site)
         template = self._template(site)

@@ -20,7 +20,8 @@ from .autograd import Call as Call
 from .autograd import CannotAttach as CannotAttach
 from .autograd import KernelFunction, Written
 from .branch import Change, Vocabulary
-from .template import Place, Rendered, assign_all
+from .functionalize import Place
+from .template import Rendered, assign_all
 
 
 class Functions:

@@ -11,13 +11,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.names import self_name
 from ..findings import Edit, Fix, Safety
 from . import layout
 from .layout import CannotPlace as CannotPlace
-from .specialize import Library, Use, helper_text, library
+
+if TYPE_CHECKING:
+    from .specialize import Library, Use
 
 _MAX_SPELLED_OUT = 3
 
@@ -86,6 +89,8 @@ class Vocabulary:
     @cached_property
     def library(self) -> Library:
         """The helpers that the uses need: those that the file has from before, where they serve."""
+        from .specialize import library
+
         uses = tuple(dict.fromkeys(self.uses))
         fresh = library(uses)
         there = layout.functions_at_top(self.module)
@@ -102,7 +107,7 @@ class Vocabulary:
     @cached_property
     def helper_names(self) -> dict[str, str]:
         """The name for each helper: its own, unless the file uses that for something else."""
-        return self._names(self.library)
+        return self._names(self.library) if self.uses else {}
 
     def _names(self, of: Library) -> dict[str, str]:
         names: dict[str, str] = {}
@@ -123,6 +128,8 @@ class Vocabulary:
         return ast.dump(existing) == ast.dump(wanted)
 
     def _helper_text(self, of: Library, helper: str, names: dict[str, str]) -> str:
+        from .specialize import helper_text
+
         return helper_text(
             of.functions[helper],
             torch=self.torch,

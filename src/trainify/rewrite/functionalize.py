@@ -9,10 +9,26 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from ..facts import ModuleFacts
 from ..facts.flow import Definition, FunctionFlow, is_allocation, view_of
-from .template import Place
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a result goes: ``text = value``, or ``text.copy_(value)`` into somebody else's tensor.
+
+    ``shape_of`` names a tensor whose shape the result takes on.
+    """
+
+    text: str
+    kind: Literal["assign", "copy"] = "assign"
+    shape_of: str = ""
+
+    @property
+    def is_name(self) -> bool:
+        return self.kind == "assign" and self.text.isidentifier() and not self.shape_of
 
 
 class CannotFunctionalize(Exception):

@@ -11,33 +11,17 @@ import ast
 import builtins
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import libcst as cst
 
 from ..catalog import FusedOp
 from .expressions import Substitute, code, expression, parenthesized
+from .functionalize import Place
 from .specialize import Library, Reference, Use, is_simple, reference
 
 _MAX_FORMULA_WIDTH = 80
 _LONG = 24
 """Operands longer than this get a name where all of a formula's take more than the width."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a result goes: ``text = value``, or ``text.copy_(value)`` into somebody else's tensor.
-
-    ``shape_of`` names a tensor whose shape the result takes on.
-    """
-
-    text: str
-    kind: Literal["assign", "copy"] = "assign"
-    shape_of: str = ""
-
-    @property
-    def is_name(self) -> bool:
-        return self.kind == "assign" and self.text.isidentifier() and not self.shape_of
 
 
 @dataclass
