@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from .trainable import DISCRETE
 from .words import declare, places
 
 MODES = declare(b"no_grad", b"inference_mode", b"set_grad_enabled")
@@ -20,13 +21,15 @@ class Mention:
     """A line of code with a grad mode on it.
 
     ``function`` is the decorated function or class, else the one that the line stands in;
-    ``before`` and ``block`` are a few lines before a ``with``, and what it holds.
+    ``before`` and ``block`` are a few lines before a ``with``, and what it holds.  ``at`` is the
+    offset of the line.
     """
 
     kind: Literal["with", "decorator", "statement", "import"]
     mode: bytes
     line: bytes
     function: bytes
+    at: int
     before: bytes = b""
     block: bytes = b""
 
@@ -95,16 +98,40 @@ def _mention(data: bytes, mode: bytes, start: int, end: int) -> Mention | None:
         return None
     if line.startswith(b"@"):
         match = _NAME.search(data, end)
-        return Mention("decorator", mode, line, (match[1] or match[2]) if match else b"")
+        return Mention("decorator", mode, line, (match[1] or match[2]) if match else b"", start)
     if line.startswith((b"import ", b"from ")):
-        return Mention("import", mode, line, b"")
+        return Mention("import", mode, line, b"", start)
     where = data.rfind(b"def ", 0, start)
     match = _NAME.match(data, where) if where >= 0 else None
     function = match[1] if match else b""
     if line.startswith((b"with ", b"async with ")) or b"enter_context" in line:
         before = data[max(0, start - _NEAR) : start]
-        return Mention("with", mode, line, function, before, _block(data, start, end))
-    return Mention("statement", mode, line, function)
+        return Mention("with", mode, line, function, start, before, _block(data, start, end))
+    return Mention("statement", mode, line, function, start)
+
+
+_MAKES = re.compile(rb"=[^\n=]*\b[A-Z]\w*\(|=[ \t(]*\r?\n[ \t(]*(?:\w+\.)*[A-Z]\w*\(")
+_NEXT = (b"\nclass ", b"\ndef ", b"\n@")
+
+
+def makes_modules(data: bytes, at: int) -> bool:
+    """Whether the class around a place makes something that may be a module, for an attribute."""
+    begin = max(0, data.rfind(b"\nclass ", 0, at))
+    ends = [end for word in _NEXT if (end := data.find(word, at)) >= 0]
+    return _MAKES.search(data, begin, min(ends, default=len(data))) is not None
+
+
+_RETURN = re.compile(rb"[^\n]*\breturn\b([^\n]*)")
+_DISCRETE = re.compile(b"\\.(?:%s)\\b" % b"|".join(word.encode() for word in sorted(DISCRETE)))
+_NEXT_METHOD = (b"\n    def ", b"\n    @", *_NEXT)
+
+
+def returns_numbers(data: bytes, at: int) -> bool:
+    """Whether all that the function at a place returns is discrete, as far as lines show."""
+    begin = data.find(b"def ", at)
+    ends = [end for word in _NEXT_METHOD if (end := data.find(word, begin)) >= 0]
+    returned = [m[1] for m in _RETURN.finditer(data, begin, min(ends, default=len(data)))]
+    return bool(returned) and all(_DISCRETE.search(value) for value in returned)
 
 
 def _block(data: bytes, start: int, end: int) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .walk import children
+from .walk import children, statements
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -266,7 +266,7 @@ def scope_of_returns(module: ModuleFacts, function: FunctionNode) -> Scope | Non
     """A scope inside of a function that all it returns is computed in; one of several."""
     scopes = [
         scope_of_value(module, function, node.value, node)
-        for node in _own(function, (ast.Return,))
+        for node in statements(function)
         if isinstance(node, ast.Return) and node.value is not None
     ]
     return scopes[0] if scopes and all(scope is not None for scope in scopes) else None

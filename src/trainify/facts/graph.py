@@ -23,6 +23,7 @@ from .grad_mode import (
 )
 from .names import self_name
 from .trainable import returns_numbers
+from .walk import statements
 
 if TYPE_CHECKING:
     from .flow import Definition
@@ -298,10 +299,9 @@ class Graph:
     def _writes(self) -> dict[str, list[tuple[ast.stmt, ast.expr]]]:
         """What is written into a name: ``x += v``, ``x[i] = v``, ``x.append(v)``, ``x.add_(v)``."""
         found: dict[str, list[tuple[ast.stmt, ast.expr]]] = {}
-        for node in own_nodes(self.function):
-            if isinstance(node, ast.stmt):
-                for name, value in _written(node):
-                    found.setdefault(name, []).append((node, value))
+        for statement in statements(self.function):
+            for name, value in _written(statement):
+                found.setdefault(name, []).append((statement, value))
         return found
 
     def attribute(self, node: ast.expr, at: ast.stmt) -> str | None:
@@ -405,14 +405,14 @@ def calls_any(function: ast.AST, names: frozenset[str]) -> bool:
 
 def results(function: FunctionNode) -> Iterator[tuple[ast.expr, ast.stmt]]:
     """The values that a function returns or yields."""
-    for node in own_nodes(function):
+    for node in statements(function):
         if isinstance(node, ast.Return) and node.value is not None:
             yield node.value, node
 
 
 def effects(function: FunctionNode) -> Iterator[tuple[ast.expr, ast.stmt]]:
     """Values that leave a function in other ways: stored, passed on, seen by inner functions."""
-    for node in own_nodes(function):
+    for node in statements(function):
         if isinstance(node, ast.Assign):
             if any(isinstance(t, ast.Attribute) for t in node.targets):
                 yield node.value, node

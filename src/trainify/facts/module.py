@@ -9,6 +9,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ..findings import Finding, Fix, Related
@@ -24,13 +26,15 @@ if TYPE_CHECKING:
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 _SIMPLE = (
     *(ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Raise, ast.Assert),
     *(ast.Import, ast.ImportFrom, ast.Pass, ast.Delete, ast.Global, ast.Nonlocal),
     *(ast.Break, ast.Continue),
 )
 _LINE_END = re.compile("\r\n|\r|\n")
+_START = attrgetter("lineno", "col_offset")
+_END = attrgetter("end_lineno", "end_col_offset")
 
 
 def head(node: ast.ClassDef | FunctionNode) -> ast.expr:
@@ -49,10 +53,6 @@ def parse_module(text: str, path: str, project: Project | None = None) -> Module
         warnings.simplefilter("ignore")  # invalid escapes are the author's business
         tree = ast.parse(text, path)
     return ModuleFacts(text, path, tree, project or Project())
-
-
-def _place_of(statement: ast.stmt) -> tuple[int, int]:
-    return statement.lineno, statement.col_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,10 @@ class ModuleFacts:
     @cached_property
     def line_starts(self) -> list[int]:
         """Offset of the start of each line, as the tokenizer counts lines."""
-        return [0, *(match.end() for match in _LINE_END.finditer(self.text))]
+        if "\r" in self.text:
+            return [0, *(match.end() for match in _LINE_END.finditer(self.text))]
+        ends = accumulate(len(line) + 1 for line in self.text.split("\n"))
+        return [0, *ends][:-1]
 
     def line_text(self, line: int) -> str:
         """Line ``line`` (from 1) with its line ending."""
@@ -187,7 +190,7 @@ class ModuleFacts:
                         if isinstance(child, _SIMPLE):
                             continue
                     stack.append((child, place))  # or an except handler, or a case
-        statements.sort(key=_place_of)
+        statements.sort(key=_START)
         return places, statements
 
     @cached_property
@@ -219,7 +222,7 @@ class ModuleFacts:
             line = getattr(node, "lineno", 0)
             if line and "calls" not in self.__dict__:  # which has been through the whole file
                 place = (line, getattr(node, "col_offset", 0))
-                at = bisect_right(self.statements, place, key=_place_of)
+                at = bisect_right(self.statements, place, key=_START)
                 # A decorator stands before its statement, all else behind its beginning.
                 for statement in self.statements[max(at - 1, 0) : at + 1]:
                     if node not in self._parents:
@@ -232,7 +235,7 @@ class ModuleFacts:
     def calls(self) -> list[ast.Call]:
         """Every call, inner ones before those that contain them."""
         calls = [node for node in self._learn(self.tree) if isinstance(node, ast.Call)]
-        calls.sort(key=lambda c: (c.end_lineno, c.end_col_offset))
+        calls.sort(key=_END)
         return calls
 
     @property

@@ -59,6 +59,8 @@ def _first_name(data: bytes, at: int) -> bytes:
     match = _WRITTEN.match(data, data.rfind(b"\n", 0, at) + 1, at)
     if match is None or data[match.end() : match.end() + 1] == b":" or data[at - 1 : at] == b"/":
         return b""  # name: int = 0, name //= 2
+    if data[at : at + 4] == b"+= (" and data.endswith(b",)", at, data.find(b"\n", at)):
+        return b""  # a tuple
     return match[1]
 
 
@@ -124,7 +126,9 @@ def _made_by(data: bytes, at: int, name: bytes, maker: Maker, methods: tuple[byt
     while bound >= 0:
         line = data.rfind(b"\n", 0, bound) + 1
         equals = data.find(b"=", bound, bound + 60)
-        if equals >= 0 and not data[line:bound].strip(b" \t\r\n(,_." + _LETTERS):
+        if data[bound + len(name) : bound + len(name) + 1] in b"[.":
+            pass  # what is written into it does not make it
+        elif equals >= 0 and not data[line:bound].strip(b" \t\r\n(,_." + _LETTERS):
             end = data.find(b"\n", equals) + 1
             if maker(data, equals, end):
                 return True

@@ -162,12 +162,12 @@ class Project:
         through_instance = cls is not None and function.name.startswith(("forward", "__call__"))
         name = cls.name if cls is not None and through_instance else function.name
         for other in self.mentioning(module, name, containing=containing):
+            if through_instance:
+                assert cls is not None
+                yield from _calls_of_instances(other, cls.name)
+                continue
             for call in other.calls:
-                if through_instance:
-                    assert cls is not None
-                    if self._holds_instance(other, call.func, cls.name):
-                        yield other, call
-                elif (isinstance(call.func, ast.Attribute) and call.func.attr == function.name) or (
+                if (isinstance(call.func, ast.Attribute) and call.func.attr == function.name) or (
                     cls is None
                     and any(
                         target.name.rpartition(".")[2] == function.name
@@ -224,21 +224,6 @@ class Project:
             except OSError:
                 self._contents[path] = b""
         return self._contents[path]
-
-    def _holds_instance(self, module: ModuleFacts, node: ast.expr, cls: str) -> bool:
-        """Whether an expression may hold an instance: it was assigned from ``cls(...)``."""
-        if isinstance(node, ast.Subscript):
-            node = node.value
-        if isinstance(node, ast.Attribute):
-            for owner in module.classes:
-                for binding in module.names.attributes(owner).get(node.attr, ()):
-                    if binding.value is not None and _constructs(binding.value, cls):
-                        return True
-        elif isinstance(node, ast.Name):
-            for binding in module.names.visible(node):
-                if binding.value is not None and _constructs(binding.value, cls):
-                    return True
-        return False
 
     def relies_on_mutation(self, module: ModuleFacts, function: ast.AST, parameter: str) -> bool:
         """Whether a caller reads its argument after the call, expecting a write."""
@@ -318,16 +303,33 @@ class Project:
         )
 
 
-def _constructs(node: ast.expr, cls: str) -> bool:
-    """``cls(...)``, also inside ``nn.ModuleList([... for ...])``."""
-    return any(
-        isinstance(call, ast.Call)
-        and (
-            (isinstance(call.func, ast.Name) and call.func.id == cls)
-            or (isinstance(call.func, ast.Attribute) and call.func.attr == cls)
-        )
-        for call in ast.walk(node)
-    )
+def _calls_of_instances(module: ModuleFacts, cls: str) -> Iterator[tuple[ModuleFacts, ast.Call]]:
+    """The calls of what may hold an instance: it was assigned from ``cls(...)``.
+
+    Also from ``nn.ModuleList([cls(...) for ...])``.
+    """
+    making = {
+        node
+        for call in module.calls
+        if getattr(call.func, "attr", getattr(call.func, "id", None)) == cls
+        for node in (call, *module.ancestors(call))
+    }
+    if not making:
+        return
+    attributes = {
+        name
+        for owner in module.classes
+        for name, bindings in module.names.attributes(owner).items()
+        if any(binding.value in making for binding in bindings)
+    }
+    for call in module.calls:
+        node = call.func.value if isinstance(call.func, ast.Subscript) else call.func
+        if isinstance(node, ast.Attribute):
+            if node.attr in attributes:
+                yield module, call
+        elif isinstance(node, ast.Name):
+            if any(binding.value in making for binding in module.names.visible(node)):
+                yield module, call
 
 
 def _python_files(folder: Path) -> tuple[Path, ...] | None:

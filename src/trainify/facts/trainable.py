@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .flow import is_view_method
 from .frozen import is_frozen
-from .walk import walk
+from .walk import statements, walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -46,7 +46,7 @@ _NOT_FROM_SCRATCH = re.compile(
     re.I,
 )
 _INDICES = re.compile(r"(^|_)(indices|idx|ids)$")
-_DISCRETE = frozenset(
+DISCRETE = frozenset(
     "indices argmax argmin argsort multinomial long int int32 int64 bool topk_indices".split()
 )
 
@@ -203,8 +203,9 @@ def local_class(module: ModuleFacts, node: ast.expr) -> ast.ClassDef | None:
 
 def returns_numbers(function: FunctionNode) -> bool:
     """Whether everything a function returns is discrete: indices, masks, integers."""
-    returns = [n for n in walk(function) if isinstance(n, ast.Return) and n.value is not None]
-    return bool(returns) and all(_is_discrete(n.value) for n in returns if n.value is not None)
+    returns = (s for s in statements(function, nested=True) if isinstance(s, ast.Return))
+    values = [statement.value for statement in returns if statement.value is not None]
+    return bool(values) and all(map(_is_discrete, values))
 
 
 def _is_discrete(value: ast.expr) -> bool:
@@ -216,7 +217,7 @@ def _is_discrete(value: ast.expr) -> bool:
     if isinstance(root, ast.Name) and _INDICES.search(root.id):
         return True
     names = {n.attr for n in walk(value) if isinstance(n, ast.Attribute)}
-    return not names.isdisjoint(_DISCRETE)
+    return not names.isdisjoint(DISCRETE)
 
 
 def is_buffer(module: ModuleFacts, node: ast.expr) -> bool:

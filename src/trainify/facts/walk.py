@@ -23,6 +23,7 @@ FIELDS: dict[type, tuple[str, ...]] = {
 }
 """The fields of each kind of node that hold nodes, or lists of nodes."""
 
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 FIELDS[type(None)] = ()  # stands in lists for what is not there: the key of **others, a default
 
 
@@ -39,6 +40,28 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
                 nodes += value
             elif value is not None:
                 nodes.append(value)
+
+
+BLOCKS: dict[type, tuple[str, ...]] = {
+    kind: tuple(f for f in fields if f in ("body", "handlers", "orelse", "finalbody", "cases"))
+    for kind, fields in FIELDS.items()
+    if not issubclass(kind, (ast.IfExp, ast.Lambda))
+}
+"""The fields of each kind of node that hold statements, or what holds statements."""
+
+
+def statements(node: ast.AST, *, nested: bool = False) -> Iterator[ast.stmt]:
+    """The statements in a node, last ones first; those of functions and classes if ``nested``."""
+    pending: list[ast.AST] = [node]
+    while pending:
+        each = pending.pop()
+        if each is not node:
+            if isinstance(each, ast.stmt):
+                yield each
+            if isinstance(each, _DEFINITIONS) and not nested:
+                continue
+        for field in BLOCKS[each.__class__]:
+            pending += getattr(each, field)
 
 
 def children(node: ast.AST) -> list[ast.AST]:

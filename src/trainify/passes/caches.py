@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.flow import is_allocation, view_of
 from ..facts.guards import gradient_unwanted
+from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Needle, Rule
+from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -75,8 +76,6 @@ _OF_CACHE = (
 _OF_BUFFER = (b"k_buffer[", b"v_buffer[")
 
 
-NEEDLES: tuple[Needle, ...] = (*_WRITES, *_OF_CACHE, *_OF_BUFFER)
-
 _CACHE = re.compile(r"cache|past_(key|value|kv)|(^|_)(k|v|kv|key|value)_buffer|(^|_)kv(_|$)")
 _NOT_CACHE = re.compile(r"cos|sin|rope|freq|mask|pos|_loc|scale|table|len|conv|ssm|lru")
 _OF_OBJECT = frozenset("k v key value keys values".split())
@@ -85,6 +84,43 @@ _NUMBERS = re.compile(r"(^|_)(idx|index|indices|loc|slots?|pos|positions|len|ids
 _NOT_A_STEP = ("__init__", "reset", "clear", "reset_parameters")
 _INDEX = re.compile(r"(^|_)(slots?|slot_mapping|loc|locs|indices|positions|pos)(_|$)")
 _SETTERS = {"copy_": 0, "index_copy_": 2, "index_put_": 1, "scatter_": 2}
+
+_ASSIGNED, *_SET = declare(b"] = ", *(f"{name}(".encode() for name in _SETTERS))
+_NAME = re.compile(rb"[A-Za-z_]\w*")
+_DECLARED = re.compile(rb"(?!(?:else|try|finally)\b)[\w.]+[ \t]*:")
+_LOCAL = re.compile(rb"(\w+)(?:\[|\.(?:\w+\(|$))")
+
+
+def _writes_cache(data: bytes) -> bool:
+    """Whether something that may be a cache is written to, as far as a line shows."""
+    return any(
+        _may_be_cache(data, at, word) for word in (*_SET, _ASSIGNED) for at in places(data, word)
+    )
+
+
+def _may_be_cache(data: bytes, at: int, word: bytes) -> bool:
+    line = data[data.rfind(b"\n", 0, at) + 1 : at].strip()
+    names = [name.decode() for name in _NAME.findall(line)]
+    if not names or line.startswith((b"]", b")", b".")):
+        return True  # it begins on an earlier line
+    if word == _ASSIGNED:
+        addressed = b":" in line or b"..." in line or any(map(_INDEX.search, names))
+        if not addressed or _DECLARED.match(line):
+            return False
+    elif not line.endswith((b"].", b").") if word == b"copy_(" else b"."):
+        return False
+    if b".keys" in line or b".values" in line:
+        return True
+    if any(_CACHE.search(name) and not _NOT_CACHE.search(name) for name in names):
+        return True
+    local = _LOCAL.match(line)
+    return local is not None and re.search(_KEPT % local[1], data) is not None
+
+
+_KEPT = rb"%s\b[^\n=]*=[^=]{0,200}?\.\w*(?:cache|past_|buffer|kv)\w*\b(?!\()"
+"""``k_out, v_out = self.k_cache, self.v_cache``."""
+
+NEEDLES: tuple[Needle, ...] = (Look((*_WRITES, *_OF_CACHE, *_OF_BUFFER), _writes_cache),)
 
 
 @dataclass(eq=False)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 from ..facts import ModuleFacts
 from ..facts.backpropagated import trained_through
-from ..facts.grad_bytes import MODES, mentions
+from ..facts.grad_bytes import MODES, makes_modules, mentions
+from ..facts.grad_bytes import returns_numbers as returns_numbers_by_bytes
 from ..facts.grad_mode import (
     Scope,
     decorator_scope,
@@ -123,7 +124,15 @@ def _scopes_forward(data: bytes) -> bool:
         return False
     return any(
         m.function[:1].isupper()
-        or (m.function.startswith(b"forward") and (m.kind == "decorator" or _works(m.block)))
+        or (
+            m.function.startswith(b"forward")
+            and makes_modules(data, m.at)
+            and (
+                not returns_numbers_by_bytes(data, m.at)
+                if m.kind == "decorator"
+                else _works(m.block)
+            )
+        )
         if m.kind in ("decorator", "with")
         else b"forward" in m.line
         or m.line.endswith(MODES)
@@ -180,7 +189,7 @@ class _Cover:
 
 def _covers(module: ModuleFacts) -> Iterator[_Cover]:
     scoped = module.scoped_functions
-    wrapped = _WRAPS.search(module.text) is not None
+    wrapped = _wraps(module)
     for function in module.functions:
         if not is_forward(function):
             continue
@@ -243,6 +252,10 @@ def _trains_beside(module: ModuleFacts, cls: ast.ClassDef) -> bool:
 
 
 _WRAPS = re.compile(r"\bforward = .*\)\(.+\)")
+
+
+def _wraps(module: ModuleFacts) -> bool:
+    return "forward = " in module.text and _WRAPS.search(module.text) is not None
 
 
 _KEEPS = re.compile(r"extract|perceptual|feature|clip|vgg|dino|inception", re.IGNORECASE)
@@ -359,7 +372,7 @@ def _wrappers(module: ModuleFacts, other: bool = False) -> Iterator[tuple[ast.As
 
 def _instances(module: ModuleFacts) -> Iterator[Finding]:
     """``model.forward = torch.no_grad()(model.forward)``, where the same model is trained."""
-    if _WRAPS.search(module.text) is None:
+    if not _wraps(module):
         return
     for statement, target, scope in _wrappers(module):
         name = target.rpartition(".")[0]

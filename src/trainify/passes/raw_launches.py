@@ -13,8 +13,9 @@ from ..facts.flow import Definition, is_allocation
 from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.operands import recognize
 from ..facts.triton import stored
+from ..facts.words import declare, places
 from ..findings import Finding
-from . import Rule
+from . import Look, Needle, Rule
 from .fused_calls import Rewriter, Site, other_path
 
 if TYPE_CHECKING:
@@ -52,7 +53,26 @@ def scale(x, w):
     ),
 )
 
-NEEDLES = (b"triton.jit", b"kernel[", b"kernel_[")
+_LAUNCHES = declare(b"kernel[", b"kernel_[")
+
+
+def _launches(data: bytes) -> bool:
+    """Whether what looks like a kernel is called with its grid: ``kernel[(n,)](x)``."""
+    return any(_is_called(data, at + len(word)) for word in _LAUNCHES for at in places(data, word))
+
+
+def _is_called(data: bytes, grid: int) -> bool:
+    depth = 1
+    for bracket in _BRACKET.finditer(data, grid):
+        depth += 1 if bracket[0] == b"[" else -1
+        if depth == 0:
+            return data.startswith(b"(", bracket.end())
+    return False
+
+
+_BRACKET = re.compile(rb"[\[\]]")
+
+NEEDLES: tuple[Needle, ...] = (b"triton.jit", Look(_LAUNCHES, _launches))
 
 _JIT = ("triton.jit", "triton.autotune", "triton.heuristics", "triton.runtime.jit.jit")
 _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|dgrad|wgrad)(_|$)")

@@ -14,6 +14,7 @@ from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
 from ..facts.names import self_name
 from ..facts.trainable import local_class
+from ..facts.words import declare, places
 from ..findings import Finding
 from . import Look, Needle, Rule
 
@@ -52,6 +53,7 @@ class Quantizer(nn.Module):
     ),
 )
 
+(_DETACHED,) = declare(b").detach()")
 _STRAIGHT_THROUGH = re.compile(rb"[-+] *\(\w+ - \w+\)\.detach\(\)|\(\w+ - \w+\)\.detach\(\) *\+")
 _LOSS = re.compile(
     rb"\b\w+ - \w+\.(?:detach\(\)|data\b)|\w+\.(?:detach\(\)|data) - \w+\b|"
@@ -60,10 +62,13 @@ _LOSS = re.compile(
 
 
 def _may_concern(data: bytes) -> bool:
-    return _STRAIGHT_THROUGH.search(data) is not None and _LOSS.search(data) is not None
+    lines = ((data.rfind(b"\n", 0, at), data.find(b"\n", at)) for at in places(data, _DETACHED))
+    if not any(_STRAIGHT_THROUGH.search(data, begin + 1, end) for begin, end in lines):
+        return False
+    return _LOSS.search(data) is not None
 
 
-NEEDLES: tuple[Needle, ...] = (Look((b").detach()",), _may_concern),)
+NEEDLES: tuple[Needle, ...] = (Look((_DETACHED,), _may_concern),)
 
 _DISTANCES = re.compile(r"(mse|l1|smooth_l1|huber|cosine\w*)(_loss|_similarity)?$", re.IGNORECASE)
 _MEASURES = frozenset({"pow", "square", "abs", "norm", "vector_norm"})

@@ -99,7 +99,7 @@ def _may_hide_modules(data: bytes) -> bool:
     for at in (place + word.index(b"=") for word in _ASSIGNS for place in places(data, word)):
         line = _line_before(data, at)
         if _IN_ATTRIBUTE.match(line) or (line.endswith(b"] ") and is_held(line)):
-            if _ASSIGNED.match(data, at):
+            if _ASSIGNED.match(data, at) and not _in_plain_class(data, at):
                 return True
     for at in places(data, _APPENDS):
         match = _APPENDED.match(data, at)
@@ -107,6 +107,16 @@ def _may_hide_modules(data: bytes) -> bool:
             if match[1] is None or _is_made(data, match[1]):
                 return True
     return False
+
+
+def _in_plain_class(data: bytes, at: int) -> bool:
+    """Whether a place is in a class without bases, which is no module."""
+    begin = data.rfind(b"\nclass ", 0, at)
+    nested = data.find(b" class ", begin, at) >= 0
+    return begin >= 0 and not nested and _WITHOUT_BASES.match(data, begin) is not None
+
+
+_WITHOUT_BASES = re.compile(rb"\nclass \w+(?:\(\))?:")
 
 
 def _line_before(data: bytes, place: int) -> bytes:
@@ -161,8 +171,9 @@ class _Held:
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for cls in module.classes:
-        if not is_module_class(module, cls) or _MANAGES_ITSELF.search(module.source(cls)):
+        if not is_module_class(module, cls):
             continue
+        findings: list[Finding] = []
         for name, bindings in module.names.attributes(cls).items():
             values = [b.value for b in bindings if not is_none(b.value)]
             made = [(b.node, b.value) for b in bindings if b.value is not None]
@@ -175,7 +186,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
                     continue
                 finding = _judge(module, cls, name, node, value)
                 if finding is not None:
-                    yield finding
+                    findings.append(finding)
+        if findings and not _MANAGES_ITSELF.search(module.source(cls)):
+            yield from findings
 
 
 def _judge(

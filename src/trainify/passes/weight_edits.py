@@ -40,9 +40,10 @@ def erase(layer, column, value):
     ),
 )
 _WEIGHTS = declare(b".weight", b".bias")
+_QUIET = rb"requires_grad_\(|(?:copy|fill|zero)_\((?:(?!\)\.)[^\n])*\)[ \t\r]*\n"
 _EDIT = re.compile(
-    rb"\.(?:weight|bias)"
-    rb"(?:(?:\[[^\n\]]*\])+ [-+*/]?= | [-+*/]= |(?:\[[^\n\]]*\])*\.[a-z]+(?:_[a-z]+)*_\()"
+    rb"\.(?:weight|bias)(?:(?:\[[^\n\]]*\])+ [-+*/]?= | [-+*/]= |"
+    rb"(?:\[[^\n\]]*\])*\.(?!" + _QUIET + rb")[a-z]+(?:_[a-z]+)*_\()"
 )
 
 
