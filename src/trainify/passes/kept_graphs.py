@@ -79,6 +79,7 @@ _REGISTERS, *_MEMOIZES = declare(
     *(b"] = torch.empty(", b"] = torch.zeros("),
 )
 _JOINS = declare(b"torch.cat(", b"torch.concat(")
+_NOT_A_STEP_BYTES = re.compile(rb"def \w*(?:init|reset|clear|load|build|setup)")
 _JOINED = re.compile(rb"torch\.(?:cat|concat)\(\s*[\[(]\s*self\.(\w+)")
 _REGISTERED = re.compile(rb"register_buffer\(\s*[\"'](\w+)[\"']")
 _MEMOIZED = re.compile(rb"torch\.(?:empty|zeros|ones|full)\(")
@@ -109,9 +110,25 @@ def _writes_memoized(data: bytes) -> bool:
 
 
 def _joins_kept(data: bytes) -> bool:
+    """Whether a step sets an attribute where it has joined something to it."""
     joined = (_JOINED.match(data, at) for word in _JOINS for at in words.places(data, word))
-    return any(m is not None and b"self.%s = " % m[1] in data for m in joined)
+    return any(match is not None and _is_set(data, match) for match in joined)
 
+
+def _is_set(data: bytes, joined: re.Match[bytes]) -> bool:
+    step = data.rfind(b"def ", 0, joined.start())
+    if step < 0 or _NOT_A_STEP_BYTES.match(data, step):
+        return False
+    ends = [at for word in _NEXT if (at := data.find(word, joined.end())) >= 0]
+    function = data[step : min(ends, default=len(data))]
+    return any(
+        not function.startswith((b"nn.Buffer(", b"nn.Parameter("), found.end())
+        for found in re.finditer(_SET % joined[1], function)
+    )
+
+
+_NEXT = (b"\n    def ", b"\ndef ", b"\nclass ")
+_SET = rb"self\.%s(?:, *[\w.]+)* = "
 
 NEEDLES: tuple[Needle, ...] = (
     Look((_REGISTERS,), _writes_buffer),
