@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 from verbs import becomes, findings, fix, rules, stays
 
 RUN = """\
@@ -77,6 +80,22 @@ def net(init: str, run: str = RUN, *, head: str = "from torch import nn\n", more
             "self.layers = nn.ModuleList([nn.Linear(d, d).to('cuda'), "
             "nn.utils.weight_norm(nn.Linear(d, d))])",
         ),
+        (
+            "self.layers = list(nn.Linear(d, d) for _ in range(n))",
+            "self.layers = nn.ModuleList(nn.Linear(d, d) for _ in range(n))",
+        ),
+        (
+            "self.layers = tuple([nn.Linear(d, d) for _ in range(n)])",
+            "self.layers = nn.ModuleList([nn.Linear(d, d) for _ in range(n)])",
+        ),
+        (
+            "self.layers: tuple[nn.Linear, ...] = tuple(nn.Linear(d, d) for _ in range(n))",
+            "self.layers = nn.ModuleList(nn.Linear(d, d) for _ in range(n))",
+        ),
+        (
+            "self.layers = list(map(lambda i: nn.Linear(d, d), range(n)))",
+            "self.layers = nn.ModuleList(map(lambda i: nn.Linear(d, d), range(n)))",
+        ),
     ],
 )
 def test_lists(init: str, fixed: str) -> None:
@@ -119,10 +138,33 @@ def test_lists_in_lists() -> None:
             "self.layers = {str(i): nn.Linear(d, d) for i in range(n)}",
             "self.layers = nn.ModuleDict({str(i): nn.Linear(d, d) for i in range(n)})",
         ),
+        (
+            "self.layers = dict(a=nn.Linear(d, d), b=nn.Linear(d, d))",
+            "self.layers = nn.ModuleDict(dict(a=nn.Linear(d, d), b=nn.Linear(d, d)))",
+        ),
+        (
+            "self.layers = dict((str(i), nn.Linear(d, d)) for i in range(n))",
+            "self.layers = nn.ModuleDict(dict((str(i), nn.Linear(d, d)) for i in range(n)))",
+        ),
+        (
+            'self.layers = OrderedDict([("a", nn.Linear(d, d)), ("b", nn.Linear(d, d))])',
+            "self.layers = nn.ModuleDict("
+            'OrderedDict([("a", nn.Linear(d, d)), ("b", nn.Linear(d, d))]))',
+        ),
+        (
+            "self.layers = dict(a=[nn.Linear(d, d)], b=[nn.Linear(d, d)])",
+            "self.layers = nn.ModuleDict("
+            "dict(a=nn.ModuleList([nn.Linear(d, d)]), b=nn.ModuleList([nn.Linear(d, d)])))",
+        ),
     ],
 )
 def test_dicts(init: str, fixed: str) -> None:
     becomes(net(init, RUN_DICT), net(fixed, RUN_DICT))
+
+
+def test_a_name_of_the_container_as_a_keyword() -> None:
+    (finding,) = findings(net("self.layers = dict(train=nn.Linear(d, d))", RUN_DICT))
+    assert finding.rule == "TRN501" and not finding.fixes
 
 
 def test_keys_that_may_be_no_strings_are_for_a_person_to_look_at() -> None:
@@ -186,6 +228,50 @@ def test_lists_of_parameters() -> None:
             head=head,
         ),
     )
+
+
+PARAMETERS = "self.layers = [nn.Parameter(torch.ones(d)) for _ in range(n)]"
+TORCH = "import torch\nfrom torch import nn\n"
+
+
+@pytest.mark.parametrize(
+    ("run", "fixable"),
+    [
+        ("return x * sum(self.layers)", True),
+        ("return sum(w * x for w in self.layers)", True),
+        ("return x * torch.stack(list(self.layers)).sum(0)", True),
+        ("return x * torch.stack(self.layers).sum(0)", False),  # which takes no ParameterList
+        ("return torch.einsum('bd,d,d->b', x, *self.layers)", True),
+    ],
+)
+def test_parameters_that_are_read_all_at_once(run: str, fixable: bool) -> None:
+    text = net(PARAMETERS, run, head=TORCH)
+    (finding,) = findings(text)
+    assert finding.rule == "TRN501" and bool(finding.fixes) is fixable
+    for each, count in ((text, 0), (fix(text), 2 if fixable else 0)):
+        scope: dict[str, Any] = {}
+        exec(compile(each, "m.py", "exec"), scope)
+        module = scope["Net"](4, 2)
+        assert len(list(module.parameters())) == count
+        module(torch.ones(3, 4)).sum().backward()
+        assert all(p.grad is not None for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        f"{PARAMETERS}\nself.optimizer = torch.optim.SGD(self.layers, lr=0.1)",
+        f"{PARAMETERS}\nself.kept = nn.ParameterList(self.layers)",
+        f"{PARAMETERS}\nregister(self, self.layers)",
+        "self.layers = list(self.children())",
+        "self.layers = tuple(make(d) for _ in range(n))",
+        "self.layers = dict(zip(n, make(d)))",
+        "self.layers = dict(a=nn.ReLU(), b=nn.GELU())",
+        "self.layers = list(map(nn.ReLU, range(n)))",
+    ],
+)
+def test_lists_that_somebody_sees_to(init: str) -> None:
+    stays(net(init, "return x * sum(self.layers)", head=TORCH))
 
 
 @pytest.mark.parametrize(
@@ -265,6 +351,7 @@ def test_ways_to_run_them(run: str) -> None:
         ("self.layers = [Unknown(d) for _ in range(n)]", RUN),
         ("self.layers = [copy(self.norm) for _ in range(n)]", RUN),
         (LIST, "return x"),
+        ("self.layers = list([nn.Linear(d, d)])", "return self.layers[0](x)"),
         (LIST, "with torch.no_grad():\n    x = self.layers[0](x)\nreturn x"),
         (f"{LIST}\nadopt(self, self.layers)", RUN),
         ("self.__dict__['layers'] = [nn.Linear(d, d) for _ in range(n)]", RUN),

@@ -71,10 +71,16 @@ _ASSIGNED = re.compile(
     rb"\[(?:[\s\[({]|#[^\n]*\n)*" + _MADE + rb"|"
     rb"\(" + _MADE + rb"[^\n]*\), ?" + _MADE + rb"|"
     rb"\{[^{}:\n]*\n?[^{}:\n]*:[\s\[(]*" + _MADE + rb"|"
+    rb"(?:list|tuple)\([\s\[(]*(?:map\(lambda[^:\n]*: ?)?" + _MADE + rb"|"
+    rb"(?:\w+\.)?(?:d|OrderedD)ict\([^\n]*\n?[^\n]*?" + _MADE + rb"|"
     rb"(?<=\] = )[\[({]?" + _MADE + rb")"
 )
-"""``= [Layer(``, ``= (Layer(...), Layer(``, ``= {"a": Layer(``, and what follows ``x[i] = ``."""
-*_ASSIGNS, _APPENDS = declare(b"= [", b"= (", b"= {", b"] = ", b".append(")
+"""``= [Layer(``, ``= (Layer(...), Layer(``, ``= {"a": Layer(``, the same made by ``list(``,
+``tuple(`` and ``dict(``, and what follows ``x[i] = ``."""
+*_ASSIGNS, _APPENDS = declare(
+    *(b"= [", b"= (", b"= {", b"= list(", b"= tuple(", b"= dict(", b"= OrderedDict("),
+    *(b"= collections.OrderedDict(", b"] = ", b".append("),
+)
 _APPENDED = re.compile(rb"\.append\((?:[\s\[({]*" + _MADE + rb"|(\w+)\))")
 _IN_ATTRIBUTE = re.compile(rb"\s*self\.\w+(?:\s*:[^=]*)?\s*\+?$")
 _ADDED_TO = re.compile(rb"((?:self\.)?\w+)(?:\[.*)?$")
@@ -175,6 +181,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         findings: list[Finding] = []
         for name, bindings in module.names.attributes(cls).items():
+            if name in module.rebound:
+                continue
             values = [b.value for b in bindings if not is_none(b.value)]
             made = [(b.node, b.value) for b in bindings if b.value is not None]
             if len(made) != len(bindings) or not all(v is not None for v in values):
@@ -210,9 +218,11 @@ def _judge(
     if len(held.elements) == 1 and not held.more:
         return None  # [module] is how a module is hidden
     uses = _uses(module, cls, name)
-    if _is_managed(module, name) or any(_gives_away(module, use) for use in uses):
-        return None
     parameters = "parameter" in kinds and "weights" not in kinds
+    if _is_managed(module, name):
+        return None
+    if any(_gives_away(module, u) and not (parameters and _is_read(module, u)) for u in uses):
+        return None
     if not any(_runs(module, use, function, parameters) for use in uses):
         return None
     return module.finding(
@@ -222,7 +232,8 @@ def _judge(
 
 def _message(held: _Held, name: str, parameters: bool) -> str:
     what = "its parameters" if parameters else "the weights of its modules"
-    kind = "tuple" if isinstance(held.display, ast.Tuple) else held.kind
+    tuple_call = isinstance(held.display, ast.Call) and ast.unparse(held.display.func) == "tuple"
+    kind = "tuple" if isinstance(held.display, ast.Tuple) or tuple_call else held.kind
     return (
         f"`self.{name}` is a {kind}, which nn.Module does not look into: {what} are not among "
         "`parameters()`, so no optimizer trains them and no checkpoint holds them."
@@ -242,6 +253,68 @@ def _is_commented(module: ModuleFacts, statement: ast.stmt) -> bool:
 # -- what is held ---------------------------------------------------------------------------------
 
 
+_MAKERS: dict[str, Literal["list", "dict"]] = {
+    "list": "list",
+    "tuple": "list",
+    "dict": "dict",
+    "OrderedDict": "dict",
+}
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a call of ``list``, ``tuple`` or ``dict`` puts into what it makes."""
+
+    values: list[ast.expr]
+    keys: list[ast.expr]
+    more: bool = False
+
+    @property
+    def elements(self) -> list[ast.expr]:
+        return [element for value in self.values for element in elements(value)]
+
+
+def _parts(call: ast.Call) -> _Parts | None:
+    """``list(Layer() for _ in range(n))``, ``dict(a=Layer())``; None where that does not show."""
+    name = ast.unparse(call.func).rpartition(".")[2]
+    if _MAKERS.get(name) == "dict":
+        return _pairs(call)
+    if len(call.args) != 1 or call.keywords or name not in _MAKERS:
+        return None
+    (argument,) = call.args
+    if isinstance(argument, (ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp)):
+        looped = isinstance(argument, (ast.ListComp, ast.GeneratorExp))
+        return _Parts([argument], [], looped)
+    if isinstance(argument, ast.Call) and isinstance(argument.func, ast.Name):
+        function = argument.args[0] if argument.args else None
+        if argument.func.id == "map" and isinstance(function, ast.Lambda):
+            return _Parts([function.body], [], True)
+    return None
+
+
+def _pairs(call: ast.Call) -> _Parts | None:
+    """The keys and values of ``dict(a=x)``, ``dict([("a", x)])``, ``dict((k, x) for k in ks)``."""
+    found = _Parts([], [], True)
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            return None
+        found.keys.append(ast.Constant(keyword.arg))
+        found.values.append(keyword.value)
+    for argument in call.args:
+        if isinstance(argument, (ast.ListComp, ast.GeneratorExp)):
+            pairs = [argument.elt]
+        elif isinstance(argument, (ast.List, ast.Tuple)):
+            pairs = argument.elts
+        else:
+            return None
+        for pair in pairs:
+            if not isinstance(pair, (ast.Tuple, ast.List)) or len(pair.elts) != 2:
+                return None
+            found.keys.append(pair.elts[0])
+            found.values.append(pair.elts[1])
+    return found
+
+
 def _kind(module: ModuleFacts, value: ast.expr | None) -> Literal["list", "dict"] | None:
     """Whether an expression is a plain list or dict, or the name of a local one."""
     if isinstance(value, (ast.List, ast.ListComp)):
@@ -255,9 +328,10 @@ def _kind(module: ModuleFacts, value: ast.expr | None) -> Literal["list", "dict"
         sides = (value.left, value.right) if isinstance(value.op, ast.Add) else (value.left,)
         known = isinstance(value.op, (ast.Add, ast.Mult))
         return "list" if known and all(_kind(module, side) == "list" for side in sides) else None
-    if isinstance(value, ast.Call) and not value.args and not value.keywords:
-        name = module.source(value.func).rpartition(".")[2]
-        return {"list": "list", "dict": "dict", "OrderedDict": "dict"}.get(name)  # type: ignore[return-value]
+    if isinstance(value, ast.Call):
+        maker = _MAKERS.get(module.source(value.func).rpartition(".")[2])
+        empty = not value.args and not value.keywords
+        return maker if empty or _parts(value) is not None else None
     if isinstance(value, ast.Name):
         made = _made_locally(module, value)
         return None if made is None or isinstance(made, ast.Name) else _kind(module, made)
@@ -321,7 +395,13 @@ def _add(held: _Held, display: ast.expr) -> None:
         )
         held.elements += elements(display)
         held.more = True
-    elif not isinstance(display, ast.Call):
+    elif isinstance(display, ast.Call):
+        parts = _parts(display)
+        if parts is not None:
+            held.elements += parts.elements
+            held.keys += parts.keys
+            held.more |= parts.more
+    else:
         held.elements += elements(display)
         held.more |= isinstance(display, ast.ListComp)
 
@@ -436,12 +516,31 @@ def _gives_away(module: ModuleFacts, use: ast.Attribute) -> bool:
     )
 
 
+_READS = re.compile(r"torch\.(nn\.functional\.)?[a-z]\w*$|math\.prod$")
+
+
+def _is_read(module: ModuleFacts, use: ast.expr) -> bool:
+    """Whether a list is an operand: ``sum(self.ws)``, ``torch.stack(tuple(self.ws))``."""
+    parent = module.parent(use)
+    if isinstance(parent, ast.Starred):
+        parent = module.parent(parent)
+    if not isinstance(parent, ast.Call) or parent.func is use:
+        return False
+    if isinstance(parent.func, ast.Name) and parent.func.id in ("list", "tuple"):
+        return _is_read(module, parent)
+    if isinstance(parent.func, ast.Name) and parent.func.id == "sum":
+        return True
+    return any(_READS.match(target.name) for target in module.resolve(parent.func))
+
+
 def _runs(module: ModuleFacts, use: ast.Attribute, builder: FunctionNode, parameters: bool) -> bool:
     """Whether a use of the list runs an element of it (reads one, where it holds parameters)."""
     function = module.function(use)
     if function is None or function is builder or gradient_unwanted(module, use):
         return False
     parent = module.parent(use)
+    if parameters and _is_read(module, use):
+        return True
     if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Load):
         if not isinstance(parent.slice, ast.Slice):
             return parameters or _is_run(module, function, parent)
@@ -539,7 +638,9 @@ def _is_supported(module: ModuleFacts, held: _Held, use: ast.Attribute) -> bool:
     parent = module.parent(use)
     if isinstance(parent, ast.Attribute):
         return parent.attr in (_LIST_METHODS if held.kind == "list" else _DICT_METHODS)
-    if isinstance(parent, ast.Call):
+    if isinstance(parent, ast.Call):  # of torch's functions, most take a list or tuple only
+        if any(_READS.match(target.name) for target in module.resolve(parent.func)):
+            return False
         return module.source(parent.func) != "isinstance"
     if isinstance(parent, ast.Compare):
         return held.kind == "dict" and isinstance(parent.ops[0], (ast.In, ast.NotIn))
@@ -723,6 +824,11 @@ class _Wrapping:
     def edits(self, node: ast.expr, kind: str) -> list[Edit]:
         start, end = self.module.start(node), self.module.end(node)
         name = f"{self.container}{kind.capitalize()}"
+        if isinstance(node, ast.Call) and (node.args or node.keywords):
+            inside = self.inside(node)
+            if kind == "list":
+                return [Edit(start, self.module.end(node.func), name), *inside]
+            return [Edit(start, start, f"{name}("), *inside, Edit(end, end, ")")]
         if isinstance(node, ast.Call) or not (elements(node) or isinstance(node, ast.Name)):
             return [Edit(start, end, f"{name}()")]
         return [Edit(start, start, f"{name}("), *self.inside(node), Edit(end, end, ")")]
@@ -739,6 +845,11 @@ class _Wrapping:
             return self.nested(node.value)
         if isinstance(node, ast.BinOp):
             return [*self.inside(node.left), *self.inside(node.right)]
+        if isinstance(node, ast.Call):
+            parts = _parts(node)
+            if parts is not None and parts.keys:
+                return [edit for value in parts.values for edit in self.nested(value)]
+            return self.inside(node.args[0]) if node.args else []
         return []
 
     def nested(self, node: ast.expr) -> list[Edit]:
