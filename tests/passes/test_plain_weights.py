@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 from verbs import becomes, findings, fix, rules, stays
 
 
@@ -58,11 +61,99 @@ def test_becomes_a_parameter_after_a_look(init: str, fixed: str) -> None:
         ("self.gamma = torch.ones(o)", "F.layer_norm(x, (8,), self.gamma)"),
         ("self.weight = torch.ones(o)", "F.rms_norm(x, (8,), weight=self.weight)"),
         ("self.weight = torch.zeros(o, i, requires_grad=True)", "F.linear(x, self.weight)"),
+        ("self.w = torch.empty(o, i).normal_(0, 0.02)", "x @ self.w.t()"),
+        ("self.w = torch.empty(o, i).uniform_(-1, 1).mul_(0.1)", "x @ self.w.t()"),
+        ("self.w = nn.init.xavier_uniform_(torch.empty(o, i))", "x @ self.w.t()"),
+        ("self.register_buffer('w', torch.empty(o, i).normal_())", "x @ self.w.t()"),
+        ("self.gain = torch.ones(o)", "x * self.gain"),
+        ("self.gamma = torch.ones(o)", "self.gamma[None] * x"),
+        ("self.beta = torch.zeros(o)", "x + self.beta"),
     ],
 )
 def test_ways_to_use_a_weight(init: str, use: str) -> None:
     (finding,) = findings(layer(init, use))
     assert finding.rule == "TRN503" and not finding.fixes
+
+
+ALONE = "self.norm = nn.LayerNorm(o)"
+
+
+@pytest.mark.parametrize(
+    ("init", "use", "name"),
+    [
+        (
+            'self.register_buffer("weight", torch.randn(o, i))\n'
+            'self.register_buffer("bias", torch.zeros(o))',
+            "F.linear(x, self.weight, self.bias)",
+            "Linear",
+        ),
+        (
+            "self.weight = torch.randn(o, i) * 0.02\nself.bias = torch.zeros(o)",
+            "x @ self.weight.t() + self.bias",
+            "Linear",
+        ),
+        (
+            'self.register_buffer("weight", torch.ones(o))\n'
+            'self.register_buffer("bias", torch.zeros(o))',
+            "self.weight * (x - x.mean(-1, keepdim=True)) + self.bias",
+            "LayerNorm",
+        ),
+        (
+            "self.gain = torch.ones(o)",
+            "x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.gain",
+            "RMSNorm",
+        ),
+    ],
+)
+def test_the_weights_of_a_whole_layer(init: str, use: str, name: str) -> None:
+    text = layer(init, use, name=name).replace(ALONE, "pass")
+    assert rules(text) == ["TRN503"] * len(init.splitlines())
+    scope: dict[str, Any] = {}
+    exec(compile(fix(text, unsafe=True), "m.py", "exec"), scope)
+    net = scope[name](4, 4)
+    net(torch.randn(3, 4)).square().sum().backward()
+    assert len(list(net.parameters())) == len(init.splitlines())
+    assert all(p.grad is not None for p in net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("init", "use", "name"),
+    [
+        (
+            'self.register_buffer("weight", torch.ones(o))\n'
+            'self.register_buffer("bias", torch.zeros(o))',
+            "x * self.weight + self.bias",
+            "FrozenBatchNorm2d",
+        ),
+        (
+            'if dtype:\n    self.register_parameter("weight", nn.Parameter(torch.ones(o)))\n'
+            'else:\n    self.register_buffer("weight", torch.ones(o))',
+            "x * self.weight",
+            "RMSNorm",
+        ),
+        (
+            "if dtype:\n    self.weight = nn.Parameter(torch.ones(o))\n"
+            "else:\n    self.weight = torch.ones(o)",
+            "x * self.weight",
+            "RMSNorm",
+        ),
+        (  # random features
+            "self.weight = torch.randn(o, i)\nself.bias = torch.rand(o) * 6.28",
+            "torch.cos(F.linear(x, self.weight, self.bias))",
+            "Features",
+        ),
+        ("self.weight = torch.ones(o)", "(x * self.weight).sum()", "WeightedLoss"),
+        ("self.scale = torch.ones(o)", "x * self.scale", "Scaled"),
+        ("self.eps = torch.ones(1)", "x + self.eps", "RMSNorm"),
+        (
+            "self.mean = torch.zeros(3)\nself.std = torch.ones(3)",
+            "(x - self.mean) * self.std",
+            "ImageNorm",
+        ),
+    ],
+)
+def test_what_no_layer_learns(init: str, use: str, name: str) -> None:
+    stays(layer(init, use, name=name).replace(ALONE, "pass"))
 
 
 def test_a_checkpoint_that_is_copied_into_it() -> None:

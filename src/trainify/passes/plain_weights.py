@@ -64,13 +64,14 @@ class Linear(nn.Module):
 )
 
 _ASSIGNS = declare(
-    *(b"= torch.%s(" % name for name in b"randn rand empty zeros ones normal".split())
+    *(b"= torch.%s(" % name for name in b"randn rand empty zeros ones normal".split()),
+    b"= nn.init.",
 )
 (_REGISTERS,) = declare(b"register_buffer(")
 _MADE = rb"torch\.(?:randn|rand|empty|zeros|ones|normal)\("
 _BUFFER = re.compile(rb"register_buffer\(\s*[\"']\w+[\"'],\s*" + _MADE)
 _ATTRIBUTE = re.compile(
-    rb"\s*self\.\w*(?:weights?|bias|kernel|gamma|emb|embeddings?|[wW][qkvo\d]?|W_\w+)(?::.*)?\s$"
+    rb"\s*self\.\w*(?:weights?|bias|kernel|gain|gamma|beta|emb|embeddings?|[wW][qkvo\d]?|W_\w+)(?::.*)?\s$"
 )
 
 
@@ -88,8 +89,12 @@ def _may_hold_weights(data: bytes) -> bool:
 
 NEEDLES: tuple[Needle, ...] = (Look((*_ASSIGNS, _REGISTERS), _may_hold_weights),)
 
+_GAIN = re.compile(r"(weight|gain|gamma)$")
+_SHIFT = re.compile(r"(bias|beta)$")
+_NORM = re.compile(r"Norm(?!aliz)")
+_LOSS = re.compile(r"Loss|Criterion|Metric|Normaliz")
 _WEIGHT = re.compile(
-    r"(\w*_)?(weights?|bias|kernel|gamma|w|w[qkvo]|w\d|emb(eddings?)?)$|[wW]_?[qkvo\d]?$|W_\w+$"
+    r"(\w*_)?(weights?|bias|kernel|gain|gamma|beta|w|w[qkvo]|w\d|emb(eddings?)?)$|[wW]_?[qkvo\d]?$|W_\w+$"
 )
 _CONSTANT = re.compile(
     r"fixed|frozen|freez|rand|fourier|quant|int[48]|fp[48]|running_|\bema|codebook|\bvq|hash|"
@@ -99,6 +104,8 @@ _CONSTANT = re.compile(
 )
 _RANDOM = frozenset({"randn", "rand", "normal"})
 _MAKERS = _RANDOM | {"empty", "zeros", "ones"}
+_FILLS = {"normal_": "randn", "uniform_": "rand", "zero_": "zeros"}
+_SCALES = frozenset({"mul_", "div_", "to", "float"})
 
 
 @dataclass(frozen=True)
@@ -116,20 +123,34 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for cls in module.classes:
         if _CONSTANT.search(cls.name) or not is_module_class(module, cls):
             continue
-        for weight in _weights(module, cls):
+        weights = list(_weights(module, cls))
+        whole = _is_whole_layer(cls, weights)
+        for weight in weights:
             if _is_said_constant(module, cls, weight) or _is_handled(module, weight):
                 continue
-            if not _is_to_learn(module, cls, weight):
+            own = whole and (_GAIN.match(weight.name) or _SHIFT.match(weight.name))
+            if not own and not _is_to_learn(module, cls, weight):
                 continue
             uses = _uses(module, cls, weight.name)
             written = any(_is_written(module, use) for use in uses)
             if written and not _only_loaded(module, uses):
                 continue
-            if any(_counts(module, use) for use in uses):
-                yield _finding(module, weight, written)
+            if any(_counts(module, cls, weight, use) for use in uses):
+                yield _finding(module, weight, written, bool(own))
 
 
-def _finding(module: ModuleFacts, weight: _Weight, written: bool) -> Finding:
+def _is_whole_layer(cls: ast.ClassDef, weights: list[_Weight]) -> bool:
+    """Whether fresh tensors are all the weights of a layer: of a normalization, of a linear map.
+
+    A bias of zeros that stays one adds nothing, so it is none of a random projection.
+    """
+    if _NORM.search(cls.name):
+        return True
+    made = {weight.name: weight.made for weight in weights}
+    return made.get("weight") in _RANDOM and made.get("bias") in ("zeros", "empty")
+
+
+def _finding(module: ModuleFacts, weight: _Weight, written: bool, whole: bool) -> Finding:
     kind = "a buffer" if weight.is_buffer else "a plain tensor"
     message = (
         f"`self.{weight.name}` is used as a weight, and is {kind}: it is not among `parameters()` "
@@ -137,8 +158,10 @@ def _finding(module: ModuleFacts, weight: _Weight, written: bool) -> Finding:
     )
     fixes: dict[str, Fix] = {}
     filled = weight.made in _RANDOM or (weight.made == "empty" and weight.is_buffer)
+    if whole and weight.made in ("ones", "zeros"):
+        filled = True
     if (
-        weight.name in ("weight", "bias")
+        (_GAIN.match(weight.name) or _SHIFT.match(weight.name))
         and filled
         and not written
         and after_init(module, weight.statement)
@@ -202,6 +225,13 @@ def _maker(module: ModuleFacts, node: ast.expr) -> str | None:
         return _maker(module, node.left)
     if not isinstance(node, ast.Call):
         return None
+    if isinstance(node.func, ast.Attribute):  # torch.empty(o, i).normal_(0, 0.02)
+        inner = _maker(module, node.func.value)
+        if inner is not None:
+            kept = inner if node.func.attr in _SCALES else None
+            return _FILLS.get(node.func.attr, kept)
+    if _initializes(module, node) and node.args:  # nn.init.xavier_uniform_(torch.empty(o, i))
+        return "randn" if _maker(module, node.args[0]) == "empty" else None
     for keyword in node.keywords:
         if keyword.arg == "requires_grad" and is_false(keyword.value):
             return None
@@ -221,6 +251,8 @@ def _is_said_constant(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight) -
     if any(re.search(r"scale|zero|running_|quant|ema|cluster", name) for name in others):
         return True
     text = module.source(cls)
+    if "register_parameter(" in text:
+        return True  # in another case, for all we know
     return any(
         _CONSTANT.search(line[line.index("#") :]) for line in text.splitlines() if "#" in line
     )
@@ -275,9 +307,29 @@ def _uses(module: ModuleFacts, cls: ast.ClassDef, name: str) -> list[ast.Attribu
     ]
 
 
-def _counts(module: ModuleFacts, use: ast.Attribute) -> bool:
+def _counts(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight, use: ast.Attribute) -> bool:
     """Whether a use is one as a weight where a gradient is wanted."""
-    return is_weight_use(module, use) and not gradient_unwanted(module, use)
+    counts = is_weight_use(module, use) or _scales(module, cls, weight, use)
+    return counts and not gradient_unwanted(module, use)
+
+
+def _scales(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight, use: ast.Attribute) -> bool:
+    """``y * self.gain``, ``y + self.bias``: ones and zeros that stay so would do nothing."""
+    if _LOSS.search(cls.name):
+        return False
+    node: ast.expr = use
+    parent = module.parent(node)
+    while isinstance(parent, ast.Subscript) and parent.value is node:  # self.gain[:, None]
+        node, parent = parent, module.parent(parent)
+    if not isinstance(parent, ast.BinOp):
+        return False
+    if isinstance(parent.op, ast.Mult):
+        return weight.made in ("ones", "empty") and _GAIN.match(weight.name) is not None
+    return (
+        isinstance(parent.op, ast.Add)
+        and weight.made in ("zeros", "empty")
+        and _SHIFT.match(weight.name) is not None
+    )
 
 
 def _is_written(module: ModuleFacts, use: ast.Attribute) -> bool:
