@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 from verbs import becomes, findings, fix, rules, stays
 
 HEAD = """\
@@ -167,3 +170,69 @@ def test_what_every_forward_does_again() -> None:
             "        return x", f"        {MAKE}\n        return F.linear(x, self.w)"
         )
     )
+
+
+MERGED = "\n    def _merged(self):\n        return torch.cat([self.q.weight, self.k.weight])\n"
+FUNCTION = "\n\ndef merged(a, b):\n    return torch.cat([a.weight, b.weight])\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "more"), [("self._merged()", MERGED), ("merged(self.q, self.k)", FUNCTION)]
+)
+def test_a_function_that_computes_it(value: str, more: str) -> None:
+    text = attention(f"self.qk_weight = {value}", "F.linear(x, self.qk_weight)", more)
+    (finding,) = findings(text)
+    assert "`self.q.weight`, `self.k.weight`" in finding.message
+    fixed = fix(text, unsafe=True)
+    assert f"    @property\n    def qk_weight(self):\n        return {value}\n" in fixed
+    scope: dict[str, Any] = {}
+    exec(compile(fixed, "m.py", "exec"), scope)
+    net = scope["Attention"](4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        before = net.q.weight.detach().clone()
+        loss = net(torch.ones(2, 4)).square().sum()
+        loss.backward()
+        optimizer.step()
+        assert not torch.equal(before, net.q.weight)
+    torch.testing.assert_close(net.qk_weight[:4], net.q.weight)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        MERGED.replace(".q.weight", ".q.weight.data"),
+        MERGED.replace("    def", "    @torch.no_grad()\n    def"),
+        MERGED.replace("return", "with torch.no_grad():\n            return"),
+        FUNCTION.replace("a.weight", "a.weight.detach()"),
+    ],
+)
+def test_a_function_that_cuts_the_gradient_is_reported_only(more: str) -> None:
+    value = "self._merged()" if "_merged" in more else "merged(self.q, self.k)"
+    use = "F.linear(x, self.qk_weight)"
+    (finding,) = findings(attention(f"self.qk_weight = {value}", use, more))
+    assert "no gradient goes back" in finding.message and not finding.fixes
+
+
+def test_a_method_for_serving_that_init_always_calls() -> None:
+    more = f"\n    def fuse_weights(self):\n        {MAKE}\n"
+    assert rules(attention("self.fuse_weights()", more=more)) == ["TRN502"]
+    stays(attention("if world > 1:\n    self.fuse_weights()", more=more))
+
+
+@pytest.mark.parametrize(
+    ("value", "more"),
+    [
+        (
+            "self._merged()",
+            MERGED.replace("torch.cat([self.q.weight, self.k.weight])", "self.p.t()"),
+        ),
+        ("merged(self.q, self.k)", FUNCTION.replace("torch.cat([a.weight, b.weight])", "a.weight")),
+        ("merged(self.q, world)", FUNCTION.replace("[a.weight, b.weight]", "[b.weight, b.bias]")),
+        ("self._merged()", MERGED.replace("torch.cat([self.q.weight, self.k.weight])", "F.x()")),
+        ("nn.Parameter(self._merged())", MERGED),
+    ],
+)
+def test_functions_that_derive_nothing(value: str, more: str) -> None:
+    use = "F.linear(x, self.qk_weight)"
+    stays(attention(f"self.qk_weight = {value}", use, more))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.frozen import is_false, is_frozen
 from ..facts.grad_mode import no_grad_scope
+from ..facts.graph import Graph, results
 from ..facts.guards import gradient_unwanted, is_forward
 from ..facts.layers import is_module_class, made_by
 from ..facts.names import is_none, self_name
@@ -92,7 +93,11 @@ _BUFFER = re.compile(
     + _OF_SELF
     + rb"|self\.)"
 )
+_NAMED = declare(b"weight = ", b"weights = ")
+_CALLED = re.compile(rb"= (?:self\.)?(\w+)\(([^\n]*)")
 _ATTRIBUTE = re.compile(rb"\s*self\.\w+(?:\s*:.*)?\s$")
+_NEAR = 500
+"""Bytes after the head of a function within which it computes something of weights."""
 
 
 def _may_derive_weights(data: bytes) -> bool:
@@ -100,12 +105,26 @@ def _may_derive_weights(data: bytes) -> bool:
     if b"Module" not in data or b"self." not in data:
         return False
     for at in (at for maker in _MAKERS for at in places(data, maker)):
-        if _ATTRIBUTE.match(data[data.rfind(b"\n", 0, at) + 1 : at]) and _COMPUTED.match(data, at):
-            return True
+        if _ATTRIBUTE.match(data[data.rfind(b"\n", 0, at) + 1 : at]):
+            if _COMPUTED.match(data, at) or _calls_maker(data, at):
+                return True
+    if any(
+        _calls_maker(data, at + name.index(b"=")) for name in _NAMED for at in places(data, name)
+    ):
+        return True
     return any(_BUFFER.match(data, at) for at in places(data, _REGISTERS))
 
 
-NEEDLES: tuple[Needle, ...] = (Look((*_MAKERS, _REGISTERS), _may_derive_weights),)
+def _calls_maker(data: bytes, at: int) -> bool:
+    """Whether a function of the file, of ``self`` or given a part of it, mentions weights."""
+    match = _CALLED.match(data, at)
+    if match is None or not (data.startswith(b"self.", at + 2) or b"self." in match[2]):
+        return False
+    body = data.find(b"def %s(" % match[1])
+    return body >= 0 and data.find(b".weight", body, body + _NEAR) >= 0
+
+
+NEEDLES: tuple[Needle, ...] = (Look((*_MAKERS, *_NAMED, _REGISTERS), _may_derive_weights),)
 
 # -- findings -------------------------------------------------------------------------------------
 
@@ -242,6 +261,7 @@ _MORE = frozenset(
     "clone mul add sub div matmul mm sum mean exp softmax sigmoid softplus abs sqrt rsqrt pow "
     "clamp repeat repeat_interleave flip roll norm".split()
 )
+_SWITCHES = re.compile(r"no_grad|inference_mode|set_grad_enabled")
 _FUNCTIONS = re.compile(
     r"torch\.(nn\.functional\.)?(cat|stack|concat|hstack|vstack|matmul|mm|bmm|einsum|exp|sigmoid|"
     r"softmax|softplus|normalize|flip|block_diag|kron|add|mul|sub|div|transpose|permute)$"
@@ -259,13 +279,18 @@ class _Derivation:
     cuts: list[ast.expr] = field(default_factory=list)
     """The ``.data`` and ``.detach()`` on the way."""
     local: bool = False
+    elsewhere: bool = False
+    """Whether a function computes it."""
     copied: bool = False
     turned: bool = False
     in_no_grad: bool = False
 
+    given: dict[str, ast.expr] = field(default_factory=dict)
+    """What the functions on the way are given, by the names of their parameters."""
+
     def __post_init__(self) -> None:
         self._is_derived = self._follow(self.place.value, self.place.statement)
-        self.in_no_grad = any(
+        self.in_no_grad |= any(
             no_grad_scope(self.module, item.context_expr, scope)
             for scope in self.module.ancestors(self.place.statement)
             if isinstance(scope, ast.With)
@@ -294,7 +319,10 @@ class _Derivation:
     def _follow(self, node: ast.expr, at: ast.stmt) -> bool:
         """Whether a value is computed from weights, by what is known."""
         if self._is_weight(node):
-            self.sources.append(self.module.source(node))
+            text = self.module.source(node)
+            name, dot, rest = text.partition(".")
+            given = self.given.get(name)
+            self.sources.append(f"{self.module.source(given)}{dot}{rest}" if given else text)
             return True
         if isinstance(node, ast.Attribute):
             self.turned |= node.attr in _TURNS
@@ -337,6 +365,9 @@ class _Derivation:
                     argument.elts if isinstance(argument, (ast.List, ast.Tuple)) else [argument]
                 )
             return self._follow_all(parts, at)
+        callee = Graph(self.module, self.module.function(at) or self.module.tree).callee(call)
+        if callee is not None:
+            return self._follow_into(call, callee)
         if not isinstance(function, ast.Attribute) or not self._follow(function.value, at):
             return False
         self.turned |= function.attr in _TURNS
@@ -350,12 +381,28 @@ class _Derivation:
             return function.attr in _VIEWS
         return True
 
+    def _follow_into(self, call: ast.Call, callee: FunctionNode) -> bool:
+        """``self._merged()``, ``merged(self.q, self.k)``: what a function of the file returns."""
+        returned = list(results(callee))
+        if self.elsewhere or len(returned) != 1 or call.keywords:
+            return False
+        self.elsewhere = True
+        parts = (callee, *callee.decorator_list)
+        self.in_no_grad |= any(_SWITCHES.search(self.module.source(part)) for part in parts)
+        names = [a.arg for a in callee.args.args]
+        if self.module.method_class(callee) is not None:
+            names = names[1:]
+        self.given = dict(zip(names, call.args, strict=False))
+        return self._follow(*returned[0])
+
     def _is_weight(self, node: ast.expr) -> bool:
         """``self.layer.weight`` of a layer that can learn, or a parameter of one's own."""
         if not isinstance(node, ast.Attribute):
             return False
-        if node.attr in ("weight", "bias") and isinstance(node.value, ast.Attribute):
-            layer = node.value
+        layer = node.value
+        if isinstance(layer, ast.Name):
+            layer = self.given.get(layer.id, layer)
+        if node.attr in ("weight", "bias") and isinstance(layer, ast.Attribute):
             return self._is_own(layer) and self._learns(layer.attr, "weights")
         return self._is_own(node) and self._learns(node.attr, "parameter")
 
@@ -398,7 +445,7 @@ def _happens_once(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
     """
     if function.name == "__init__":
         return True
-    if is_forward(function) or _FOR_SERVING.search(function.name):
+    if is_forward(function):
         return False
     calls = [
         node
@@ -410,9 +457,23 @@ def _happens_once(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
     callers = {module.function(call) for call in calls}
     if any(c is not None and is_forward(c) for c in callers):
         return False
+    if any(_is_made_with(module, call) for call in calls):
+        return True
+    if _FOR_SERVING.search(function.name):
+        return False
     if any(c is not None and c.name == "__init__" for c in callers):
         return True
     return bool(_ON_LOADING.search(function.name))
+
+
+def _is_made_with(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether ``__init__`` calls a method whatever its arguments."""
+    function = module.function(call)
+    return (
+        function is not None
+        and function.name == "__init__"
+        and module.statement(call) in function.body
+    )
 
 
 def _uses(module: ModuleFacts, cls: ast.ClassDef, name: str) -> list[ast.Attribute]:
@@ -469,7 +530,9 @@ def _as_property(
     init = module.function(statement)
     if init is None or init.name != "__init__" or statement not in init.body:
         return ()
-    if derived.local or derived.in_no_grad or not layout.owns_lines(module, statement):
+    if derived.in_no_grad or not layout.owns_lines(module, statement):
+        return ()
+    if derived.cuts if derived.elsewhere else derived.local:
         return ()
     if not isinstance(statement, (ast.Assign, ast.Expr)) or _has_comment(module, statement):
         return ()
