@@ -65,3 +65,60 @@ class Scale(nn.Module):
 )
 def test_right_as_it_is(function: str) -> None:
     stays(HEAD + function)
+
+
+MODEL = (
+    HEAD
+    + """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.norm = Norm()
+
+
+class Norm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.LayerNorm(3)
+        self.register_buffer("weight", torch.ones(3))
+
+
+"""
+)
+
+COPIES = [
+    "def start(model: Model, prior):\n    model.fc.bias.copy_(prior)\n\n\n"
+    "def main():\n    start(Model(), torch.ones(3))\n\n\nmain()\n",
+    "model = Model()\nmodel.fc.weight.fill_(0.5)\n",
+    "def main():\n    model = Model()\n    model.norm.inner.bias.zero_()\n\n\nmain()\n",
+]
+
+
+@pytest.mark.parametrize("code", COPIES)
+def test_values_copied_into_a_layer_that_learns(code: str) -> None:
+    with pytest.raises(RuntimeError, match="leaf Variable"):
+        exec(compile(MODEL + code, "m.py", "exec"), {})
+    (finding,) = findings(MODEL + code)
+    assert finding.rule == "TRN407" and not finding.fixes
+
+
+def test_values_copied_where_the_layer_is_made() -> None:
+    text = MODEL.replace("self.norm = Norm()", "self.fc.bias.copy_(torch.ones(3))")
+    assert [(f.rule, f.line) for f in findings(text)] == [("TRN407", 9)]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *(code.replace("model.", "model.requires_grad_(False)\nmodel.", 1) for code in COPIES[1:2]),
+        "def load_bias(model: Model, prior):\n    model.fc.bias.copy_(prior)\n",
+        "model = Model()\nwith torch.no_grad():\n    model.fc.bias.copy_(torch.ones(3))\n",
+        "model = Model()\nmodel.fc.bias.data.copy_(torch.ones(3))\n",
+        "model = Model()\nmodel.norm.weight.copy_(torch.ones(3))\n",  # a buffer
+        "model = make()\nmodel.fc.bias.copy_(torch.ones(3))\n",
+        "model = Model()\nmodel.fc = make()\nmodel.fc.bias.copy_(torch.ones(3))\n",
+    ],
+)
+def test_values_copied_as_it_is_done(code: str) -> None:
+    stays(MODEL + code)

@@ -6,6 +6,9 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from .frozen import is_frozen
+from .layers import made_by
+
 if TYPE_CHECKING:
     from .module import ModuleFacts
 
@@ -61,6 +64,43 @@ def classes_in(module: ModuleFacts, made: ast.expr | ast.ClassDef) -> Iterator[a
             yield current
             for bindings in module.names.attributes(current).values():
                 pending += [b.value for b in bindings if b.value is not None]
+
+
+def learns(module: ModuleFacts, layer: ast.expr) -> bool:
+    """Whether an expression, ``model.fc``, surely is a layer of torch's whose weights learn."""
+    if not isinstance(layer, ast.Attribute) or layer.attr in module.rebound:
+        return False
+    owners = list(_classes_of(module, layer.value))
+    return bool(owners) and all(_holds_layer(module, cls, layer.attr) for cls in owners)
+
+
+def _classes_of(module: ModuleFacts, node: ast.expr) -> Iterator[ast.ClassDef]:
+    """The classes of the file that an object can be an instance of."""
+    if isinstance(node, ast.Name):
+        for made in values_of(module, node):
+            if isinstance(made, ast.ClassDef):
+                yield made
+            else:
+                yield from _constructed(module, made)
+    elif isinstance(node, ast.Attribute):
+        for owner in _classes_of(module, node.value):
+            for binding in module.names.attributes(owner).get(node.attr, ()):
+                if binding.value is not None:
+                    yield from _constructed(module, binding.value)
+
+
+def _holds_layer(module: ModuleFacts, cls: ast.ClassDef, name: str) -> bool:
+    bindings = module.names.attributes(cls).get(name, [])
+    return (
+        bool(bindings)
+        and not is_frozen(module, cls, name)
+        and all(
+            isinstance(b.value, ast.Call)
+            and any(t.name.startswith("torch.nn.") for t in module.resolve(b.value.func))
+            and made_by(module, b.value) == "weights"
+            for b in bindings
+        )
+    )
 
 
 def _constructed(module: ModuleFacts, value: ast.expr) -> Iterator[ast.ClassDef]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.guards import gradient_unwanted
+from ..facts.models import learns
 from ..facts.saved import is_parameter
 from ..facts.words import declare, places
 from ..facts.writes import callers, root_of
@@ -47,14 +48,25 @@ _EDIT = re.compile(
 )
 
 
+_COPY = re.compile(rb"\.(?:weight|bias)(?:\[[^\n\]]*\])*\.(?:copy|fill|zero)_\(")
+_OWNER = re.compile(rb"\.(\w+)$")
+
+
 def _may_concern(data: bytes) -> bool:
     if b"import torch" not in data and b"from torch" not in data:
         return False
     return any(
-        data[at + len(word) : at + len(word) + 1] in b"[ ." and _EDIT.match(data, at)
+        data[at + len(word) : at + len(word) + 1] in b"[ ."
+        and (_EDIT.match(data, at) or (_COPY.match(data, at) and _is_layer_before(data, at)))
         for word in _WEIGHTS
         for at in places(data, word)
     )
+
+
+def _is_layer_before(data: bytes, at: int) -> bool:
+    """Whether what stands before ``.weight`` is made by the file, of a layer of torch's."""
+    owner = _OWNER.search(data, max(0, at - 60), at)
+    return owner is not None and b"self.%s = nn." % owner[1] in data
 
 
 NEEDLES: tuple[Needle, ...] = (Look(_WEIGHTS, _may_concern),)
@@ -72,13 +84,15 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for statement, write in module.writes.items():
         if write.name is not None:
             continue
-        if _copies(statement):
-            continue  # weights are given their values, by whoever builds or loads a model
         _, path = root_of(write.target)
         weight = path[-1] if path else None
-        if not isinstance(weight, ast.Attribute) or not _is_weight(module, weight):
+        if not isinstance(weight, ast.Attribute) or any(_detaches(node) for node in path):
             continue
-        if any(_detaches(node) for node in path) or _is_frozen(module, statement):
+        sure = weight.attr in ("weight", "bias") and learns(module, weight.value)
+        # Weights are given their values, by whoever builds or loads a model.
+        if not sure and (_copies(statement) or not _is_weight(module, weight)):
+            continue
+        if _may_be_frozen(module, statement, sure):
             continue
         if gradient_unwanted(module, statement) or _called_without_grad(module, statement):
             continue
@@ -114,9 +128,16 @@ def _detaches(node: ast.expr) -> bool:
     return isinstance(name, ast.Attribute) and name.attr in ("data", "detach", "grad")
 
 
-def _is_frozen(module: ModuleFacts, statement: ast.stmt) -> bool:
-    """Whether the weight may need no gradient, or the place prepares a model."""
+def _may_be_frozen(module: ModuleFacts, statement: ast.stmt, sure: bool) -> bool:
+    """Whether the weight may need no gradient, or the place prepares a model.
+
+    What is ``sure`` to learn does so in a script and a constructor, too.
+    """
     function = module.function(statement)
+    if sure and ("requires_grad" in module.text or "set_grad_enabled" in module.text):
+        return True
+    if sure and (function is None or function.name == "__init__"):
+        return False
     if function is None or _PREPARES.search(function.name):
         return True
     cls = module.method_class(function)
