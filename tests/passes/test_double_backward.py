@@ -1,10 +1,12 @@
-"""TRN111: second derivatives through scaled_dot_product_attention."""
+"""TRN111: second derivatives through attention."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from verbs import findings, rules, stays
 
 from trainify.engine import check_paths
@@ -121,3 +123,51 @@ def test_the_finding_says_where_and_what_to_do() -> None:
     )
     assert "on line 9" in finding.message
     assert "sdpa_kernel(SDPBackend.MATH)" in finding.message
+
+
+PENALTY = """\
+def penalty(critic: Critic, x):
+    (grad,) = torch.autograd.grad(critic(x).mean(), x, create_graph=True)
+    return grad.square().sum()
+"""
+
+
+def critic(made: str, used: str) -> str:
+    return (
+        f"{HEAD}class Critic(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        f"        self.layer = {made}\n\n    def forward(self, x):\n        return {used}\n\n\n{PENALTY}"
+    )
+
+
+MHA = "nn.MultiheadAttention(8, 2)"
+
+
+@pytest.mark.parametrize(
+    ("made", "used", "raises"),
+    [
+        (MHA, "self.layer(x, x, x, need_weights=False)[0]", True),
+        ("nn.TransformerEncoderLayer(8, 2, dropout=0.0)", "self.layer(x)", True),
+        ("nn.TransformerDecoderLayer(8, 2, dropout=0.0)", "self.layer(x, x)", True),
+        (
+            "nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, dropout=0.0), 1)",
+            "self.layer(x)",
+            True,
+        ),
+        (MHA, "self.layer(x, x, x)[0]", False),  # attention written out
+        (MHA, "self.layer(x, x, x, need_weights=True)[0]", False),
+        ("nn.Linear(8, 8)", "self.layer(x).square()", False),
+    ],
+)
+def test_layers_of_torch_that_attend(made: str, used: str, raises: bool) -> None:
+    text = critic(made, used)
+    scope: dict[str, Any] = {}
+    exec(compile(text, "m.py", "exec"), scope)
+    x = torch.randn(5, 2, 8, requires_grad=True)
+    loss = scope["penalty"](scope["Critic"](), x)
+    if raises:
+        with pytest.raises(RuntimeError, match="not implemented"):
+            loss.backward()
+        assert rules(text) == ["TRN111"]
+    else:
+        loss.backward()
+        stays(text)

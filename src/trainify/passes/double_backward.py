@@ -46,6 +46,12 @@ def penalty(critic: Critic, x):
 NEEDLES = (b"create_graph",)
 
 _ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
+_LAYERS = (
+    "torch.nn.Transformer",
+    "torch.nn.TransformerEncoderLayer",
+    "torch.nn.TransformerDecoderLayer",
+)
+"""Layers of torch's that attend by that function."""
 _GRADIENTS = ("torch.autograd.grad", "torch.autograd.backward")
 _SWITCH = re.compile(r"enable_(flash|mem_efficient)_sdp\(\s*(False|enabled=False)")
 _MAX_STEPS = 6
@@ -196,10 +202,26 @@ def _attends(
         return
     seen |= {definition.name}
     for node in ast.walk(definition):
-        if isinstance(node, ast.Call) and module.is_name(node.func, _ATTENTION):
+        if isinstance(node, ast.Call) and _is_attention(module, node):
             if not _on_math(module, node):
                 yield node
     names = {n.id for n in ast.walk(definition) if isinstance(n, ast.Name)}
     for other in module.tree.body:
         if isinstance(other, Definition) and other.name in names:
             yield from _attends(module, other, seen)
+
+
+def _is_attention(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call attends by a fused kernel, or makes a layer that does.
+
+    ``nn.MultiheadAttention`` writes attention out unless it is told ``need_weights=False``.
+    """
+    if module.is_name(call.func, _ATTENTION, *_LAYERS):
+        return True
+    told = (k.value for k in call.keywords if k.arg == "need_weights")
+    if not any(isinstance(value, ast.Constant) and value.value is False for value in told):
+        return False
+    return any(
+        module.is_name(made.func, "torch.nn.MultiheadAttention")
+        for made in _values(module, call.func)
+    )
