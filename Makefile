@@ -27,6 +27,10 @@ corpus: $(READY)
 build-kernels: $(READY)
 	cd fixtures && ../$(BIN)/python -c "import kernels; kernels.load()"
 
+# Needs npm; what it builds is editors/vscode/dist/trainify.vsix.
+vscode:
+	cd editors/vscode && npm ci --no-fund --no-audit && npm run package
+
 # torch comes first, so that whatever builds against it finds it.
 $(READY):
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -2,11 +2,10 @@
 -- Arguments come in the environment, what was seen goes to standard output as JSON.
 
 local file, title, only = vim.env.SESSION_FILE, vim.env.SESSION_TITLE, vim.env.SESSION_ONLY
-local seen = { titles = {}, version = tostring(vim.version().minor) }
+local seen = { titles = {} }
 
 local function finish(problem)
-  seen.problem = problem
-  io.stdout:write(vim.fn.json_encode(seen) .. "\n")
+  io.stdout:write((problem or vim.fn.json_encode(seen)) .. "\n")
   vim.cmd(problem and "cquit!" or "qall!")
 end
 
@@ -28,7 +27,7 @@ local function main()
     return #vim.diagnostic.get(0) > 0
   end)
   seen.found = vim.tbl_map(function(d)
-    return { d.lnum + 1, d.col, d.user_data.lsp.code, d.message }
+    return { d.lnum + 1, d.col, d.user_data.lsp.code .. " " .. d.message }
   end, vim.diagnostic.get(0))
 
   vim.ui.select = function(items, options, choose)
