@@ -92,8 +92,15 @@ def test_helpers_of_the_file_are_followed() -> None:
         ("return torch.ops._C.scaled(x, w)", "nothing is known"),
         ("with torch.no_grad():\n    return x * w", "switches gradients off"),
         ("return x.detach() * w", "off the graph"),
-        ("y = x.clone()\ny.mul_(w)\nreturn y", "writes in place"),
-        ("y = x.clone()\ny[0] = w\nreturn y", "writes in place"),
+        ("y = x.view(-1)\ny.mul_(2.0)\nreturn x * w", "writes in place"),
+        ("x[0] = 1.0\nreturn x * w", "writes in place"),
+        ("x += 1.0\nreturn x * w", "may write in place"),
+        ("y = torch.tanh(x)\ny.mul_(w)\nreturn y", "writes in place"),
+        (
+            "y = x * w\nz = 0\nfor _ in range(2):\n    y += 1.0\n    z = y.square()\nreturn z",
+            "may write",
+        ),
+        ("y = x * w\nz = y.square()\ny += 1.0\nreturn y * z", "may write in place"),
         ("return F.dropout(x) * w", "is random"),
         ("return F.scaled_dot_product_attention(x, w, w, dropout_p=0.1)", "is random"),
     ],
@@ -109,7 +116,7 @@ def test_what_autograd_cannot_do_again(body: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("signature", "returns"),
     [
-        ("x: torch.Tensor, w: list[torch.Tensor]", "torch.Tensor"),
+        ("x: list[torch.Tensor], w: list[torch.Tensor]", "torch.Tensor"),
         ("x: torch.Tensor, *, w: torch.Tensor", "torch.Tensor"),
         ("x: torch.Tensor, w: torch.Tensor", "list[torch.Tensor]"),
         ("ctx: torch.Tensor, w: torch.Tensor", "torch.Tensor"),
@@ -143,7 +150,6 @@ def test_a_formula_is_there_or_not_asked_for(after: str) -> None:
         op("return x * w", name="quantize_rows"),
         op("return 1", returns="int"),
         op("return x.new_empty(())", "n: int"),
-        op("return x[0] * 2", "x: list[torch.Tensor]") + USE,
         op("x.mul_(w)", returns="None", mutates='["x"]'),
         HEAD + "@custom_op('a::b', mutates_args=())\ndef f(x: torch.Tensor) -> torch.Tensor:\n"
         "    return x * 2\n",
@@ -294,3 +300,57 @@ def test_an_operator_that_runs_a_known_kernel() -> None:
     (ours,) = torch.autograd.grad((scope["soft"](x) * weights).sum(), x)
     (right,) = torch.autograd.grad((torch.softmax(x, -1) * weights).sum(), x)
     torch.testing.assert_close(ours, right)
+
+
+FORMS = {
+    "clone": ("y = x.clone()\ny.mul_(w)\nreturn y", "x: torch.Tensor, w: torch.Tensor"),
+    "piece": ("y = x * 2.0\ny[0] = w[0]\nreturn y", "x: torch.Tensor, w: torch.Tensor"),
+    "sum": ("y = x @ w.t() @ w\ny += x\nreturn y", "x: torch.Tensor, w: torch.Tensor"),
+    "by_name": (
+        "return torch.tanh(x) * w * factor",
+        "x: torch.Tensor, w: torch.Tensor, *, factor: float = 2.0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_bodies_and_signatures(name: str) -> None:
+    body, signature = FORMS[name]
+    fixed = fix(op(body, signature, name=name))
+    stays(fixed)
+    scope = run(fixed)
+    x, w = (torch.randn(3, 4, dtype=torch.double, requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradcheck(scope[name], (x, w))
+    plain: dict[str, Any] = {"torch": torch}
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    exec(f"def plain({signature}):\n{lines}", plain)
+    torch.testing.assert_close(scope[name](x, w), plain["plain"](x, w))
+
+
+@pytest.mark.parametrize("kind", ["list[torch.Tensor]", "Sequence[torch.Tensor]"])
+@pytest.mark.parametrize(
+    "signature", ["xs: {}", "w: torch.Tensor, xs: {}", "xs: {}, w: torch.Tensor"]
+)
+def test_a_list_of_tensors(kind: str, signature: str) -> None:
+    name = f"joined{abs(hash((kind, signature)))}"
+    body = "return torch.cat(list(xs)).square()" + (" * w" if "w:" in signature else "")
+    text = op(body, signature.format(kind), name=name)
+    fixed = fix(
+        text.replace("import torch\n", "from collections.abc import Sequence\nimport torch\n", 1)
+    )
+    stays(fixed)
+    joined = run(fixed)[name]
+    a, b, w = (torch.randn(2, 3, dtype=torch.double, requires_grad=True) for _ in range(3))
+    w = w.detach()[:1].requires_grad_()
+
+    def call(a: torch.Tensor, b: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        if "w:" not in signature:
+            return joined([a, b]) * w
+        return joined(w, [a, b]) if signature.startswith("w") else joined([a, b], w)
+
+    assert torch.autograd.gradcheck(call, (a, b, w))
+    assert torch.autograd.gradcheck(lambda a: call(a, b.detach(), w.detach()), (a,))
+
+
+def test_an_operator_called_f() -> None:
+    assert "\ndef f_native(x" in fix(op("return torch.tanh(x) * w", name="f"))

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..catalog import lookup
+from .flow import Definition, view_of
+from .saved import saved_result
+from .writes import root_of, roots
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -28,6 +31,11 @@ _NOT_TORCH = (
 _RANDOM = re.compile(
     r"\b(rand\w*|dropout\w*|bernoulli\w*|multinomial|normal_?|uniform_|exponential_)$"
 )
+_SAVING_NOTHING = frozenset(
+    "add_ sub_ mul_ div_ neg_ copy_ fill_ zero_ masked_fill_ index_add_ index_copy_ "
+    "scatter_add_".split()
+)
+"""Writes that do not have autograd save what they wrote."""
 _CUTS = frozenset("detach item tolist numpy data_ptr backward requires_grad_ new_empty".split())
 _SWITCHES = ("no_grad", "inference_mode", "set_grad_enabled")
 _MAX_DEPTH = 3
@@ -56,13 +64,63 @@ def why_not_follow(
         elif isinstance(node, ast.Attribute) and node.attr in ("data", "grad"):
             return f"`{module.source(node)}` is off the graph"
         elif isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
-            return f"`{module.source(node)}` may write in place"
+            if not _is_own_result(module, node.target, node):
+                return f"`{module.source(node)}` may write in place"
         elif isinstance(node, (ast.Assign, ast.Delete)):
-            if any(isinstance(t, (ast.Subscript, ast.Attribute)) for t in node.targets):
+            if any(_is_stored(module, t, node) for t in node.targets):
                 return f"`{module.source(node)}` writes in place"
         elif isinstance(node, (ast.Global, ast.Nonlocal, ast.Yield, ast.Await)):
             return f"`{function.name}` is no plain function"
     return ""
+
+
+def _is_stored(module: ModuleFacts, target: ast.expr, statement: ast.stmt) -> bool:
+    """Whether a target is a piece of something that the function did not make itself."""
+    if isinstance(target, ast.Subscript):
+        return not _is_own_result(module, target, statement)
+    return isinstance(target, ast.Attribute)
+
+
+def _is_own_result(module: ModuleFacts, target: ast.expr, at: ast.AST) -> bool:
+    """Whether a write goes into a result of the function's own, which nothing has read so far."""
+    name, _ = root_of(target)
+    statement = module.statement(at)
+    function = module.function(statement)
+    if name is None or function is None:
+        return False
+    flow = module.flow(function)
+    found = roots(module, flow, name.id, statement)
+    if not found or not all(_is_fresh(module, root.definition) for root in found):
+        return False
+    loops = [a for a in module.ancestors(statement) if isinstance(a, (ast.For, ast.While))]
+    last = (loops[-1].end_lineno or 0) if loops else statement.lineno  # another turn follows
+    made = min(root.definition.statement.lineno for root in found if root.definition.statement)
+    return not any(
+        isinstance(node, ast.Name)
+        and node.id == name.id
+        and isinstance(node.ctx, ast.Load)
+        and made < node.lineno <= last
+        and (node.lineno < statement.lineno or bool(loops))
+        and not _is_written(module, node)
+        for node in ast.walk(function)
+    )
+
+
+def _is_written(module: ModuleFacts, node: ast.Name) -> bool:
+    write = module.writes.get(module.statement(node))
+    return write is not None and write.name is node
+
+
+def _is_fresh(module: ModuleFacts, definition: Definition) -> bool:
+    """Whether a value is a new tensor, or a number, that no operation has saved."""
+    value = definition.value
+    if isinstance(value, (ast.BinOp, ast.Constant)):
+        return True
+    if not isinstance(value, ast.Call) or view_of(value) is not None:
+        return False
+    if isinstance(value.func, ast.Name) and not module.resolve(value.func):
+        return False
+    return saved_result(module, definition) is None
 
 
 def _in_head(module: ModuleFacts, call: ast.Call, function: FunctionNode) -> bool:
@@ -106,6 +164,8 @@ def _call(
         if callee.attr in _CUTS:
             return f"`{text}` is off the graph"
         if callee.attr.endswith("_"):
+            if callee.attr in _SAVING_NOTHING and _is_own_result(module, callee.value, call):
+                return ""
             return f"`{text}` writes in place"
         if _is_own(callee, function):
             return ""

@@ -82,7 +82,9 @@ _NO_GRADIENT = re.compile(
     r"align|nms|bincount|histogram|print|assert|barrier|sync|randint|seed)(_|$)"
 )
 _DIFFERENTIABLE = re.compile(r"[\"'](Autograd\w*|CompositeImplicitAutograd)[\"']")
-_TENSOR = re.compile(r"(torch\.)?Tensor( \| None)?|(typing\.)?Optional\[(torch\.)?Tensor\]")
+_TENSOR = re.compile(
+    r"(torch\.)?Tensor( \| None)?|(\w+\.)*(Optional|[lL]ist|Sequence)\[(torch\.)?Tensor\]"
+)
 _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|setup_context)(_|$)")
 
 

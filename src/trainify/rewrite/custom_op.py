@@ -33,6 +33,9 @@ class _Input:
     name: str
     tensor: bool
     optional: bool
+    several: bool = False
+    """Whether it is a list of tensors."""
+    by_name: bool = False
 
 
 def fix(module: ModuleFacts, function: FunctionNode) -> Fix:
@@ -124,7 +127,19 @@ def _formula(
     if torch is None:
         raise CannotRegister("the file does not import torch")
     own = {i.name for i in inputs}
-    if own & {"ctx", "grad", "grads", "inputs", "output", "out", "outputs", torch}:
+    if function.args.vararg or function.args.kwarg:
+        raise CannotRegister("it takes any number of arguments")
+    if own & {
+        "keyword_only_inputs",
+        "ctx",
+        "grad",
+        "grads",
+        "inputs",
+        "output",
+        "out",
+        "outputs",
+        torch,
+    }:
         raise CannotRegister("its parameters have names that the formula needs")
     return [
         _setup(module, inputs, _free(module, f"{function.name}_setup_context")),
@@ -161,15 +176,19 @@ def _after(module: ModuleFacts, statement: ast.stmt, blocks: list[list[str]]) ->
 
 def _inputs(function: FunctionNode) -> list[_Input]:
     arguments = function.args
-    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
-        raise CannotRegister("it has arguments that are passed by name only")
-    inputs = []
-    for a in (*arguments.posonlyargs, *arguments.args):
+    inputs: list[_Input] = []
+    for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
         text = ast.unparse(a.annotation).strip("'\"") if a.annotation is not None else ""
-        tensor = "Tensor" in text
-        if tensor and _LISTS.search(text):
+        tensor, by_name = "Tensor" in text, a in arguments.kwonlyargs
+        if tensor and by_name:
+            raise CannotRegister(
+                f"`{a.arg}` is a tensor that is passed by name only, which can have no gradient"
+            )
+        several = tensor and _LISTS.search(text) is not None
+        optional = _OPTIONAL.search(text) is not None
+        if several and (optional or any(i.several for i in inputs)):
             raise CannotRegister(f"`{a.arg}` is a list of tensors")
-        inputs.append(_Input(a.arg, tensor, _OPTIONAL.search(text) is not None))
+        inputs.append(_Input(a.arg, tensor, optional, several, by_name))
     return inputs
 
 
@@ -177,7 +196,7 @@ def _renamed(module: ModuleFacts, function: FunctionNode, native: str) -> list[E
     """The author's function without its decorator, under another name."""
     start = layout.line_start(module, function)
     begin = module.start(function)
-    at = module.text.index(function.name, begin)
+    at = module.text.index(function.name, begin + len("def"))
     return [Edit(start, begin, ""), Edit(at, at + len(function.name), native)]
 
 
@@ -187,7 +206,12 @@ def _wrapper(module: ModuleFacts, function: FunctionNode, native: str) -> list[s
     decorator = module.source(function.decorator_list[0])
     begin = module.start(function)
     head = module.text[begin : module.end(function.returns)]
-    given = ", ".join(a.arg for a in (*function.args.posonlyargs, *function.args.args))
+    given = ", ".join(
+        [
+            *(a.arg for a in (*function.args.posonlyargs, *function.args.args)),
+            *(f"{a.arg}={a.arg}" for a in function.args.kwonlyargs),
+        ]
+    )
     unit = module.indent_unit
     return [
         *f"@{decorator}".splitlines(),
@@ -198,28 +222,44 @@ def _wrapper(module: ModuleFacts, function: FunctionNode, native: str) -> list[s
 
 def _setup(module: ModuleFacts, inputs: list[_Input], name: str) -> list[str]:
     unit, width = module.indent_unit, layout.width(module)
-    targets = ", ".join(i.name if i.tensor else f"ctx.{i.name}" for i in inputs)
-    saved = ", ".join(i.name for i in inputs if i.tensor)
-    return [
-        f"def {name}(ctx, inputs, output):",
-        *layout.fit(f"{targets}{',' if len(inputs) == 1 else ''} = inputs", unit, unit, width),
-        *layout.fit(f"ctx.save_for_backward({saved})", unit, unit, width),
+    placed = [i for i in inputs if not i.by_name]
+    named = [i for i in inputs if i.by_name]
+    targets = ", ".join(i.name if i.tensor else f"ctx.{i.name}" for i in placed)
+    lines = [
+        f"{targets}{',' if len(placed) == 1 else ''} = inputs",
+        *(f'ctx.{i.name} = keyword_only_inputs["{i.name}"]' for i in named),
+        f"ctx.save_for_backward({_listed(inputs)})",
     ]
+    head = f"def {name}(ctx, inputs, {'keyword_only_inputs, ' if named else ''}output):"
+    return [head, *(f for line in lines for f in layout.fit(line, unit, unit, width))]
+
+
+def _listed(inputs: list[_Input]) -> str:
+    """The tensors among the inputs; those of a list come last."""
+    tensors = sorted((i for i in inputs if i.tensor), key=lambda i: i.several)
+    return ", ".join(f"*{i.name}" if i.several else i.name for i in tensors)
 
 
 def _backward(
     module: ModuleFacts, inputs: list[_Input], name: str, native: str, torch: str, several: bool
 ) -> list[str]:
     unit, width = module.indent_unit, layout.width(module)
-    tensors = [i for i in inputs if i.tensor]
-    unpacked = ", ".join(i.name for i in tensors)
-    unpacked = f"({unpacked},)" if len(tensors) == 1 else unpacked
-    given = ", ".join(i.name if i.tensor else f"ctx.{i.name}" for i in inputs)
+    unpacked = _listed(inputs)
+    if len([i for i in inputs if i.tensor]) == 1:
+        unpacked = f"({unpacked},)" if not unpacked.startswith("*") else f"{unpacked},"
+    given = ", ".join(
+        i.name if i.tensor else f"{i.name}=ctx.{i.name}" if i.by_name else f"ctx.{i.name}"
+        for i in inputs
+    )
     lines: list[tuple[int, str]] = [(1, f"{unpacked} = ctx.saved_tensors")]
     lines.append((1, f"with {torch}.enable_grad():"))
     for position, each in enumerate(inputs):
-        if each.tensor:
-            n = each.name
+        n = each.name
+        if each.several:
+            leaf = "t.detach().requires_grad_(wanted)"
+            pairs = f"zip({n}, ctx.needs_input_grad[{position}])"
+            lines.append((2, f"{n} = [{leaf} for t, wanted in {pairs}]"))
+        elif each.tensor:
             leaf = f"{n}.detach().requires_grad_(ctx.needs_input_grad[{position}])"
             lines.append((2, f"{n} = {_unless_none(each, leaf)}"))
     result = "outputs" if several else "out"
@@ -229,12 +269,18 @@ def _backward(
         lines += [(1, f"pairs = {pairs}"), (1, f"{torch}.autograd.backward(*zip(*pairs))")]
     else:
         lines.append((1, f"{torch}.autograd.backward({result}, grad)"))
-    gradients = [_unless_none(i, f"{i.name}.grad") if i.tensor else "None" for i in inputs]
+    gradients = [_gradient(each) for each in inputs if not each.by_name]
     lines.append((1, f"return {', '.join(gradients)}"))
     text = [f"def {name}(ctx, {'*grads' if several else 'grad'}):"]
     for depth, line in lines:
         text += layout.fit(line, unit * depth, unit, width)
     return text
+
+
+def _gradient(each: _Input) -> str:
+    if each.several:
+        return f"[t.grad for t in {each.name}]"
+    return _unless_none(each, f"{each.name}.grad") if each.tensor else "None"
 
 
 def _unless_none(each: _Input, text: str) -> str:
