@@ -3,6 +3,7 @@
 
 (require 'package)
 (package-activate-all)
+(load (getenv "SESSION_CONFIGURATION"))
 (require 'eglot)
 (require 'json)
 
@@ -18,7 +19,6 @@
 (let* ((file (getenv "SESSION_FILE"))
        (title (getenv "SESSION_TITLE"))
        (only (getenv "SESSION_ONLY"))
-       (command (append (json-parse-string (getenv "SESSION_COMMAND")) nil))
        (eglot-sync-connect 60)
        (eglot-confirm-server-initiated-edits nil)
        (make-backup-files nil)
@@ -26,7 +26,6 @@
        found)
   (find-file file)
   (python-mode)
-  (setq eglot-server-programs `((python-mode . ,command)))
   (apply #'eglot (eglot--guess-contact))
   (session-wait "diagnostics" (lambda () (flymake-start) (flymake-diagnostics)))
   (dolist (diagnostic (flymake-diagnostics))

@@ -16,13 +16,8 @@ local function wait(what, condition)
 end
 
 local function main()
+  vim.cmd("source " .. vim.fn.fnameescape(vim.env.SESSION_CONFIGURATION))
   vim.cmd("edit " .. vim.fn.fnameescape(file))
-  local client = vim.lsp.start_client({
-    name = "trainify",
-    cmd = vim.fn.json_decode(vim.env.SESSION_COMMAND),
-    root_dir = vim.fn.fnamemodify(file, ":h"),
-  })
-  vim.lsp.buf_attach_client(0, client)
   wait("diagnostics", function()
     return #vim.diagnostic.get(0) > 0
   end)

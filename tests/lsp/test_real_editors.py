@@ -1,4 +1,4 @@
-"""The server in editors as a distribution has them, with the clients that they come with.
+"""The server in editors as a distribution has them, set up as docs/editors.md says.
 
 Neovim 0.7 is sent diagnostics and resolves actions; Emacs with eglot gets actions with their edits.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,11 +18,19 @@ import pytest
 from trainify.engine import check_paths, fix_paths
 
 HERE = Path(__file__).parent
+DOCUMENT = HERE.parents[1] / "docs" / "editors.md"
 LAYERS = HERE.parents[1] / "fixtures" / "llama_serving" / "layers"
 EDITORS = {
     "nvim": ["--headless", "--clean", "-S", str(HERE / "neovim.lua")],
     "emacs": ["--batch", "--load", str(HERE / "emacs.el")],
 }
+CONFIGURATION = {"nvim": ("lua", "nvim_create_autocmd"), "emacs": ("elisp", "eglot")}
+
+
+def blocks(kind: str) -> list[str]:
+    """The blocks of a language in the document."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def session(editor: str, file: Path, title: str, only: str) -> dict[str, list]:
@@ -31,12 +40,17 @@ def session(editor: str, file: Path, title: str, only: str) -> dict[str, list]:
         pytest.skip(f"{editor} is not installed")
     home = file.parent / "home"
     home.mkdir()
+    kind, word = CONFIGURATION[editor]
+    (configuration,) = [block for block in blocks(kind) if word in block]
+    configured = file.parent / f"configuration.{kind}"
+    configured.write_text(configuration)
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("XDG_")},
         "HOME": str(home),
         "SESSION_FILE": str(file),
         "SESSION_TITLE": title,
-        "SESSION_COMMAND": json.dumps([sys.executable, "-m", "trainify", "lsp"]),
+        "SESSION_CONFIGURATION": str(configured),
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
     }
     if only:
         environment["SESSION_ONLY"] = only
@@ -78,3 +92,10 @@ def test_saved_as_the_command_line_writes_it(
         assert finding.rule in shown and finding.message in shown
     assert title in seen["titles"] or only
     assert file.read_bytes() == fixed.change.after
+
+
+def test_other_blocks_can_be_read() -> None:
+    assert [json.loads(block) for block in blocks("json")]
+    tomllib = pytest.importorskip("tomllib")
+    (helix,) = map(tomllib.loads, blocks("toml"))
+    assert helix["language-server"]["trainify"] == {"command": "trainify", "args": ["lsp"]}
