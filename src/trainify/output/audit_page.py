@@ -73,6 +73,14 @@ class _Node:
         return Flow.UNUSED
 
     @property
+    def entered(self) -> Flow | None:
+        """What comes in; None where that is whatever has come so far."""
+        if self.passage is None and self.children:
+            return self.children[-1].entered
+        flow = self.flow if self.passage is None else self.passage.flow
+        return None if flow is Flow.ENDS else flow
+
+    @property
     def like(self) -> object:
         """Equal for modules that look the same."""
         own = self.passage and (self.passage.type, self.passage.flow, self.passage.parameters)
@@ -140,6 +148,7 @@ class _Drawing:
         self._rows: list[str] = []
         self._y = _TOP
         self._width = 0.0
+        self._come = Flow.FLOWS
 
     def loss(self) -> None:
         self._rows.append(_text(_LEFT - 12, 20, "loss", "end-label"))
@@ -154,13 +163,16 @@ class _Drawing:
         flow = node.passage.flow if node.passage else node.flow
         self._row(node, flow, x, y)
         self._y += _ROW
-        children = list(reversed(node.children))
-        for i, child in enumerate(children, 1):
-            top = self._y
-            self._branch(x, x + _INDENT, top, child.flow)
+        below = self._y - _ROW + 6
+        for child in reversed(node.children):
+            come = child.entered or self._come
+            passing = self._come if come is Flow.UNUSED else come
+            self._line(x, below, self._y - 8, passing)
+            self._branch(x, x + _INDENT, self._y, come)
+            below = self._y - 8
+            if come is not Flow.UNUSED:
+                self._come = come
             self.node(child, depth + 1)
-            if i < len(children):
-                self._line(x, top - 8, self._y - _ROW + 6, _passed(child.flow))
 
     def _row(self, node: _Node, flow: Flow, x: float, y: float) -> None:
         name = node.name or "model"
@@ -169,9 +181,10 @@ class _Drawing:
         if number and flow not in (Flow.ENDS, Flow.LIES):
             number, cut = 0, None
         said = f"{node.path or name}: {_WORDS[flow]}"
-        row = [f"<g><title>{escape(said)}</title>", _dot(x, y, flow)]
+        row = [f"<g><title>{escape(said)}</title>"]
+        row.append(_dot(x, y, flow) if node.passage else _joint(x, y, self._come))
         at = x + 14
-        row.append(_text(at, y + 4, name, f"name {flow.value}"))
+        row.append(_text(at, y + 4, name, f"name {flow.value if node.passage else 'list'}"))
         at += _TEXT * len(name) + 10
         if node.many > 1:
             many = f"{_TIMES}{node.many}"
@@ -198,8 +211,7 @@ class _Drawing:
 
     def _branch(self, x: float, to: float, y: float, flow: Flow) -> None:
         self._lines.append(
-            f'<path class="way {flow.value}" '
-            f'd="M{x} {y - _ROW + 6}V{y - 8}Q{x} {y} {x + 8} {y}H{to}"/>'
+            f'<path class="way {flow.value}" d="M{x} {y - 8}Q{x} {y} {x + 8} {y}H{to}"/>'
         )
 
     def svg(self) -> str:
@@ -211,11 +223,6 @@ class _Drawing:
         )
 
 
-def _passed(flow: Flow) -> Flow:
-    """What goes on beside a module: past one that is not used, what has come."""
-    return Flow.FLOWS if flow is Flow.UNUSED else flow
-
-
 def _dot(x: float, y: float, flow: Flow) -> str:
     if flow is Flow.ENDS:
         return (
@@ -223,6 +230,11 @@ def _dot(x: float, y: float, flow: Flow) -> str:
             f'<path class="cross" d="M{x - 3} {y - 3}l6 6m0 -6l-6 6"/>'
         )
     return f'<circle class="dot {flow.value}" cx="{x}" cy="{y}" r="5"/>'
+
+
+def _joint(x: float, y: float, come: Flow) -> str:
+    """The dot of a list of modules, which is never run itself."""
+    return f'<circle class="dot {come.value}" cx="{x}" cy="{y}" r="3.5"/>'
 
 
 def _text(x: float, y: float, text: str, kind: str) -> str:
@@ -345,7 +357,7 @@ svg { display: block; } svg text { font-size: 11.6px; fill: var(--ink); }
 svg .kind, svg .many { fill: var(--soft); } svg .many { font-weight: 700; }
 svg .end-label { fill: var(--soft); font-style: italic; }
 svg .name.ends, svg .name.none { fill: var(--ends); } svg .name.lies { fill: var(--lies); }
-svg .name.unused { fill: var(--soft); }
+svg .name.unused, svg .name.list { fill: var(--soft); }
 .way { fill: none; stroke-width: 3; stroke-linecap: round; }
 .way.flows { stroke: var(--flows); } .way.ends { stroke: var(--ends); }
 .way.lies { stroke: var(--lies); } .way.none { stroke: var(--none); stroke-width: 2;

@@ -62,6 +62,8 @@ class Comparison:
         self._nudged = nudged
         self._same_bits = base.digests.read()
         self._other_bits = nudged.digests.read()
+        self.depending: set[str] = set()
+        """The modules in which something depends on parameters."""
 
     def suspects(self) -> Iterator[Suspect]:
         """All suspects, in the order of the calls."""
@@ -103,7 +105,10 @@ class Comparison:
         if call.leaves and any(d and s.floating for d, s in zip(depending, call.ins, strict=True)):
             yield Suspect(Cause.HOST, MISSING, call, ("host", 0))
         for j, (out, twin) in enumerate(zip(call.outs, other.outs, strict=True)):
-            if out.attached or not self._depends(out, twin):
+            if not self._depends(out, twin):
+                continue
+            self.depending.add(call.module)
+            if out.attached:
                 continue
             if out.narrow:
                 if attached and self._comes_back(call):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,8 @@ from .locate import Locator
 from .losses import Loss
 from .matters import Trial
 from .messages import cut_of
-from .report import Cause, Cut, Flow, Passage, Report
+from .passages import passages_of
+from .report import Cause, Cut, Report
 from .runs import Step
 from .saved import Saved, Saving
 from .state import nudge
@@ -117,15 +117,17 @@ class _Audit:
         self.tell("forward with other parameters")
         checks = LocalChecks()
         nudged, _ = step.run(checks, partial(nudge, list(step.parameters.values())))
-        suspects = [*Comparison(base, nudged).suspects(), *self._local(base, checks)]
-        suspects += self._side
+        comparison = Comparison(base, nudged)
+        suspects = [*comparison.suspects(), *self._local(base, checks), *self._side]
         cuts = self._judge(suspects, base)
         if error:
             self.notes.append(f"backward raises: {error}")
         missing, wrong = self._split(cuts, got)
         rest = [n for n in step.parameters if not got[n] and n not in missing and n not in wrong]
         unused = self._unused(rest, value) if not error else ()
-        passages = self._passages(base, set(missing), set(wrong), set(unused), cuts)
+        passages = passages_of(
+            base, step.parameters, set(missing), set(wrong), set(unused), cuts, comparison.depending
+        )
         said = ""
         if proof and not cuts and not error and step.parameters:
             from .directional import prove
@@ -267,43 +269,6 @@ class _Audit:
                     "lost was not found"
                 )
         return tuple(name for name in names if name in unused)
-
-    def _passages(
-        self, base: Trace, missing: set[str], wrong: set[str], unused: set[str], cuts: list[Cut]
-    ) -> tuple[Passage, ...]:
-        own: dict[str, list[str]] = {}
-        for name in self.step.parameters:
-            own.setdefault(name.rpartition(".")[0], []).append(name)
-        ends = {m for cut in cuts if cut.kind == MISSING for m in cut.modules}
-        lies = {m for cut in cuts if cut.kind == WRONG for m in cut.modules}
-        found = []
-        for name, kind in base.modules.items():
-            names = own.get(name, [])
-            if name in ends:
-                flow = Flow.ENDS
-            elif name in lies or any(n in wrong for n in names):
-                flow = Flow.LIES
-            elif any(n in missing for n in names):
-                flow = Flow.NONE
-            elif names and all(n in unused for n in names):
-                flow = Flow.UNUSED
-            elif name in base.arrived or any(n not in unused for n in names):
-                flow = Flow.FLOWS
-            else:
-                flow = Flow.NONE if missing else Flow.UNUSED
-            found.append(Passage(name, kind, flow, len(names)))
-        return tuple(_bent(found))
-
-
-def _bent(passages: Sequence[Passage]) -> Iterator[Passage]:
-    """What has no parameters is as the next module before it that has some: wrong, or right."""
-    before = Flow.FLOWS
-    for passage in passages:
-        if passage.parameters:
-            before = passage.flow
-        elif passage.flow is Flow.FLOWS and before is Flow.LIES:
-            passage = replace(passage, flow=Flow.LIES)
-        yield passage
 
 
 def _same(suspect: Suspect, base: Trace, again: Trace, twin: Call) -> bool:
