@@ -172,6 +172,15 @@ class CustomOpInPlace(Layer):
         return y
 
 
+class CustomOpOnAView(Layer):
+    cause, kind, op = "IN_PLACE", "wrong", "audit_tests::scale_"
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.cat((x + 1, x), -1)
+        scale_(y[:, :D], self.weight)  # <- cut
+        return y[:, :D] + y[:, D:]
+
+
 class CustomOpWithoutFormula(Layer):
     cause, op = "KERNEL", "audit_tests::scale"
 
@@ -406,6 +415,16 @@ class NoGradInPlace(Layer):
         return y + x
 
 
+class NoGradInPlaceOnAView(Layer):
+    cause, kind = "GRAD_MODE", "wrong"
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.cat((x + 1, x), -1)
+        with torch.no_grad():
+            y[:, :D].mul_(self.weight)  # <- cut
+        return y[:, :D] + y[:, D:]
+
+
 class NoGradCache(Layer):
     cause = "GRAD_MODE"
 
@@ -467,6 +486,27 @@ class DetachInPlace(Layer):
         y = x * self.weight
         y.detach().tanh_()  # <- cut
         return y + 1
+
+
+class OutArgument(Layer):
+    cause = "IN_PLACE"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workspace = torch.zeros(3, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.mul(x, self.weight, out=self.workspace)  # <- cut
+        return self.workspace + x
+
+
+class OutArgumentOnAView(Layer):
+    cause, kind = "IN_PLACE", "wrong"
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.cat((x + self.weight, x), -1)[:, :D]
+        torch.tanh(y, out=y)  # <- cut
+        return y + x
 
 
 # -- backwards ------------------------------------------------------------------------------------

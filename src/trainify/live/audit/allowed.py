@@ -41,7 +41,7 @@ class Allowed:
         """Whether the gradient may end there."""
         if id(suspect) in self._known:
             return True
-        places = [suspect.place, *([suspect.call.scope] if suspect.call.scope else [])]
+        places = [suspect.place, *([suspect.scope] if suspect.scope else [])]
         if any(_says_so(place.path, place.line) for place in places):
             return True
         return any(self._matches(pattern, suspect) for pattern in self._patterns)

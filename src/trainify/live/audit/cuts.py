@@ -39,6 +39,7 @@ class Suspect:
     """Which of the call's tensors it cuts off; all where None."""
     place: Place = field(init=False)
     module: str = field(init=False)
+    scope: Place | None = field(init=False)
     detail: str = ""
     op: str | None = None
     parameters: set[str] = field(default_factory=set)
@@ -46,12 +47,13 @@ class Suspect:
     def __post_init__(self) -> None:
         self.place = self.call.place
         self.module = self.call.module
+        self.scope = self.call.scope
         self.op = None if self.hidden else self.call.name
 
     @property
     def site(self) -> Any:
         """Suspects of the same site are one cut."""
-        return self.call.scope if self.cause is Cause.GRAD_MODE else self.place
+        return self.scope if self.cause is Cause.GRAD_MODE else self.place
 
 
 class Comparison:
@@ -81,7 +83,12 @@ class Comparison:
         return self._same_bits[sight.digest] != self._other_bits[other.digest]
 
     def _hidden(self, call: Call, other: Call) -> Iterator[Suspect]:
-        """Written, or made, by code that torch does not see."""
+        """Written, or made, by code that torch does not see.
+
+        Where gradients are off that is cut off anyway.
+        """
+        if not call.grad:
+            return
         for i, (sight, twin) in enumerate(zip(call.ins, other.ins, strict=True)):
             if not sight.floating or not self._depends(sight, twin):
                 continue
@@ -155,6 +162,8 @@ class Comparison:
 def _cause(call: Call) -> Cause:
     if not call.grad:
         return Cause.GRAD_MODE
+    if call.refused:
+        return Cause.IN_PLACE
     if isinstance(call.function, type):
         return Cause.BACKWARD
     if call.opaque:

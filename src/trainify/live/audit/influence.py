@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from .allowed import Allowed
 from .cuts import Suspect, keys
-from .trace import Call, Observer, tensors_in
+from .trace import Call, Observer, node_of, tensors_in
 
 _WHOLE = 0.1
 """The share from which on integers are changed, too."""
@@ -119,7 +119,7 @@ class Walk:
     def parameters(self, tensors: Iterable[Tensor]) -> set[str]:
         """The names of the parameters that newly come up behind ``tensors``."""
         found = {self._names[id(t)] for t in tensors if id(t) in self._names}
-        return found | self.behind([t.grad_fn for t in tensors if t.requires_grad])
+        return found | self.behind([node_of(t) for t in tensors if t.requires_grad])
 
     def behind(self, nodes: Iterable[Any]) -> set[str]:
         """As :meth:`parameters`, of nodes."""

@@ -22,6 +22,7 @@ from .cuts import Suspect
 from .digest import digest
 from .influence import Walk
 from .places import Place, Places, place_of
+from .report import Cause
 from .saved import Saving
 from .trace import Call, Key, Observer, Sight, Trace, Tracer, tensors_in
 
@@ -130,7 +131,8 @@ class Locator(Observer):
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         path = frame.f_code.co_filename
-        if not self._places.is_users(path) or _launched_by_triton(frame):
+        running = self._tracer is not None and self._tracer.running is not None
+        if running or not self._places.is_users(path) or _launched_by_triton(frame):
             return None
         return self._in_frame
 
@@ -172,6 +174,8 @@ class Locator(Observer):
         self.found.add(id(suspect))
         suspect.place = call.place
         suspect.module = call.module
+        if call.scope is not None:
+            suspect.cause, suspect.scope = Cause.GRAD_MODE, call.scope
         suspect.op = call.name
         suspect.parameters |= Walk(self._names).parameters(tensors)
 

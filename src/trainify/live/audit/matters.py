@@ -12,6 +12,7 @@ from .cuts import Suspect
 from .influence import Disturb
 from .report import Cause
 from .runs import Step
+from .trace import Observer, Unseen
 from .widen import Widening, widened
 
 _TRIES = 2
@@ -32,13 +33,13 @@ class Trial:
             try:
                 other = widened(step, torch.float32)
                 with wide:
-                    self._value = other.value()
+                    self._value = self._of(other, Unseen())
             except Exception:  # the model cannot be copied, or its kernels refuse float32
                 pass
             else:
                 self._step, self._precision, self._smallest = other, wide, 4
                 return
-        self._value = step.value()
+        self._value = self._of(step, Unseen())
 
     def matters(self, group: Sequence[Suspect]) -> bool:
         """Whether the loss changes with what suspects at one site stand for."""
@@ -68,10 +69,12 @@ class Trial:
     def _loss(self, observer: Disturb) -> float | None:
         try:
             with self._precision:
-                _, loss = self._step.run(observer)
+                return self._of(self._step, observer)
         except Exception:  # the model does not take what it is given
             return None
-        return loss.detach().double().item()
+
+    def _of(self, step: Step, observer: Observer) -> float:
+        return step.run(observer)[1].detach().double().item()
 
     def _differ(self, a: float, b: float) -> bool:
         rounding = {2: 2**-8, 4: 2**-19}.get(self._smallest, 2**-47)

@@ -29,7 +29,7 @@ def cut_of(group: Sequence[Suspect]) -> Cut:
         message=_message(first, kind),
         modules=tuple(dict.fromkeys(each.module for each in group if each.module)),
         parameters=tuple(names),
-        scope=str(first.call.scope) if first.call.scope is not None else None,
+        scope=str(first.scope) if first.scope is not None else None,
     )
 
 
@@ -40,18 +40,20 @@ def _message(suspect: Suspect, kind: str) -> str:
         return f"{op} has no derivative: backward raises here."
     if cause is Cause.KERNEL:
         return f"{op} records no backward: the gradient ends here."
+    if cause is Cause.IN_PLACE and suspect.call.refused:
+        return f"{op} with out=: torch records no such result, and raises where a gradient is due."
     if cause is Cause.IN_PLACE:
         return (
             f"{op} writes into a tensor and autograd does not know: backward goes on as if nothing "
             "had been written, and every gradient before it is wrong."
         )
     if cause is Cause.GRAD_MODE:
-        where = f" ({suspect.call.scope})" if suspect.call.scope else ""
-        said = f"Gradients are switched off{where}: what is computed there passes none on."
         if kind == WRONG:
-            said = f"Gradients are switched off{where}, and a tensor is overwritten: "
-            said += "backward goes on as if nothing had been written."
-        return said
+            return (
+                "Gradients are switched off, and a tensor is overwritten: backward goes on as if "
+                "nothing had been written."
+            )
+        return "Gradients are switched off: what is computed here passes none on."
     if cause is Cause.DETACH:
         return f"{op} takes the value and leaves its history: the gradient ends here."
     if cause is Cause.DATA:

@@ -122,3 +122,16 @@ def callers(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def raised(error: Exception, places: Places) -> str:
+    """An exception in one line, with the innermost line of a person's code that it went through."""
+    said = f"{type(error).__name__}: {error}".partition("\n")[0]
+    found = None
+    trace = error.__traceback__
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        if places.is_users(path):
+            found = f"{path}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"{said} ({found})" if found else said

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .allowed import Allowed
-from .cuts import MISSING, WRONG, Comparison, Suspect
-from .influence import Sources
-from .local import LocalChecks, Verdict
-from .locate import Locator
+from .directional import prove
 from .losses import Loss
-from .matters import Trial
-from .messages import cut_of
 from .passages import passages_of
-from .report import Cause, Cut, Report
+from .places import raised
+from .report import Cut, Report
+from .rounds import Outcome, Progress, look
 from .runs import Step
-from .saved import Saved, Saving
 from .state import nudge
-from .trace import Call, Observer, Trace, Tracer
+from .trace import Unseen
 
-Progress = Callable[[str], None]
+_ROUNDS = 3
+"""How often it is looked behind scopes without gradients."""
 
 
 def audit(
@@ -45,6 +41,8 @@ def audit(
     had before a kernel wrote into it, a gradient ends or lies.  Whether that matters is tried by
     disturbing the value and looking at the loss.  So it is also found what no dispatcher sees:
     kernels called through pybind, raw Triton launches, NumPy.
+
+    What lies within a scope without gradients is looked at as well, as if the scope were gone.
 
     The model is left as it was: parameters, gradients, buffers, what it holds in attributes, and
     the random number generators.
@@ -70,69 +68,44 @@ def audit(
     was_on = torch.is_grad_enabled()
     step = Step(model, inputs, keywords, loss)
     try:
-        return _Audit(step, Allowed(allow), tell, was_on).report(proof)
+        report = _Audit(step, Allowed(allow), tell).report(proof)
     finally:
         step.state.end()
+    return report if was_on else replace(report, notes=(_WAS_OFF, *report.notes))
 
 
-class _Base(Observer):
-    """What the first run looks for on the side."""
-
-    def __init__(self) -> None:
-        self.saved: Saved | None = None
-        self.underivable: list[tuple[Call, int, str]] = []
-
-    @contextmanager
-    def watching(self, tracer: Tracer) -> Iterator[None]:
-        self.saved = Saved(tracer.trace)
-        with Saving(tracer, self.saved.told, self.saved.taken):
-            yield
-
-    def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
-        if self.saved is not None:
-            self.saved.done()
-        if isinstance(out, Tensor) and out.requires_grad and out.grad_fn is not None:
-            name = out.grad_fn.name()
-            if "NotImplemented" in name:
-                self.underivable.append((call, 0, name))
-        return out
+_WAS_OFF = (
+    "gradients were switched off where audit was called (set_grad_enabled(False), or a scope "
+    "around it); it ran with gradients on, but a step there would train nothing"
+)
 
 
 class _Audit:
-    def __init__(self, step: Step, allowed: Allowed, tell: Progress, was_on: bool) -> None:
+    def __init__(self, step: Step, allowed: Allowed, tell: Progress) -> None:
         self.step = step
         self.allowed = allowed
         self.tell = tell
         self.notes: list[str] = []
-        if not was_on:
-            self.notes.append(
-                "gradients were switched off where audit was called (set_grad_enabled(False), or a "
-                "scope around it); it ran with gradients on, but a step there would train nothing"
-            )
 
     def report(self, proof: bool) -> Report:
         step = self.step
-        self.tell("forward and backward")
-        base, value, got, error = self._base()
-        self.tell("forward with other parameters")
-        checks = LocalChecks()
-        nudged, _ = step.run(checks, partial(nudge, list(step.parameters.values())))
-        comparison = Comparison(base, nudged)
-        suspects = [*comparison.suspects(), *self._local(base, checks), *self._side]
-        cuts = self._judge(suspects, base)
-        if error:
-            self.notes.append(f"backward raises: {error}")
-        missing, wrong = self._split(cuts, got)
-        rest = [n for n in step.parameters if not got[n] and n not in missing and n not in wrong]
-        unused = self._unused(rest, value) if not error else ()
+        seen = look(step, self.allowed, self.tell)
+        self.notes += seen.notes
+        if seen.error:
+            self.notes.append(f"backward raises: {seen.error}")
+        cuts = [*seen.cuts, *self._behind(seen)]
+        hit = {name for cut in cuts for name in cut.parameters}
+        missing = tuple(name for name, got in seen.got.items() if name in hit and not got)
+        wrong = tuple(name for name, got in seen.got.items() if name in hit and got)
+        rest = [name for name, got in seen.got.items() if name not in hit and not got]
+        unused = () if seen.error else self._unused(rest, seen.loss)
         passages = passages_of(
-            base, step.parameters, set(missing), set(wrong), set(unused), cuts, comparison.depending
-        )
+            seen.trace, step.parameters, set(missing), set(wrong), set(unused), cuts,
+            seen.depending,
+        )  # fmt: skip
         said = ""
-        if proof and not cuts and not error and step.parameters:
-            from .directional import prove
-
-            said, doubts = prove(step, tell=self.tell)
+        if proof and not cuts and not seen.error and step.parameters:
+            said, doubts = prove(step, self.tell)
             self.notes += doubts
         if not step.parameters:
             self.notes.append("no parameter requires a gradient: there is nothing to train")
@@ -141,7 +114,7 @@ class _Audit:
             wrong=wrong,
             unused=unused,
             cuts=tuple(cuts),
-            loss=value,
+            loss=seen.loss,
             trainable=len(step.parameters),
             frozen=tuple(n for n, p in step.model.named_parameters() if not p.requires_grad),
             proof=said,
@@ -149,104 +122,28 @@ class _Audit:
             passages=passages,
         )
 
-    def _base(self) -> tuple[Trace, float, dict[str, bool], str]:
-        """The step as it is: trace, loss, which parameters get a gradient, what backward raises."""
-        observer = _Base()
-        trace, loss = self.step.run(observer)
-        parameters = self.step.parameters
-        got = dict.fromkeys(parameters, False)
-        error = ""
-        if loss.requires_grad and parameters:
+    def _behind(self, seen: Outcome) -> list[Cut]:
+        """What would be cut if gradients were not switched off where they are."""
+        found: dict[tuple[str, object], Cut] = {(cut.place, cut.cause): cut for cut in seen.cuts}
+        known = len(found)
+        for _ in range(_ROUNDS):
+            scopes = seen.scopes - self.step.ignored
+            if not scopes:
+                break
+            self.step.ignored |= scopes
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-                got = {n: g is not None for n, g in zip(parameters, found, strict=True)}
-            except Exception as raised:
-                error = f"{type(raised).__name__}: {raised}".partition("\n")[0]
-        self._side = [
-            Suspect(Cause.SAVED, WRONG, call, ("saved", number), hidden=True)
-            for call, number in (observer.saved.overwritten() if observer.saved else ())
-        ]
-        for call, j, name in observer.underivable:
-            suspect = Suspect(Cause.KERNEL, MISSING, call, ("out", j))
-            suspect.detail = "raises" if "Warn" not in name else ""
-            self._side.append(suspect)
-        return trace, loss.detach().double().item(), got, error
-
-    def _local(self, base: Trace, checks: LocalChecks) -> Iterator[Suspect]:
-        """The calls at whose place a backward was found wrong."""
-        for finding in checks.findings:
-            for call in base.calls:
-                if call.key[:3] != finding.call.key[:3]:
-                    continue
-                op = not isinstance(call.function, type)
-                none = finding.verdict is not Verdict.WRONG
-                cause = Cause.KERNEL if op and none else Cause.BACKWARD
-                kind = MISSING if none else WRONG
-                where = ("out", 0) if call.outs else ("written", min(call.written, default=0))
-                suspect = Suspect(cause, kind, call, where, inputs=finding.inputs)
-                suspect.detail = finding.verdict.value
-                if finding.error:
-                    suspect.detail = f"raises: {finding.error}"
-                yield suspect
-
-    def _judge(self, suspects: list[Suspect], base: Trace) -> list[Cut]:
-        step = self.step
-        if not suspects:
-            return []
-        trial = Trial(step)
-        suspects = self._steady(suspects, base, trial)
-        hidden = [each for each in suspects if each.hidden]
-        if hidden:
-            self.tell("forward, line by line")
-            known = list(step.state.tensors)
-            step.run(Locator(hidden, base, step.places, step.names, known))
-        sources = Sources(suspects, step.names, self.allowed)
-        if suspects:
-            step.run(sources)
-        suspects = [each for each in suspects if not self.allowed.covers(each)]
-        return self._influential(suspects, trial)
-
-    def _steady(self, suspects: list[Suspect], base: Trace, trial: Trial) -> list[Suspect]:
-        """Those whose values are the same when nothing was changed."""
-        self.tell("forward once more")
-        again, _ = self.step.run()
-        steady: list[Suspect] = []
-        shaky: list[Suspect] = []
-        for each in suspects:
-            twin = again.by_key.get(each.call.key)
-            same = twin is not None and _same(each, base, again, twin)
-            (steady if same else shaky).append(each)
-        sites: dict[Any, list[Suspect]] = {}
-        for each in shaky:
-            sites.setdefault(each.site, []).append(each)
-        for group in sites.values():
-            if trial.matters(group):
+                seen = look(self.step, self.allowed, self.tell)
+            except Exception as error:  # it runs without gradients, and with them it does not
+                where = ", ".join(sorted(map(str, scopes)))
                 self.notes.append(
-                    f"{group[0].place}: not the same in two equal runs, so it cannot be judged"
+                    f"with gradients on at {where} the forward raises "
+                    f"{raised(error, self.step.places)}; what else is cut there was not seen"
                 )
-        return steady
-
-    def _influential(self, suspects: list[Suspect], trial: Trial) -> list[Cut]:
-        """One cut for each site on whose values the loss depends."""
-        sites: dict[Any, list[Suspect]] = {}
-        for each in suspects:
-            sites.setdefault(each.site, []).append(each)
-        cuts = []
-        for number, group in enumerate(sites.values(), 1):
-            self.tell(f"whether the loss depends on place {number} of {len(sites)}")
-            if trial.matters(group):
-                cuts.append(cut_of(group))
-        return _without_consequences(cuts)
-
-    def _split(
-        self, cuts: Sequence[Cut], got: dict[str, bool]
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        hit = {name for cut in cuts for name in cut.parameters}
-        missing = tuple(name for name in got if name in hit and not got[name])
-        wrong = tuple(name for name in got if name in hit and got[name])
-        return missing, wrong
+                break
+            for cut in seen.cuts:
+                found.setdefault((cut.place, cut.cause), cut)
+        self.step.ignored.clear()
+        return list(found.values())[known:]
 
     def _unused(self, names: Sequence[str], value: float) -> tuple[str, ...]:
         """Of parameters without a gradient, those on which the loss does not depend."""
@@ -258,7 +155,7 @@ class _Audit:
         while groups:
             group = groups.pop()
             change = partial(nudge, [parameters[n] for n in group])
-            if self.step.value(change) == value:
+            if self.step.run(Unseen(), change)[1].detach().double().item() == value:
                 unused.update(group)
             elif len(group) > 1:
                 half = len(group) // 2
@@ -269,31 +166,3 @@ class _Audit:
                     "lost was not found"
                 )
         return tuple(name for name in names if name in unused)
-
-
-def _same(suspect: Suspect, base: Trace, again: Trace, twin: Call) -> bool:
-    what, i = suspect.where
-    call = suspect.call
-    if what in ("host", "saved"):
-        return True
-    if what == "written":
-        pair = call.written.get(i), twin.written.get(i)
-        if pair[0] is None or pair[1] is None:
-            return False
-        sights = pair[0][0], pair[1][0]
-    else:
-        lists = (call.ins, twin.ins) if what == "in" else (call.outs, twin.outs)
-        if i >= len(lists[0]) or i >= len(lists[1]):
-            return False
-        sights = lists[0][i], lists[1][i]
-    return base.digest(sights[0]) == again.digest(sights[1])
-
-
-def _without_consequences(cuts: list[Cut]) -> list[Cut]:
-    """Values that come back into torch have left it somewhere else, where that was seen."""
-    out = any(cut.cause in (Cause.HOST, Cause.DETACH, Cause.DATA) for cut in cuts)
-    return [
-        cut
-        for cut in cuts
-        if not (out and cut.cause in (Cause.OPAQUE, Cause.KERNEL) and not cut.parameters)
-    ]

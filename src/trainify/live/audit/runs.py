@@ -12,7 +12,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from .losses import Loss, loss_of
-from .places import Places
+from .places import Place, Places
 from .state import State
 from .trace import Observer, Trace, Tracer
 
@@ -34,6 +34,8 @@ class Step:
         self.keywords = dict(keywords)
         self.loss = loss
         self.places = Places(model.modules())
+        self.ignored: set[Place] = set()
+        """Where gradients stay on although they are switched off; traced runs only."""
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.names = {id(p): n for n, p in self.parameters.items()}
         self.state = State(model, [self.inputs, self.keywords])
@@ -48,7 +50,7 @@ class Step:
             change: What is done to the parameters before; the next run undoes it.
         """
         self._begin(change)
-        tracer = Tracer(self.model, self.places, observer)
+        tracer = Tracer(self.model, self.places, observer, self.ignored)
         with _as_in_training():
             tracer.know(self.state.tensors)
             with tracer, tracer.observer.watching(tracer):
@@ -87,8 +89,9 @@ def _as_in_training() -> Iterator[None]:
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(_checkpoints_in_sight())
         stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(_checkpoints_in_sight())
+        stack.enter_context(_inference_softened())
         stack.enter_context(torch.enable_grad())
         yield
 
@@ -114,3 +117,26 @@ def _checkpoints_in_sight() -> Iterator[None]:
         yield
     finally:
         del cls.apply
+
+
+@contextmanager
+def _inference_softened() -> Iterator[None]:
+    """``inference_mode`` as ``no_grad``.
+
+    A forward that goes on with what was computed in it would raise, before all has been seen.
+    """
+    cls = torch.inference_mode
+    enter, leave = cls.__enter__, cls.__exit__
+
+    def __enter__(self: Any) -> None:
+        self._grad_before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(not self.mode)
+
+    def __exit__(self: Any, *exception: Any) -> None:
+        torch._C._set_grad_enabled(self._grad_before)
+
+    cls.__enter__, cls.__exit__ = __enter__, __exit__  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        cls.__enter__, cls.__exit__ = enter, leave  # type: ignore[method-assign]

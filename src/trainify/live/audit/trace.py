@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterable, Iterator, Set
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import FrameType
 from typing import Any
 
@@ -53,7 +53,7 @@ class Sight:
         self.floating = tensor.is_floating_point() or tensor.is_complex()
         self.narrow = tensor.dtype in _NARROW
         """Whether it holds small integers, as quantized values are."""
-        self.leaf = tensor.is_leaf
+        self.leaf = (tensor if tensor._base is None else tensor._base).is_leaf
         self.version = version_of(tensor)
         self.history = history_of(tensor)
         self.known = known
@@ -67,17 +67,29 @@ def version_of(tensor: Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
+def node_of(tensor: Tensor) -> Any:
+    """The node that a recorded write would change; None where there is no history.
+
+    For a view that is its base's: a view gets a new node with each write, recorded or not, and some
+    raise if they are asked for theirs.
+    """
+    if not tensor.requires_grad:
+        return None
+    base = tensor._base
+    return tensor.grad_fn if base is None or not base.requires_grad else base.grad_fn
+
+
 def history_of(tensor: Tensor) -> int:
-    """A number for the node that made it, -1 where there is none."""
-    node = tensor.grad_fn if tensor.requires_grad else None
-    return -1 if node is None else node._sequence_nr()
+    """A number for :func:`node_of`, -1 where there is none."""
+    node = node_of(tensor)
+    return -1 if node is None else int(node._sequence_nr())
 
 
 class Call:
     """One call, with what it took, returned and wrote."""
 
-    __slots__ = ("function", "grad", "ins", "key", "leaves", "module", "outs", "place", "scope",
-                 "written")  # fmt: skip
+    __slots__ = ("function", "grad", "ins", "key", "leaves", "module", "outs", "place", "refused",
+                 "scope", "written")  # fmt: skip
 
     def __init__(self, key: Key, function: Any, place: Place, module: str) -> None:
         self.key = key
@@ -85,9 +97,11 @@ class Call:
         self.place = place
         self.module = module
         self.grad = torch.is_grad_enabled()
-        """Whether gradients were on; they are off under ``inference_mode``, too."""
+        """Whether gradients were on."""
         self.scope: Place | None = None
         """What had switched them off."""
+        self.refused = False
+        """Whether torch refuses to record it, and raises: a result that goes to ``out=``."""
         self.leaves = False
         """Whether values leave torch."""
         self.ins: list[Sight] = []
@@ -169,13 +183,26 @@ class Observer:
         return out
 
 
+class Unseen(Observer):
+    """Wants nothing, not even digests."""
+
+    sights = False
+
+
 class Tracer(TorchFunctionMode):
     """Records the calls made while it is active: torch functions, ops, ``autograd.Function``s.
 
     What runs inside of such a call belongs to it and is not recorded.
     """
 
-    def __init__(self, model: nn.Module, places: Places, observer: Observer | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        places: Places,
+        observer: Observer | None = None,
+        ignored: Set[Place] = frozenset(),
+    ) -> None:
+        """``ignored`` are places that do not get to switch gradients off."""
         super().__init__()
         self.trace = Trace()
         self._places = places
@@ -187,14 +214,14 @@ class Tracer(TorchFunctionMode):
         self._inside = 0
         self.running: Call | None = None
         """The call that is being made."""
-        self._grad = _GradMode(places)
+        self._grad = _GradMode(places, ignored)
         self._undo: list[Callable[[], None]] = []
 
     # -- coming and going -------------------------------------------------------------------------
 
     def __enter__(self) -> Tracer:
         self._modules.install()
-        self._undo = [self._modules.remove, _patch_functions(self), self._grad.patch_inference()]
+        self._undo = [self._modules.remove, _patch_functions(self)]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -224,8 +251,8 @@ class Tracer(TorchFunctionMode):
         if self._inside:
             return func(*args, **kwargs)
         if func is torch._C._set_grad_enabled:
-            self._grad.switch(args[0], sys._getframe(1))
-            return func(*args, **kwargs)
+            off = not self._grad.switch(args[0], sys._getframe(1))
+            return None if off else func(*args, **kwargs)
         if func in self._dull or torch._C._are_functorch_transforms_active():
             return func(*args, **kwargs)
         return self.record(func, func, args, kwargs, sys._getframe(1))
@@ -253,9 +280,16 @@ class Tracer(TorchFunctionMode):
         if self.observer.sights:
             call.ins = [self._see(tensor) for tensor in tensors]
         self.observer.before(call, args, kwargs, tensors)
-        before = [(t.grad_fn if t.requires_grad else None, version_of(t)) for t in tensors]
+        before = [(node_of(t), version_of(t)) for t in tensors]
         self.running = call
-        out = run(*args, **kwargs)
+        call.refused = (
+            call.grad
+            and isinstance(kwargs.get("out"), Tensor)
+            and not call.opaque
+            and any(tensor.requires_grad for tensor in tensors)
+        )
+        with torch.no_grad() if call.refused else nullcontext():
+            out = run(*args, **kwargs)
         name = getattr(function, "__name__", "")
         if name == "__iter__":
             out = iter(kept := list(out))
@@ -298,7 +332,7 @@ class Tracer(TorchFunctionMode):
             now = version_of(tensor)
             if now != version or (writes and (call.opaque or now is None or name == "__set__")):
                 sight = self._see(tensor, known=True)
-                same = node is (tensor.grad_fn if tensor.requires_grad else None)
+                same = node is node_of(tensor)
                 call.written[i] = (sight, same)
 
     # -- tensors ----------------------------------------------------------------------------------
@@ -349,17 +383,14 @@ def _patch_functions(tracer: Tracer) -> Callable[[], None]:
 class _GradMode:
     """Where gradients were switched off last."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, ignored: Set[Place]) -> None:
         self._places = places
+        self._ignored = ignored
         self._off: Place | None = None
         self._before: list[Place | None] = []
 
-    @property
-    def off(self) -> bool:
-        return self._off is not None
-
-    def switch(self, on: bool, frame: FrameType) -> None:
-        """Gradients are about to be switched on or off by a call in ``frame``."""
+    def switch(self, on: bool, frame: FrameType) -> bool:
+        """Gradients are about to be switched on or off by a call in ``frame``: whether they are."""
         if on:
             if not torch.is_grad_enabled():
                 self._before.append(self._off)
@@ -370,7 +401,11 @@ class _GradMode:
                 for each, _ in zip(callers(frame), range(4), strict=False)
             )
             found = self._before.pop() if self._before else None
-            self._off = (found if ends else None) or self._switched(frame)
+            place = (found if ends else None) or self._switched(frame)
+            if place in self._ignored:
+                return False
+            self._off = place
+        return True
 
     def place(self, frame: FrameType) -> Place | None:
         return self._off or decorated(frame)
@@ -383,30 +418,6 @@ class _GradMode:
             if each.f_code.co_name == "decorate_context":
                 return decorated(each) or NOWHERE
         return self._places.of(frame)
-
-    def patch_inference(self) -> Callable[[], None]:
-        """Notice ``inference_mode``, which no torch function tells of; returns what undoes it."""
-        cls = torch.inference_mode
-        enter, leave = cls.__enter__, cls.__exit__
-        outer: list[Place | None] = []
-
-        def entered(mode: Any) -> None:
-            outer.append(self._off)
-            if mode.mode and torch.is_grad_enabled():
-                self._off = self._switched(sys._getframe(1))
-            enter(mode)
-
-        def left(mode: Any, *exception: Any) -> None:
-            leave(mode, *exception)
-            if outer:
-                self._off = outer.pop()
-
-        cls.__enter__, cls.__exit__ = entered, left  # type: ignore[method-assign]
-
-        def undo() -> None:
-            cls.__enter__, cls.__exit__ = enter, leave  # type: ignore[method-assign]
-
-        return undo
 
 
 class _Modules:
@@ -444,6 +455,7 @@ class _Modules:
         name = self._stack.pop() if self._stack else ""
         with torch._C.DisableTorchFunction():
             tensor = next((t for t in tensors_in((out,)) if t.requires_grad), None)
-            if tensor is not None and not tensor.is_leaf and not tensor.is_inference():
+            if tensor is not None and node_of(tensor) is not None:
                 arrived = self._trace.arrived
-                tensor.register_hook(lambda gradient: arrived.add(name))
+                with suppress(RuntimeError):  # a view that must not be asked for its history
+                    tensor.register_hook(lambda gradient: arrived.add(name))

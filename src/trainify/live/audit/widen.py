@@ -36,7 +36,9 @@ def widened(step: Step, dtype: torch.dtype) -> Step:
         return value.to(dtype) if floating else value
 
     inputs, keywords = tree_map(wide, (inputs, keywords))
-    return Step(model.to(dtype), inputs, keywords, step.loss)
+    other = Step(model.to(dtype), inputs, keywords, step.loss)
+    other.ignored = step.ignored
+    return other
 
 
 class Widening(TorchFunctionMode):

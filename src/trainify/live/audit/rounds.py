@@ -1,0 +1,225 @@
+"""The step from one end to the other: run, compared, and each suspect judged."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .allowed import Allowed
+from .cuts import MISSING, WRONG, Comparison, Suspect
+from .influence import Sources
+from .local import LocalChecks, Verdict
+from .locate import Locator
+from .matters import Trial
+from .messages import cut_of
+from .places import Place
+from .report import Cause, Cut
+from .runs import Step
+from .saved import Saved, Saving
+from .state import nudge
+from .trace import Call, Observer, Trace, Tracer, node_of
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Outcome:
+    """What one round has found."""
+
+    trace: Trace
+    loss: float
+    got: dict[str, bool]
+    """Whether a parameter gets a gradient."""
+    error: str
+    """What backward raises; empty where it does not."""
+    cuts: list[Cut]
+    scopes: set[Place]
+    """Where gradients are switched off that should not be."""
+    depending: set[str]
+    """The modules in which something depends on parameters."""
+    notes: list[str]
+
+
+def look(step: Step, allowed: Allowed, tell: Progress) -> Outcome:
+    """Run the step as often as it takes to know where its gradients end or lie."""
+    return _Round(step, allowed, tell).outcome()
+
+
+class _Round:
+    def __init__(self, step: Step, allowed: Allowed, tell: Progress) -> None:
+        self.step = step
+        self.allowed = allowed
+        self.tell = tell
+        self.notes: list[str] = []
+        self.scopes: set[Place] = set()
+
+    def outcome(self) -> Outcome:
+        step = self.step
+        self.tell("forward and backward")
+        observer = _Base()
+        trace, loss = step.run(observer)
+        got, error = self._gradients(loss)
+        value = loss.detach().double().item()
+        del loss
+        self.tell("forward with other parameters")
+        checks = LocalChecks()
+        nudged, _ = step.run(checks, partial(nudge, list(step.parameters.values())))
+        comparison = Comparison(trace, nudged)
+        suspects = [
+            *comparison.suspects(),
+            *_backwards(trace, checks),
+            *observer.suspects(),
+        ]
+        cuts = self._judge(suspects, trace)
+        return Outcome(
+            trace, value, got, error, cuts, self.scopes, comparison.depending, self.notes
+        )
+
+    def _gradients(self, loss: Tensor) -> tuple[dict[str, bool], str]:
+        """Which parameters get one, and what backward raises."""
+        parameters = self.step.parameters
+        if not (loss.requires_grad and parameters):
+            return dict.fromkeys(parameters, False), ""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        except Exception as raised:
+            said = f"{type(raised).__name__}: {raised}".partition("\n")[0]
+            return dict.fromkeys(parameters, False), said
+        return {n: g is not None for n, g in zip(parameters, found, strict=True)}, ""
+
+    def _judge(self, suspects: list[Suspect], base: Trace) -> list[Cut]:
+        step = self.step
+        if not suspects:
+            return []
+        trial = Trial(step)
+        suspects = self._steady(suspects, base, trial)
+        hidden = [each for each in suspects if each.hidden]
+        if hidden:
+            self.tell("forward, line by line")
+            known = list(step.state.tensors)
+            step.run(Locator(hidden, base, step.places, step.names, known))
+        sources = Sources(suspects, step.names, self.allowed)
+        if suspects:
+            step.run(sources)
+        suspects = [each for each in suspects if not self.allowed.covers(each)]
+        return self._influential(suspects, trial)
+
+    def _steady(self, suspects: list[Suspect], base: Trace, trial: Trial) -> list[Suspect]:
+        """Those whose values are the same when nothing was changed."""
+        self.tell("forward once more")
+        again, _ = self.step.run()
+        steady: list[Suspect] = []
+        shaky: list[Suspect] = []
+        for each in suspects:
+            twin = again.by_key.get(each.call.key)
+            same = twin is not None and _same(each, base, again, twin)
+            (steady if same else shaky).append(each)
+        sites: dict[Any, list[Suspect]] = {}
+        for each in shaky:
+            sites.setdefault(each.site, []).append(each)
+        for group in sites.values():
+            if trial.matters(group):
+                self.notes.append(
+                    f"{group[0].place}: not the same in two equal runs, so it cannot be judged"
+                )
+        return steady
+
+    def _influential(self, suspects: list[Suspect], trial: Trial) -> list[Cut]:
+        """One cut for each site on whose values the loss depends."""
+        sites: dict[Any, list[Suspect]] = {}
+        for each in suspects:
+            sites.setdefault(each.site, []).append(each)
+        cuts = []
+        for number, group in enumerate(sites.values(), 1):
+            self.tell(f"whether the loss depends on place {number} of {len(sites)}")
+            if trial.matters(group):
+                cuts.append(cut_of(group))
+                self.scopes.update(
+                    each.scope
+                    for each in group
+                    if each.cause is Cause.GRAD_MODE and each.scope is not None
+                )
+        return _without_consequences(cuts)
+
+
+class _Base(Observer):
+    """What the first run looks for on the side."""
+
+    def __init__(self) -> None:
+        self._saved: Saved | None = None
+        self._underivable: list[tuple[Call, str]] = []
+
+    @contextmanager
+    def watching(self, tracer: Tracer) -> Iterator[None]:
+        self._saved = Saved(tracer.trace)
+        with Saving(tracer, self._saved.told, self._saved.taken):
+            yield
+
+    def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
+        if self._saved is not None:
+            self._saved.done()
+        node = node_of(out) if isinstance(out, Tensor) else None
+        if node is not None and "NotImplemented" in node.name():
+            self._underivable.append((call, node.name()))
+        return out
+
+    def suspects(self) -> Iterator[Suspect]:
+        """Saved tensors that were overwritten, and nodes that cannot be gone through."""
+        for call, number in self._saved.overwritten() if self._saved else ():
+            yield Suspect(Cause.SAVED, WRONG, call, ("saved", number), hidden=True)
+        for call, name in self._underivable:
+            suspect = Suspect(Cause.KERNEL, MISSING, call, ("out", 0))
+            suspect.detail = "" if "Warn" in name else "raises"
+            yield suspect
+
+
+def _backwards(trace: Trace, checks: LocalChecks) -> Iterator[Suspect]:
+    """The calls at places where a backward was found to be wrong."""
+    for finding in checks.findings:
+        for call in trace.calls:
+            if call.key[:3] != finding.call.key[:3]:
+                continue
+            op = not isinstance(call.function, type)
+            none = finding.verdict is not Verdict.WRONG
+            cause = Cause.KERNEL if op and none else Cause.BACKWARD
+            where = ("out", 0) if call.outs else ("written", min(call.written, default=0))
+            suspect = Suspect(cause, MISSING if none else WRONG, call, where, inputs=finding.inputs)
+            suspect.detail = f"raises: {finding.error}" if finding.error else ""
+            yield suspect
+
+
+def _same(suspect: Suspect, base: Trace, again: Trace, twin: Call) -> bool:
+    what, i = suspect.where
+    call = suspect.call
+    if what in ("host", "saved"):
+        return True
+    if what == "written":
+        pair = call.written.get(i), twin.written.get(i)
+        if pair[0] is None or pair[1] is None:
+            return False
+        sights = pair[0][0], pair[1][0]
+    else:
+        lists = (call.ins, twin.ins) if what == "in" else (call.outs, twin.outs)
+        if i >= len(lists[0]) or i >= len(lists[1]):
+            return False
+        sights = lists[0][i], lists[1][i]
+    return base.digest(sights[0]) == again.digest(sights[1])
+
+
+def _without_consequences(cuts: list[Cut]) -> list[Cut]:
+    """Values that come back into torch have left it somewhere else, where that was seen."""
+    out = any(cut.cause in (Cause.HOST, Cause.DETACH, Cause.DATA) for cut in cuts)
+    return [
+        cut
+        for cut in cuts
+        if not (out and cut.cause in (Cause.OPAQUE, Cause.KERNEL) and not cut.parameters)
+    ]
