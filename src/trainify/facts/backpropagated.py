@@ -65,7 +65,7 @@ def backpropagated(module: ModuleFacts) -> frozenset[str]:
             if name is None or name in names:
                 continue
             names.add(name)
-            same = (f for f in module.functions if f.name == name)
+            same = module.functions_named(name)
             pending += ((f, list(results(f))) for f in same if decorator_scope(module, f) is None)
     return frozenset(names)
 

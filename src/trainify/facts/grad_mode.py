@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from .memo import once
 from .walk import children, statements
 
 if TYPE_CHECKING:
@@ -232,6 +233,7 @@ def _own(function: FunctionNode, kinds: tuple[type[ast.AST], ...]) -> Iterator[a
 # -- where code stands ----------------------------------------------------------------------------
 
 
+@once
 def decorator_scope(module: ModuleFacts, function: FunctionNode | ast.ClassDef) -> Scope | None:
     """The decorator that switches gradients off for a whole function, or for making an object."""
     for decorator in function.decorator_list:
@@ -262,6 +264,7 @@ def scope_inside(module: ModuleFacts, node: ast.AST, function: ast.AST | None) -
     return None
 
 
+@once
 def scope_of_returns(module: ModuleFacts, function: FunctionNode) -> Scope | None:
     """A scope inside of a function that all it returns is computed in; one of several."""
     scopes = [
@@ -301,7 +304,7 @@ def _added_to(module: ModuleFacts, function: FunctionNode, name: str) -> bool:
         and isinstance(node.target, ast.Name)
         and node.target.id == name
         and scope_inside(module, node, function) is None
-        for node in own_nodes(function)
+        for node in statements(function)
     )
 
 

@@ -350,7 +350,7 @@ class Graph:
             return None
         if not isinstance(function, ast.Attribute):
             return None
-        same = [f for f in self.module.functions if f.name == function.attr]
+        same = self.module.functions_named(function.attr)
         methods = [f for f in same if self.module.method_class(f) is not None]
         if isinstance(function.value, ast.Attribute):
             return methods[0] if len(methods) == 1 and self._holds(function, methods[0]) else None
@@ -394,13 +394,16 @@ def functions_without_graph(module: ModuleFacts, scoped: frozenset[ast.AST]) -> 
     )
 
 
-def calls_any(function: ast.AST, names: frozenset[str]) -> bool:
+def calls_any(module: ModuleFacts, function: FunctionNode, names: frozenset[str]) -> bool:
     """Whether a function calls one of these functions, by name or as a method."""
-    return bool(names) and any(
-        isinstance(node, ast.Call)
-        and getattr(node.func, "attr", getattr(node.func, "id", None)) in names
-        for node in own_nodes(function)
-    )
+    last = function.end_lineno or function.lineno
+    calls = {
+        call
+        for name in names
+        for call in module.calls_named(name)
+        if function.lineno <= call.lineno <= last
+    }
+    return bool(calls) and not calls.isdisjoint(own_nodes(function))
 
 
 def results(function: FunctionNode) -> Iterator[tuple[ast.expr, ast.stmt]]:

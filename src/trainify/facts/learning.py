@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .grad_mode import own_nodes
+from .memo import once
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -42,13 +43,27 @@ _DATA = re.compile(
     r"(^|_)(n|eps|i|idx|index|steps?|epochs?|accum\w*|num\w*|device|dtype|args|cfg|config|opt|hparams)$",
     re.IGNORECASE,
 )
+_BACKWARD = ("backward", "manual_backward")
 _MAX_DEPTH = 2
+
+
+@once
+def _backward_calls(module: ModuleFacts) -> list[ast.Call]:
+    if "backward" not in module.text:
+        return []
+    return [call for name in _BACKWARD for call in module.calls_named(name)]
 
 
 def backward_values(
     module: ModuleFacts, function: FunctionNode | ast.Module
 ) -> Iterator[tuple[ast.expr, ast.Call]]:
     """What a function calls ``backward`` for, in every form, with the call."""
+    if not any(
+        isinstance(function, ast.Module)
+        or function.lineno <= call.lineno <= (function.end_lineno or call.lineno)
+        for call in _backward_calls(module)
+    ):
+        return
     for node in own_nodes(function):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "manual_backward" and node.args:

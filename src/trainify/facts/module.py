@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..findings import Finding, Fix, Related
 from .flow import FunctionFlow
+from .memo import Memo
 from .names import Names, Scope, Target
 from .project import Project
 from .walk import FIELDS, walk
@@ -238,6 +239,19 @@ class ModuleFacts:
         calls.sort(key=_END)
         return calls
 
+    @cached_property
+    def _calls_by_name(self) -> dict[str, list[ast.Call]]:
+        found: dict[str, list[ast.Call]] = {}
+        for call in self.calls:
+            name = getattr(call.func, "attr", getattr(call.func, "id", None))
+            if name is not None:
+                found.setdefault(name, []).append(call)
+        return found
+
+    def calls_named(self, name: str) -> Sequence[ast.Call]:
+        """The calls of what goes by a name: ``name(x)``, ``anything.name(x)``."""
+        return self._calls_by_name.get(name, ())
+
     @property
     def statements(self) -> list[ast.stmt]:
         """Every statement of the file, in order."""
@@ -246,6 +260,17 @@ class ModuleFacts:
     @cached_property
     def functions(self) -> list[FunctionNode]:
         return [node for node in self.statements if isinstance(node, _FUNCTIONS)]
+
+    @cached_property
+    def _functions_by_name(self) -> dict[str, list[FunctionNode]]:
+        found: dict[str, list[FunctionNode]] = {}
+        for function in self.functions:
+            found.setdefault(function.name, []).append(function)
+        return found
+
+    def functions_named(self, name: str) -> Sequence[FunctionNode]:
+        """The functions and methods of a name, in order."""
+        return self._functions_by_name.get(name, ())
 
     @cached_property
     def classes(self) -> list[ast.ClassDef]:
@@ -322,6 +347,11 @@ class ModuleFacts:
         raise LookupError("statement without a block")
 
     # -- meaning --------------------------------------------------------------------------------
+
+    @cached_property
+    def memo(self) -> Memo:
+        """What :func:`~trainify.facts.memo.once` remembers."""
+        return {}
 
     @cached_property
     def module_name(self) -> str:

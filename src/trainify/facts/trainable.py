@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from .flow import is_view_method
 from .frozen import is_frozen
+from .memo import once
 from .walk import statements, walk
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ DISCRETE = frozenset(
 )
 
 
+@once
 def holds_weights(module: ModuleFacts, cls: ast.ClassDef) -> bool:
     """Whether a class has parameters or modules to train, as far as it shows.
 
@@ -76,19 +78,27 @@ def makes_weights(module: ModuleFacts, call: ast.Call) -> bool:
     )
 
 
+@once
 def submodules(module: ModuleFacts, cls: ast.ClassDef) -> dict[str, list[ast.expr]]:
     """The attributes of a class that hold modules or parameters, with what makes them."""
     found: dict[str, list[ast.expr]] = {}
-    for statement in module.statements:
-        if not isinstance(statement, ast.Assign):
-            continue
-        function = module.function(statement)
-        if function is None or module.method_class(function) is not cls:
-            continue
+    for statement in _assignments(module).get(cls, ()):
         for target in statement.targets:
             for name, value in _attribute_values(target, statement.value):
                 if any(isinstance(n, ast.Call) and _makes_module(module, n) for n in _made(value)):
                     found.setdefault(name, []).append(value)
+    return found
+
+
+@once
+def _assignments(module: ModuleFacts) -> dict[ast.ClassDef, list[ast.Assign]]:
+    """The assignments in the methods of each class."""
+    found: dict[ast.ClassDef, list[ast.Assign]] = {}
+    for statement in module.statements:
+        if isinstance(statement, ast.Assign):
+            cls = module.method_class(module.function(statement))
+            if cls is not None:
+                found.setdefault(cls, []).append(statement)
     return found
 
 
@@ -128,6 +138,7 @@ def is_reference(name: str) -> bool:
     return bool(_NOT_TRAINED.search(name))
 
 
+@once
 def trained_submodules(module: ModuleFacts, cls: ast.ClassDef) -> frozenset[str]:
     """The attributes of a class that hold something to train, as far as it shows."""
     if _NOT_TRAINED.search(cls.name):
@@ -169,6 +180,7 @@ def _makes_module(module: ModuleFacts, call: ast.Call) -> bool:
     return bool(_CLASS_NAME.match(name)) and not _NO_MODULE.search(name)
 
 
+@once
 def is_trainable(module: ModuleFacts, cls: ast.ClassDef) -> bool:
     """Whether a class has weights of its own, made from scratch, that nothing freezes."""
     return holds_weights(module, cls) and not _NOT_FROM_SCRATCH.search(module.source(cls))

@@ -282,12 +282,12 @@ def callers(module: ModuleFacts, function: FunctionNode) -> Iterator[ast.Call]:
     cls = module.method_class(function)
     if module.text.count(function.name) < 2:
         return
-    for call in module.calls:
+    for call in module.calls_named(function.name):
         target = call.func
         if cls is None:
-            if isinstance(target, ast.Name) and target.id == function.name:
+            if isinstance(target, ast.Name):
                 yield call
-        elif isinstance(target, ast.Attribute) and target.attr == function.name:
+        elif isinstance(target, ast.Attribute):
             if isinstance(target.value, ast.Name) and module.names.self_class(target.value) is cls:
                 yield call
 

@@ -134,7 +134,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         if function in scoped:
             yield from _gated(module, function)
-        if function in scoped or calls_any(function, without):
+        if function in scoped or calls_any(module, function, without):
             yield from _cut_off(module, function)
 
 

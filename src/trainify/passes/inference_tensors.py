@@ -110,7 +110,7 @@ def _faults(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:
     scoped = module.scoped_functions
     without = functions_without_graph(module, scoped)
     for function in module.functions:
-        if function in scoped or calls_any(function, without):
+        if function in scoped or calls_any(module, function, without):
             if is_forward(function):
                 yield from _in_forward(module, function)
             yield from _in_step(module, function)
@@ -255,6 +255,9 @@ def _may_be_saved(module: ModuleFacts, node: ast.Attribute) -> bool:
 _ABOUT = frozenset("shape device dtype size numel ndim dim".split())
 
 
+_TRAINED = re.compile(r"(\w+)\.parameters\(\)")
+
+
 def _constructed(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:
     """Models that are built in a scope: by a decorated class, or under a ``with`` and trained."""
     for cls in module.classes:
@@ -262,11 +265,12 @@ def _constructed(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:
             scope = decorator_scope(module, cls)
             if scope is not None and scope.node is decorator and holds_weights(module, cls):
                 yield scope, f"the parameters of `{cls.name}` are made under"
-    for statement in module.statements:
+    trained = set(_TRAINED.findall(module.text))
+    for statement in module.statements if trained else ():
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
             continue
         target = statement.targets[0]
-        if not isinstance(target, ast.Name) or f"{target.id}.parameters()" not in module.text:
+        if not isinstance(target, ast.Name) or target.id not in trained:
             continue
         scope = scope_around(module, statement)
         function = module.function(statement) or module.tree

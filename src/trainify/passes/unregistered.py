@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from ..facts import ModuleFacts
 from ..facts.guards import gradient_unwanted, is_forward
 from ..facts.layers import Made, after_init, elements, is_module_class, made_by
+from ..facts.memo import once
 from ..facts.names import is_none
 from ..facts.walk import walk
 from ..facts.words import declare, places
@@ -471,9 +472,7 @@ def _uses(module: ModuleFacts, cls: ast.ClassDef, name: str) -> list[ast.Attribu
 
 def _is_managed(module: ModuleFacts, name: str) -> bool:
     """Whether code of the file sees to the held modules by hand: ``m.layers[0].parameters()``."""
-    for node in walk(module.tree):
-        if not isinstance(node, ast.Attribute) or node.attr not in _MANAGED:
-            continue
+    for node in _managed(module):
         if _mentions(node.value, name):
             return True
         if isinstance(node.value, ast.Name) and any(
@@ -482,6 +481,11 @@ def _is_managed(module: ModuleFacts, name: str) -> bool:
         ):
             return True
     return False
+
+
+@once
+def _managed(module: ModuleFacts) -> list[ast.Attribute]:
+    return [n for n in walk(module.tree) if isinstance(n, ast.Attribute) and n.attr in _MANAGED]
 
 
 def _mentions(node: ast.AST, name: str) -> bool:
