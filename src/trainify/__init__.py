@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from .engine import FixResult, Options, check_text, fix_text
     from .findings import Edit, Finding, Fix, Safety, apply_edits
     from .gradients import MissingGradients, NoGraph, backward, require_gradients
+    from .live.apply import restore, source_diff
     from .live.attach import Attached, CannotAttach, attach
     from .live.audit.report import Cause, Cut, Report
     from .live.audit.run import audit
+    from .live.swap import NotReapplied
+    from .live.trainable import NotEverything, NotTrainable, trainify
 
 __all__ = [
     "Attached",
@@ -27,6 +30,9 @@ __all__ = [
     "FixResult",
     "MissingGradients",
     "NoGraph",
+    "NotEverything",
+    "NotReapplied",
+    "NotTrainable",
     "Options",
     "Report",
     "Safety",
@@ -39,6 +45,9 @@ __all__ = [
     "fix_text",
     "register",
     "require_gradients",
+    "restore",
+    "source_diff",
+    "trainify",
 ]
 
 __version__ = "0.1.0"
@@ -54,6 +63,9 @@ _HOME = {
     "FixResult": "engine",
     "MissingGradients": "gradients",
     "NoGraph": "gradients",
+    "NotEverything": "live.trainable",
+    "NotReapplied": "live.swap",
+    "NotTrainable": "live.trainable",
     "Options": "engine",
     "Report": "live.audit.report",
     "Safety": "findings",
@@ -65,6 +77,9 @@ _HOME = {
     "fix_text": "engine",
     "register": "catalog.own",
     "require_gradients": "gradients",
+    "restore": "live.apply",
+    "source_diff": "live.apply",
+    "trainify": "live.trainable",
 }
 
 

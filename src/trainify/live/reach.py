@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dis
 import functools
-import importlib.util
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from torch import nn
@@ -18,6 +16,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from ..catalog import FusedOp, lookup
 from ..catalog.own import registered
 from .decorators import innermost
+from .loads import codes, loads
 
 _ENTRIES = ("forward", "__call__")
 _NOT_FOLLOWED = frozenset({"torch", "torchgen", "triton", "numpy", "trainify", "builtins"})
@@ -41,14 +40,14 @@ class Member:
 class Reached:
     """``methods`` are those of the classes of a model's modules, ``helpers`` all others.
 
-    ``kernels`` are the functions that the catalog knows, by ``module:name``, ``names`` whatever
-    is named in any of all these functions.
+    ``kernels`` are the functions that the catalog knows, by ``module:name``, ``ops`` the registered
+    ops (``namespace::name``) that are read by name in any of all these functions.
     """
 
     methods: tuple[Member, ...]
     helpers: tuple[Member, ...]
     kernels: dict[str, Kernel]
-    names: frozenset[str]
+    ops: frozenset[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +56,8 @@ class Kernel:
 
     function: Any
     row: FusedOp
-    names: frozenset[str]
-    """What is named in it: the registered op that it wraps, say."""
+    ops: frozenset[str]
+    """The registered ops in it: one that it wraps, say."""
 
 
 def reached(model: nn.Module, held: Iterable[object] = ()) -> Reached:
@@ -88,7 +87,7 @@ def reached(model: nn.Module, held: Iterable[object] = ()) -> Reached:
         own,
         tuple(m for m in graph.found.values() if m.function not in mine),
         graph.kernels,
-        frozenset(graph.names.union(*(kernel.names for kernel in graph.kernels.values()))),
+        frozenset(graph.ops.union(*(kernel.ops for kernel in graph.kernels.values()))),
     )
 
 
@@ -106,7 +105,7 @@ class _Graph:
         self.classes: dict[type, None] = {}
         self.found: dict[FunctionType, Member] = {}
         self.kernels: dict[str, Kernel] = {}
-        self._modules: dict[str, ModuleType] = {}
+        self.ops: set[str] = set()
         self._waiting: list[FunctionType] = []
         self._seen: set[int] = set()
 
@@ -121,9 +120,6 @@ class _Graph:
                         self._add(member)
             while self._waiting:
                 self._follow(self._waiting.pop())
-            for module in list(self._modules.values()):
-                for name in self.names & vars(module).keys():
-                    self._named(name, vars(module)[name], module.__name__)
 
     def module(self, cls: type) -> None:
         for each in cls.__mro__:
@@ -134,10 +130,8 @@ class _Graph:
         """What a module or an input holds."""
         if id(value) in self._seen or isinstance(value, nn.Module):
             return
-        if isinstance(value, (FunctionType, BuiltinFunctionType, functools.partial)):
-            self._named("", value, "")
-        elif isinstance(value, (OpOverload, OpOverloadPacket)):
-            self.names.update(str(value).split("."))
+        if isinstance(value, _CALLABLE):
+            self._named("", "", value)
         elif isinstance(value, MethodType):
             self.module(type(value.__self__))
         elif isinstance(value, (dict, list, tuple)):
@@ -149,15 +143,14 @@ class _Graph:
             for each in list(getattr(value, "__dict__", {}).values()):
                 self.value(each, depth - 1)
 
-    def _named(self, name: str, value: object, holder: str) -> None:
-        """A global, or what is held in a cell."""
+    def _named(self, holder: str, name: str, value: object) -> None:
+        """What is read in a function, from the module ``holder`` if that is known."""
         if isinstance(value, type):
             self.module(value)
-        elif isinstance(value, ModuleType):
-            if _followed(value.__name__):
-                self._modules.setdefault(value.__name__, value)
+        elif isinstance(value, (OpOverload, OpOverloadPacket)):
+            self.ops.add(_op_name(value))
         elif isinstance(value, functools.partial):
-            self._named(name, value.func, holder)
+            self._named("", "", value.func)
         elif isinstance(value, (dict, list, tuple)):
             self._table(value)
         elif isinstance(value, (FunctionType, BuiltinFunctionType)):
@@ -175,8 +168,8 @@ class _Graph:
         if id(table) not in self._seen:
             self._seen.add(id(table))
             for each in _elements(table):
-                if isinstance(each, (FunctionType, type, functools.partial, dict, list, tuple)):
-                    self._named("", each, "")
+                if isinstance(each, (type, dict, list, tuple, *_CALLABLE)):
+                    self._named("", "", each)
 
     def _add(self, member: Member) -> None:
         function = member.function
@@ -190,28 +183,30 @@ class _Graph:
         for module, own in _addresses(value, holder, name):
             row = lookup(f"{module}.{own}", registered())
             if row is not None:
-                own_codes = codes(value.__code__) if isinstance(value, FunctionType) else ()
-                names = frozenset(n for code in own_codes for n in code.co_names)
-                self.kernels[f"{module}:{own}"] = Kernel(value, row, names)
+                if all(kernel.function is not value for kernel in self.kernels.values()):
+                    self.kernels[f"{module}:{own}"] = Kernel(value, row, _ops_in(value))
                 return True
         return False
 
     def _follow(self, function: FunctionType) -> None:
-        there = function.__globals__
         for code in codes(function.__code__):
             self.names.update(code.co_names)
-            for name in code.co_names:
-                if name in there:
-                    self._named(name, there[name], function.__module__)
-            for name in _imports(code, there.get("__package__") or ""):
-                module = sys.modules.get(name)
-                if module is not None:
-                    self._named(name, module, "")
-        for cell in function.__closure__ or ():
-            try:
-                self._named("", cell.cell_contents, "")
-            except ValueError:
-                continue
+        for load in loads(function):
+            self._named(*load)
+
+
+def _ops_in(function: Any) -> frozenset[str]:
+    if not isinstance(function, FunctionType):
+        return frozenset()
+    read = (load.value for load in loads(function))
+    return frozenset(_op_name(v) for v in read if isinstance(v, (OpOverload, OpOverloadPacket)))
+
+
+def _op_name(op: OpOverload | OpOverloadPacket) -> str:
+    return str(op._qualified_op_name if isinstance(op, OpOverloadPacket) else op._schema.name)
+
+
+_CALLABLE = (FunctionType, BuiltinFunctionType, functools.partial, OpOverload, OpOverloadPacket)
 
 
 def _elements(table: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[Any]:
@@ -237,27 +232,3 @@ def _addresses(value: Any, holder: str, name: str) -> Iterator[tuple[str, str]]:
         if vars(sys.modules.get(module, object)).get(own) is value:
             yield module, own
         module = module.rpartition(".")[0]
-
-
-def codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code, and that of the functions in it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from codes(constant)
-
-
-def _imports(code: CodeType, package: str) -> Iterator[str]:
-    """The modules that a function imports when it runs."""
-    constants: list[Any] = [0, ()]
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "LOAD_CONST":
-            constants = [constants[-1], instruction.argval]
-        elif instruction.opname == "IMPORT_NAME":
-            level, names = constants
-            try:
-                name = importlib.util.resolve_name("." * level + instruction.argval, package)
-            except (ImportError, TypeError):
-                continue
-            yield name
-            yield from (f"{name}.{each}" for each in names or ())

@@ -16,11 +16,15 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from ..config import load_config
-from ..engine import EngineError, FixResult, Options, fix_text, passes_for
+from ..engine import EngineError, FixResult, Options, check_text, fix_text, passes_for
 from ..facts import Project
 from ..findings import Finding, Fix
+from ..output.diff import LineMap, opcodes
 from ..source import Change, Positions, SourceError, decode, encode
 from .shared import Shared
+
+_LASTING = ("TRN401",)
+_SUFFIX = " (trainify)"
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -48,7 +52,7 @@ class Definition:
 class Rewritten:
     """A file before and after; see :func:`rewritten`.
 
-    Its new functions belong to a file of their own, ``<trainify PATH>``, which tracebacks and
+    Its new functions belong to a file of their own, ``PATH (trainify)``, which tracebacks and
     :mod:`inspect` can show the lines of.
     """
 
@@ -57,11 +61,12 @@ class Rewritten:
         self.data = data
         self.before, self._encoding = decode(data)
         self.result = FixResult(self.before, [], [])
+        self._options, self._project = options, project
         self.concerned = any(passes_for(data, options))
         if self.concerned:
             self.result = fix_text(self.before, path, options, project, accept=_takes_effect)
         self.after = self.result.text
-        self.file = f"<trainify {path}>"
+        self.file = path + _SUFFIX
         self._names: dict[int, Names] = {}
 
     @property
@@ -73,6 +78,12 @@ class Rewritten:
     def remaining(self) -> list[Finding]:
         """What is found and cannot be fixed, by its place in the new text."""
         return self.result.remaining
+
+    @cached_property
+    def lasting(self) -> list[Finding]:
+        """What is found that outlives a step: a cache that keeps the graph of the last one."""
+        only = replace(self._options, select=_LASTING)
+        return check_text(self.before, self.path, only, self._project)
 
     def of(self, function: FunctionType, code: CodeType) -> tuple[Definition, Definition] | None:
         """A function, whose code is ``code``, as it is and as it becomes.
@@ -135,8 +146,6 @@ class Rewritten:
         return Change(self.path, self.data, encode(self._part(bound), self._encoding))
 
     def _part(self, bound: set[str]) -> str:
-        from ..output.diff import opcodes
-
         old, new = self.before.splitlines(keepends=True), self.after.splitlines(keepends=True)
         spans = [
             (_first_line(d.node) - 1, d.node.end_lineno or 0, _qualified(path) in bound)
@@ -175,14 +184,24 @@ def rewritten(path: str, settings: Settings, stamp: float) -> Rewritten:
 
 def source_of(code: CodeType, settings: Settings) -> Rewritten:
     """The same for the file that a function comes from; read again when it has changed."""
-    path = code.co_filename
-    if path.startswith("<trainify "):
-        path = path[len("<trainify ") : -1]
+    return _source(code.co_filename.removesuffix(_SUFFIX), settings)
+
+
+def _source(path: str, settings: Settings) -> Rewritten:
     try:
         stamp = os.stat(path).st_mtime
     except OSError:
         stamp = 0.0
     return rewritten(path, settings, stamp)
+
+
+def original_place(path: str, line: int, settings: Settings) -> tuple[str, int]:
+    """A line of rewritten code in its file on disk: what it was, or what it was put before."""
+    if not path.endswith(_SUFFIX):
+        return path, line
+    source = _source(path.removesuffix(_SUFFIX), settings)
+    old, new = source.before.splitlines(), source.after.splitlines()
+    return source.path, LineMap(old, new).old_line(line)
 
 
 def _read(path: str) -> bytes:

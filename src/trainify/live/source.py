@@ -15,6 +15,7 @@ from torch import nn
 from ..findings import Finding
 from . import inplace
 from .inplace import name_of, original_code
+from .loads import last_line
 from .reach import Member, Reached
 from .rewritten import Refused, Rewritten, Settings, source_of
 from .swap import Plan
@@ -24,11 +25,13 @@ from .swap import Plan
 class Found:
     """What there is to rewrite in a model, and what is not rewritten.
 
-    ``remaining`` was found in the model's files and has no fix that takes effect, ``refused`` says
-    why functions could not be looked at.
+    ``lasting`` are the functions of the plan whose fault shows in a later step only, as a cache's
+    does.  ``remaining`` was found in the model's files and has no fix that takes effect;
+    ``refused`` says why functions could not be looked at.
     """
 
     plan: Plan
+    lasting: frozenset[str] = frozenset()
     remaining: tuple[Finding, ...] = ()
     refused: tuple[str, ...] = ()
 
@@ -53,14 +56,22 @@ def find(model: nn.Module, settings: Settings, graph: Reached) -> Found:
                 refused[str(reason)] = None
             return False
 
-    methods = {name_of(member): None for member in graph.methods if changes(member)}
+    methods = {name_of(member): member for member in graph.methods if changes(member)}
     helpers = {name_of(member): member for member in graph.helpers if changes(member)}
     inplace.known.update(helpers)
+    changed = {**methods, **helpers}
     return Found(
         Plan(settings, tuple(methods), tuple(helpers)),
+        frozenset(name for name, member in changed.items() if _is_lasting(member, settings)),
         tuple(finding for source in sources for finding in source.remaining),
         tuple(refused),
     )
+
+
+def _is_lasting(member: Member, settings: Settings) -> bool:
+    code = original_code(member.function)
+    lines = range(code.co_firstlineno, last_line(code) + 1)
+    return any(finding.line in lines for finding in source_of(code, settings).lasting)
 
 
 def _is_generated(function: FunctionType) -> bool:

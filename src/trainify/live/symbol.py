@@ -60,7 +60,14 @@ def symbol(name: str) -> Symbol:
     kernel = vars(importlib.import_module(module)).get(own)
     if row is None or row.equivalent is None or not callable(kernel):
         raise CannotAttach(f"{module}.{own}: the catalog has nothing differentiable for it")
-    return Symbol(kernel, row)
+    if kernel not in _symbols:  # else it is known under another name
+        made = Symbol(kernel, row)
+        _symbols[kernel] = _symbols[made.differentiable] = made
+    return _symbols[kernel]
+
+
+_symbols: dict[Kernel, Symbol] = {}
+"""By the kernel, and by what takes its place."""
 
 
 # -- the op ---------------------------------------------------------------------------------------

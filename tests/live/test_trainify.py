@@ -1,0 +1,222 @@
+"""`trainify.trainify`: for each cut the lightest way that is right, or an error and nothing."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import wrapped
+from live_package import package
+from torch import nn
+from wrapped import ROUTES, assert_right, batch, build, is_cut
+
+import trainify
+from trainify.catalog.own import _registered
+from trainify.live.swap import Plan, plan_of
+
+Modules = dict[str, ModuleType]
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Iterator[Modules]:
+    before = list(_registered)
+    yield wrapped.modules(tmp_path)
+    _registered[:] = before
+
+
+def plan(model: nn.Module) -> Plan:
+    found = plan_of(model)
+    assert found is not None
+    return found[1]
+
+
+def done_by(model: nn.Module) -> set[str]:
+    """The routes that were taken."""
+    plans = [found[1] for found in map(plan_of, model.modules()) if found is not None]
+    taken = {"dispatcher": "ops", "symbol": "symbols", "source": "methods"}
+    return {route for route, name in taken.items() if any(getattr(p, name) for p in plans)}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_the_lightest_route_that_is_right(modules: Modules, route: str) -> None:
+    model = build(modules, route)
+    assert trainify.trainify(model, batch()) is model
+    assert_right(modules, model)
+    # With the weight's .data a backward for the op is not enough, and does no harm.
+    assert done_by(model) - {"dispatcher"} == {route} - {"dispatcher"}
+    assert trainify.audit(model, batch()).ok
+    trainify.restore(model)
+    assert is_cut(model)
+    assert not trainify.audit(model, batch()).ok
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("strategy", ["auto", "attach", "flag", "replace"])
+def test_without_inputs(modules: Modules, route: str, strategy: str) -> None:
+    model = build(modules, route)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainify.trainify(model, strategy=strategy)
+    assert_right(modules, model)
+    if strategy in ("flag", "replace"):
+        assert done_by(model) == {"source"}
+    trainify.restore(model)
+    assert is_cut(model)
+
+
+def test_what_is_clean_stays_as_it_is(modules: Modules) -> None:
+    model = build(modules, "plain")
+    trainify.trainify(model, batch())
+    assert type(model) is modules["model"].Model
+    assert trainify.source_diff(model) == ""
+
+
+SCOPED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    @torch.inference_mode()
+    def forward(self, x):
+        return self.fc(x)
+"""
+
+
+@pytest.mark.parametrize("when", ["grad", "training"])
+def test_when(tmp_path: Path, when: str) -> None:
+    model = package(tmp_path, model=SCOPED)["model"].Model()
+    trainify.trainify(model, batch(), when=when)
+    assert model(batch()).requires_grad
+    model.eval()
+    assert model(batch()).requires_grad == (when == "grad")
+    with torch.no_grad():
+        assert not model.train()(batch()).requires_grad
+    trainify.restore(model)
+    assert not model(batch()).requires_grad
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [({"strategy": "fast"}, "auto, flag, replace, attach"), ({"when": "eval"}, "grad, training")],
+)
+def test_misuse(arguments: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=f"must be one of {reason}"):
+        trainify.trainify(nn.Linear(2, 2), **arguments)
+
+
+UNKNOWN = """
+from trainify_fixture_kernels import softmax as kernel
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        h = self.fc(x)
+        y = torch.empty_like(h)
+        kernel(y, h, None, None)
+        out = torch.empty_like(y)
+        torch.ops._C.rms_norm(out, y, self.weight, 1e-6)
+        return out
+"""
+
+
+def test_what_has_no_rule_is_named_and_nothing_stays(tmp_path: Path) -> None:
+    module = package(tmp_path, model=UNKNOWN)["model"]
+    model = module.Model()
+    with pytest.raises(trainify.NotTrainable) as raised:
+        trainify.trainify(model, batch())
+    assert f"{module.__file__}:15: " in str(raised.value)
+    assert {cut.line for cut in raised.value.report.cuts} == {15}
+    assert set(raised.value.report.missing) == {"fc.weight", "fc.bias"}
+    assert type(model) is module.Model
+    assert model(batch()).grad_fn is None
+
+
+def test_what_source_cannot_mend_is_warned_of(tmp_path: Path) -> None:
+    text = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(8, 8) for _ in range(2)]
+        self.fc = nn.Linear(8, 8)
+
+    @torch.no_grad()
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.fc(x)
+"""
+    module = package(tmp_path, model=text)["model"]
+    model = module.Model()
+    with pytest.warns(trainify.NotEverything, match=r"model\.py:7: TRN501"):
+        trainify.trainify(model)
+    assert model(batch()).requires_grad
+    trainify.restore(model)
+
+
+def test_no_source_at_all() -> None:
+    space: dict[str, Any] = {"nn": nn, "torch": torch, "__name__": "elsewhere"}
+    exec(UNKNOWN.replace("from trainify_fixture_kernels import softmax as kernel", ""), space)
+    model = space["Model"]()
+    model.forward_with = None
+    with pytest.warns(trainify.NotEverything, match="no source, so there is nothing to rewrite"):
+        trainify.trainify(model)
+    assert plan(model).ops == ("_C::rms_norm",), "the op is known all the same"
+    trainify.restore(model)
+    with pytest.raises(trainify.NotTrainable, match="no source, so there is nothing to rewrite"):
+        trainify.trainify(model, strategy="flag")
+
+
+CACHED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.cache_k = torch.zeros(4, 8)
+
+    @torch.no_grad()
+    def forward(self, x, start_pos=0):
+        n = x.shape[0]
+        k = self.fc(x)
+        self.cache_k[start_pos : start_pos + n] = k
+        keys = self.cache_k[: start_pos + n]
+        return (x @ keys.T).softmax(-1) @ keys
+"""
+
+
+def test_what_outlives_a_step(tmp_path: Path) -> None:
+    """One step shows no fault of a cache that keeps the graph; the second one fails."""
+    model = package(tmp_path, model=CACHED)["model"].Model()
+    trainify.trainify(model, batch())
+    for _ in range(3):
+        model(batch()).square().sum().backward()
+    assert not model.cache_k.requires_grad
+    trainify.restore(model)
+
+
+def test_an_interrupt_undoes_it(modules: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainify.live import trainable
+
+    calls = []
+
+    def audit(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return trainify.audit(*args, **kwargs)
+
+    monkeypatch.setattr(trainable, "audit", audit)
+    model = build(modules, "source")
+    with pytest.raises(KeyboardInterrupt):
+        trainify.trainify(model, batch())
+    assert type(model) is modules["model"].Model
+    assert is_cut(model)

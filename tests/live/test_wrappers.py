@@ -1,0 +1,350 @@
+"""Routes by wrappers: a model that was made trainable is still the user's model."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import wrapped
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from wrapped import ROUTES, assert_right, batch, build, gradients, is_cut, loss_of, mend
+
+from trainify.catalog.own import _registered
+from trainify.live.apply import restore
+
+Modules = dict[str, ModuleType]
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Iterator[Modules]:
+    before = list(_registered)
+    yield wrapped.modules(tmp_path)
+    _registered[:] = before
+
+
+@pytest.fixture(params=ROUTES)
+def route(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def model(modules: Modules, route: str) -> Iterator[nn.Module]:
+    """Made trainable; restoring it in the end takes everything back."""
+    made = build(modules, route)
+    assert is_cut(made)
+    mend(modules, made, route)
+    yield made
+    restore(made)
+    assert is_cut(build(modules, route)), "something was left behind"
+
+
+def test_itself(modules: Modules, route: str, model: nn.Module) -> None:
+    plain = build(modules, route)
+    assert_right(modules, model)
+    assert isinstance(model, modules["model"].Model)
+    assert all(isinstance(layer, modules["model"].Block) for layer in model.layers)
+    assert list(model.state_dict()) == list(plain.state_dict())
+    assert repr(model) == repr(plain)
+    plain.load_state_dict(model.state_dict())
+    restore(model)
+    assert type(model) is modules["model"].Model
+    assert is_cut(model)
+    mend(modules, model, route)
+    assert_right(modules, model)
+
+
+def test_serving_runs_the_kernel_alone(modules: Modules, route: str, model: nn.Module) -> None:
+    model.eval()
+    plain = build(modules, route).eval()
+    with torch.no_grad():
+        assert torch.equal(model(batch()), plain(batch()))
+    with torch.inference_mode():
+        assert torch.equal(model(batch()), plain(batch()))
+
+
+def test_hooks(modules: Modules, model: nn.Module) -> None:
+    seen: list[str] = []
+    layer = model.layers[0]
+    layer.register_forward_pre_hook(lambda m, a: seen.append("before"))
+    layer.register_forward_hook(lambda m, a, o: seen.append("after"))
+    layer.register_full_backward_hook(lambda m, i, o: seen.append("backward"))
+    assert_right(modules, model)
+    assert seen == ["before", "after", "backward"]
+
+
+def test_functional_call(modules: Modules, model: nn.Module) -> None:
+    x = batch()
+    parameters = {k: v.detach().clone().requires_grad_() for k, v in model.named_parameters()}
+    loss = torch.nn.functional.mse_loss(
+        torch.func.functional_call(model, parameters, (x,)), x.roll(1, 0)
+    )
+    found = torch.autograd.grad(loss, list(parameters.values()))
+    torch.testing.assert_close(list(found), list(gradients(model).values()))
+
+
+COPIES: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda m: pickle.loads(pickle.dumps(m)),
+    "torch.save": lambda m: _saved(m),
+}
+
+
+def _saved(model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded: nn.Module = torch.load(file, weights_only=False)
+    return loaded
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies(modules: Modules, model: nn.Module, how: str) -> None:
+    made = COPIES[how](model)
+    if how != "copy":  # which has the very same layers
+        restore(model)
+    assert_right(modules, made)
+    restore(made), restore(model)
+    assert is_cut(made)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing(modules: Modules, model: nn.Module, reentrant: bool) -> None:
+    model.zero_grad()
+    h = batch().requires_grad_()
+    for layer in model.layers:
+        h = h + checkpoint(layer, h, use_reentrant=reentrant)
+    torch.nn.functional.mse_loss(h, batch().roll(1, 0)).backward()
+    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    torch.testing.assert_close(found, gradients(model))
+
+
+@pytest.mark.parametrize("first", ["trainify", "compile", "in place"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compile(modules: Modules, route: str, model: nn.Module, first: str, backend: str) -> None:
+    if first == "compile":
+        restore(model)
+        compiled = torch.compile(model, backend=backend)
+        assert is_cut(compiled), "this runs what is compiled"
+        mend(modules, model, route)
+    elif first == "in place":
+        model.compile(backend=backend, fullgraph=True)
+        compiled = model
+    else:
+        compiled = torch.compile(model, backend=backend, fullgraph=True)
+    assert_right(modules, compiled)
+    torch._dynamo.reset()
+
+
+def test_compiled_model_itself(modules: Modules, route: str) -> None:
+    """What torch.compile returns is handed over."""
+    compiled = torch.compile(build(modules, route), backend="aot_eager", fullgraph=True)
+    mend(modules, compiled, route)
+    assert_right(modules, compiled)
+    restore(compiled)
+    assert is_cut(compiled._orig_mod)
+    torch._dynamo.reset()
+
+
+# -- adapters -------------------------------------------------------------------------------------
+
+
+def lora(model: nn.Module) -> Any:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["up"], init_lora_weights=False)
+    return peft.get_peft_model(model, config)
+
+
+@pytest.mark.parametrize("first", ["trainify", "peft"])
+def test_lora(modules: Modules, route: str, model: nn.Module, first: str) -> None:
+    if first == "peft":
+        restore(model)
+        adapted = lora(model)
+        mend(modules, adapted, route)
+    else:
+        adapted = lora(model)
+    adapted.eval()  # the base is frozen, and nothing has dropout: gradients all the same
+    loss_of(adapted, batch()).backward()
+    found = {n: p.grad for n, p in adapted.named_parameters() if p.requires_grad}
+    assert len(found) == 4 and all(g is not None and g.abs().sum() > 0 for g in found.values())
+    plain = lora(build(modules, "plain")).eval()
+    plain.load_state_dict(adapted.state_dict())
+    loss_of(plain, batch()).backward()
+    expected = {n: p.grad for n, p in plain.named_parameters() if p.requires_grad}
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+    restore(adapted)
+
+
+# -- accelerate -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["trainify", "hook"])
+def test_accelerate_hooks(modules: Modules, route: str, model: nn.Module, first: str) -> None:
+    """They keep the bound forward of before, and put it back in the end."""
+    hooks = pytest.importorskip("accelerate.hooks")
+    calls: list[str] = []
+
+    class Hook(hooks.ModelHook):  # type: ignore[misc, name-defined]
+        def pre_forward(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            calls.append("hook")
+            return args, kwargs
+
+    if first == "hook":
+        restore(model)
+    for layer in model.layers:
+        hooks.add_hook_to_module(layer, Hook())
+    if first == "hook":
+        mend(modules, model, route)
+    assert_right(modules, model)
+    assert len(calls) == 2
+    for layer in model.layers:
+        hooks.remove_hook_from_module(layer)
+    assert_right(modules, model)
+    assert len(calls) == 2
+    restore(model)
+    assert is_cut(model)
+
+
+# -- other processes ------------------------------------------------------------------------------
+
+FRESH = """
+import sys
+sys.path[:0] = [{root!r}, {tests!r}]
+from conftest import register_kernels
+register_kernels()
+import importlib, torch, wrapped
+found = {{name: importlib.import_module("{package}." + name) for name in ("kernels", "model")}}
+wrapped.register(found)
+model = torch.load({file!r}, weights_only=False)
+wrapped.assert_right(found, model)
+print("right")
+"""
+
+
+def run(script: str, tmp_path: Path, *command: str) -> str:
+    file = tmp_path / "process.py"
+    file.write_text(script)
+    done = subprocess.run(
+        [sys.executable, *command, str(file)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_fresh_process(modules: Modules, model: nn.Module, tmp_path: Path) -> None:
+    torch.save(model, tmp_path / "model.pt")
+    script = FRESH.format(
+        root=str(tmp_path),
+        tests=str(Path(__file__).parent),
+        package=modules["model"].__package__,
+        file=str(tmp_path / "model.pt"),
+    )
+    assert run(script, tmp_path) == "right\n"
+
+
+DISTRIBUTED = """
+import sys
+sys.path[:0] = [{root!r}, {tests!r}]
+from conftest import register_kernels
+register_kernels()
+import importlib, os, torch, wrapped
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from trainify.live.apply import restore
+found = {{name: importlib.import_module("{package}." + name) for name in ("kernels", "model")}}
+wrapped.register(found)
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+
+
+def steps(model, wrap, order, route):
+    if order == "trainify":
+        wrapped.mend(found, model, route)
+    model = wrap(model)
+    if order == "wrap":
+        wrapped.mend(found, model, route)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    losses = []
+    for i in range(3):
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(10 * i + rank))
+        loss = wrapped.loss_of(model, x)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    if order != "plain":
+        restore(model)
+    return losses
+
+
+def ddp(model):
+    return DistributedDataParallel(model)
+
+
+def fsdp(model):
+    for layer in model.layers:
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+def recomputing(wrap):
+    def both(model):
+        model.recomputes = True
+        return wrap(model)
+    return both
+
+
+def compiling(wrap):
+    def both(model):
+        for layer in model.layers:
+            layer.compile(backend="aot_eager")
+        return wrap(model)
+    return both
+
+
+for name, wrap in {wraps}.items():
+    expected = steps(wrapped.build(found, "plain"), wrap, "plain", "")
+    for route in wrapped.ROUTES:
+        for order in ("trainify", "wrap"):
+            got = steps(wrapped.build(found, route), wrap, order, route)
+            torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+            if rank == 0:
+                print(name, route, order, flush=True)
+dist.destroy_process_group()
+"""
+WRAPS = {
+    "ddp": "{'ddp': ddp, 'ddp, checkpoint': recomputing(ddp)}",
+    "fsdp": "{'fsdp': fsdp, 'fsdp, checkpoint': recomputing(fsdp)}",
+    "compiled": "{'ddp, compile': compiling(ddp), 'fsdp, compile': compiling(fsdp)}",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wraps", WRAPS)
+def test_in_two_processes(modules: Modules, tmp_path: Path, wraps: str) -> None:
+    """Three steps of AdamW, each loss as without kernels."""
+    script = DISTRIBUTED.format(
+        root=str(tmp_path),
+        tests=str(Path(__file__).parent),
+        package=modules["model"].__package__,
+        wraps=WRAPS[wraps],
+    )
+    port = str(29500 + os.getpid() % 1000)
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
+    assert len(run(script, tmp_path, *torchrun).splitlines()) == 2 * len(ROUTES) * 2
