@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
+import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -123,8 +124,22 @@ class _Graph:
 
     def module(self, cls: type) -> None:
         for each in cls.__mro__:
-            if _followed(each.__module__):
-                self.classes.setdefault(each)
+            if _followed(each.__module__) and each not in self.classes:
+                self.classes[each] = None
+                self._annotated(each)
+
+    def _annotated(self, of: FunctionType | type) -> None:
+        """The classes of what a function is called with, or an instance holds, as it says."""
+        try:
+            hints = typing.get_type_hints(of, localns=_Siblings(of.__module__))
+        except Exception:  # whatever an annotation may raise
+            return
+        waiting: list[Any] = list(hints.values())
+        while waiting:
+            hint = waiting.pop()
+            waiting += typing.get_args(hint)
+            if isinstance(hint, type):
+                self.module(hint)
 
     def value(self, value: object, depth: int = 2) -> None:
         """What a module or an input holds."""
@@ -193,6 +208,23 @@ class _Graph:
             self.names.update(code.co_names)
         for load in loads(function):
             self._named(*load)
+        self._annotated(function)
+
+
+class _Siblings(dict[str, Any]):
+    """The classes of a package's modules: what an import for type checkers alone stands for."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__()
+        self._package = module.partition(".")[0]
+
+    def __missing__(self, name: str) -> type:
+        for path, module in list(sys.modules.items()):
+            if path.partition(".")[0] == self._package and module is not None:
+                value = vars(module).get(name)
+                if isinstance(value, type) and value.__module__ == path:
+                    return value
+        raise KeyError(name)
 
 
 def _ops_in(function: Any) -> frozenset[str]:

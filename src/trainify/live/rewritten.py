@@ -23,7 +23,7 @@ from ..output.diff import LineMap, opcodes
 from ..source import Change, Positions, SourceError, decode, encode
 from .shared import Shared
 
-_LASTING = ("TRN401",)
+_LASTING = ("TRN401", "TRN408")
 _SUFFIX = " (trainify)"
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef

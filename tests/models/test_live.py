@@ -1,0 +1,178 @@
+"""The packages made trainable in memory: held against Hugging Face, and against themselves."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from packages import (
+    FIXTURES,
+    PACKAGES,
+    gradient_errors,
+    load_oracle,
+    load_package,
+    next_token_loss,
+)
+from transformers.models.llama import modeling_llama
+
+import trainify
+
+STRATEGIES = ("auto", "attach", "flag", "replace")
+
+
+@pytest.fixture(params=PACKAGES)
+def cls(request):
+    return PACKAGES[request.param]
+
+
+@pytest.fixture
+def model(cls, checkpoint_of):
+    package = cls(load_package(FIXTURES / cls.name), checkpoint_of[cls.kind])
+    yield package
+    trainify.restore(package.model)
+
+
+def called_with(model, batch):
+    """What the package calls its model with."""
+    calls = []
+    hook = model.model.register_forward_pre_hook(
+        lambda module, args, kwargs: calls.append((args, kwargs)), with_kwargs=True
+    )
+    with torch.no_grad():
+        model.logits(batch)
+    hook.remove()
+    return calls[0]
+
+
+def step(model, oracle, batch, tolerance=1e-5):
+    """A training step of both, and whether loss and gradients are the same."""
+    loss = next_token_loss(model.logits(batch), batch)
+    loss.backward()
+    expected = next_token_loss(oracle(batch).logits, batch)
+    expected.backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)
+    errors = gradient_errors(model.hf_gradients(), oracle)
+    assert {name: error for name, error in errors.items() if not error <= tolerance} == {}
+    return loss.item(), expected.item()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_gradient_is_right(cls, model, strategy, checkpoint_of, batch):
+    """In eval() as well, and again after it has generated, and from one step to the next."""
+    trainify.trainify(model.model, strategy=strategy)
+    oracle = load_oracle(cls, checkpoint_of[cls.kind])
+    for training in (True, False):
+        model.model.train(training)
+        step(model, oracle, batch)
+        model.model.zero_grad()
+        oracle.zero_grad()
+        with torch.no_grad():
+            model.generate(batch[:, :9].tolist(), 6)
+    assert not any(tensor.requires_grad for tensor in model.state())
+
+
+def test_audited(cls, model, checkpoint_of, batch):
+    args, kwargs = called_with(model, batch)
+    before = trainify.audit(model.model, *args, **kwargs)
+    assert not before.ok
+    trainify.trainify(model.model, *args, **kwargs)
+    assert trainify.audit(model.model, *args, **kwargs).ok
+    oracle = load_oracle(cls, checkpoint_of[cls.kind])
+    for _ in range(2):  # caches of the first step are in the way of none
+        step(model, oracle, batch)
+        model.model.zero_grad()
+        oracle.zero_grad()
+
+
+@pytest.mark.parametrize("strategy", ["auto", "attach"])
+def test_the_kernels_that_serve_are_those_that_train(cls, model, strategy, checkpoint_of, batch):
+    """The forward of a training step is that of serving, bit for bit, whatever is learned."""
+    original = cls(load_package(FIXTURES / cls.name), checkpoint_of[cls.kind])
+    trainify.trainify(model.model, strategy=strategy)
+    optimizer = torch.optim.SGD(model.model.parameters(), lr=0.05)
+    for _ in range(3):
+        logits = model.logits(batch)
+        with torch.no_grad():
+            assert torch.equal(logits, original.logits(batch))
+        next_token_loss(logits, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        original.model.load_state_dict(model.model.state_dict())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_serving_stays_bit_for_bit(cls, model, strategy, checkpoint_of, batch):
+    original = cls(load_package(FIXTURES / cls.name), checkpoint_of[cls.kind])
+    trainify.trainify(model.model, strategy=strategy)
+    model.model.eval()
+    if strategy != "replace":
+        with torch.no_grad():
+            assert torch.equal(model.logits(batch), original.logits(batch))
+    trainify.restore(model.model)
+    with torch.no_grad():
+        assert torch.equal(model.logits(batch), original.logits(batch))
+    assert {type(m) for m in model.model.modules()} == {
+        next(t for t in map(type, model.model.modules()) if t.__name__ == m.__name__)
+        for m in {type(m) for m in model.model.modules()}
+    }
+    with pytest.raises(RuntimeError):
+        next_token_loss(model.logits(batch), batch).backward()
+
+
+@pytest.mark.parametrize("strategy", ["auto", pytest.param("flag", marks=pytest.mark.slow)])
+def test_thirty_steps_of_adamw(cls, model, strategy, checkpoint_of, batch):
+    trainify.trainify(model.model, strategy=strategy)
+    oracle = load_oracle(cls, checkpoint_of[cls.kind])
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (model.model, oracle)]
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(30):
+        ids = torch.randint(256, (2, 12), generator=generator)
+        ours = next_token_loss(model.logits(ids), ids)
+        theirs = next_token_loss(oracle(ids).logits, ids)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+        for loss, optimizer in zip((ours, theirs), optimizers, strict=True):
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def in_double_throughout(cls, checkpoint):
+    """Hugging Face's model, whose norms and softmax go to float32 whatever it is loaded in."""
+    oracle = cls.oracle.from_pretrained(checkpoint, dtype=torch.float64, attn_implementation="sdpa")
+    for module in oracle.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            norm = functools.partial(
+                F.rms_norm,
+                normalized_shape=module.weight.shape,
+                weight=module.weight,
+                eps=module.variance_epsilon,
+            )
+            module.forward = norm
+    return oracle
+
+
+@pytest.mark.parametrize("strategy", ["flag", "replace"])
+def test_in_double(strategy, checkpoint_of, batch, monkeypatch):
+    """What takes the place of the kernels does not round, but for the rotation in float32."""
+
+    def rotated(q, k, cos, sin, rotate=modeling_llama.apply_rotary_pos_emb):
+        return tuple(x.double() for x in rotate(q.float(), k.float(), cos.float(), sin.float()))
+
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", rotated)
+    cls = PACKAGES["llama_serving"]
+    model = cls(load_package(FIXTURES / cls.name), checkpoint_of[cls.kind])
+    trainify.trainify(model.model, strategy=strategy)
+    model.model.double()
+    model.llm.kv_caches = [cache.double() for cache in model.llm.kv_caches]
+    # The model's own goes to float32 for sampling.
+    vars(model.model)["compute_logits"] = lambda hidden: model.model.lm_head(hidden)
+    oracle = in_double_throughout(cls, checkpoint_of[cls.kind])
+    losses = []
+    for logits in (model.logits(batch), oracle(batch).logits):
+        losses.append(F.cross_entropy(logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten()))
+        losses[-1].backward()
+    torch.testing.assert_close(*losses, rtol=1e-9, atol=0)
+    assert max(gradient_errors(model.hf_gradients(), oracle).values()) <= 1e-9
+    trainify.restore(model.model)
