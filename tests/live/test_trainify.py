@@ -69,6 +69,17 @@ def test_without_inputs(modules: Modules, route: str, strategy: str) -> None:
     assert is_cut(model)
 
 
+def test_models_of_transformers_stay_as_they_are() -> None:
+    transformers = pytest.importorskip("transformers")
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(**size, intermediate_size=16, vocab_size=32)
+    model = transformers.LlamaForCausalLM(config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainify.trainify(model)
+    assert all(plan_of(module) is None for module in model.modules())
+
+
 def test_what_is_clean_stays_as_it_is(modules: Modules) -> None:
     model = build(modules, "plain")
     trainify.trainify(model, batch())
@@ -154,11 +165,22 @@ class Model(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return self.fc(x)
+
+class Elsewhere(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(8, 8) for _ in range(2)]
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
 """
     module = package(tmp_path, model=text)["model"]
     model = module.Model()
-    with pytest.warns(trainify.NotEverything, match=r"model\.py:7: TRN501"):
+    with pytest.warns(trainify.NotEverything, match=r"model\.py:7: TRN501") as warned:
         trainify.trainify(model)
+    assert "Elsewhere" not in str(warned[0].message) and "py:17" not in str(warned[0].message)
     assert model(batch()).requires_grad
     trainify.restore(model)
 

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 import torch
 import wrapped
+from live_package import package
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from wrapped import ROUTES, assert_right, batch, build, gradients, is_cut, loss_of, mend
 
+import trainify
 from trainify.catalog.own import _registered
 from trainify.live.apply import restore
 
@@ -348,3 +350,121 @@ def test_in_two_processes(modules: Modules, tmp_path: Path, wraps: str) -> None:
     port = str(29500 + os.getpid() % 1000)
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
     assert len(run(script, tmp_path, *torchrun).splitlines()) == 2 * len(ROUTES) * 2
+
+
+# -- adapters on quantized weights ----------------------------------------------------------------
+
+QUANTIZED = """
+class Int8Linear(nn.Module):
+    '''Weights as codes, and a scale for each row, as a serving engine loads them.'''
+
+    def __init__(self, linear):
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        scale = linear.weight.detach().abs().amax(1) / 127
+        self.register_buffer("scales", scale)
+        self.register_buffer("qweight", (linear.weight.detach() / scale[:, None]).round().char())
+
+    def forward(self, x):
+        return torch.ops.serving_tests.int8_linear(x, self.qweight, self.scales)
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q_proj = nn.Linear(8, 8)
+        self.up = Int8Linear(nn.Linear(8, 16))
+        self.down = Int8Linear(nn.Linear(16, 8))
+
+    @torch.inference_mode()
+    def forward(self, x):
+        return x + self.down(self.up(self.q_proj(x)).relu())
+"""
+
+
+@pytest.fixture
+def int8_kernel() -> Iterator[None]:
+    library = torch.library.Library("serving_tests", "FRAGMENT")
+    library.define("int8_linear(Tensor x, Tensor qweight, Tensor scales) -> Tensor")
+
+    def kernel(x: torch.Tensor, qweight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        return (x.detach() @ qweight.to(x.dtype).t()) * scales
+
+    library.impl("int8_linear", kernel, "CPU")
+    before = list(_registered)
+    trainify.register(
+        "torch.ops.serving_tests.int8_linear",
+        "int8_linear(Tensor x, Tensor qweight, Tensor scales) -> Tensor",
+        "(x @ qweight.to(x.dtype).t()) * scales",
+    )
+    yield
+    _registered[:] = before
+    library._destroy()
+
+
+@pytest.mark.parametrize("first", ["trainify", "peft"])
+@pytest.mark.parametrize("target", ["q_proj", "up"])
+def test_lora_on_a_quantized_model(
+    tmp_path: Path, int8_kernel: None, first: str, target: str
+) -> None:
+    """Adapters before, and on, layers whose kernel knows no backward; the base stays frozen."""
+    peft = pytest.importorskip("peft")
+    module = package(tmp_path, model=QUANTIZED)["model"]
+    torch.manual_seed(0)
+    model = nn.Sequential(module.Block(), module.Block())
+    x = batch()
+    with torch.no_grad():
+        served = model(x)
+    config = peft.LoraConfig(r=2, target_modules=[target], init_lora_weights=False)
+    config._register_custom_module({module.Int8Linear: adapted()})
+    if first == "trainify":
+        trainify.trainify(model)
+        model = peft.get_peft_model(model, config)
+    else:
+        model = peft.get_peft_model(model, config)
+        trainify.trainify(model, x)
+    model.eval()
+    loss_of(model, x).backward()
+    found = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
+    assert len(found) == 4
+    h = x
+    for block in model.base_model.model:
+        h = h + in_torch(block.down, in_torch(block.up, in_torch(block.q_proj, h)).relu())
+    loss = torch.nn.functional.mse_loss(h, x.roll(1, 0))
+    wanted = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    expected = torch.autograd.grad(loss, list(wanted.values()))
+    torch.testing.assert_close(list(found.values()), list(expected), rtol=1e-5, atol=1e-7)
+    with model.disable_adapter(), torch.no_grad():
+        assert torch.equal(model(x), served), "the kernels of before"
+    trainify.restore(model)
+
+
+def adapted() -> type:
+    """What PEFT is told to put around a layer that it does not know: W x + B A x."""
+    from peft.tuners.lora import LoraLayer
+
+    class Adapted(nn.Module, LoraLayer):  # type: ignore[misc]
+        def __init__(self, base: nn.Module, adapter: str, r: int, lora_alpha: int, **kwargs: Any):
+            nn.Module.__init__(self)
+            LoraLayer.__init__(self, base)
+            self._active_adapter = adapter
+            self.update_layer(adapter, r, lora_alpha, config=kwargs["config"])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result = self.base_layer(x)
+            return result if self.disable_adapters else result + adapter_of(self, x)
+
+    return Adapted
+
+
+def adapter_of(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    (name,) = layer.lora_A
+    return torch.as_tensor(layer.lora_B[name](layer.lora_A[name](x)) * layer.scaling[name])
+
+
+def in_torch(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    """A layer of the quantized model without its kernel."""
+    if hasattr(layer, "base_layer"):
+        return in_torch(layer.base_layer, x) + adapter_of(layer, x)
+    if hasattr(layer, "qweight"):
+        return (x @ layer.qweight.float().t()) * layer.scales
+    return torch.nn.functional.linear(x, layer.weight, layer.bias)

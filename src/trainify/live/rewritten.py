@@ -103,6 +103,15 @@ class Rewritten:
             return None
         return old, new
 
+    def old_line(self, line: int) -> int:
+        """What a line of the new text was, or was put before."""
+        return LineMap(self.before.splitlines(), self.after.splitlines()).old_line(line)
+
+    def functions_at(self, line: int) -> list[int]:
+        """The first lines of the functions around a line of the old text, decorators included."""
+        nodes = (definition.node for definition, _ in self._old.values())
+        return [_first_line(n) for n in nodes if _first_line(n) <= line <= (n.end_lineno or 0)]
+
     @cached_property
     def _old(self) -> dict[tuple[str, int], tuple[Definition, tuple[Any, ...]]]:
         found = _definitions(self.before, self.path)
@@ -200,8 +209,7 @@ def original_place(path: str, line: int, settings: Settings) -> tuple[str, int]:
     if not path.endswith(_SUFFIX):
         return path, line
     source = _source(path.removesuffix(_SUFFIX), settings)
-    old, new = source.before.splitlines(), source.after.splitlines()
-    return source.path, LineMap(old, new).old_line(line)
+    return source.path, source.old_line(line)
 
 
 def _read(path: str) -> bytes:

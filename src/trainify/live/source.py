@@ -6,7 +6,8 @@ file is written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from types import FunctionType
 
 import torch
@@ -16,7 +17,7 @@ from ..findings import Finding
 from . import inplace
 from .inplace import name_of, original_code
 from .loads import last_line
-from .reach import Member, Reached
+from .reach import Member, Reached, members
 from .rewritten import Refused, Rewritten, Settings, source_of
 from .swap import Plan
 
@@ -63,9 +64,26 @@ def find(model: nn.Module, settings: Settings, graph: Reached) -> Found:
     return Found(
         Plan(settings, tuple(methods), tuple(helpers)),
         frozenset(name for name, member in changed.items() if _is_lasting(member, settings)),
-        tuple(finding for source in sources for finding in source.remaining),
+        tuple(_remaining(model, graph, sources)),
         tuple(refused),
     )
+
+
+def _remaining(model: nn.Module, graph: Reached, sources: Iterable[Rewritten]) -> Iterator[Finding]:
+    """What has no fix in functions that the model runs, or ran when it was made, or in none.
+
+    By its place in the file on disk.
+    """
+    classes = dict.fromkeys(cls for module in model.modules() for cls in type(module).__mro__)
+    made = (m for cls in classes for m in members(cls) if m.name == "__init__")
+    run = {original_code(m.function) for m in (*graph.methods, *graph.helpers, *made)}
+    lines = {(code.co_filename, code.co_firstlineno) for code in run}
+    for source in sources:
+        for finding in source.remaining:
+            line = source.old_line(finding.line)
+            around = source.functions_at(line)
+            if not around or any((source.path, first) in lines for first in around):
+                yield replace(finding, line=line)
 
 
 def _is_lasting(member: Member, settings: Settings) -> bool:
