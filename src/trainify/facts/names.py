@@ -185,12 +185,12 @@ class Names:
         for node in self.module.statements:
             if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
                 continue
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+            for each in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for target, value in _attributes_in(each, node.value):
                     function = self.module.function(node)
                     cls = self.module.method_class(function)
-                    if cls is not None and target.value.id == self_name(function):
-                        binding = Binding(node, value=node.value, always=False)
+                    if cls is not None and target.value.id == self_name(function):  # type: ignore[attr-defined]
+                        binding = Binding(node, value=value, always=False)
                         found.setdefault(cls, []).append((target.attr, binding))
         return found
 
@@ -347,6 +347,18 @@ class Names:
                         self._opaque
                     )
         return self._answer(node, None)
+
+
+def _attributes_in(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.Attribute, ast.expr]]:
+    """``self.a = v``; of ``self.a, self.b = v, w`` each, and of ``(f() for _ in range(2))``."""
+    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+        yield target, value
+    elif isinstance(target, ast.Tuple):
+        for i, element in enumerate(target.elts):
+            if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
+                yield from _attributes_in(element, value.elts[i])
+            elif isinstance(value, (ast.GeneratorExp, ast.ListComp)):
+                yield from _attributes_in(element, value.elt)
 
 
 def is_none(node: ast.expr | None) -> bool:

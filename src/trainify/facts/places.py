@@ -69,7 +69,8 @@ _LAYERS = tuple(
     for name in (
         "norm norm1 norm2 norm3 norm_ lin proj linear linear1 linear2 fc fc1 fc2 conv conv1 conv2 "
         "dense ln ln1 ln2 ln_1 ln_2 ln_f gate silu gelu cos sin abs log std var square pow bmm "
-        "matmul mm outer normalize softplus to_q to_k to_v .q .k .v .o .w1 .w2 .w3 .wq .wk .wv .wo"
+        "matmul mm outer normalize softplus to_q to_k to_v .q .k .v .o .w1 .w2 .w3 .wq .wk .wv .wo "
+        "cell gru lstm rnn"
     ).split()
 )
 _OPERATIONS = (

@@ -34,7 +34,9 @@ _INPUT_SAVED = frozenset(
     "normalize".split()
 )
 _PRODUCTS = frozenset("matmul mm bmm mv einsum outer mul linear conv1d conv2d conv3d".split())
-_INPUT_SAVED_MODULES = re.compile(r"(Linear|Norm(\dd)?|Conv(Transpose)?\dd|Bilinear|GRU|LSTM)$")
+_INPUT_SAVED_MODULES = re.compile(
+    r"(Linear|Norm(\dd)?|Conv(Transpose)?\dd|Bilinear|(GRU|LSTM|RNN)(Cell)?)$"
+)
 _WITHOUT_WEIGHTS = re.compile(
     r"(Dropout(\dd)?|Identity|ReLU6?|GELU|SiLU|ELU|Tanh|Sigmoid|Softmax|Softplus|Pool(\dd)?|"
     r"Flatten|Unflatten|Upsample|Fold|Shuffle|Pad(\dd)?)$"
@@ -133,6 +135,8 @@ def _is_constant(module: ModuleFacts, node: ast.expr, depth: int = 0) -> bool:
             for d in definitions
         )
     if isinstance(node, ast.BinOp):
+        if isinstance(node.op, (ast.FloorDiv, ast.Mod)):
+            return True
         return all(_is_constant(module, n, depth + 1) for n in (node.left, node.right))
     if isinstance(node, ast.UnaryOp):
         return _is_constant(module, node.operand, depth + 1)
@@ -159,8 +163,10 @@ def _is_constant_call(module: ModuleFacts, node: ast.Call, depth: int) -> bool:
         return True
     arguments = [*node.args, *(k.value for k in node.keywords)]
     names = [t.name for t in module.resolve(function)]
+    if names and names[0].startswith("math."):
+        return True
     if names:
-        return names[0].startswith(("torch.", "math.", "numpy.")) and all(
+        return names[0].startswith(("torch.", "numpy.")) and all(
             _is_constant(module, a, depth + 1) for a in node.args
         )
     return not (

@@ -105,12 +105,23 @@ def _write_of(statement: ast.stmt, calls: bool) -> Write | None:
 
 
 def _innermost(node: ast.expr | None) -> ast.Call | None:
-    """``x.mul_(a)`` of ``x.mul_(a).add_(b).sum() + y``."""
+    """``x.mul_(a)`` of ``x.mul_(a).add_(b.relu_())``; an operand's where there is no other."""
+    if node is None:
+        return None
     found = None
-    for inner in walk(node) if node is not None else ():
-        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
-            if inner.func.attr in METHODS:
-                found = inner
+    current: ast.expr | None = node
+    while isinstance(current, (ast.Call, ast.Attribute, ast.Subscript)):
+        if isinstance(current, ast.Call):
+            if isinstance(current.func, ast.Attribute) and current.func.attr in METHODS:
+                found = current
+            current = current.func
+        else:
+            current = current.value
+    if found is None:
+        for inner in walk(node):
+            if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+                if inner.func.attr in METHODS:
+                    found = inner
     return found
 
 

@@ -94,6 +94,7 @@ _BUFFER = re.compile(
     + rb"|self\.)"
 )
 _NAMED = declare(b"weight = ", b"weights = ")
+_PRODUCT = re.compile(rb"= self\.\w+ [*@/+-] ")
 _CALLED = re.compile(rb"= (?:self\.)?(\w+)\(([^\n]*)")
 _ATTRIBUTE = re.compile(rb"\s*self\.\w+(?:\s*:.*)?\s$")
 _NEAR = 500
@@ -108,10 +109,9 @@ def _may_derive_weights(data: bytes) -> bool:
         if _ATTRIBUTE.match(data[data.rfind(b"\n", 0, at) + 1 : at]):
             if _COMPUTED.match(data, at) or _calls_maker(data, at):
                 return True
-    if any(
-        _calls_maker(data, at + name.index(b"=")) for name in _NAMED for at in places(data, name)
-    ):
-        return True
+    for at in (at + name.index(b"=") for name in _NAMED for at in places(data, name)):
+        if _calls_maker(data, at) or _PRODUCT.match(data, at):
+            return True
     return any(_BUFFER.match(data, at) for at in places(data, _REGISTERS))
 
 

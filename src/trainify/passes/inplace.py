@@ -356,8 +356,8 @@ def _last_assigned(module: ModuleFacts, owner: ast.Attribute, at: ast.stmt) -> a
             for node in walk(made):
                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                     if (ast.dump(node.value), node.attr) == key:
-                        alone = isinstance(made, ast.Assign) and made.targets == [node]
-                        return made.value if alone else None  # type: ignore[attr-defined]
+                        whole = isinstance(made, ast.Assign) and node in made.targets
+                        return made.value if whole else None  # type: ignore[attr-defined]
         inner = module.parent(inner)
     return None
 
