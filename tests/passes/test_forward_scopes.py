@@ -436,6 +436,60 @@ def test_a_wrapped_instance_that_is_trained(step: str) -> None:
     stays(text.format(wrapper="teacher.forward = torch.no_grad()(teacher.forward)"))
 
 
+HANDED = """\
+import torch
+
+
+def freeze(model):
+    model.eval()
+    model.forward = torch.no_grad()(model.forward)
+    return model
+
+
+def train(model, teacher, x):
+    loss = model(x).mean(){more}
+    loss.backward()
+
+
+def main(build, x):
+    model, teacher = build(), build()
+    {main}
+"""
+
+
+@pytest.mark.parametrize(
+    ("main", "more", "expected"),
+    [
+        ("model = freeze(model)\n    train(model, teacher, x)", "", 1),
+        ("freeze(model)\n    train(model, teacher, x)", "", 1),
+        ("train(freeze(model), teacher, x)", "", 0),  # not followed
+        ("train(model, teacher, x)\n    freeze(model)", "", 0),  # when all is done
+        ("freeze(teacher)\n    train(model, teacher, x)", " + teacher(x).mean()", 0),
+        ("freeze(model)\n    train(teacher, model, x)", "", 0),
+        ("freeze(model)\n    print(model(x))", "", 0),
+    ],
+)
+def test_a_wrapped_instance_that_is_handed_on(main: str, more: str, expected: int) -> None:
+    text = HANDED.format(main=main, more=more)
+    assert rules(text) == ["TRN201"] * expected
+    if expected:
+        becomes(text, text.replace("    model.forward = torch.no_grad()(model.forward)\n", ""))
+
+
+def test_a_teacher_that_is_wrapped_beside_a_student() -> None:
+    stays(
+        """\
+        import torch
+
+
+        def train(student, big, x):
+            big.forward = torch.no_grad()(big.forward)
+            loss = (student(x) - big(x)).square().mean()
+            loss.backward()
+        """
+    )
+
+
 SMART = """\
 import torch
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 from verbs import becomes, findings, fix, rules, stays
 
-from trainify.engine import Options, fix_text
+from trainify.engine import Options, check_paths, fix_text
 
 
 def test_only_what_the_loss_needs_comes_out_of_the_scope() -> None:
@@ -542,3 +543,62 @@ def step(model, criterion, x, y):
 )
 def test_functions_that_are_right(text: str) -> None:
     stays(text, select=("TRN202",))
+
+
+# -- helpers in other files -----------------------------------------------------------------------
+
+LOSSES = """\
+import torch
+import torch.nn.functional as F
+
+
+def compute_loss(model, x, y):
+    with torch.no_grad():
+        logits = model(x)
+    return F.cross_entropy(logits, y)
+
+
+@torch.no_grad()
+def eval_loss(model, x, y):
+    return F.cross_entropy(model(x), y)
+
+
+def kd_loss(model, teacher, x):
+    with torch.no_grad():
+        target = teacher(x)
+    return F.mse_loss(model(x), target)
+"""
+
+CALLER = """\
+import losses
+from losses import compute_loss, eval_loss, kd_loss
+
+
+def step(model, teacher, x, y):
+    {body}
+    loss.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("loss = compute_loss(model, x, y)", 6),
+        ("loss = losses.compute_loss(model, x, y) / 4", 6),
+        ("loss = eval_loss(model, x, y)", 6),
+        ("loss = kd_loss(model, teacher, x)", 0),
+        ("loss = kd_loss(model, teacher, x) + compute_loss(model, x, y)", 0),
+        ("loss = kd_loss(model, teacher, x)\n    print(eval_loss(model, x, y))", 0),
+        ("loss = other(model, x)", 0),
+    ],
+)
+def test_a_helper_of_another_file(body: str, expected: int, tmp_path: Path) -> None:
+    (tmp_path / "losses.py").write_text(LOSSES)
+    (tmp_path / "train.py").write_text(CALLER.format(body=body))
+    reports = list(check_paths([str(tmp_path)], Options()))
+    assert not [r.problem for r in reports if r.problem]
+    found = [(f.rule, f.line) for r in reports for f in r.findings]
+    assert found == ([("TRN202", expected)] if expected else [])
+    for report in reports:
+        for finding in report.findings:
+            assert not finding.fixes and Path(finding.related[0].path).name == "losses.py"

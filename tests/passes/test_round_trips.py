@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 from verbs import becomes, findings, stays
+
+from trainify.engine import Options, check_paths
 
 NET = """\
 import numpy as np
@@ -223,3 +226,95 @@ def test_a_loss_function_that_gives_a_constant() -> None:
 )
 def test_losses_with_a_gradient_stay(body: str) -> None:
     stays(train(body), select=("TRN3",))
+
+
+# -- a leaf that nobody knows ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    [
+        ("loss = torch.zeros(1, requires_grad=True) + criterion(model(x), y).item()", "TRN302"),
+        ("loss = torch.tensor(0.0, requires_grad=True) + model(x).mean().detach()", "TRN301"),
+        ("loss = torch.zeros(1, requires_grad=True)\nfor v in x:\n"
+         "    loss = loss + model(v).mean().item()", "TRN302"),
+    ],
+)  # fmt: skip
+def test_a_leaf_that_hides_a_constant(body: str, rule: str) -> None:
+    assert [f.rule for f in findings(train(body), select=("TRN3",))] == [rule]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "loss = torch.zeros(1, requires_grad=True)\nfor v in x:\n    loss = loss + model(v).mean()",
+        "loss = torch.zeros(1, requires_grad=True) + model(x).mean()",
+        "loss = torch.tensor(0.0, requires_grad=True)",
+        "w = torch.zeros(1, requires_grad=True)\nloss = w + model(x).mean().item()",
+        "total = torch.zeros(1, requires_grad=True)\nopt = torch.optim.SGD([total])\n"
+        "loss = (total - model(x).mean().item()) ** 2",
+    ],
+)
+def test_leaves_with_a_use(body: str) -> None:
+    stays(train(body), select=("TRN3",))
+
+
+# -- helpers in other files -----------------------------------------------------------------------
+
+HELPERS = """\
+import numpy as np
+import torch
+
+
+def scores_of(xs):
+    return torch.tensor([x.item() for x in xs])
+
+
+def smooth(x):
+    y = np.tanh(x.detach().cpu().numpy())
+    return torch.from_numpy(y)
+
+
+def half(x):
+    return 0.5 * torch.as_tensor(x)
+
+
+def labels(n):
+    return torch.tensor([0] * n)
+"""
+
+STEP = """\
+import helpers
+import torch.nn.functional as F
+from helpers import half, labels, smooth
+
+
+def step(model, x, y):
+    {body}
+    loss.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("loss = smooth(model(x)).mean()", 7),
+        ("loss = helpers.smooth(model(x)).mean()", 7),
+        ("out = model(x)\n    loss = helpers.scores_of([out.mean(), out.std()]).sum()", 8),
+        ("loss = half(model(x)).mean()", 0),
+        ("loss = F.cross_entropy(model(x), labels(4))", 0),
+        ("loss = model(x).mean()\n    print(smooth(loss))", 0),
+        ("loss = (model(x) * smooth(x)).mean()", 0),
+        ("loss = F.mse_loss(model(x), smooth(model(y)))", 0),
+    ],
+)
+def test_a_round_trip_through_another_file(body: str, expected: int, tmp_path: Path) -> None:
+    (tmp_path / "helpers.py").write_text(HELPERS)
+    (tmp_path / "train.py").write_text(STEP.format(body=body))
+    reports = list(check_paths([str(tmp_path)], Options()))
+    assert not [r.problem for r in reports if r.problem]
+    found = [(f.rule, f.line) for r in reports for f in r.findings]
+    assert found == ([("TRN302", expected)] if expected else [])
+    for report in reports:
+        for finding in report.findings:
+            assert not finding.fixes and Path(finding.related[0].path).name == "helpers.py"

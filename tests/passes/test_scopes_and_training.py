@@ -274,3 +274,24 @@ def test_a_caller_that_makes_an_array_is_to_be_looked_at(tmp_path: Path, predict
 def test_a_caller_with_a_scope_of_its_own_is_not(tmp_path: Path) -> None:
     serve = SERVE.format(decorator="@torch.no_grad()")
     assert list(fixed(tmp_path, model=MODEL.format(mode="no_grad"), serve=serve)) == ["model"]
+
+
+GIVEN = """\
+{imports}
+def export(model, x):
+    {before}return model(x).numpy()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "counts"),
+    [("", True), ("x = x.float()\n    ", True), ("with torch.no_grad():\n        ", False)],
+)
+def test_a_caller_that_gets_the_model_as_an_argument(
+    tmp_path: Path, before: str, counts: bool
+) -> None:
+    export = GIVEN.format(imports="import torch\n\n", before=before)
+    found = reports(tmp_path, model=MODEL.format(mode="no_grad"), export=export)["model"]
+    assert (found.change is None) is counts
+    if counts:
+        assert "export.py:" in found.findings[0].fixes["flag"].look_at

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .carried import Carried, Cut, Network, blurred, either, together
 from .flow import Definition, is_allocation
+from .layers import imported_function
 from .names import is_none, parameters, self_name
 from .trainable import is_trainable, local_class, weights_made
 from .walk import walk
@@ -74,6 +75,7 @@ MAKES_TENSOR = (
 _PARAMETER = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 _LOSS = re.compile(r"torch\.nn\.(functional\.\w+|[A-Z]\w*Loss$|modules\.loss\.\w+)")
 _LOSS_NAME = re.compile(r"(_loss|_entropy|_with_logits|kl_div)$")
+_LOSS_START = re.compile(r"(^|_)(loss|losses|objective)(_|$)|^total$")
 _LABEL = re.compile(r"(^|_)(y|labels?|targets?|gt|truth)(_|$)", re.IGNORECASE)
 _PLAIN_MODULE = re.compile(r"torch\.nn\.(modules\.\w+\.)?(?!\w*Loss$)[A-Z]\w*$")
 _CUTS = frozenset({"detach", "item", "tolist", "numpy", "float", "from_numpy"})
@@ -86,6 +88,8 @@ class _Shared:
     """What a question and those that it leads to have in common."""
 
     steps: int = _MAX_STEPS
+    foreign: bool = True
+    """Whether functions of other files are followed."""
     trainable: dict[ast.ClassDef, bool] = field(default_factory=dict)
     gives_tensor: dict[ast.ClassDef, bool] = field(default_factory=dict)
 
@@ -102,13 +106,14 @@ class Gradients:
         function: FunctionNode | ast.Module,
         arguments: Mapping[str, Carried] | None = None,
         outer: Gradients | None = None,
+        foreign: bool = True,
     ) -> None:
         self.module = module
         self.function = function
         self.flow = module.flow(function)
         self.arguments = arguments or {}
         self._depth: int = outer._depth + 1 if outer is not None else 0
-        self._shared: _Shared = outer._shared if outer is not None else _Shared()
+        self._shared: _Shared = outer._shared if outer is not None else _Shared(foreign=foreign)
         self._local: dict[str, bool] = {}
         self._active: set[Definition] = set()
         self._memo: dict[Definition, Carried] = {}
@@ -527,6 +532,10 @@ class Gradients:
             function = self._local_function(names)
             if function is not None:
                 return self._inlined(function, node, at, scope, None)
+            if self._shared.foreign and self._name_of(node) in self.module.cutting_imports:
+                imported = imported_function(self.module, node.func)
+                if imported is not None:
+                    return self._from_elsewhere(*imported, node, at, scope)
         if isinstance(node.func, ast.Name):
             return self._builtin(node.func.id, node, at, scope)
         if isinstance(node.func, ast.Attribute):
@@ -647,6 +656,28 @@ class Gradients:
                 return statement
         return None
 
+    def _name_of(self, call: ast.Call) -> str:
+        return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+
+    def _from_elsewhere(
+        self,
+        home: ModuleFacts,
+        function: FunctionNode,
+        node: ast.Call,
+        at: ast.stmt,
+        scope: Mapping[str, Carried | Network],
+    ) -> Carried:
+        """What a function of another file returns; where it cuts, the call is the cut."""
+        value = self._inlined(function, node, at, scope, None, home)
+        given = frozenset[Cut]().union(*(self.value(a, at, scope).cuts for a in _arguments(node)))
+        inner = value.cuts - given
+        if not inner:
+            return value
+        weights = frozenset[str]().union(*(cut.weights for cut in inner))
+        kind: Literal["number", "tensor"] = "number" if value.plain else "tensor"
+        cut = Cut(node, kind, weights, any(cut.sure for cut in inner))
+        return replace(value, cuts=(value.cuts & given) | {cut})
+
     def _inlined(
         self,
         function: FunctionNode,
@@ -654,11 +685,13 @@ class Gradients:
         at: ast.stmt,
         scope: Mapping[str, Carried | Network],
         index: int | None,
+        home: ModuleFacts | None = None,
     ) -> Carried:
-        """What a function of this file returns for these arguments."""
+        """What a function of this file, or of the file ``home``, returns for these arguments."""
+        module = home or self.module
         arguments = function.args
         named = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
-        if self.module.method_class(function) is not None and self_name(function) is not None:
+        if module.method_class(function) is not None and self_name(function) is not None:
             named = named[1:]
         if (
             self._depth >= _MAX_DEPTH
@@ -678,7 +711,7 @@ class Gradients:
             given[str(keyword.arg)] = self.value(keyword.value, at, scope)
         for parameter in parameters(arguments):
             given.setdefault(parameter.arg, _NUMBER)  # its default
-        inner = Gradients(self.module, function, given, self)
+        inner = Gradients(module, function, given, self)
         found = []
         for statement in inner.own_statements:
             if not isinstance(statement, ast.Return) or statement.value is None:
@@ -736,8 +769,11 @@ class Gradients:
     ) -> Carried:
         values = [self.value(a, at, scope) for a in _arguments(node)]
         last = name.rpartition(".")[2]
-        if name not in MAKES_TENSOR and any(k.arg == "requires_grad" for k in node.keywords):
-            return _UNKNOWN  # a leaf, with a gradient of its own
+        if any(k.arg == "requires_grad" for k in node.keywords):
+            if self._is_own_leaf(node):
+                return _TENSOR
+            if name not in MAKES_TENSOR:
+                return _UNKNOWN  # a leaf, with a gradient of its own
         if name in MAKES_TENSOR or name.endswith("Tensor"):
             return self._made_tensor(name, node, values)
         if name.startswith("torch.nn.") and not name.startswith("torch.nn.functional."):
@@ -755,6 +791,20 @@ class Gradients:
         if last in _WITH_INDICES and len(values) == 1:
             return values[0]
         return blurred(values)
+
+    def _is_own_leaf(self, node: ast.Call) -> bool:
+        """``torch.zeros(1, requires_grad=True) + x``: a leaf that nobody can ask for its gradient.
+
+        One that has a name is none, unless that is the name of the loss that it starts.
+        """
+        if any(isinstance(n, (ast.Name, ast.Call)) for a in node.args for n in ast.walk(a)):
+            return False
+        parent = self.module.parent(node)
+        if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
+            name = parent.targets[0].id
+            handed = rf"[\[(,]\s*{name}\s*[\]),]|\b{name}\.grad\b"  # to an optimizer
+            return bool(_LOSS_START.search(name)) and not re.search(handed, self.module.text)
+        return isinstance(parent, ast.BinOp)
 
     def _made_tensor(self, name: str, node: ast.Call, values: Sequence[Carried]) -> Carried:
         if not values or not node.args:

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .carried import Cut, together
+from .carried import Carried, Cut, together
 from .gradients import MAKES_TENSOR, Gradients, may_cut
+from .names import parameters
 from .walk import walk
 
 if TYPE_CHECKING:
@@ -84,6 +85,37 @@ def _is_understood(module: ModuleFacts, node: ast.expr) -> bool:
     )
 
 
+_CONSTANT = re.compile(
+    rb"\ndef \w+\([^)]*\)[^\n]*:\n(?:[^\n]*\n){0,15}?[ \t]+return [^\n]*(?:ensor\(|from_numpy\()"
+)
+
+
+def may_give_constants(data: bytes) -> bool:
+    """Whether a file has a function that returns a tensor made of values."""
+    return b"return " in data and _CONSTANT.search(data) is not None
+
+
+def constant_functions(module: ModuleFacts) -> frozenset[str]:
+    """The functions of a file that give a tensor without the gradient of what they are given."""
+    return frozenset(
+        function.name
+        for function in module.functions
+        if module.parent(function) is module.tree and _gives_constant(module, function)
+    )
+
+
+def _gives_constant(module: ModuleFacts, function: FunctionNode) -> bool:
+    given = Carried(frozenset({"given"}), sure=True)
+    arguments = {argument.arg: given for argument in parameters(function.args)}
+    returned = Gradients(module, function, arguments, foreign=False).returned()
+    return bool(returned) and all(
+        each.nothing
+        and not each.plain
+        and any(cut.sure and cut.kind in ("number", "tensor") for cut in each.cuts)
+        for each in returned
+    )
+
+
 class CutNames:
     """The functions of a file that have a cut in their text, which ``cuts`` finds."""
 
@@ -94,6 +126,7 @@ class CutNames:
         self.in_a_module = "forward" in names
         """Whether a module has a cut, which may hide behind any call of an object."""
         names -= _RESULTS
+        names |= module.cutting_imports
         self._calls = re.compile(rf"\b(?:{'|'.join(sorted(names))})\(") if names else None
 
     def concern(self, function: FunctionNode | ast.Module) -> bool:

@@ -390,6 +390,14 @@ class ModuleFacts:
         return frozenset(rebound_attributes(self))
 
     @cached_property
+    def cutting_imports(self) -> frozenset[str]:
+        """The functions of files around this one that give back constants, of those it names."""
+        from .losses import constant_functions, may_give_constants
+
+        found = self.project.summaries(self.path, constant_functions, may_give_constants)
+        return frozenset(name for names in found for name in names if f"{name}(" in self.text)
+
+    @cached_property
     def grad_switches(self) -> dict[ast.stmt, Switch | None]:
         """The statements that set the grad mode, and those that hold such a one."""
         from .grad_mode import switches_of

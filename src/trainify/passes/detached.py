@@ -133,8 +133,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if cut.kind == "detach" and not _is_meant(module, cut.node):
             loss = " ".join(module.source(call.func).split())
             message = (
-                f"`{_name(cut.node)}` leaves `{loss}()` nothing to go through: it raises, and "
-                "nothing gets a gradient."
+                f"`{_name(cut.node)}` leaves `{loss}()` nothing to go through: nothing gets a "
+                "gradient."
             )
             yield _finding(module, message, cut.node)
     yield from _rotations(module)

@@ -33,9 +33,14 @@ from ..facts.guards import (
 )
 from ..facts.learning import LOSS_CALL, backward_values, may_learn
 from ..facts.module import head
-from ..facts.names import self_name
+from ..facts.names import parameters, self_name
 from ..facts.scoped_methods import scoped_methods
-from ..facts.trainable import holds_weights, returns_numbers, trained_submodules
+from ..facts.trainable import (
+    holds_weights,
+    is_reference,
+    returns_numbers,
+    trained_submodules,
+)
 from ..facts.words import declare, found
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule
@@ -379,11 +384,11 @@ def _instances(module: ModuleFacts) -> Iterator[Finding]:
         function = module.function(statement) or module.tree
         if not name.isidentifier() or name == "self":
             continue
-        if not _learns_by(module, function, name):
+        if not _learns_by(module, function, name, statement.lineno):
             continue
         text = module.source(scope.node)
         message = (
-            f"`{text}` around `{target}`, which is trained here: nothing that it computes has a "
+            f"`{text}` around `{target}`, which is trained: nothing that it computes has a "
             "gradient."
         )
         removal = _removal(module, _Cover(cast("FunctionNode", function), scope, statement))
@@ -392,17 +397,78 @@ def _instances(module: ModuleFacts) -> Iterator[Finding]:
         yield module.finding("TRN201", message, scope.node, fixes)
 
 
-def _learns_by(module: ModuleFacts, function: FunctionNode | ast.Module, name: str) -> bool:
-    """Whether a function calls backward on what it computes with a model."""
-    graph = Graph(module, function)
-    values = [(v, module.statement(call)) for v, call in backward_values(module, function)]
-    return any(
-        isinstance(step.node, ast.Call)
-        and step.cut is None
-        and isinstance(step.node.func, ast.Name)
-        and step.node.func.id == name
-        for step in graph.back_from(values)
+def _learns_by(
+    module: ModuleFacts,
+    function: FunctionNode | ast.Module,
+    name: str,
+    line: int = 0,
+    depth: int = 0,
+) -> bool:
+    """Whether backward is called on what a model computes, behind a line or where it is handed."""
+    if is_reference(name):
+        return False
+    if _is_differentiated(module, function, name, line):
+        return True
+    return depth < _MAX_CALLS and any(
+        _learns_by(module, other, known, behind, depth + 1)
+        for other, known, behind in _handed_on(module, function, name, line)
     )
+
+
+_MAX_CALLS = 2
+
+
+def _handed_on(
+    module: ModuleFacts, function: FunctionNode | ast.Module, name: str, line: int
+) -> Iterator[tuple[FunctionNode | ast.Module, str, int]]:
+    """Who else in the file has a model, by which name, and from which line on.
+
+    Functions that it is given to behind a line; callers that it came from, or that get it back.
+    """
+    for call in module.calls:
+        caller = module.function(call) or module.tree
+        callee = _function_named(module, call)
+        if callee is None or callee is caller:
+            continue
+        if caller is function and call.lineno > line:
+            for parameter in parameters(callee.args):
+                given = module.project.argument(module, callee, call, parameter.arg)
+                if isinstance(given, ast.Name) and given.id == name:
+                    yield callee, parameter.arg, 0
+        elif callee is function:
+            given = module.project.argument(module, callee, call, name)
+            made = module.statement(call)
+            targets = made.targets if isinstance(made, ast.Assign) else []
+            for known in (given, *targets):
+                if isinstance(known, ast.Name):
+                    yield caller, known.id, call.lineno
+
+
+def _function_named(module: ModuleFacts, call: ast.Call) -> FunctionNode | None:
+    """The function of the file that a call by name runs."""
+    if not isinstance(call.func, ast.Name):
+        return None
+    nodes = [b.node for b in module.names.visible(call.func)]
+    found = nodes[0] if len(nodes) == 1 else None
+    return found if isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
+
+
+def _is_differentiated(
+    module: ModuleFacts, function: FunctionNode | ast.Module, name: str, line: int
+) -> bool:
+    """Whether backward is called, behind a line, on what a model and no other computes."""
+    values = [
+        (value, module.statement(call))
+        for value, call in backward_values(module, function)
+        if call.lineno > line
+    ]
+    calls = [
+        step.node
+        for step in Graph(module, function).back_from(values)
+        if isinstance(step.node, ast.Call) and step.cut is None
+    ]
+    own = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == name]
+    return bool(own) and not any(may_learn(module, call) for call in calls if call not in own)
 
 
 # -- TRN201: forward ------------------------------------------------------------------------------
@@ -568,7 +634,10 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Optio
 def _to_numpy(module: ModuleFacts, forward: FunctionNode) -> list[str]:
     """Where other files run the model without a scope and make arrays of what comes out."""
     places = []
-    for other, call in module.project.calls_of(module, forward, b"numpy"):
+    for other, call in (
+        *module.project.calls_of(module, forward, b"numpy"),
+        *_calls_of_parameters(module, forward),
+    ):
         caller = other.function(call)
         if other is module or scope_around(other, call) is not None or _is_off_on_import(other):
             continue
@@ -579,6 +648,20 @@ def _to_numpy(module: ModuleFacts, forward: FunctionNode) -> list[str]:
         if ".numpy(" in other.source(caller or other.statement(call)):
             places.append(f"{other.path}:{call.lineno}")
     return places
+
+
+def _calls_of_parameters(
+    module: ModuleFacts, forward: FunctionNode
+) -> Iterator[tuple[ModuleFacts, ast.Call]]:
+    """Calls, where arrays are made, of a model that a function was given: it may be this one."""
+    cls = module.method_class(forward)
+    for other in module.project.mentioning(module, "model", "net", containing=b".numpy("):
+        for call in other.calls if cls is not None else ():
+            function = other.function(call)
+            if function is None or not isinstance(call.func, ast.Name):
+                continue
+            if runs_model(call, None) and call.func.id in other.flow(function).parameters:
+                yield other, call
 
 
 def _is_decorator(cover: _Cover) -> bool:

@@ -12,7 +12,16 @@ from ..facts.carried import Cut, detached
 from ..facts.comments import explained
 from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
-from ..facts.losses import CutNames, losses_without_gradient, lost, results
+from ..facts.layers import imported_function
+from ..facts.losses import (
+    CutNames,
+    constant_functions,
+    losses_without_gradient,
+    lost,
+    may_give_constants,
+    results,
+)
+from ..facts.module import head
 from ..facts.trainable import is_trainable
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
@@ -20,6 +29,7 @@ from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
     from ..engine import Options
+    from ..facts import Project
 
 RULES = (
     Rule(
@@ -67,6 +77,7 @@ _WORDS = declare(
 )
 _FIRST = re.compile(rb"[\[(]*([a-z_]\w*)")
 _ARITHMETIC_BEFORE = re.compile(rb"[-+*/@] *(?:float\()?[\w.()\[\]]*$")
+_ADDED = re.compile(rb"=[^=\n]*[-+*/@] [^\n]*$")
 _ARITHMETIC_AFTER = re.compile(rb"[\w.)]* *[-+*/@](?!=)")
 _OF_MODULE = re.compile(rb"\[?(?:self\.\w+[(\[]|[^\n\]]* for \w+ in self\.)")
 _ASSIGNED = re.compile(rb"[ \t]*(\w+)[ \t]*=[^=]")
@@ -105,6 +116,8 @@ def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
     before = line[: at - start]
     if b"ensor(" in before or b"from_numpy(" in before:
         return True
+    if trains and b"requires_grad=True" in earlier + before and _ADDED.search(before):
+        return True
     if _ARITHMETIC_BEFORE.search(before) or _ARITHMETIC_AFTER.match(later):
         return word != b".tolist()"
     assigned = _ASSIGNED.match(before)
@@ -117,7 +130,21 @@ def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
     return re.search(uses, later) is not None
 
 
-NEEDLES: tuple[Needle, ...] = (Look(_WORDS, _may_concern),)
+def _may_call(data: bytes) -> bool:
+    return b"import " in data
+
+
+(_BACKWARD,) = declare(b".backward(")
+NEEDLES: tuple[Needle, ...] = (Look(_WORDS, _may_concern), Look((_BACKWARD,), _may_call))
+
+
+def concerns(data: bytes, path: str, project: Project) -> bool:
+    """A file that only trains matters where it calls a function that gives back constants."""
+    if _may_concern(data):
+        return True
+    found = project.summaries(path, constant_functions, may_give_constants)
+    return any(b"%s(" % name.encode() in data for names in found for name in names)
+
 
 _TRIPS = re.compile(
     r"\.(item|tolist|numpy|new_tensor)\(|(?<![\w.])float\(|[tT]ensor\(|\bVariable\(|from_numpy\("
@@ -137,7 +164,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             loss = " ".join(module.source(call.func).split())
             message = (
                 f"`{_title(module, cut)}` gives a constant, so `{loss}()` has nothing to go "
-                "through: it raises, and nothing gets a gradient."
+                "through: nothing gets a gradient."
             )
             yield _finding(module, message, cut)
 
@@ -164,7 +191,8 @@ def _title(module: ModuleFacts, cut: Cut) -> str:
     node = cut.node
     assert isinstance(node, ast.Call)
     if isinstance(node.func, ast.Attribute) and cut.kind == "number":
-        return f".{node.func.attr}()"
+        if imported_function(module, node.func) is None:
+            return f".{node.func.attr}()"
     return f"{module.source(node.func)}(...)"
 
 
@@ -174,6 +202,11 @@ def _title(module: ModuleFacts, cut: Cut) -> str:
 def _finding(module: ModuleFacts, message: str, cut: Cut) -> Finding:
     node = cut.node
     assert isinstance(node, ast.Call)
+    elsewhere = imported_function(module, node.func)
+    if elsewhere is not None:
+        home, function = elsewhere
+        related = (home.related("What it gives is computed here.", head(function)),)
+        return module.finding("TRN302", message, node, related=related)
     text = _Rewriter(module, node).text(cut.kind)
     if text is None:
         return module.finding("TRN302", message, node)
