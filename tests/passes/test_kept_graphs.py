@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from verbs import findings, fix, stays
+from verbs import becomes, findings, fix, stays
 
 HEAD = """\
 import functools
@@ -197,3 +197,75 @@ class BatchNorm(nn.Module):
 """
     assert [(f.rule, f.line) for f in findings(text)] == [("TRN408", 13)]
     stays(text.replace("BatchNorm", "ObservationFilter"))
+
+
+# -- the state of a recurrent layer ---------------------------------------------------------------
+
+RECURRENT = """\
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, d=4):
+        super().__init__()
+        self.rnn = nn.{layer}(d, d)
+        self.out = nn.Linear(d, d)
+        self.state = None
+
+    def forward(self, x):
+        {step}
+        return self.out(y)
+"""
+LSTM = "y, (h, c) = self.rnn(x, self.state)\n        self.state = (h, c)"
+
+
+@pytest.mark.parametrize(
+    ("layer", "step", "fixed"),
+    [
+        ("LSTM", LSTM, LSTM.replace("= (h, c)", "= (h.detach(), c.detach())")),
+        ("LSTM", "y, self.state = self.rnn(x, self.state)", None),
+        ("LSTM", "y, state = self.rnn(x, self.state)\n        self.state = state", None),
+        ("GRU", "y, h = self.rnn(x, self.state)\n        self.state = h",
+         "y, h = self.rnn(x, self.state)\n        self.state = h.detach()"),
+        ("GRUCell", "y = self.rnn(x, self.state)\n        self.state = y",
+         "y = self.rnn(x, self.state)\n        self.state = y.detach()"),
+    ],
+)  # fmt: skip
+def test_a_state_that_goes_on_to_the_next_step(layer: str, step: str, fixed: str | None) -> None:
+    text = RECURRENT.format(layer=layer, step=step)
+    (finding,) = findings(text)
+    assert finding.rule == "TRN408"
+    assert ("next backward walks into it" in finding.message) and bool(finding.fixes) is bool(fixed)
+    if fixed is not None:
+        becomes(text, RECURRENT.format(layer=layer, step=fixed))
+    with pytest.raises(RuntimeError, match=r"second time|modified"):
+        two_steps(text)
+
+
+def two_steps(text: str) -> None:
+    scope: dict[str, type] = {}
+    exec(compile(text, "m.py", "exec"), scope)
+    model = scope["Model"]()
+    for _ in range(2):
+        model(torch.ones(3, 4)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        RECURRENT.format(
+            layer="LSTM", step=LSTM.replace("= (h, c)", "= (h.detach(), c.detach())")
+        ),
+        RECURRENT.format(layer="LSTM", step=LSTM)
+        + "\n    def reset(self):\n        self.state = None\n",
+        RECURRENT.format(layer="LSTM", step="y, state = self.rnn(x)\n        self.state = state"),
+        RECURRENT.format(
+            layer="LSTM", step=f"with torch.no_grad():\n            {LSTM}".replace(
+                "\n        self", "\n            self"
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_states_that_are_cut_off_or_reset(text: str) -> None:
+    stays(text, select=("TRN408",))

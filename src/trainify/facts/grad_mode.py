@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from .flow import is_view_method
 from .memo import once
 from .walk import children, statements
 
@@ -286,6 +287,9 @@ def scope_of_value(
     if isinstance(value, (ast.Tuple, ast.List)):
         parts = [part for part in value.elts if not isinstance(part, ast.Constant)]
         scopes = [scope_of_value(module, function, part, at, depth + 1) for part in parts]
+    elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        if is_view_method(value.func.attr):
+            return scope_of_value(module, function, value.func.value, at, depth + 1)
     elif isinstance(value, (ast.Attribute, ast.Subscript)):
         return scope_of_value(module, function, value.value, at, depth + 1)
     elif isinstance(value, ast.Name) and not _added_to(module, function, value.id):

@@ -59,6 +59,7 @@ _SHAPES = frozenset("shape dtype device ndim requires_grad is_cuda".split())
 _COUNTS = frozenset("size dim numel nelement ndimension get_device stride".split())
 _SAME = frozenset({"T", "mT", "H", "mH", "real", "imag", "values"})
 _FRESH = frozenset("rand randn rand_like randn_like arange linspace eye ones randint".split())
+_DISCRETE = frozenset("argmax argmin argsort nonzero multinomial bincount searchsorted".split())
 _INTEGERS = re.compile(r"\b(u?int\d*|long|short|bool|uint8|int\w+)\b")
 _MODEL_NAME = re.compile(r"(^|_)(model|net|network|policy|encoder|decoder|classifier)$")
 _NUMPY_FLOAT = frozenset(
@@ -780,6 +781,8 @@ class Gradients:
             return blurred(values)
         if is_allocation(node) or last in _FRESH or last in ("ones_like", "zeros_like"):
             return _TENSOR
+        if last in _DISCRETE:
+            return _UNKNOWN
         if last == "detach" and values:
             return self._cut(node, values[0], "detach")
         if last in _PASSED_ON and values:
@@ -873,6 +876,8 @@ class Gradients:
             return self._cut(node, owner, "detach")
         if name in _COUNTS:
             return _NUMBER
+        if name in _DISCRETE:
+            return _UNKNOWN  # numbers, of which there is no gradient
         if name in ("item", "tolist", "numpy"):
             return self._cut(node, owner, "number")
         if name in ("new_tensor",):

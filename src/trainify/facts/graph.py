@@ -137,7 +137,8 @@ class Graph:
         elif isinstance(node, ast.Compare):
             self._detached(node, [node.left, *node.comparators], at, cut, through)
         elif isinstance(node, ast.Subscript):
-            self._visit(node.value, at, cut, through)
+            copies = cut is None and not _is_slice(node.slice)
+            self._visit(node.value, at, cut, node if copies else through)
         elif isinstance(node, (ast.BinOp, ast.UnaryOp)):
             parts = [node.operand] if isinstance(node, ast.UnaryOp) else [node.left, node.right]
             for part in parts:
@@ -428,6 +429,15 @@ def effects(function: FunctionNode) -> Iterator[tuple[ast.expr, ast.stmt]]:
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
                     yield inner, node
+
+
+def _is_slice(index: ast.expr) -> bool:
+    """Whether an index gives a view, or an element of a list: by other tensors it gives a copy."""
+    if isinstance(index, ast.Tuple):
+        return all(_is_slice(part) for part in index.elts)
+    if isinstance(index, ast.UnaryOp):
+        return _is_slice(index.operand)
+    return isinstance(index, (ast.Slice, ast.Constant))
 
 
 def _values(definition: Definition) -> Iterator[ast.expr]:

@@ -100,8 +100,13 @@ def constant_functions(module: ModuleFacts) -> frozenset[str]:
     return frozenset(
         function.name
         for function in module.functions
-        if module.parent(function) is module.tree and _gives_constant(module, function)
+        if module.parent(function) is module.tree
+        and _RETURNS.search(module.source(function))
+        and _gives_constant(module, function)
     )
+
+
+_RETURNS = re.compile(r"\breturn [^\n]*(?:ensor\(|from_numpy\()")
 
 
 def _gives_constant(module: ModuleFacts, function: FunctionNode) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.layers import made_by
 from ..facts.trainable import makes_weights
 from ..findings import STRATEGIES, Edit, Finding, Fix
 from . import Look, Needle, Rule
@@ -189,7 +190,7 @@ def _adds_parameters(module: ModuleFacts, statement: ast.stmt, model: str, filte
             isinstance(target, ast.Attribute)
             and _within(target.value, model)
             and not _APART.search(target.attr)
-            and makes_weights(module, value)
+            and (makes_weights(module, value) or made_by(module, value) == "weights")
             for target in statement.targets
         )
     if not isinstance(made, ast.Attribute) or not _within(made.value, model):

@@ -14,6 +14,7 @@ from ..facts.grad_mode import (
     decorator_scope,
     own_nodes,
     scope_around,
+    scope_of_value,
 )
 from ..facts.graph import Graph, calls_any, functions_without_graph, results
 from ..facts.guards import gradient_unwanted, is_forward, is_inference_entry
@@ -249,7 +250,21 @@ def _may_be_saved(module: ModuleFacts, node: ast.Attribute) -> bool:
     parent = module.parent(node)
     if isinstance(parent, ast.Call) and node in parent.args:
         return not module.is_name(parent.func, "torch.clone", "torch.tensor")
-    return not (isinstance(parent, ast.Attribute) and parent.attr in _FRESH | _ABOUT)
+    return not (
+        (isinstance(parent, ast.Attribute) and parent.attr in _FRESH | _ABOUT)
+        or _indexes_constant(module, node)
+    )
+
+
+def _indexes_constant(module: ModuleFacts, node: ast.expr) -> bool:
+    """Whether a tensor is the index of something that has no gradient: ``z[:, self.order]``."""
+    around = module.parent(node)
+    while isinstance(around, (ast.Tuple, ast.Slice)):
+        node, around = around, module.parent(around)
+    function = module.function(node)
+    if not isinstance(around, ast.Subscript) or around.slice is not node or function is None:
+        return False
+    return scope_of_value(module, function, around.value, module.statement(around)) is not None
 
 
 _ABOUT = frozenset("shape device dtype size numel ndim dim".split())

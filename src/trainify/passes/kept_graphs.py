@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Literal, TypeGuard
 
 from ..facts import ModuleFacts, places, words
 from ..facts.graph import Graph
@@ -130,7 +130,21 @@ def _is_set(data: bytes, joined: re.Match[bytes]) -> bool:
 _NEXT = (b"\n    def ", b"\ndef ", b"\nclass ")
 _SET = rb"self\.%s(?:, *[\w.]+)* = "
 
+
+_RECURRENT = declare(b"LSTM(", b"GRU(", b"RNN(", b"LSTMCell(", b"GRUCell(", b"RNNCell(")
+_STATE = re.compile(rb"self\.(\w+)[ \t]*(?:=[^=]|,[^\n=()]*\)?[ \t]*=[^=])")
+
+
+def _keeps_state(data: bytes) -> bool:
+    """Whether a file has a recurrent layer, and gives something it keeps to a call."""
+    return any(
+        re.search(rb"\([^\n()]*\([^\n]*self\." + name + rb"\)|, *self\." + name + rb"\)", data)
+        for name in {m[1] for m in _STATE.finditer(data)}
+    )
+
+
 NEEDLES: tuple[Needle, ...] = (
+    Look(_RECURRENT, _keeps_state),
     Look((_REGISTERS,), _writes_buffer),
     Look(tuple(_MEMOIZES), _writes_memoized),
     Look(_JOINS, _joins_kept),
@@ -340,17 +354,19 @@ def _joined(module: ModuleFacts) -> Iterator[Finding]:
                 continue
             parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value]
             joined = [part for part in parts if _joins(module, function, part, statement, owner)]
+            state = None if joined else _next_state(module, function, parts, statement, owner)
+            joined = parts if state is not None else joined
             if not joined or not _is_step(module, function, statement):
                 continue
             if _is_left_alone(module, owner, function) or _is_switched(module, statement, owner):
                 continue
-            if not any(_has_graph(module, function, part) for part in joined):
+            if state is None and not any(_has_graph(module, function, p) for p in joined):
                 continue
             text = module.source(owner)
             message = f"`{text}` keeps the graph of this step, and the next one is joined to it: "
             message += _consequence(module, owner)
             fixes: dict[str, Fix] = {}
-            if not _read_later(module, function, owner, statement):
+            if state != "unknown" and not _read_later(module, function, owner, statement):
                 edits = tuple(edit for part in joined for edit in _detach(module, part))
                 fixes = dict.fromkeys(STRATEGIES, Fix(f"Keep detached values in {text}", edits))
             yield module.finding("TRN408", message, statement, fixes)
@@ -363,6 +379,9 @@ def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.Attribute
     elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for each, part in zip(target.elts, value.elts, strict=False):
             yield from _assigned(each, part)
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Call):
+        for each in target.elts:  # out, self.state = self.rnn(x, self.state)
+            yield from _assigned(each, value)
 
 
 def _is_left_alone(module: ModuleFacts, owner: ast.Attribute, function: FunctionNode) -> bool:
@@ -394,6 +413,47 @@ def _is_switched(module: ModuleFacts, statement: ast.stmt, owner: ast.Attribute)
                 elif isinstance(node, ast.Name) and module.names.self_class(node) is None:
                     return True
     return False
+
+
+_LAYERS = re.compile(r"torch\.nn\.(?:modules\.rnn\.)?(?:LSTM|GRU|RNN)(?:Cell)?$")
+
+
+def _next_state(
+    module: ModuleFacts,
+    function: FunctionNode,
+    parts: list[ast.expr],
+    at: ast.Assign,
+    owner: ast.Attribute,
+) -> Literal["tensors", "unknown"] | None:
+    """What values are that a recurrent layer made of what the attribute held: ``(h, c)``.
+
+    An LSTM gives a tuple, which has no ``detach``.
+    """
+    made: set[ast.expr | None] = set()
+    for part in parts:
+        if isinstance(part, ast.Name):
+            reaching = module.flow(function).reaching(part.id, at)
+            made |= {getattr(d.statement, "value", None) for d in reaching}
+        else:
+            made.add(part)
+    call = made.pop() if len(made) == 1 else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return None
+    given = (*call.args, *(k.value for k in call.keywords))
+    layer = call.func
+    cls = module.names.self_class(layer.value) if isinstance(layer.value, ast.Name) else None
+    bindings = module.names.attributes(cls).get(layer.attr, ()) if cls is not None else ()
+    names = [
+        target.name
+        for binding in bindings
+        if isinstance(binding.value, ast.Call)
+        for target in module.resolve(binding.value.func)
+    ]
+    if not any(map(_LAYERS.match, names)) or not any(_is_same(a, owner) for a in given):
+        return None
+    named = all(isinstance(part, ast.Name) for part in parts)
+    one = len(parts) == 1 and any("LSTM" in name for name in names)
+    return "tensors" if named and not one else "unknown"
 
 
 def _joins(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
@@ -100,13 +100,13 @@ def _cutting_helpers(module: ModuleFacts) -> frozenset[str]:
         if module.parent(function) is module.tree and _HELPS.search(function.name.encode())
         if function in scoped or function.decorator_list
         if scope_of_results(module, function) is not None
-        or _cutting(module, function, list(results(function))) is not None
+        or _cutting(module, function, list(results(function)), 1) is not None
     )
 
 
 _REFERENCE = re.compile(r"teacher|target|ema|frozen|ref(erence)?_|_ref\b|old_", re.IGNORECASE)
 _METRIC = re.compile(r"(acc|accuracy|\w*correct|metrics?|log|logger|writer|wandb)$", re.IGNORECASE)
-_LEAF = re.compile(r"requires_grad(_\(|\s*=\s*True)")
+_LEAF = re.compile(r"requires_grad(?:_\((?!(?:requires_grad\s*=\s*)?False)|\s*=\s*True)")
 _ENABLES = re.compile(r"enable_grad\b|set_grad_enabled\(\s*(?!(?:mode\s*=\s*)?False)")
 _TRAINER = re.compile(r"Trainer$|LightningModule$")
 
@@ -267,15 +267,25 @@ def _of_parts(
     """Everything that a loss could teach is computed in a scope, the loss itself outside."""
     found = _cutting(module, function, values)
     if found is not None:
-        home, scope, at, path = found
-        if home is module:
-            yield _Fault(module, scope, name, scope.node, path)
+        if found.home is module:
+            yield _Fault(module, found.scope, name, found.scope.node, found.path)
         else:
-            yield _Fault(module, scope, name, at, path, home=home)
+            yield _Fault(module, found.scope, name, found.at, found.path, home=found.home)
 
 
-_Cutting = tuple[ModuleFacts, Scope, ast.expr, tuple[ast.stmt, ...]]
-"""A scope, the file that it stands in, where that comes in, and what it is computed by."""
+@dataclass(frozen=True)
+class _Cutting:
+    """A scope that takes all gradients, the file that it stands in, and where that comes in.
+
+    ``path`` is what it computes.  ``given`` are the parameters that could still bring one in, as
+    far as the function shows.
+    """
+
+    home: ModuleFacts
+    scope: Scope
+    at: ast.expr
+    path: tuple[ast.stmt, ...] = ()
+    given: frozenset[str] = frozenset()
 
 
 def _cutting(
@@ -286,29 +296,56 @@ def _cutting(
 ) -> _Cutting | None:
     """The scope that everything is computed in which some values could teach."""
     graph = Graph(module, function)
-    steps = graph.back_from(values)
     found: list[_Cutting] = []
     calls: list[ast.expr] = []
-    for step in steps:
+    roots = list(values)
+    for step in graph.back_from(values):
         inner = _within(module, graph, step, depth)
         if inner is not None:
+            assert isinstance(step.node, ast.Call)
             found.append(inner)
             calls.append(step.node)
-    if calls:
-        graph = Graph(module, function, avoided=calls)
-        steps = graph.back_from(values)
+            roots += [(a, step.at) for a in _arguments(module, graph, step.node, inner)]
+    graph = Graph(module, function, avoided=calls)
+    steps = graph.back_from(roots)
     under = [s for s in steps if s.cut is not None and s.cut.scope is not None]
-    given = {s.node.id for s in under if isinstance(s.node, ast.Name)}  # what the scope works on
-    if any(s.cut is None and _may_be_live(module, graph, s, given) for s in steps):
+    worked_on = {s.node.id for s in under if isinstance(s.node, ast.Name)}
+    parameters = module.flow(function).parameters if depth else ()
+    live = [s for s in steps if s.cut is None and _may_be_live(module, graph, s, worked_on)]
+    given = {s.node.id for s in live if isinstance(s.node, ast.Name) and s.node.id in parameters}
+    if any(not isinstance(s.node, ast.Name) or s.node.id not in given for s in live):
         return None
     if len(under) < sum(s.cut is not None for s in steps):
         return None
+    if found:  # what a helper is given comes second
+        return replace(found[0], given=frozenset(given))
     working = [s.cut.scope for s in under if s.cut and s.cut.scope and _works(module, [s])]
     working += [scope for s in steps if (scope := _working_helper(module, graph, s)) is not None]
-    for scope in working:
-        path = tuple(dict.fromkeys(s.at for s in under if s.cut and s.cut.scope == scope))
-        return module, scope, scope.node, path
-    return found[0] if found else None
+    if not working:
+        return None
+    scope = working[0]
+    path = tuple(dict.fromkeys(s.at for s in under if s.cut and s.cut.scope == scope))
+    return _Cutting(module, scope, scope.node, path, frozenset(given))
+
+
+def _arguments(
+    module: ModuleFacts, graph: Graph, call: ast.Call, inner: _Cutting
+) -> Iterator[ast.expr]:
+    """What a call passes for the parameters that could still bring a gradient in."""
+    if not inner.given:
+        return
+    if any(isinstance(a, ast.Starred) for a in call.args) or any(
+        k.arg is None for k in call.keywords
+    ):
+        yield from (*call.args, *(k.value for k in call.keywords))
+        return
+    home = graph.callee(call)
+    imported = imported_function(module, call.func) if home is None else (module, home)
+    for parameter in inner.given if imported is not None else ():
+        assert imported is not None
+        given = module.project.argument(imported[0], imported[1], call, parameter)
+        if given is not None:
+            yield given
 
 
 _MAX_DEPTH = 3
@@ -350,9 +387,9 @@ def _within(module: ModuleFacts, graph: Graph, step: Step, depth: int) -> _Cutti
     scope = scope_of_results(other, callee)
     if scope is not None:
         steps = Graph(other, callee).back_from(results(callee))
-        return (other, scope, step.node, ()) if _works(other, steps) else None
+        return _Cutting(other, scope, step.node) if _works(other, steps) else None
     found = _cutting(other, callee, list(results(callee)), depth + 1)
-    return (found[0], found[1], step.node, ()) if found is not None else None
+    return replace(found, at=step.node) if found is not None else None
 
 
 def _working_helper(module: ModuleFacts, graph: Graph, step: Step) -> Scope | None:
@@ -375,8 +412,65 @@ def _may_be_live(module: ModuleFacts, graph: Graph, step: Step, given: set[str])
             return False
         return may_learn(module, step.node)
     if isinstance(step.node, ast.Name) and step.node.id in given:
+        return _is_parameter_of(module, step.node)
+    return not is_data(step.node, module, step.at) and not _is_number(module, step)
+
+
+def _is_parameter_of(module: ModuleFacts, name: ast.Name) -> bool:
+    """``agent.log_alpha.exp()``: of what ran in the scope, but not by running it."""
+    attribute = module.parent(name)
+    if not isinstance(attribute, ast.Attribute) or is_data(
+        attribute, module, module.statement(name)
+    ):
         return False
-    return not is_data(step.node, module, step.at)
+    call = module.parent(attribute)
+    return not (isinstance(call, ast.Call) and call.func is attribute)
+
+
+def _is_number(module: ModuleFacts, step: Step) -> bool:
+    """Whether a step is an argument, or an attribute of ``self``, that has a number by default."""
+    if isinstance(step.node, ast.Name):
+        return _has_number(module.function(step.at), step.node.id)
+    if not isinstance(step.node, ast.Attribute) or not isinstance(step.node.value, ast.Name):
+        return False
+    cls = module.names.self_class(step.node.value)
+    values = list(_assigned(cls, step.node.attr)) if cls is not None else []
+    return bool(values) and all(
+        _is_numeric(value)
+        or (isinstance(value, ast.Name) and _has_number(module.function(value), value.id))
+        for value in values
+    )
+
+
+def _assigned(cls: ast.ClassDef, name: str) -> Iterator[ast.expr]:
+    """What the methods of a class assign to an attribute, ``self.a, self.b = a, b`` taken apart."""
+    for node in ast.walk(cls):
+        if not isinstance(node, ast.Assign):
+            continue
+        pairs: list[tuple[ast.expr, ast.expr]] = [(t, node.value) for t in node.targets]
+        for target, value in list(pairs):
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs += zip(target.elts, value.elts, strict=False)
+        for target, value in pairs:
+            if isinstance(target, ast.Attribute) and target.attr == name:
+                yield value
+
+
+def _has_number(function: FunctionNode | None, name: str) -> bool:
+    """Whether a parameter has a number as its default."""
+    if function is None:
+        return False
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults: dict[str, ast.expr | None] = {
+        a.arg: d for a, d in zip(positional[::-1], arguments.defaults[::-1], strict=False)
+    }
+    defaults |= {a.arg: d for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)}
+    return _is_numeric(defaults.get(name))
+
+
+def _is_numeric(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
 
 
 def _step(module: ModuleFacts, function: FunctionNode) -> _Fault | None:

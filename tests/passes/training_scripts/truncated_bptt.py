@@ -13,9 +13,6 @@ class CharRNN(nn.Module):
         self.decoder = nn.Linear(width, vocabulary)
         self.state = None
 
-    def reset(self):
-        self.state = None
-
     def forward(self, ids):
         out, (h, c) = self.rnn(self.embed(ids), self.state)
         self.state = (h.detach(), c.detach())
@@ -35,7 +32,6 @@ def build():
 def train(model, chunks=3):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     text = torch.randint(0, 10, (4, 5 * chunks + 1))
-    model.reset()
     total = 0.0
     for i in range(chunks):
         source, target = text[:, 5 * i : 5 * i + 5], text[:, 5 * i + 1 : 5 * i + 6]
