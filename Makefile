@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/ready-$(shell cat requirements-dev.txt pyproject.toml | cksum | cut -d ' ' -f 1)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: test lint demo bench corpus build-kernels
+.PHONY: test lint demo bench corpus build-kernels vscode-test
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal
@@ -30,6 +30,11 @@ build-kernels: $(READY)
 # Needs npm; what it builds is editors/vscode/dist/trainify.vsix.
 vscode:
 	cd editors/vscode && npm ci --no-fund --no-audit && npm run package
+
+# VS Code in a browser, to try the extension in: some 300 MB of npm packages, and Chromium.
+vscode-test: vscode $(READY)
+	cd editors/vscode/test && npm ci && npm run prepare-vscode
+	$(BIN)/python -m pytest -m slow tests/lsp/test_vscode_session.py
 
 # torch comes first, so that whatever builds against it finds it.
 $(READY):

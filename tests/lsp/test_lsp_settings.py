@@ -140,7 +140,10 @@ def test_what_belongs_to_the_client_only() -> None:
 def test_log_file(tmp_path: Path) -> None:
     log = tmp_path / "trainify.log"
     done = subprocess.run(
-        [*SERVER, "-v", "--log-file", str(log)], input=b"", capture_output=True, timeout=60
+        [*SERVER, "--stdio", "-v", "--log-file", str(log)],
+        input=b"",
+        capture_output=True,
+        timeout=60,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert log.exists()

@@ -4,7 +4,6 @@ import {
   LanguageClientOptions,
   RevealOutputChannelOn,
   ServerOptions,
-  TransportKind,
 } from "vscode-languageclient/node";
 import { serverCommand } from "./server";
 
@@ -37,7 +36,7 @@ export async function deactivate(): Promise<void> {
 async function start(): Promise<void> {
   const [command, ...args] = await serverCommand();
   log.info(`starting ${[command, ...args].join(" ")}`);
-  const server: ServerOptions = { command, args, transport: TransportKind.stdio };
+  const server: ServerOptions = { command, args };
   const options: LanguageClientOptions = {
     documentSelector: [
       { language: "python", scheme: "file" },

@@ -11,7 +11,8 @@ import click
 @click.command("lsp")
 @click.option("--log-file", metavar="FILE", help="Write the log here instead of to standard error.")
 @click.option("-v", "--verbose", is_flag=True, help="Log what is checked and how long it takes.")
-def command(log_file: str | None, verbose: bool) -> None:
+@click.option("--stdio", is_flag=True, hidden=True)  # what many clients add
+def command(log_file: str | None, verbose: bool, stdio: bool) -> None:
     """Serve an editor over standard input and output.
 
     Needs pygls: pip install 'trainify[lsp]'.  How to set up an editor is in docs/editors.md.

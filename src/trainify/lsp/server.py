@@ -433,6 +433,7 @@ class Server(LanguageServer):
         return found
 
     async def resolve(self, action: types.CodeAction) -> types.CodeAction:
+        log.info("asked for: %s", action.title)
         if not action.disabled and not await self._complete(action):
             raise JsonRpcException(
                 "the text has changed, and this no longer applies",
