@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 from ..facts import ModuleFacts
 from ..facts.backpropagated import trained_through
@@ -271,7 +271,7 @@ def _around_body(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode)
     """A ``with`` that holds all the work of a forward with modules of its own."""
     if _KEEPS.search(cls.name):
         return None
-    graph = Graph(module, function)
+    graph, me = Graph(module, function), self_name(function)
     scopes: set[Scope | None] = set()
     learns = False
     trained = trained_submodules(module, cls)
@@ -280,7 +280,22 @@ def _around_body(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode)
             at = module.statement(node)
             scopes.add(wrapping(module, node.func, at) or scope_inside(module, node, function))
             learns = learns or graph.attribute(node, at) in trained
+        elif _is_weight(node, module, me) and node.attr in trained:
+            scopes.add(scope_inside(module, node, function))
     return scopes.pop() if learns and len(scopes) == 1 else None
+
+
+def _is_weight(node: ast.AST, module: ModuleFacts, me: str | None) -> TypeGuard[ast.Attribute]:
+    """``x @ self.weight``, ``F.linear(x, self.weight)``: a value, nothing that is called."""
+    if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+        return False
+    parent = module.parent(node)
+    if isinstance(parent, ast.Call):
+        if node not in parent.args or wrapping(module, parent, module.statement(parent)):
+            return False
+    elif not isinstance(parent, (ast.BinOp, ast.Return)):
+        return False
+    return node.value.id == me
 
 
 def _calls_own(node: ast.AST, me: str | None) -> bool:

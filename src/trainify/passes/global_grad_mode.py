@@ -210,6 +210,10 @@ def _trains_in_next_turn(
     """Whether a loop around a switch trains: what comes first in its body comes after it, too."""
     if _reaches_training(module, statement, function):
         return True
+    block = module.block(statement)
+    after = block[block.index(statement) + 1 :]
+    if any(isinstance(s, (ast.Break, ast.Return, ast.Raise)) for s in after):
+        return False  # there is no next turn
     training = _training_functions(module)
     return any(
         _trains(module, inner) or not training.isdisjoint(_called_by_name(inner))

@@ -315,6 +315,12 @@ def _cutting(
     given = {s.node.id for s in live if isinstance(s.node, ast.Name) and s.node.id in parameters}
     if any(not isinstance(s.node, ast.Name) or s.node.id not in given for s in live):
         return None
+    given |= {  # which the caller may give another value than their default
+        s.node.id
+        for s in steps
+        if s.cut is None and isinstance(s.node, ast.Name) and s.node.id in parameters
+        if _is_number(module, s)
+    }
     if len(under) < sum(s.cut is not None for s in steps):
         return None
     if found:  # what a helper is given comes second
