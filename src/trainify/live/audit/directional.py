@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from .noise import noise_like
 from .runs import Step
 from .widen import Widening, widened
 
@@ -114,30 +115,38 @@ class _Compared:
 
 
 class _Directions:
+    """A direction through all parameters, and how the loss should change along it."""
+
     def __init__(self, step: Step, gradients: Mapping[str, Tensor], precision: _Precision) -> None:
         self._step = step
-        self._gradients = gradients
         self._precision = precision
-        self._padding = {
+        self._spent = 0
+        padding = {
             id(module.weight): module.padding_idx
             for module in step.model.modules()
             if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
-            and module.padding_idx is not None
         }
-        self._seeds = {name: i for i, name in enumerate(gradients)}
-        lengths = {n: self._length(n) for n in gradients}
-        reach = sorted(g.norm().item() * lengths[n] for n, g in gradients.items())
+        norms = {name: gradient.norm().item() for name, gradient in gradients.items()}
+        longest = {name: self._longest(name) for name in gradients}
+        reach = sorted(norms[name] * longest[name] for name in gradients)
         common = reach[len(reach) // 2]
-        self._scale = {
-            n: min(lengths[n], common / max(g.norm().item(), 1e-300)) for n, g in gradients.items()
-        }
-        self._spent = 0
+        self._directions: dict[str, Tensor] = {}
+        self._told: dict[str, float] = {}
+        for i, (name, gradient) in enumerate(gradients.items()):
+            noise = noise_like(gradient, i)
+            length = min(longest[name], common / norms[name]) / 2
+            direction = noise.mul_(length / max(noise.norm().item(), 1e-30))
+            direction.add_(gradient, alpha=length / norms[name])
+            row = padding.get(id(step.parameters[name]))
+            if row is not None:  # it is not to learn, whatever the loss says
+                direction[row] = 0
+            self._directions[name] = direction
+            both = torch.dot(gradient.reshape(-1).double(), direction.reshape(-1).double())
+            self._told[name] = both.item()
 
     def compare(self, names: Sequence[str]) -> _Compared:
-        told = 0.0
-        for name in names:
-            both = self._gradients[name].double() * self._direction(name).double()
-            told += both.sum().item()
+        """Along some of the parameters, the others as they are."""
+        told = sum(self._told[name] for name in names)
         tolerance = self._precision.tolerance
         compared = _Compared(told, self._slope(names, 1.0), 0.0, tolerance)
         if not compared.agrees:
@@ -147,7 +156,7 @@ class _Directions:
         return compared
 
     def search(self, names: Sequence[str]) -> Iterator[tuple[str, _Compared]]:
-        """The parameters at which a disagreement comes from, by halves."""
+        """The parameters that a disagreement comes from, by halves."""
         groups = [list(names)]
         while groups and self._spent < _MOST:
             group = groups.pop()
@@ -160,22 +169,10 @@ class _Directions:
                 middle = len(group) // 2
                 groups += [group[middle:], group[:middle]]
 
-    def _length(self, name: str) -> float:
-        parameter = self._step.parameters[name]
-        size = parameter.detach().double().norm().item()
-        longest: float = max(size, 1e-2 * parameter.numel() ** 0.5)
+    def _longest(self, name: str) -> float:
+        parameter = self._step.parameters[name].detach()
+        longest: float = max(parameter.norm().item(), 1e-2 * parameter.numel() ** 0.5)
         return self._precision.step * longest
-
-    def _direction(self, name: str) -> Tensor:
-        gradient = self._gradients[name]
-        generator = torch.Generator().manual_seed(self._seeds[name])
-        noise = torch.randn(gradient.shape, generator=generator, dtype=torch.float32).to(gradient)
-        mixed = gradient / gradient.norm() + noise / noise.norm()
-        padding = self._padding.get(id(self._step.parameters[name]))
-        if padding is not None:  # a row that is not to learn, whatever the loss says
-            mixed[padding] = 0
-        direction: Tensor = mixed * (self._scale[name] / 2)
-        return direction
 
     def _slope(self, names: Sequence[str], share: float) -> float:
         ahead, behind = self._moved(names, share), self._moved(names, -share)
@@ -185,7 +182,7 @@ class _Directions:
         def change() -> None:
             with torch.no_grad():
                 for name in names:
-                    self._step.parameters[name].add_(self._direction(name), alpha=by)
+                    self._step.parameters[name].add_(self._directions[name], alpha=by)
 
         self._spent += 1
         return self._step.value(change)

@@ -15,6 +15,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 _TRITON = f"{os.sep}triton{os.sep}"
+_INTERPRETER = "triton.runtime.interpreter"
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
@@ -52,7 +53,7 @@ class Places:
 
     def frame(self, frame: FrameType | None) -> FrameType | None:
         """The frame of :meth:`of`; None where there is none."""
-        if "triton" in sys.modules:
+        if _INTERPRETER in sys.modules:
             frame = _outside_of_triton(frame)
         innermost = None
         while frame is not None:

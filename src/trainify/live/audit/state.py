@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .noise import noise_like
+
 _DEPTH = 6
 """How deep tensors are looked for in lists, dicts and objects that a model or its inputs hold."""
 
@@ -143,14 +145,13 @@ def _random_states() -> list[Callable[[], None]]:
     return found
 
 
-def nudge(parameters: Iterable[Tensor], seed: int = 1) -> None:
+def nudge(parameters: Iterable[Tensor]) -> None:
     """Put each element a little off, in proportion to the parameter's size.
 
     A thousandth in float32 and float64; in half precision a hundredth, or rounding would eat it.
     """
-    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in parameters:
-            noise = torch.randn(parameter.shape, generator=generator).to(parameter)
+        for i, parameter in enumerate(parameters):
             size = parameter.detach().float().square().mean().sqrt().item() or 1.0
-            parameter.add_(noise, alpha=size * (1e-3 if parameter.element_size() >= 4 else 1e-2))
+            share = 1e-3 if parameter.element_size() >= 4 else 1e-2
+            parameter.add_(noise_like(parameter, i), alpha=size * share)

@@ -1,0 +1,44 @@
+"""Audits of models that launch Triton kernels, as a script: prints the cuts as JSON."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "fixtures" / "kernels"))
+import triton_kernels
+
+from trainify import audit
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(16, 16)
+        self.weight = nn.Parameter(torch.rand(16) + 0.5)
+
+    def forward(self, x):
+        return triton_kernels.rms_norm(self.fc(x), self.weight) + x
+
+
+class Rotated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(16, 16)
+
+    def forward(self, x):
+        y = self.fc(x).unflatten(-1, (2, 8))
+        angles = torch.outer(torch.arange(len(x)).float() + 1, torch.linspace(0.1, 1, 4))
+        triton_kernels.apply_rope_(y, angles.cos(), angles.sin())
+        return y.flatten(1)
+
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+found = {}
+for model in (Normed(), Rotated()):
+    report = audit(nn.Sequential(nn.Linear(16, 16), model, nn.Linear(16, 4)), torch.randn(3, 16))
+    found[type(model).__name__] = report.as_dict()
+print(json.dumps(found))
