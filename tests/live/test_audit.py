@@ -291,7 +291,7 @@ def test_no_tensor_is_kept() -> None:
     deep, x = Deep(), torch.randn(1, 977)
     deep(x)
     audit(deep, x, proof=False)
-    assert len(most) > 3 and max(most) <= most[0]
+    assert len(most) >= 3 and max(most) <= most[0]
 
 
 def test_progress_is_told() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ..live.audit.report import Cut, Report, patterns
 from .text import visible
 
-_SHOWN = 6
+_SHOWN = 3
 
 
 def table(report: Report, root: str | None = None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from ..live.audit.report import Cut, Flow, Passage, Report, patterns
+from ..live.audit.report import Cause, Cut, Flow, Passage, Report, patterns
 from .audit import headline, shown
 
 _ROW, _INDENT, _LEFT, _TOP = 26, 22, 26, 44
@@ -127,7 +127,10 @@ def _picture(report: Report) -> str:
     if not report.passages:
         return ""
     top = _tree(report.passages)
-    marks = {m: (i, cut) for i, cut in reversed([*enumerate(report.cuts, 1)]) for m in cut.modules}
+    marks: dict[str, list[tuple[int, Cut]]] = {}
+    for number, cut in enumerate(report.cuts, 1):
+        for module in cut.marked:
+            marks.setdefault(module, []).append((number, cut))
     drawn = _Drawing(marks)
     drawn.loss()
     drawn.node(top, 0)
@@ -142,7 +145,7 @@ def _picture(report: Report) -> str:
 
 
 class _Drawing:
-    def __init__(self, marks: dict[str, tuple[int, Cut]]) -> None:
+    def __init__(self, marks: dict[str, list[tuple[int, Cut]]]) -> None:
         self._marks = marks
         self._lines: list[str] = []
         self._rows: list[str] = []
@@ -177,9 +180,6 @@ class _Drawing:
     def _row(self, node: _Node, flow: Flow, x: float, y: float) -> None:
         name = node.name or "model"
         kind = node.passage.type if node.passage else ""
-        number, cut = self._marks.get(node.path, (0, None))
-        if number and flow not in (Flow.ENDS, Flow.LIES):
-            number, cut = 0, None
         said = f"{node.path or name}: {_WORDS[flow]}"
         row = [f"<g><title>{escape(said)}</title>"]
         row.append(_dot(x, y, flow) if node.passage else _joint(x, y, self._come))
@@ -193,16 +193,17 @@ class _Drawing:
         if kind:
             row.append(_text(at, y + 4, kind, "kind"))
             at += _TEXT * len(kind) + 10
-        if cut is not None:
-            label = f"{number}  {cut.cause.value}" + (f": {cut.op}" if cut.op else "")
+        for number, cut in self._marks.get(node.path, ()) if node.passage else ():
+            named = cut.op and cut.cause is not Cause.GRAD_MODE
+            label = f"{number}  {cut.cause.value}" + (f": {cut.op}" if named else "")
             width = _TEXT * len(label) + 16
             row.append(
-                f'<a href="#cut-{number}"><rect class="mark {flow.value}" x="{at}" y="{y - 9}" '
+                f'<a href="#cut-{number}"><rect class="mark {cut.kind}" x="{at:.0f}" y="{y - 9}" '
                 f'width="{width:.0f}" height="18" rx="9"/>'
                 + _text(at + 8, y + 4, label, "mark-text")
                 + "</a>"
             )
-            at += width
+            at += width + 6
         self._rows.append("".join(row) + "</g>")
         self._width = max(self._width, at)
 
@@ -367,6 +368,6 @@ svg .name.unused, svg .name.list { fill: var(--soft); }
 .dot.ends { fill: var(--ends); } .dot.lies { fill: var(--lies); }
 .dot.none { fill: var(--box); stroke: var(--none); } .dot.unused { fill: var(--unused); }
 .cross { stroke: var(--box); stroke-width: 2; stroke-linecap: round; }
-.mark { fill: var(--ends); } .mark.lies { fill: var(--lies); }
+.mark { fill: var(--ends); } .mark.wrong { fill: var(--lies); }
 svg .mark-text { fill: var(--paper); }
 """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .report import Report
 
 _PATIENCE = 5.0
-"""Seconds after which it is told what takes so long, where nobody sees a terminal."""
+"""Seconds between two lines that say what takes so long, where nobody sees a terminal."""
 
 
 @click.command("audit")
@@ -175,14 +175,16 @@ class _Progress:
     """What is being done, on standard error: in one line that changes, or when it takes long."""
 
     def __init__(self) -> None:
-        self._start = time.monotonic()
+        self._start = self._told = time.monotonic()
         self._terminal = sys.stderr.isatty()
 
     def tell(self, what: str) -> None:
-        seconds = time.monotonic() - self._start
+        now = time.monotonic()
+        seconds = now - self._start
         if self._terminal:
             click.echo(f"\r\x1b[K{what} ({seconds:.0f} s)", err=True, nl=False)
-        elif seconds > _PATIENCE:
+        elif now - self._told > _PATIENCE:
+            self._told = now
             click.echo(f"trainify: {what} ({seconds:.0f} s)", err=True)
 
     def done(self) -> None:

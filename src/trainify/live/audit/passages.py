@@ -22,9 +22,10 @@ def passages_of(
     own: dict[str, list[str]] = {}
     for name in parameters:
         own.setdefault(name.rpartition(".")[0], []).append(name)
-    ends = {module for cut in cuts if cut.kind == MISSING for module in cut.modules}
-    lies = {module for cut in cuts if cut.kind == WRONG for module in cut.modules}
+    ends = {module for cut in cuts if cut.kind == MISSING for module in cut.marked}
+    lies = {module for cut in cuts if cut.kind == WRONG for module in cut.marked}
     flows: dict[str, Flow] = {}
+    around: list[str] = []  # without a gradient and parameters of their own
     for module in trace.modules:
         names = own.get(module, [])
         if module in ends:
@@ -39,7 +40,14 @@ def passages_of(
             flow = Flow.FLOWS
         else:
             flow = Flow.NONE if module in depending else Flow.UNUSED
+            around.append(module)
         flows[module] = flow
+    for module in reversed(around):
+        within = {flows[each] for each in flows if each.startswith(f"{module}.") or not module}
+        if Flow.FLOWS in within:
+            flows[module] = Flow.FLOWS
+        elif within - {Flow.UNUSED}:
+            flows[module] = Flow.NONE
     return tuple(
         Passage(module, kind, _bent(module, flows, own), len(own.get(module, [])))
         for module, kind in trace.modules.items()

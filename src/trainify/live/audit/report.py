@@ -82,6 +82,17 @@ class Cut:
         """All of :attr:`modules` in short: ``"layers.*.norm"``."""
         return ", ".join(patterns(self.modules))
 
+    @property
+    def marked(self) -> tuple[str, ...]:
+        """The modules at which a picture shows it: of a scope, the module around all in it."""
+        if self.cause is not Cause.GRAD_MODE or len(self.modules) < 2:
+            return self.modules
+        first, *rest = [name.split(".") for name in self.modules]
+        common = 0
+        while all(name[: common + 1] == first[: common + 1] for name in rest):
+            common += 1
+        return (".".join(first[:common]),)
+
 
 @dataclass(frozen=True, slots=True)
 class Passage:

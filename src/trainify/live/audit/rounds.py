@@ -167,7 +167,7 @@ class _Base(Observer):
     def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
         if self._saved is not None:
             self._saved.done()
-        node = node_of(out) if isinstance(out, Tensor) else None
+        node = node_of(out) if isinstance(out, Tensor) and out._base is None else None
         if node is not None and "NotImplemented" in node.name():
             self._underivable.append((call, node.name()))
         return out
