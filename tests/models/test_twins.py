@@ -1,0 +1,129 @@
+"""More families of models as they are served, made trainable in memory, against Hugging Face."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from packages import FIXTURES, load_package, next_token_loss
+
+import trainify
+
+SIZE = {
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+}
+FAMILIES = {
+    "Qwen2": {},
+    "Qwen3": {"head_dim": 16},
+    "Mistral": {"sliding_window": 8},
+    "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+}
+STRATEGIES = ("auto", "flag", "replace")
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture
+def oracle(family):
+    config = getattr(transformers, f"{family}Config")(
+        **SIZE, **FAMILIES[family], attn_implementation="eager"
+    )
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(std=0.15)
+            if "norm" in name:
+                parameter.add_(1)
+    return model.eval()
+
+
+@pytest.fixture
+def package():
+    return load_package(FIXTURES / "more_serving")
+
+
+@pytest.fixture
+def served(family, oracle, package):
+    model = getattr(package, f"{family}ForCausalLM")(oracle.config)
+    model.load_weights(oracle.state_dict().items())
+    yield model
+    trainify.restore(model)
+
+
+def logits(model, package, ids):
+    return model(package.PackedBatch.of(ids.tolist())).view(*ids.shape, -1)
+
+
+def gradients(model, oracle):
+    """Those of Hugging Face's parameters in the layout of the served model."""
+    twin = type(model)(oracle.config)
+    twin.load_weights((name, p.grad) for name, p in oracle.named_parameters())
+    return dict(twin.named_parameters())
+
+
+def assert_same_step(model, oracle, package, ids):
+    loss = next_token_loss(logits(model, package, ids), ids)
+    loss.backward()
+    expected = next_token_loss(oracle(ids).logits, ids)
+    expected.backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)
+    right = gradients(model, oracle)
+    errors = {
+        name: ((p.grad - right[name]).abs().max() / right[name].abs().max()).item()
+        for name, p in model.named_parameters()
+    }
+    assert {name: error for name, error in errors.items() if not error <= 1e-5} == {}
+
+
+@torch.no_grad()
+def test_serves_what_hugging_face_computes(served, oracle, package, batch):
+    torch.testing.assert_close(
+        logits(served, package, batch), oracle(batch).logits, rtol=0, atol=5e-5
+    )
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_gradient_is_right(served, oracle, package, batch, strategy):
+    trainify.trainify(served, strategy=strategy)
+    assert_same_step(served, oracle, package, batch)
+
+
+def test_audited(served, oracle, package, batch):
+    before = {name: type(module) for name, module in served.named_modules()}
+    trainify.trainify(served, package.PackedBatch.of(batch.tolist()))
+    assert_same_step(served, oracle, package, batch)
+    forward = logits(served, package, batch)
+    assert forward.requires_grad
+    trainify.restore(served)
+    assert {name: type(module) for name, module in served.named_modules()} == before
+    with torch.no_grad():
+        assert torch.equal(forward, logits(served, package, batch)), "trained is what is served"
+
+
+@pytest.mark.slow
+def test_thirty_steps_of_adamw(served, oracle, package):
+    trainify.trainify(served)
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (served, oracle)]
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(30):
+        ids = torch.randint(256, (2, 12), generator=generator)
+        losses = [
+            next_token_loss(logits(served, package, ids), ids),
+            next_token_loss(oracle(ids).logits, ids),
+        ]
+        torch.testing.assert_close(*losses, rtol=0, atol=1e-5)
+        for loss, optimizer in zip(losses, optimizers, strict=True):
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
