@@ -61,6 +61,8 @@ def _first_name(data: bytes, at: int) -> bytes:
         return b""  # name: int = 0, name //= 2
     if data[at : at + 4] == b"+= (" and data.endswith(b",)", at, data.find(b"\n", at)):
         return b""  # a tuple
+    if data[at : at + 1] == b"]" and data[at - 1 : at] in (b'"', b"'"):
+        return b""  # a dict
     return match[1]
 
 

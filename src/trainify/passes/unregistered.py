@@ -104,9 +104,9 @@ def _may_hide_modules(data: bytes) -> bool:
         return held[name]
 
     for at in (place + word.index(b"=") for word in _ASSIGNS for place in places(data, word)):
-        line = _line_before(data, at)
-        if _IN_ATTRIBUTE.match(line) or (line.endswith(b"] ") and is_held(line)):
-            if _ASSIGNED.match(data, at) and not _in_plain_class(data, at):
+        if _ASSIGNED.match(data, at) and not _in_plain_class(data, at):
+            line = _line_before(data, at)
+            if _IN_ATTRIBUTE.match(line) or (line.endswith(b"] ") and is_held(line)):
                 return True
     for at in places(data, _APPENDS):
         match = _APPENDED.match(data, at)
