@@ -509,14 +509,16 @@ def _in_workers(
 
 
 _worker: Session
+_told: set[str]
+"""The files that the main process knows to have been read in this one."""
 
 
 def _start_worker(session: Session) -> None:
-    global _worker
+    global _worker, _told
     import gc
     import signal
 
-    _worker = session
+    _worker, _told = session, set()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the main process's to handle
     # A syntax tree is a lot of objects and no garbage, and goes with the last reference to its
     # file's facts; looking for garbage would take a third of the time.
@@ -524,4 +526,7 @@ def _start_worker(session: Session) -> None:
 
 
 def _work(paths: list[str]) -> tuple[list[FileReport | None], frozenset[str]]:
-    return [_worker.file(path) for path in paths], _worker.loaded
+    reports = [_worker.file(path) for path in paths]
+    news = _worker.loaded - _told
+    _told.update(news)
+    return reports, news

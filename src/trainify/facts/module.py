@@ -18,7 +18,7 @@ from .flow import FunctionFlow
 from .memo import Memo
 from .names import Names, Scope, Target
 from .project import Project
-from .walk import FIELDS, walk
+from .walk import BLOCKS, FIELDS, walk
 
 if TYPE_CHECKING:
     from .grad_mode import Switch
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
-_SIMPLE = (
-    *(ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Raise, ast.Assert),
-    *(ast.Import, ast.ImportFrom, ast.Pass, ast.Delete, ast.Global, ast.Nonlocal),
-    *(ast.Break, ast.Continue),
-)
 _LINE_END = re.compile("\r\n|\r|\n")
 _START = attrgetter("lineno", "col_offset")
 _END = attrgetter("end_lineno", "end_col_offset")
@@ -85,8 +80,8 @@ class ModuleFacts:
         """Offset of the start of each line, as the tokenizer counts lines."""
         if "\r" in self.text:
             return [0, *(match.end() for match in _LINE_END.finditer(self.text))]
-        ends = accumulate(len(line) + 1 for line in self.text.split("\n"))
-        return [0, *ends][:-1]
+        lengths = map((1).__add__, map(len, self.text.split("\n")))
+        return [0, *accumulate(lengths)][:-1]
 
     def line_text(self, line: int) -> str:
         """Line ``line`` (from 1) with its line ending."""
@@ -183,14 +178,12 @@ class ModuleFacts:
                 place = _Place(node, node, around.function)
             else:
                 place = _Place(node, around.scope, around.function)
-            for name in _BLOCKS:
-                for child in getattr(node, name, ()):
-                    places[child] = place
-                    if isinstance(child, ast.stmt):
-                        statements.append(child)
-                        if isinstance(child, _SIMPLE):
-                            continue
-                    stack.append((child, place))  # or an except handler, or a case
+            for name in BLOCKS[node.__class__]:
+                block = getattr(node, name)
+                places.update(dict.fromkeys(block, place))
+                if name not in ("handlers", "cases"):
+                    statements += block
+                stack += [(child, place) for child in block if BLOCKS[child.__class__]]
         statements.sort(key=_START)
         return places, statements
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts, places
 from ..facts.flow import is_allocation
 from ..facts.guards import gradient_unwanted, serves_backward
+from ..facts.memo import once
 from ..facts.saved import RESULT_SAVED, saved_result, saving_call
 from ..facts.training import trains
 from ..facts.walk import walk
@@ -162,7 +163,7 @@ def _is_trained(module: ModuleFacts, harm: Harm) -> bool:
 
 def _out(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
     """``torch.f(..., out=t)`` as a statement, assigned, or in an expression."""
-    call, keyword = next(_with_out(statement), (None, None))
+    call, keyword = next(_with_out(module, statement), (None, None))
     if call is None or keyword is None or isinstance(keyword.value, ast.Constant):
         return None
     names = [t.name for t in module.resolve(call.func)]
@@ -253,10 +254,16 @@ def _bind_each(
     change.look_at += [w.look_at for w in writes if w.look_at]
 
 
-def _with_out(statement: ast.stmt) -> Iterator[tuple[ast.Call, ast.keyword]]:
+@once
+def _names_out(module: ModuleFacts) -> bool:
+    return "out=" in module.text or "out =" in module.text
+
+
+def _with_out(module: ModuleFacts, statement: ast.stmt) -> Iterator[tuple[ast.Call, ast.keyword]]:
     """The calls with ``out=`` that a statement makes to compute its value."""
     value = getattr(statement, "value", None)
-    for node in walk(value) if isinstance(value, ast.expr) else ():
+    within = walk(value) if isinstance(value, ast.expr) and _names_out(module) else ()
+    for node in within:
         if isinstance(node, ast.Call):
             yield from ((node, k) for k in node.keywords if k.arg == "out")
 
