@@ -14,7 +14,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from .carried import Carried, Cut, Network, blurred, either, together
-from .flow import Definition, is_allocation
+from .differentiation import (
+    MAKES_TENSOR,
+    NUMBER,
+    PASSED_ON,
+    TENSOR,
+    UNKNOWN,
+    WITH_INDICES,
+    cut,
+    is_loss,
+    of_builtin,
+    of_method,
+    of_numpy,
+    of_torch,
+    passed,
+)
+from .flow import Definition
 from .layers import imported_function
 from .names import is_none, parameters, self_name
 from .trainable import is_trainable, local_class, weights_made
@@ -24,64 +39,18 @@ if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
 
 
-_NUMBER = Carried(plain=True)
-_TENSOR = Carried()
-_UNKNOWN = Carried(known=False)
 _MAX_DEPTH = 3
 _MAX_STEPS = 800
 """Expressions looked at for one question; what is not done by then is not understood."""
 
-_PASSED_ON = frozenset(
-    # methods and functions whose result carries the gradient of their first argument
-    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square abs tanh sigmoid sin cos tan erf "
-    "relu relu6 elu gelu silu mish softplus leaky_relu hardtanh hardswish logsigmoid selu softsign "
-    "softmax log_softmax softmin logsumexp sum mean prod norm var std cumsum cumprod clamp clip "
-    "clamp_min clamp_max masked_fill masked_select gather index_select take_along_dim roll flip "
-    "permute transpose reshape view flatten unflatten squeeze unsqueeze expand expand_as repeat "
-    "repeat_interleave contiguous t narrow select split chunk unbind float double half bfloat16 "
-    "type_as clone cuda cpu view_as reshape_as movedim swapaxes swapdims normalize layer_norm "
-    "rms_norm group_norm batch_norm dropout interpolate pad neg reciprocal nan_to_num tril triu "
-    "diagonal amax amin adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d max_pool1d "
-    "max_pool2d unfold fold glu requires_grad_ to type view_as_real view_as_complex "
-    "cross_entropy nll_loss".split()  # targets are data
-)
-_COMBINED = frozenset(
-    # whose result carries the gradient of all of their tensors
-    "add sub mul div true_divide matmul mm bmm mv dot outer addmm baddbmm einsum pow where stack "
-    "cat concat concatenate hstack vstack maximum minimum lerp linear conv1d conv2d conv3d "
-    "scaled_dot_product_attention cosine_similarity pairwise_distance cdist mse_loss l1_loss "
-    "smooth_l1_loss huber_loss binary_cross_entropy "
-    "binary_cross_entropy_with_logits kl_div triplet_margin_loss logaddexp atan2 cross rsub "
-    "embedding".split()
-)
-_WITH_INDICES = frozenset({"max", "min", "sort", "topk", "median", "kthvalue", "cummax", "cummin"})
 _SHAPES = frozenset("shape dtype device ndim requires_grad is_cuda".split())
-_COUNTS = frozenset("size dim numel nelement ndimension get_device stride".split())
 _SAME = frozenset({"T", "mT", "H", "mH", "real", "imag", "values"})
-_FRESH = frozenset("rand randn rand_like randn_like arange linspace eye ones randint".split())
-_DISCRETE = frozenset("argmax argmin argsort nonzero multinomial bincount searchsorted".split())
-_INTEGERS = re.compile(r"\b(u?int\d*|long|short|bool|uint8|int\w+)\b")
 _MODEL_NAME = re.compile(r"(^|_)(model|net|network|policy|encoder|decoder|classifier)$")
-_NUMPY_FLOAT = frozenset(
-    "exp exp2 expm1 log log2 log10 log1p sqrt square abs absolute fabs tanh sinh cosh sin cos tan "
-    "arctan arcsin arccos reciprocal clip maximum minimum mean sum prod var std cumsum matmul dot "
-    "power multiply add subtract divide logaddexp where transpose reshape squeeze expand_dims "
-    "stack concatenate vstack hstack array asarray ascontiguousarray float32 float64 "
-    "copy flatten ravel max min amax amin".split()
-)
-MAKES_TENSOR = (
-    *("torch.tensor", "torch.as_tensor", "torch.asarray", "torch.from_numpy", "torch.FloatTensor"),
-    *("torch.Tensor", "torch.DoubleTensor", "torch.autograd.Variable", "torch.autograd.variable"),
-)
 _PARAMETER = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 _LOSS = re.compile(r"torch\.nn\.(functional\.\w+|[A-Z]\w*Loss$|modules\.loss\.\w+)")
-_LOSS_NAME = re.compile(r"(_loss|_entropy|_with_logits|kl_div)$")
 _LOSS_START = re.compile(r"(^|_)(loss|losses|objective)(_|$)|^total$")
 _LABEL = re.compile(r"(^|_)(y|labels?|targets?|gt|truth)(_|$)", re.IGNORECASE)
 _PLAIN_MODULE = re.compile(r"torch\.nn\.(modules\.\w+\.)?(?!\w*Loss$)[A-Z]\w*$")
-_CUTS = frozenset({"detach", "item", "tolist", "numpy", "float", "from_numpy"})
-_SHARES = ("torch.as_tensor", "torch.asarray", "torch.autograd.Variable")
-"""Given a tensor, these hand on its gradient."""
 
 
 @dataclass
@@ -218,10 +187,10 @@ class Gradients:
         """What an expression in the statement ``at`` carries; ``scope`` holds a comprehension's."""
         self._shared.steps -= 1
         if self._shared.steps < 0:
-            return _UNKNOWN
+            return UNKNOWN
         scope = scope or {}
         if node is None or isinstance(node, (ast.Constant, ast.JoinedStr, ast.Compare)):
-            return _NUMBER
+            return NUMBER
         if isinstance(node, ast.Name):
             return self._name(node, at, scope)
         if isinstance(node, ast.Attribute):
@@ -234,7 +203,7 @@ class Gradients:
             return together([self.value(n, at, scope) for n in (node.left, node.right)])
         if isinstance(node, ast.UnaryOp):
             if isinstance(node.op, (ast.Not, ast.Invert)):
-                return _UNKNOWN
+                return UNKNOWN
             return self.value(node.operand, at, scope)
         if isinstance(node, ast.IfExp):
             return either([self.value(n, at, scope) for n in (node.body, node.orelse)])
@@ -253,7 +222,7 @@ class Gradients:
             for generator in node.generators:
                 inner.update(self._bound(generator.target, generator.iter, at, inner))
             return self.value(node.elt, at, inner)
-        return _UNKNOWN
+        return UNKNOWN
 
     def _subscript(
         self, node: ast.Subscript, at: ast.stmt, scope: Mapping[str, Carried | Network]
@@ -269,16 +238,16 @@ class Gradients:
     ) -> Carried:
         if node.id in scope:
             bound = scope[node.id]
-            return bound if isinstance(bound, Carried) else _UNKNOWN
+            return bound if isinstance(bound, Carried) else UNKNOWN
         if not self._is_local(node.id):
-            return _UNKNOWN
+            return UNKNOWN
         reaching = self.flow.reaching(node.id, at)
         looped = [d for d in reaching if self._in_loop_over_modules(d, at)]
         found = [self._definition(d) for d in looped or reaching]
         if not found:
-            return _UNKNOWN
+            return UNKNOWN
         known = [f for f in found if f is not None]
-        value = either(known) if known else _NUMBER
+        value = either(known) if known else NUMBER
         for statement, written, adds in self._writes.get(node.id, ()):
             if statement is at or not self._same_object(node.id, statement, at):
                 continue
@@ -326,13 +295,13 @@ class Gradients:
     def _defined(self, definition: Definition) -> Carried:
         statement = definition.statement
         if statement is None:
-            return self.arguments.get(definition.name, _UNKNOWN)
+            return self.arguments.get(definition.name, UNKNOWN)
         if definition.value is None:
             if isinstance(statement, (ast.For, ast.AsyncFor)):
                 bound = self._bound(statement.target, statement.iter, statement, {})
                 value = bound.get(definition.name)
-                return value if isinstance(value, Carried) else _UNKNOWN
-            return _UNKNOWN
+                return value if isinstance(value, Carried) else UNKNOWN
+            return UNKNOWN
         if definition.index is not None:
             return self._element(definition.value, definition.index, statement, {})
         return self.value(definition.value, statement)
@@ -358,7 +327,7 @@ class Gradients:
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                 function = node.value.func
                 if isinstance(function, ast.Attribute):
-                    name, arguments = _base(function.value), _arguments(node.value)
+                    name, arguments = _base(function.value), passed(node.value)
                     if function.attr in ("append", "extend") and len(arguments) == 1:
                         found.setdefault(name, []).append((node, arguments[0], True))
                     elif name != "self" and function.attr != "backward":
@@ -375,13 +344,13 @@ class Gradients:
             if cls is not None:
                 return self._of_self(cls, node.attr)
         if node.attr in _SHAPES:
-            return _NUMBER
+            return NUMBER
         network = self.network(node.value, at, scope)
         if network is not None:
             return Carried(frozenset({network.key}), sure=node.attr in ("weight", "bias"))
         inner = self.value(node.value, at, scope)
         if node.attr == "data":
-            return self._cut(node, inner, "detach")
+            return cut(node, inner, "detach")
         return inner if node.attr in _SAME else blurred([inner])
 
     def _of_self(self, cls: ast.ClassDef, name: str) -> Carried:
@@ -394,8 +363,8 @@ class Gradients:
             ):
                 return Carried(frozenset({f"{cls.name}.{name}"}), sure=True)
         if values and all(isinstance(value, ast.Constant) for value in values):
-            return _NUMBER
-        return _UNKNOWN
+            return NUMBER
+        return UNKNOWN
 
     def _assigned(self, cls: ast.ClassDef, name: str) -> list[ast.expr]:
         """The values that an attribute gets; empty where they are not all there."""
@@ -481,12 +450,12 @@ class Gradients:
         if isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name):
             kind = iterated.func.id
             if kind == "range":
-                return dict.fromkeys(names, _NUMBER)
+                return dict.fromkeys(names, NUMBER)
             if kind in ("enumerate", "zip") and isinstance(target, ast.Tuple):
-                found: dict[str, Carried | Network] = dict.fromkeys(names, _UNKNOWN)
+                found: dict[str, Carried | Network] = dict.fromkeys(names, UNKNOWN)
                 parts = target.elts if kind == "zip" else target.elts[1:]
                 if kind == "enumerate" and isinstance(target.elts[0], ast.Name):
-                    found[target.elts[0].id] = _NUMBER
+                    found[target.elts[0].id] = NUMBER
                 for part, source in zip(parts, iterated.args, strict=False):
                     found.update(self._bound(part, source, at, scope))
                 return found
@@ -505,7 +474,7 @@ class Gradients:
     ) -> Carried:
         network = self.network(node.func, at, scope)
         if network is not None:
-            inputs = [self.value(a, at, scope) for a in _arguments(node)]
+            inputs = [self.value(a, at, scope) for a in passed(node)]
             weights = Carried(frozenset({network.key}), sure=self._gives_tensors(network))
             return together([weights, *inputs])
         if isinstance(node.func, ast.Attribute):
@@ -529,7 +498,8 @@ class Gradients:
                 return self._torch(torch, node, at, scope)
             numpy = next((n for n in names if n.startswith("numpy.")), None)
             if numpy is not None:
-                return self._numpy(numpy.rpartition(".")[2], node, at, scope)
+                values = [self.value(a, at, scope) for a in passed(node)]
+                return of_numpy(numpy.rpartition(".")[2], node, values)
             function = self._local_function(names)
             if function is not None:
                 return self._inlined(function, node, at, scope, None)
@@ -572,11 +542,11 @@ class Gradients:
             forward = _method_of(cls, "forward")
             return self._inlined(forward, node, at, scope, None) if forward is not None else None
         names = [t.name for t in self.module.resolve(maker.func)]
-        values = [self.value(a, at, scope) for a in _arguments(node)]
+        values = [self.value(a, at, scope) for a in passed(node)]
         if values and any(_LOSS.match(name) for name in names):
             return self._loss(node, values, at)
         if values and any(_PLAIN_MODULE.match(name) for name in names):
-            if not any(isinstance(n, ast.Call) for a in _arguments(maker) for n in ast.walk(a)):
+            if not any(isinstance(n, ast.Call) for a in passed(maker) for n in ast.walk(a)):
                 return replace(values[0], plain=False)
         return None
 
@@ -591,7 +561,7 @@ class Gradients:
     def _is_label(self, node: ast.expr, at: ast.stmt) -> bool:
         """``y``, ``labels``: handed in, or from a loop over data."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            return node.func.attr in _PASSED_ON and self._is_label(node.func.value, at)
+            return node.func.attr in PASSED_ON and self._is_label(node.func.value, at)
         if not isinstance(node, ast.Name) or not _LABEL.search(node.id):
             return False
         if not self._is_local(node.id):
@@ -612,7 +582,7 @@ class Gradients:
         self, node: ast.Call, at: ast.stmt, scope: Mapping[str, Carried | Network]
     ) -> Carried:
         """A call of something unknown: the gradient of its arguments may come out."""
-        values = [self.value(a, at, scope) for a in _arguments(node)]
+        values = [self.value(a, at, scope) for a in passed(node)]
         if isinstance(node.func, ast.Attribute):
             values.append(self.value(node.func.value, at, scope))
         return blurred(values)
@@ -670,14 +640,14 @@ class Gradients:
     ) -> Carried:
         """What a function of another file returns; where it cuts, the call is the cut."""
         value = self._inlined(function, node, at, scope, None, home)
-        given = frozenset[Cut]().union(*(self.value(a, at, scope).cuts for a in _arguments(node)))
+        given = frozenset[Cut]().union(*(self.value(a, at, scope).cuts for a in passed(node)))
         inner = value.cuts - given
         if not inner:
             return value
-        weights = frozenset[str]().union(*(cut.weights for cut in inner))
+        weights = frozenset[str]().union(*(each.weights for each in inner))
         kind: Literal["number", "tensor"] = "number" if value.plain else "tensor"
-        cut = Cut(node, kind, weights, any(cut.sure for cut in inner))
-        return replace(value, cuts=(value.cuts & given) | {cut})
+        whole = Cut(node, kind, weights, any(each.sure for each in inner))
+        return replace(value, cuts=(value.cuts & given) | {whole})
 
     def _inlined(
         self,
@@ -711,7 +681,7 @@ class Gradients:
         for keyword in node.keywords:
             given[str(keyword.arg)] = self.value(keyword.value, at, scope)
         for parameter in parameters(arguments):
-            given.setdefault(parameter.arg, _NUMBER)  # its default
+            given.setdefault(parameter.arg, NUMBER)  # its default
         inner = Gradients(module, function, given, self)
         found = []
         for statement in inner.own_statements:
@@ -724,7 +694,7 @@ class Gradients:
             elif index is not None:
                 return blurred([inner.value(returned, statement)])
             found.append(inner.value(returned, statement))
-        return either(found) if found else _UNKNOWN
+        return either(found) if found else UNKNOWN
 
     def _element(
         self,
@@ -739,10 +709,10 @@ class Gradients:
             if isinstance(node.func, ast.Attribute):
                 function = self._method(node.func)
                 name = node.func.attr
-                if name in _WITH_INDICES and function is None:
+                if name in WITH_INDICES and function is None:
                     of_torch = node.args and self._is_torch(node.func.value)
                     operand = node.args[0] if of_torch else node.func.value
-                    return self.value(operand, at, scope) if index == 0 else _UNKNOWN
+                    return self.value(operand, at, scope) if index == 0 else UNKNOWN
             if function is None and isinstance(node.func, ast.Name):
                 function = self._local_function(t.name for t in self.module.resolve(node.func))
             if function is not None:
@@ -768,32 +738,15 @@ class Gradients:
     def _torch(
         self, name: str, node: ast.Call, at: ast.stmt, scope: Mapping[str, Carried | Network]
     ) -> Carried:
-        values = [self.value(a, at, scope) for a in _arguments(node)]
-        last = name.rpartition(".")[2]
+        values = [self.value(a, at, scope) for a in passed(node)]
         if any(k.arg == "requires_grad" for k in node.keywords):
             if self._is_own_leaf(node):
-                return _TENSOR
+                return TENSOR
             if name not in MAKES_TENSOR:
-                return _UNKNOWN  # a leaf, with a gradient of its own
-        if name in MAKES_TENSOR or name.endswith("Tensor"):
-            return self._made_tensor(name, node, values)
-        if name.startswith("torch.nn.") and not name.startswith("torch.nn.functional."):
-            return blurred(values)
-        if is_allocation(node) or last in _FRESH or last in ("ones_like", "zeros_like"):
-            return _TENSOR
-        if last in _DISCRETE:
-            return _UNKNOWN
-        if last == "detach" and values:
-            return self._cut(node, values[0], "detach")
-        if last in _PASSED_ON and values:
-            return replace(values[0], plain=False)
-        if _LOSS_NAME.search(last) and values and name.startswith("torch.nn.functional."):
+                return UNKNOWN  # a leaf, with a gradient of its own
+        if values and is_loss(name):
             return self._loss(node, values, at)
-        if last in _COMBINED and values:
-            return replace(together(values), plain=False)
-        if last in _WITH_INDICES and len(values) == 1:
-            return values[0]
-        return blurred(values)
+        return of_torch(name, node, values)
 
     def _is_own_leaf(self, node: ast.Call) -> bool:
         """``torch.zeros(1, requires_grad=True) + x``: a leaf that nobody can ask for its gradient.
@@ -809,57 +762,17 @@ class Gradients:
             return bool(_LOSS_START.search(name)) and not re.search(handed, self.module.text)
         return isinstance(parent, ast.BinOp)
 
-    def _made_tensor(self, name: str, node: ast.Call, values: Sequence[Carried]) -> Carried:
-        if not values or not node.args:
-            return blurred(values)
-        if any(k.arg == "dtype" and _INTEGERS.search(ast.unparse(k.value)) for k in node.keywords):
-            return _UNKNOWN  # numbers, of which there is no gradient
-        made, source = values[0], node.args[0]
-        if name in _SHARES and not isinstance(source, (ast.List, ast.Tuple, ast.ListComp)):
-            if made.weights or not made.known:
-                return made
-        inside = {c for c in made.cuts if c.node in set(ast.walk(source))}
-        lost = made.weights.union(*(c.weights for c in inside))
-        sure = made.sure or any(c.sure for c in inside)
-        cuts = made.cuts - inside
-        if lost or inside:
-            kind: Literal["detach", "tensor"] = "tensor"
-            if name == "torch.autograd.Variable" and all(c.kind == "detach" for c in inside):
-                kind = "detach"
-            cuts |= {Cut(node, kind, lost, sure)}
-        elif not made.known:
-            cuts |= {Cut(node, "tensor", frozenset(), False)}
-        leaf = any(k.arg == "requires_grad" for k in node.keywords)
-        return Carried(known=sure or not leaf, cuts=frozenset(cuts))
-
-    def _numpy(
-        self, last: str, node: ast.Call, at: ast.stmt, scope: Mapping[str, Carried | Network]
-    ) -> Carried:
-        """An array; only what stays a float of the same meaning remembers what it was cut from."""
-        values = [self.value(a, at, scope) for a in _arguments(node)]
-        joined = together(values) if values else _NUMBER
-        if last not in _NUMPY_FLOAT or joined.weights:
-            return blurred(values)
-        if any(k.arg == "dtype" and _INTEGERS.search(ast.unparse(k.value)) for k in node.keywords):
-            return _UNKNOWN
-        return replace(joined, plain=True)
-
     def _builtin(
         self, name: str, node: ast.Call, at: ast.stmt, scope: Mapping[str, Carried | Network]
     ) -> Carried:
-        values = [self.value(a, at, scope) for a in _arguments(node)]
-        if name in ("len", "range", "isinstance", "str", "id", "type"):
-            return _NUMBER
-        if name == "float" and len(values) == 1:
-            if values[0].plain:
-                return values[0]
-            return self._cut(node, values[0], "number")
-        if name in ("sum", "list", "tuple", "abs", "reversed") and values:
-            return values[0]
+        values = [self.value(a, at, scope) for a in passed(node)]
+        found = of_builtin(name, node, values)
+        if found is not None or not values:
+            return found or blurred(values)
         cls = local_class(self.module, node.func)
-        if cls is not None and values and _method_of(cls, "forward") is None:
+        if cls is not None and _method_of(cls, "forward") is None:
             return together(values)  # a record of outputs
-        if name[:1].isupper() and name.endswith(("Output", "Outputs")) and values:
+        if name[:1].isupper() and name.endswith(("Output", "Outputs")):
             return together(values)
         return blurred(values)
 
@@ -870,48 +783,11 @@ class Gradients:
         at: ast.stmt,
         scope: Mapping[str, Carried | Network],
     ) -> Carried:
-        name = function.attr
         owner = self.value(function.value, at, scope)
-        if name == "detach":
-            return self._cut(node, owner, "detach")
-        if name in _COUNTS:
-            return _NUMBER
-        if name in _DISCRETE:
-            return _UNKNOWN  # numbers, of which there is no gradient
-        if name in ("item", "tolist", "numpy"):
-            return self._cut(node, owner, "number")
-        if name in ("new_tensor",):
-            return self._made_tensor("torch.tensor", node, [self.value(node.args[0], at, scope)])
-        if is_allocation(node):
-            return _TENSOR
-        if owner.plain:
-            return owner if name in _NUMPY_FLOAT else blurred([owner])
-        if name in ("to", "type") and _INTEGERS.search(
-            " ".join(ast.unparse(a) for a in _arguments(node))
-        ):
-            return _UNKNOWN
-        if name == "cpu":
-            cuts = (replace(c, kind="host") if c.kind == "detach" else c for c in owner.cuts)
-            return replace(owner, cuts=frozenset(cuts))
-        if name == "requires_grad_":
-            return replace(owner, known=False)
-        if name in _PASSED_ON or (name in _WITH_INDICES and not node.args and not node.keywords):
-            return owner
-        if name in _COMBINED:
-            return together([owner, *(self.value(a, at, scope) for a in _arguments(node))])
-        return self._opaque(node, at, scope)
-
-    def _cut(self, node: ast.expr, inner: Carried, kind: Literal["detach", "number"]) -> Carried:
-        plain = kind == "number"
-        if inner.nothing:
-            before = frozenset(c for c in inner.cuts if plain and c.kind != "tensor")
-            if before:  # x.detach().numpy()
-                weights = frozenset[str]().union(*(c.weights for c in before))
-                merged = Cut(node, kind, weights, any(c.sure for c in before))
-                return Carried(cuts=inner.cuts - before | {merged}, plain=plain)
-            return Carried(cuts=inner.cuts, plain=plain)
-        cut = Cut(node, kind, inner.weights, inner.sure and bool(inner.weights))
-        return Carried(cuts=inner.cuts | {cut}, plain=plain)
+        found = of_method(
+            function.attr, node, owner, lambda: [self.value(a, at, scope) for a in passed(node)]
+        )
+        return found if found is not None else self._opaque(node, at, scope)
 
 
 def _method_of(cls: ast.ClassDef, name: str) -> FunctionNode | None:
@@ -919,20 +795,6 @@ def _method_of(cls: ast.ClassDef, name: str) -> FunctionNode | None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
             return node
     return None
-
-
-def may_cut(node: ast.expr) -> bool:
-    """Whether an expression looks like a cut: ``x.detach()``, ``x.data``, ``torch.tensor(x)``."""
-    if isinstance(node, ast.Attribute):
-        return node.attr == "data"
-    if not isinstance(node, ast.Call):
-        return False
-    name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
-    return name in _CUTS or str(name).endswith(("ensor", "ariable", "asarray"))
-
-
-def _arguments(call: ast.Call) -> list[ast.expr]:
-    return [*call.args, *(k.value for k in call.keywords)]
 
 
 def _base(node: ast.expr) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .carried import Carried, Cut, together
-from .gradients import MAKES_TENSOR, Gradients, may_cut
+from .differentiation import MAKES_TENSOR, may_cut
+from .gradients import Gradients
 from .names import parameters
 from .walk import walk
 
