@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
-from . import models, tool
+from . import audits, models, tool
 from .measure import Result
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
-PARTS = {"tool": tool.results, "models": models.results}
+PARTS = {"tool": tool.results, "models": models.results, "audits": audits.results}
 
 
 def main() -> None:
@@ -75,6 +75,7 @@ NOTES = f"""\
   profiler's allocation events.
 * Serving: the same package before and after, both on the stand-in kernels. What the ratio measures
   is the test that strategy `flag` puts in front of each kernel.
+* An audit is that of a model without cuts, the common case: each cut costs some forwards more.
 * `trainify check` runs over a copy of `transformers/models`. Cold: no cache of trainify's exists,
   and one is written.
 """
