@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from verbs import findings, fix, rules, stays
+from verbs import becomes, findings, fix, rules, stays
 
 HEAD = """\
 import contextlib
@@ -408,3 +408,70 @@ def test_a_kernel_between_two_switches_is_right() -> None:
     stays(text.format(later=""))
     later = "ops.rms_norm(out, x, w, 1e-6)\n            "
     assert [f.line for f in findings(text.format(later=later))] == [9]
+
+
+# -- what becomes of them -------------------------------------------------------------------------
+
+ENTRY = """\
+    def forward(self, x):
+        torch.set_grad_enabled(False)
+        # logits
+        y = self.head(self.body(x))
+        torch.set_grad_enabled(True)
+        return y
+
+    def generate(self, x):
+        return self(x).argmax(-1)
+"""
+
+
+def test_a_pair_of_switches_moves_to_where_inference_starts() -> None:
+    becomes(
+        model(ENTRY),
+        model(
+            ENTRY.replace("        torch.set_grad_enabled(False)\n", "")
+            .replace("        torch.set_grad_enabled(True)\n", "")
+            .replace("    def generate", "    @torch.set_grad_enabled(False)\n    def generate")
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("torch.set_grad_enabled(True)", "torch.set_grad_enabled(before)"),
+        (
+            "y = self.head(self.body(x))\n        torch.set_grad_enabled(True)",
+            "try:\n            y = self.head(self.body(x))\n        finally:\n"
+            "            torch.set_grad_enabled(True)",
+        ),
+    ],
+)
+def test_switches_that_cannot_be_taken_away_are_reported(before: str, after: str) -> None:
+    text = model(ENTRY.replace(before, after))
+    (finding,) = findings(text)
+    assert finding.rule == "TRN201" and not finding.fixes
+
+
+@pytest.mark.parametrize("wrapped", ["self.llm", "self.llm if x.ndim else self.llm", "lambda h: h"])
+def test_what_was_wrapped_stays_one_expression(wrapped: str) -> None:
+    text = model(
+        f"""\
+        def forward(self, x):
+            h = self.body(x)
+            return torch.no_grad()({wrapped})(h)
+        """,
+        more=FROZEN,
+    )
+    fixed = fix(text, unsafe=True)
+    inner = wrapped if wrapped == "self.llm" else f"({wrapped})"
+    assert f"return {inner}(h)\n" in fixed
+
+
+def test_what_else_stands_between_two_switches_is_to_be_looked_at() -> None:
+    text = model(BETWEEN[0], more=FROZEN)
+    assert findings(text)[0].fixes["flag"].safety == "safe"
+    (finding,) = findings(
+        text.replace("y = self.llm", "self.seen = h.norm()\n        y = self.llm")
+    )
+    assert finding.fixes["flag"].safety == "unsafe" and "records" in finding.fixes["flag"].look_at

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
@@ -289,10 +290,22 @@ def _fix(
     thawed = [n for n in submodules(module, cls) if n in used and not is_frozen(module, cls, n)]
     title = f"Compute it outside {text}"
     if not thawed:
+        switched = module.grad_switches.get(owner) is not None
+        if switched and len(_until_switched(module, owner)) > 1:
+            look_at = f"what else ran after {text} now records a graph"
+            return Fix(title, tuple(edits), Safety.UNSAFE, look_at)
         return Fix(title, tuple(edits))
     listed = ", ".join(f"self.{name}" for name in thawed)
     look_at = f"{listed} can learn too now: requires_grad_(False) is what freezes"
     return Fix(title, tuple(edits), Safety.UNSAFE, look_at)
+
+
+def _until_switched(module: ModuleFacts, statement: ast.stmt) -> list[ast.stmt]:
+    """The statements of a block that run after one has set the mode, until another sets it."""
+    block = module.block(statement)
+    return list(
+        takewhile(lambda s: s not in module.grad_switches, block[block.index(statement) + 1 :])
+    )
 
 
 def _is_inside(module: ModuleFacts, graph: Graph, step: Step, scope: Scope) -> bool:

@@ -110,7 +110,8 @@ def without_switch(module: ModuleFacts, statement: ast.stmt) -> list[Edit]:
 def unwrapped_call(module: ModuleFacts, wraps: ast.Call) -> Edit:
     """``f`` for ``torch.no_grad()(f)``."""
     text = module.source(wraps.args[0])
-    text = f"({text})" if isinstance(wraps.args[0], ast.Lambda) else text
+    if not isinstance(wraps.args[0], (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+        text = f"({text})"
     return Edit(module.start(wraps), module.end(wraps), text)
 
 
