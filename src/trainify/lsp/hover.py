@@ -9,6 +9,7 @@ from ..engine import Options, passes_for
 from ..facts import Project, parse_module
 from ..ops import reference_texts
 from ..passes import Pass, fused_calls
+from ..passes.fused_calls.calls import op_of
 
 Hovered = tuple[str, int, int]
 """Markdown, and the stretch of the text that it is about."""
@@ -28,7 +29,7 @@ def hovered(
     for call in module.calls:  # inner ones come first
         start, end = module.start(call.func), module.end(call.func)
         if start <= offset <= end:
-            op = fused_calls.op_of(module, call, options)
+            op = op_of(module, call, options)
             if op is not None:
                 return described(op), start, end
     return None

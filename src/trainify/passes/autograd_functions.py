@@ -14,7 +14,8 @@ from ..facts.module import head
 from ..facts.names import is_none
 from ..findings import STRATEGIES, Finding
 from . import Rule
-from .fused_calls import Site, site_of
+from .fused_calls.calls import site_of
+from .fused_calls.site import Site
 from .raw_launches import kernel_of, launch
 
 if TYPE_CHECKING:

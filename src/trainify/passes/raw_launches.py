@@ -16,7 +16,8 @@ from ..facts.triton import stored
 from ..facts.words import declare, places
 from ..findings import Finding
 from . import Look, Needle, Rule
-from .fused_calls import Rewriter, Site, other_path
+from .fused_calls.rewriter import Rewriter, other_path
+from .fused_calls.site import Site
 
 if TYPE_CHECKING:
     from ..engine import Options

@@ -1,0 +1,200 @@
+"""TRN1xx: calls of fused ops, which record no backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ...catalog import BindError
+from ...facts import ModuleFacts
+from ...facts.guards import gradient_unwanted, serves_backward
+from ...facts.trainable import may_hold_weight
+from ...findings import Finding
+from .. import Needle, Rule
+from .calls import Ambiguous, bind, by_operands, match, misread, takes_a_tensor, unverified_kernel
+from .rewriter import Rewriter, other_path
+from .site import Site
+from .words import words_for
+
+if TYPE_CHECKING:
+    from ...engine import Options
+
+RULES = (
+    Rule(
+        code="TRN101",
+        name="fused-op-without-backward",
+        summary="A fused op returns or fills a tensor that autograd knows nothing about.",
+        why=(
+            "The kernel records no backward. The loss still has a graph through other paths, so "
+            "backward() succeeds; every parameter whose only way to the loss leads through the op "
+            "gets no gradient, and nothing says so."
+        ),
+        before="""\
+import torch
+from torch import nn
+from vllm import _custom_ops as ops
+
+
+class RMSNorm(nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        ops.rms_norm(out, x, self.weight.data, self.eps)
+        return out
+""",
+        after="""\
+import torch
+import torch.nn.functional as F
+from torch import nn
+from vllm import _custom_ops as ops
+
+
+class RMSNorm(nn.Module):
+    def forward(self, x):
+        if torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad):
+            out = F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        else:
+            out = torch.empty_like(x)
+            ops.rms_norm(out, x, self.weight.data, self.eps)
+        return out
+""",
+    ),
+    Rule(
+        code="TRN102",
+        name="fused-op-in-place",
+        summary="A fused op overwrites a tensor in place; its old grad_fn stays, and lies.",
+        why=(
+            "Autograd does not see the write, nor does the version counter. The tensor keeps the "
+            "grad_fn of its old value, so backward() treats the op as the identity: parameters "
+            "before it get a wrong gradient, the op's own weight gets none."
+        ),
+        before="""\
+import torch
+from vllm import _custom_ops as ops
+
+
+def add_norm(hidden, residual, weight: torch.Tensor, eps):
+    ops.fused_add_rms_norm(hidden, residual, weight, eps)
+    return hidden, residual
+""",
+        after="""\
+import torch
+import torch.nn.functional as F
+from vllm import _custom_ops as ops
+
+
+def add_norm(hidden, residual, weight: torch.Tensor, eps):
+    if torch.is_grad_enabled() and (
+        hidden.requires_grad or residual.requires_grad or weight.requires_grad
+    ):
+        residual = hidden + residual
+        hidden = F.rms_norm(residual, residual.shape[-1:], weight, eps)
+    else:
+        ops.fused_add_rms_norm(hidden, residual, weight, eps)
+    return hidden, residual
+""",
+    ),
+    Rule(
+        code="TRN103",
+        name="fused-call-not-understood",
+        summary="A call names a fused op but does not fit its schema, so it is left alone.",
+        why=(
+            "trainify rewrites a call only when it knows what every argument is. This one passes "
+            "too many, too few, unknown or unpacked arguments; the gradient through it should be "
+            "looked at by hand."
+        ),
+        before="""\
+from vllm import _custom_ops as ops
+
+
+def norm(out, *args):
+    ops.rms_norm(out, *args)
+""",
+        after="",
+    ),
+    Rule(
+        code="TRN108",
+        name="fused-op-unverified",
+        summary="A kernel without a known backward, which trainify has not looked at closely.",
+        why=(
+            "The function belongs to a library of inference kernels, and its source shows no "
+            "backward. What it computes was not verified, so it is never rewritten: look at it."
+        ),
+        before="""\
+import torch
+
+
+def norm(x, weight, eps):
+    return torch.ops.vllm.fused_mla_dual_rms_norm(x, weight, eps)
+""",
+        after="",
+    ),
+)
+
+NEEDLES: tuple[Needle, ...] = words_for().needles
+
+
+def needles(options: Options) -> tuple[Needle, ...]:
+    """The same, with those for the user's own ops."""
+    return words_for(options.ops).needles
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    """Findings for every call of a fused op in a place where a gradient may be wanted."""
+    sites: list[Site] = []
+    words = words_for(options.ops)
+    direct = words.imports.search(module.text) is not None
+    if not direct and not any(stem.decode() in module.text for stem in words.stems):
+        return
+    for call in module.calls:
+        try:
+            matched = match(module, call, options)
+        except Ambiguous as error:
+            if not gradient_unwanted(module, call):
+                message = f"`{module.source(call.func)}` is not rewritten: {error}."
+                yield module.finding("TRN103", message, call)
+            continue
+        if matched is None:
+            kernel = unverified_kernel(module, call) if direct else None
+            if kernel is not None and not gradient_unwanted(module, call):
+                message = f"`{module.source(call.func)}` is a kernel without a known backward."
+                site = by_operands(module, call, kernel, "TRN108", message)
+                if site is not None:
+                    sites.append(site)
+                else:
+                    fixes = other_path(module, call, options)
+                    yield module.finding("TRN108", message, call, fixes)
+            continue
+        op, target = matched
+        if not op.cuts or gradient_unwanted(module, call):
+            continue
+        function = module.function(call)
+        if function is not None and "autograd.Function" in module.text:
+            if serves_backward(module, function):
+                continue
+        if op.equivalent is None:
+            if takes_a_tensor(call, target):
+                fixes = other_path(module, call, options)
+                message = f"`{module.source(call.func)}` records no backward: no gradient reaches "
+                message += "its inputs." if fixes else f"its inputs. Not rewritten: {op.note}."
+                yield module.finding("TRN101", message, call, fixes)
+            continue
+        try:
+            bound = bind(op, target, call)
+            doubt = misread(op, bound)
+        except BindError as error:
+            doubt = str(error)
+        if doubt:
+            message = (
+                f"`{module.source(call.func)}` is called in a way trainify does not know: {doubt}"
+            )
+            site = by_operands(module, call, target, "TRN103", message)
+            if site is not None:
+                sites.append(site)
+            else:
+                yield module.finding("TRN103", message, call)
+            continue
+        lost = [node for name in op.loses if (node := bound[name]) is not None]
+        if not op.loses or any(may_hold_weight(module, node) for node in lost):
+            sites.append(Site(module, call, op, target, bound))
+    if sites:
+        yield from Rewriter(module, options, sites).findings()

@@ -1,0 +1,147 @@
+"""Recognition: which op a call runs, and whether its arguments are understood."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeGuard
+
+from ...catalog import CONSTANTS, BindError, FusedOp, lookup, unverified
+from ...facts import ModuleFacts, Target
+from ...facts.operands import recognize, root_of
+from .site import Site
+from .words import words_for
+
+if TYPE_CHECKING:
+    from ...engine import Options
+
+# Families of which an unverified kernel gives nothing that a gradient should flow through.
+_HARMLESS = ("backward", "cache", "collective", "layer", "misc", "quantize", "sampling")
+
+
+class Ambiguous(Exception):
+    """A callee may be a fused op, or another, or something else."""
+
+
+def match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedOp, Target] | None:
+    """The op that a call runs; raises :class:`Ambiguous` where the code leaves it open."""
+    own, releases = options.ops, options.releases
+    targets, unknown = module.names.candidates(call.func)
+    found: list[tuple[FusedOp, Target]] = []
+    others: list[str] = []
+    for target in targets:
+        op = lookup(target.name, own, releases)
+        if op is None and not target.name.startswith("torch."):
+            name = module.project.follow(module, target.name, words_for(own).exports)
+            op = lookup(name, own, releases)
+        if op is not None:
+            found.append((op, target))
+        else:
+            others.append(target.name)
+    if not found:
+        return None
+    meanings = {
+        (op.equivalent, tuple(a.name for a in op.signature.arguments) if op.equivalent else ())
+        for op, _ in found
+    }
+    bound = {(target.args, target.keywords) for _, target in found}
+    if len(meanings) > 1 or len(bound) > 1:
+        names = sorted({target.name for _, target in found})
+        raise Ambiguous(f"it may be {' or '.join(f'`{name}`' for name in names)}")
+    if others or unknown:
+        other = f"`{others[0]}`" if others else "something else"
+        raise Ambiguous(f"it may be `{found[0][1].name}` or {other}")
+    return found[0]
+
+
+def op_of(module: ModuleFacts, call: ast.Call, options: Options) -> FusedOp | None:
+    """The op that a call runs, wherever the call stands; None where the code leaves it open."""
+    try:
+        matched = match(module, call, options)
+    except Ambiguous:
+        return None
+    return matched[0] if matched else None
+
+
+def site_of(module: ModuleFacts, call: ast.Call, options: Options) -> Site | None:
+    """A call of an op that has an equivalent for it, wherever the call stands."""
+    try:
+        matched = match(module, call, options)
+        if matched is None or matched[0].equivalent is None:
+            return None
+        op, target = matched
+        site = Site(module, call, op, target, bind(op, target, call))
+    except (Ambiguous, BindError):
+        return None
+    return None if site.unsupported() or misread(op, site.bound) else site
+
+
+def bind(op: FusedOp, target: Target, call: ast.Call) -> dict[str, ast.expr | None]:
+    """Arguments by name; a keyword of the call overrides one bound by ``functools.partial``."""
+    values = [*call.args, *(k.value for k in call.keywords)]
+    if any(isinstance(node, ast.NamedExpr) for value in values for node in ast.walk(value)):
+        raise BindError("an argument is assigned to a name in the call")
+    own = {keyword.arg for keyword in call.keywords}
+    kept = [keyword for keyword in target.keywords if keyword.arg not in own]
+    return op.signature.bind([*target.args, *call.args], [*kept, *call.keywords])
+
+
+# What is passed by these names is a table, and what is expected by those is a list of integers.
+_TABLES = re.compile(r"(\w*_)?(cos|sin)")
+_INTEGERS = re.compile(r"\w*(indptr|offsets|positions|pos_ids|position_ids|seqlens\w*|indices)")
+
+
+def misread(op: FusedOp, bound: Mapping[str, ast.expr | None]) -> str:
+    """Why a call that fits the schema by number cannot mean it; empty where it can."""
+    for name, node in bound.items():
+        if node is not None and _INTEGERS.fullmatch(name) and _TABLES.fullmatch(root_of(node)):
+            return f"`{root_of(node)}` is passed for {name!r}"
+    return ""
+
+
+def unverified_kernel(module: ModuleFacts, call: ast.Call) -> Target | None:
+    for target in module.resolve(call.func):
+        family = unverified().get(target.name)
+        if family is not None and family not in _HARMLESS and takes_a_tensor(call, target):
+            return target
+    return None
+
+
+def by_operands(
+    module: ModuleFacts, call: ast.Call, target: Target, rule: str, message: str
+) -> Site | None:
+    """A call whose meaning only the name of the kernel and those of its operands tell."""
+    if target.args or target.keywords or not isinstance(call.func, (ast.Name, ast.Attribute)):
+        return None
+    op = recognize(module, call, target.name)
+    if op is None:
+        return None
+    return Site(
+        module, call, op, target, op.signature.bind(call.args, call.keywords), rule, message
+    )
+
+
+def takes_a_tensor(call: ast.Call, target: Target) -> bool:
+    """Whether an argument is something else than a number, a shape or a constant's name."""
+    values = [*call.args, *target.args]
+    values += [k.value for k in (*call.keywords, *target.keywords) if k.arg not in CONSTANTS]
+    return any(map(_may_be_trained, values))
+
+
+def _may_be_trained(node: ast.expr) -> bool:
+    if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Tuple, ast.List, ast.IfExp)):
+        return any(_may_be_trained(n) for n in ast.iter_child_nodes(node) if _is_value(n))
+    if isinstance(node, ast.Call):
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+        return name not in ("size", "numel", "dim", "stride", "item", "len", "int", "float")
+    if isinstance(node, ast.Attribute):
+        return node.attr not in CONSTANTS | {"shape", "dtype", "device", "ndim"}
+    return isinstance(node, ast.Starred) or (
+        isinstance(node, ast.Name) and node.id not in CONSTANTS and not node.id.isupper()
+    )
+
+
+def _is_value(node: ast.AST) -> TypeGuard[ast.expr]:
+    return isinstance(node, ast.expr) and not isinstance(node, ast.Slice)

@@ -1,0 +1,93 @@
+"""The fixes of all fused calls of a file, by strategy, and the findings that carry them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ...facts import ModuleFacts
+from ...findings import Finding, Fix
+from .messages import message_of, release_of
+from .site import Site
+from .statements import NoRewrite, StatementRewriter
+from .writers import Equivalents, Writer, attachable, use_of
+
+if TYPE_CHECKING:
+    from ...engine import Options
+    from ...rewrite.branch import Change
+
+
+@dataclass
+class _Plan:
+    """A site with its fixes, or the reasons why there is none, by strategy."""
+
+    site: Site
+    reasons: dict[str, str] = field(default_factory=dict)
+    fixes: dict[str, Fix] = field(default_factory=dict)
+
+
+class Rewriter:
+    """Plans the rewriting of all sites of a file."""
+
+    def __init__(self, module: ModuleFacts, options: Options, sites: Sequence[Site]) -> None:
+        self.module = module
+        self.options = options
+        self.plans = {site.call: _Plan(site) for site in sites}
+
+    def findings(self) -> Iterator[Finding]:
+        from ...rewrite.attach import Functions
+
+        sites = [plan.site for plan in self.plans.values()]
+        uses = {site: use_of(site) for site in sites if site.unsupported() is None}
+        self._plan(Equivalents(self.module, uses, self.options.flag))
+        calls = [call for site in sites if (call := attachable(site)) is not None]
+        self._plan(Functions(self.module, calls))
+        for plan in self.plans.values():
+            yield self._finding(plan)
+
+    def _plan(self, writer: Writer) -> None:
+        """Find the fixes that a writer has."""
+        from ...rewrite import branch
+        from ...rewrite.attach import CannotAttach
+        from ...rewrite.functionalize import CannotFunctionalize
+
+        by_statement: dict[ast.stmt, list[_Plan]] = {}
+        for plan in self.plans.values():
+            by_statement.setdefault(plan.site.statement, []).append(plan)
+        changes: list[Change] = []
+        for statement, plans in by_statement.items():
+            sites = [plan.site for plan in plans]
+            try:
+                changes.append(StatementRewriter(self.module, statement, sites, writer).change())
+            except (NoRewrite, CannotFunctionalize, CannotAttach) as error:
+                for plan in plans:
+                    plan.reasons.update(dict.fromkeys(writer.strategies, str(error)))
+        for run in branch.group(self.module, changes):
+            for plan in (plan for change in run for plan in by_statement[change.first]):
+                try:
+                    plan.fixes.update(writer.fixes(run))
+                except branch.CannotPlace as error:
+                    plan.reasons.update(dict.fromkeys(writer.strategies, str(error)))
+
+    def _finding(self, plan: _Plan) -> Finding:
+        site = plan.site
+        rule = site.rule or ("TRN102" if site.in_place else "TRN101")
+        message = (site.said or message_of(site)) + release_of(site.op, self.options)
+        reason = plan.reasons.get(self.options.strategy)
+        if reason:
+            message += f" Not rewritten: {reason}."
+        found = self.module.finding(rule, message, site.call, plan.fixes, tuple(site.related()))
+        return replace(found, op=site.name(self.options))
+
+
+def other_path(module: ModuleFacts, call: ast.Call, options: Options) -> dict[str, Fix]:
+    """The fixes of a kernel that nothing stands for: to go round it, where there is a way."""
+    if not any(isinstance(a, ast.If) for a in module.ancestors(call)):
+        function = module.function(call)
+        if function is None or not any(isinstance(s, ast.If) for s in function.body):
+            return {}
+    from ...rewrite.guard import fixes
+
+    return fixes(module, call, options.flag)

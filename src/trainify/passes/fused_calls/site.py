@@ -1,0 +1,255 @@
+"""A call of a fused op, and what can be said about it where it stands."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ...catalog import CONSTANTS, FusedOp, lookup
+from ...facts import ModuleFacts, Target
+from ...facts.names import is_none
+from ...facts.trainable import is_buffer
+from ...findings import Related
+
+if TYPE_CHECKING:
+    from ...engine import Options
+    from ...rewrite.functionalize import Write
+
+
+@dataclass(eq=False)
+class Site:
+    """One call of a fused op, with its arguments by name."""
+
+    module: ModuleFacts
+    call: ast.Call
+    op: FusedOp
+    target: Target
+    bound: dict[str, ast.expr | None]
+    rule: str = ""
+    """The rule that found it, and what to say; those of this pass where there is none."""
+    said: str = ""
+
+    @cached_property
+    def statement(self) -> ast.stmt:
+        return self.module.statement(self.call)
+
+    def name(self, options: Options) -> str:
+        """A name by which the op is looked up, the one of the call if it can be; or none."""
+        names = (self.target.name, *self.op.names)
+        found = (n for n in names if lookup(n, options.ops, options.releases) is self.op)
+        return next(found, "")
+
+    @cached_property
+    def value(self) -> str:
+        """The equivalent, as an expression."""
+        assert self.op.equivalent is not None
+        tree = ast.parse(self.op.equivalent).body[0]
+        assert isinstance(tree, (ast.Assign, ast.Expr))
+        return ast.unparse(tree.value)
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The arguments that the equivalent reads."""
+        tree = ast.parse(self.value)
+        return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
+
+    @cached_property
+    def outputs(self) -> list[str]:
+        """What the equivalent assigns, in order; empty where it is an expression."""
+        assert self.op.equivalent is not None
+        tree = ast.parse(self.op.equivalent).body[0]
+        if not isinstance(tree, ast.Assign):
+            return []
+        return [n.id for n in ast.walk(tree.targets[0]) if isinstance(n, ast.Name)]
+
+    @cached_property
+    def differentiable(self) -> list[str]:
+        """The tensor arguments that a gradient can flow to."""
+        return [
+            a.name
+            for a in self.op.signature.arguments
+            if a.is_tensor
+            and a.name not in CONSTANTS
+            and (not a.written or a.name in self.reads)
+            and (node := self.bound[a.name]) is not None
+            and not is_none(node)
+            and (a.written or not is_buffer(self.module, node))
+        ]
+
+    @property
+    def lost(self) -> list[str]:
+        """Those of them that the op gives no gradient."""
+        return [n for n in self.differentiable if not self.op.loses or n in self.op.loses]
+
+    @property
+    def in_place(self) -> list[str]:
+        """The arguments that are read and overwritten."""
+        return [
+            a.name
+            for a in self.op.signature.written
+            if a.name in self.reads and a.name in self.differentiable
+        ]
+
+    def unsupported(self) -> str | None:
+        """An argument, as written, for which the equivalent does not hold."""
+        defaults = {a.name: a.default for a in self.op.signature.arguments}
+        for name in self.op.unsupported:
+            node = self.bound.get(name)
+            if node is None or is_none(node) or _equals(node, defaults[name]):
+                continue
+            return name
+        return None
+
+    def shown(self, name: str) -> str:
+        """An argument as the user knows it, without ``.data``."""
+        node = self.bound[name]
+        assert node is not None
+        while True:
+            if isinstance(node, ast.Attribute) and node.attr == "data":
+                node = node.value
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "detach"
+            ):
+                node = node.func.value
+            else:
+                return self.module.source(node)
+
+    def captured(self, name: str) -> str | None:
+        """How to say an argument that ``functools.partial`` bound in another scope."""
+        node = self.bound[name]
+        partial = [*self.target.args, *(k.value for k in self.target.keywords)]
+        if node is None or not any(node is value for value in partial):
+            return None
+        if isinstance(node, ast.Constant) or self._visible(node):
+            return self.module.source(node)
+        made_in = self.module.function(node)
+        cls = self.module.method_class(made_in)
+        if cls is not None and isinstance(node, ast.Name):
+            for attribute, bindings in self.module.names.attributes(cls).items():
+                if len(bindings) == 1 and isinstance(bindings[0].value, ast.Name):
+                    if bindings[0].value.id == node.id:
+                        return f"self.{attribute}"
+        callee = self.module.source(self.call.func)
+        for i, argument in enumerate(self.target.args):
+            if argument is node:
+                return f"{callee}.args[{i}]"
+        return f'{callee}.keywords["{name}"]'
+
+    def _visible(self, node: ast.expr) -> bool:
+        """Whether an expression of another scope means the same where the call stands."""
+        scope = self.module.scope(node)
+        if scope is self.module.scope(self.call) or isinstance(scope, ast.Module):
+            # partial keeps the value, a name may have another one by now
+            names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+            bindings = self.module.names.bindings(scope)
+            return all(len(bindings.get(name, ())) <= 1 for name in names)
+        return isinstance(node, ast.Attribute) and all(
+            isinstance(n, ast.Attribute) or (isinstance(n, ast.Name) and n.id == "self")
+            for n in ast.walk(node)
+            if isinstance(n, ast.expr)
+        )
+
+    def writes(self) -> Iterator[tuple[str, Write]]:
+        """Where each argument goes that the op writes; raises ``CannotFunctionalize``."""
+        from ...rewrite.functionalize import functionalize
+
+        for argument in self.op.signature.written:
+            node = self.bound[argument.name]
+            if node is not None and not is_none(node):
+                read = argument.name in self.reads or self._read_elsewhere(argument.name)
+                yield argument.name, functionalize(self.module, self.statement, node, read=read)
+
+    def related(self) -> Iterator[Related]:
+        """The places where tensors are made only to be filled by the op."""
+        from ...rewrite.functionalize import CannotFunctionalize
+
+        try:
+            for name, write in self.writes():
+                if write.allocation is not None:
+                    message = f"`{self.shown(name)}` is made here, for the op to fill."
+                    yield self.module.related(message, write.allocation)
+        except CannotFunctionalize:
+            return
+
+    def known(self) -> tuple[dict[str, str | None], set[str]]:
+        """The arguments as they would be written, None for what is left out; and those not None."""
+        texts: dict[str, str | None] = {}
+        sure: set[str] = set()
+        for argument in self.op.signature.arguments:
+            name = argument.name
+            captured = self.captured(name)
+            text = captured or (self.shown(name) if self.bound[name] is not None else None)
+            texts[name] = text
+            optional = argument.is_optional or argument.type == "Any"
+            if text is not None and (not optional or (captured is None and self.is_tensor(text))):
+                sure.add(name)
+        return texts, sure
+
+    def _read_elsewhere(self, written: str) -> bool:
+        """Whether another argument looks at the tensor that is written: ``rms_norm(x, x, w)``."""
+        node = self.bound[written]
+        roots = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if node else set()
+        return any(
+            isinstance(n, ast.Name) and n.id in roots and n.id != "self"
+            for name, other in self.bound.items()
+            if other is not None and name != written
+            for n in ast.walk(other)
+        )
+
+    @cached_property
+    def late(self) -> bool:
+        """Whether the call runs conditionally, repeatedly, or not now."""
+        for ancestor in self.module.ancestors(self.call):
+            if ancestor is self.statement:
+                return False
+            if isinstance(
+                ancestor,
+                (
+                    ast.Lambda,
+                    ast.ListComp,
+                    ast.SetComp,
+                    ast.DictComp,
+                    ast.GeneratorExp,
+                    ast.IfExp,
+                    ast.BoolOp,
+                ),
+            ):
+                return True
+        return False
+
+    def is_tensor(self, text: str) -> bool:
+        """Whether a name surely is a tensor where the call stands, not None."""
+        function = self.module.function(self.statement)
+        flow = self.module.flow(function or self.module.tree)
+        if text.isidentifier():
+            definition = flow.only_definition(text, self.statement)
+            if definition is None or function is None:
+                return False
+            if not definition.is_parameter:
+                return definition.value is not None and not is_none(definition.value)
+            for argument in (*function.args.posonlyargs, *function.args.args):
+                if argument.arg == text and argument.annotation is not None:
+                    return self.module.is_name(argument.annotation, "torch.Tensor")
+            return False
+        cls = self.module.method_class(function)
+        if cls is None or not text.startswith("self."):
+            return False
+        bindings = self.module.names.attributes(cls).get(text[len("self.") :], [])
+        return bool(bindings) and all(
+            isinstance(b.value, ast.Call)
+            and self.module.source(b.value.func).rpartition(".")[2] in ("Parameter", "Buffer")
+            for b in bindings
+        )
+
+
+def _equals(node: ast.expr, default: str | None) -> bool:
+    """Whether an expression is a literal of the same value as a default."""
+    try:
+        return bool(ast.literal_eval(node) == ast.literal_eval(default or ""))
+    except (ValueError, SyntaxError):
+        return False

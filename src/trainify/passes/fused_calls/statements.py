@@ -1,0 +1,357 @@
+"""The differentiable form of a statement with fused calls in it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ...catalog import RETURNED
+from ...facts import ModuleFacts
+from ...facts.flow import view_of
+from .site import Site
+
+if TYPE_CHECKING:
+    from ...rewrite.attach import Applied
+    from ...rewrite.branch import Change
+    from ...rewrite.functionalize import Place, Write
+    from ...rewrite.template import Rendered, Template
+    from .writers import Writer
+
+SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
+_ANY = ast.Name("x")
+
+
+class NoRewrite(Exception):
+    """A statement cannot be written anew; the text says why."""
+
+
+class StatementRewriter:
+    """The differentiable form of one statement with the fused calls in it."""
+
+    def __init__(
+        self,
+        module: ModuleFacts,
+        statement: ast.stmt,
+        sites: Sequence[Site],
+        writer: Writer,
+    ) -> None:
+        self.module = module
+        self.statement = statement
+        self.sites = {site.call: site for site in sites}
+        self.writer = writer
+        self.flow = module.flow(module.function(statement) or module.tree)
+        self.before: list[str] = []
+        self.after: list[str] = []
+        self.dropped: list[ast.stmt] = []
+        self.look_at: list[str] = []
+        self.helpers: list[str] = []
+        self.exchanged: list[tuple[ast.Call, str]] = []
+        self.taken = self.flow.identifiers
+
+    def change(self) -> Change:
+        """Raises :class:`NoRewrite`, or what the writer and functionalization raise."""
+        from ...rewrite.branch import Change
+
+        lines = self._lines()
+        return Change(
+            statements=[self.statement],
+            lines=lines,
+            dropped=self.dropped,
+            wants=self._wants(),
+            helpers=list(dict.fromkeys(self.helpers)),
+            look_at=self.look_at,
+            title=", ".join(dict.fromkeys(site.op.name for site in self.sites.values())),
+            expressions=self.exchanged,
+        )
+
+    # -- text -----------------------------------------------------------------------------------
+
+    def _lines(self) -> list[str]:
+        statement = self.statement
+        for site in self.sites.values():
+            unsupported = site.unsupported()
+            if unsupported is not None:
+                raise NoRewrite(f"`{unsupported}` is passed, which its equivalent does not cover")
+        if isinstance(statement, ast.Expr) and statement.value in self.sites:
+            self._effect(self.sites[statement.value], None)
+            return [*self.before, *self.after]
+        if isinstance(statement, ast.Assign) and statement.value in self.sites:
+            site = self.sites[statement.value]
+            if len(statement.targets) == 1 and self._effect(site, statement.targets[0]):
+                return [*self.before, *self.after]
+        if not isinstance(statement, SIMPLE):
+            self._expressions()
+            return []
+        from ...rewrite.expressions import one_line
+
+        text = one_line(self._splice(statement))
+        return [*self.before, text, *self.after]
+
+    def _expressions(self) -> None:
+        """Calls in the head of a compound statement: each is exchanged on the spot."""
+        for call in self._outermost(self.statement):
+            text = self._value(self.sites[call], call)
+            if self.before or self.dropped:
+                raise NoRewrite("it stands in the head of a compound statement")
+            self.exchanged.append((call, text))
+
+    def _splice(self, node: ast.expr | ast.stmt) -> str:
+        """The text of a node with the fused calls in it exchanged, on one line where it was not."""
+        start = self.module.start(node)
+        text = self.module.source(node)
+        outer = list(self._outermost(node))
+        for call in sorted(outer, key=self.module.start, reverse=True):
+            value = self._value(self.sites[call], node)
+            exchanged, value = self._element(call, value)
+            a, b = self.module.start(exchanged) - start, self.module.end(exchanged) - start
+            text = text[:a] + value + text[b:]
+        return text
+
+    def _element(self, call: ast.Call, value: str) -> tuple[ast.expr, str]:
+        """``f(x)[0]``, where f gives a tuple that is written out, becomes its element."""
+        parent = self.module.parent(call)
+        if isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Constant):
+            tree = ast.parse(value, mode="eval").body
+            if isinstance(tree, ast.Tuple) and isinstance(parent.slice.value, int):
+                return parent, ast.unparse(tree.elts[parent.slice.value])
+        return call, value
+
+    def _outermost(self, node: ast.AST) -> Iterator[ast.Call]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Call) and child in self.sites:
+                yield child
+            else:
+                yield from self._outermost(child)
+
+    # -- arguments ------------------------------------------------------------------------------
+
+    def _argument(self, site: Site, name: str) -> str | None:
+        """The text of an argument in the new call; tensors lose ``.data`` and ``.detach()``."""
+        from ...rewrite.template import strip_detach
+
+        node = site.bound[name]
+        if node is None:
+            return None
+        captured = site.captured(name)
+        if captured is not None:
+            return captured
+        text = self._splice_expression(node)
+        tensor = name in site.differentiable
+        return strip_detach(text) if tensor else text
+
+    def _splice_expression(self, node: ast.expr) -> str:
+        if isinstance(node, ast.Call) and node in self.sites:
+            return self._value(self.sites[node], node)
+        return self._splice(node)
+
+    # -- calls ----------------------------------------------------------------------------------
+
+    def _template(self, site: Site) -> Template | Applied:
+        arguments = {name: self._argument(site, name) for name in site.bound}
+        self._remind(site.op.look_at)
+        return self.writer.template(site.call, arguments)
+
+    def _writes(self, site: Site) -> dict[str, Write]:
+        writes = dict(site.writes())
+        for name, write in writes.items():
+            if write.allocation is not None and write.allocation not in self.dropped:
+                if self.writer.makes(site.call, name):
+                    self.dropped.append(write.allocation)
+            self._remind(write.look_at)
+            self._look_ahead(site)
+        return writes
+
+    def _remind(self, look_at: str) -> None:
+        if look_at and look_at not in self.look_at:
+            self.look_at.append(look_at)
+
+    def _look_ahead(self, site: Site) -> None:
+        """Autograd saves what the new form reads: a later write in place makes backward raise."""
+        written = set(site.op.signature.written)
+        for argument in site.op.signature.arguments:
+            node = site.bound[argument.name]
+            if argument in written or not isinstance(node, ast.Name):
+                continue
+            later = self.flow.written_later(node.id, self.statement)
+            if later is not None and argument.name in site.differentiable:
+                self._remind(
+                    f"`{later}` writes into `{node.id}`, which the new form saves for backward"
+                )
+
+    def _effect(self, site: Site, target: ast.expr | None) -> bool:
+        """Write out a call whose result goes to names: its statement, or an assignment of it."""
+        from ...rewrite.functionalize import Place
+
+        writes = self._writes(site)
+        template = self._template(site)
+        outputs = site.outputs
+        if target is None and outputs:
+            places = [writes[o].place if o in writes else None for o in outputs]
+            self._take(template.render(places, self.taken))
+        elif target is None:
+            if len(writes) != 1:
+                raise NoRewrite("its result is not used")
+            (write,) = writes.values()
+            self._take(template.render([write.place], self.taken))
+        else:
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            if not all(isinstance(n, (ast.Name, ast.Attribute)) for n in names):
+                return False
+            texts = [self.module.source(n) for n in names]
+            if RETURNED in outputs:
+                if len(texts) != 1:
+                    return False
+                self._take(template.render(_places(outputs, writes, texts[0]), self.taken))
+            elif outputs:
+                if len(names) != len(outputs):
+                    return False
+                places = [
+                    Place(t)
+                    if o not in writes or writes[o].place.kind == "assign"
+                    else writes[o].place
+                    for t, o in zip(texts, outputs, strict=True)
+                ]
+                self._take(template.render(places, self.taken))
+                for text, output in zip(texts, outputs, strict=True):
+                    place = writes[output].place if output in writes else None
+                    if place is not None and place.text != text and self._still_read(place.text):
+                        self.after.append(f"{place.text} = {text}")
+            else:
+                self._refuse_missing(site, texts)
+                self._take(template.render([Place(t) for t in texts], self.taken))
+                for write in writes.values():
+                    if write.place.text not in texts and self._still_read(write.place.text):
+                        self.after.append(f"{write.place.text} = {texts[0]}")
+        for write in writes.values():
+            self.after += write.followers
+        return True
+
+    def _refuse_missing(self, site: Site, texts: Sequence[str]) -> None:
+        for i, text in enumerate(texts):
+            if self.writer.leaves_out(site.call, i) and len(texts) > 1 and text != "_":
+                if self._still_read(text):
+                    raise NoRewrite(f"its equivalent does not give `{text}`, which is read later")
+
+    def _still_read(self, text: str) -> bool:
+        return not text.isidentifier() or self.flow.read_after(text, self.statement)
+
+    def _take(self, rendered: Rendered) -> None:
+        self.before += rendered.statements
+        self.helpers += rendered.helpers
+
+    def _value(self, site: Site, root: ast.AST) -> str:
+        """The expression that takes the place of a call whose value is used on the spot."""
+        from ...rewrite.template import fresh
+
+        writes = list(self._writes(site).values())
+        template = self._template(site)
+        late = site.late
+        if site.outputs:
+            if late:
+                raise NoRewrite("it writes in place inside an expression")
+            if RETURNED in site.outputs:
+                result = fresh("result", self.taken)
+                self.taken |= {result}
+                named = dict(zip((a.name for a in site.op.signature.written), writes, strict=True))
+                self._take(template.render(_places(site.outputs, named, result), self.taken))
+                return result
+            places = [w.place for w in writes]
+            self._take(template.render(places, self.taken))
+            texts = [w.place.text for w in writes]
+            return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+        if late and not template.is_expression:
+            raise NoRewrite("it stands where no statement can come before it")
+        rendered = template.render((), self.taken, value=True)
+        self._take(rendered)
+        assert rendered.value is not None
+        value = rendered.value
+        for write in writes:
+            if self._still_read(write.place.text):
+                if late:
+                    raise NoRewrite("its output buffer is read later")
+                self.before.append(f"{write.place.text} = {value}")
+                value = write.place.text
+        parent = self.module.parent(site.call)
+        if isinstance(parent, (ast.Attribute, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Compare)):
+            tree = ast.parse(value, mode="eval").body
+            if not isinstance(tree, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Tuple)):
+                value = f"({value})"
+        return value
+
+    # -- condition ------------------------------------------------------------------------------
+
+    def _wants(self) -> list[str] | None:
+        """Tensors of which one requires grad when a gradient is wanted; None if nameless."""
+        wants: dict[str, str] = {}
+        optional = {
+            (site.call, a.name)
+            for site in self.sites.values()
+            for a in site.op.signature.arguments
+            if a.is_optional
+        }
+        for site in self.sites.values():
+            for name in site.lost:
+                node = site.bound[name]
+                assert node is not None
+                text = self._root(ast.parse(site.shown(name).strip(), mode="eval").body)
+                if text is None or site.late:
+                    return None
+                detached = site.shown(name) != self.module.source(node)  # None has no .data
+                if (site.call, name) in optional and not detached and not site.is_tensor(text):
+                    return None
+                wants.setdefault(self._storage(text), text)
+        return list(wants.values())
+
+    def _root(self, node: ast.expr) -> str | None:
+        """``x`` of ``x.view(-1, h)[0]``; ``self.weight`` as it is; None for other expressions."""
+        while True:
+            chain = node
+            while isinstance(chain, ast.Attribute):
+                chain = chain.value
+            if isinstance(chain, ast.Name):
+                break
+            if isinstance(node, ast.Subscript):
+                if isinstance(node.slice, ast.Constant):
+                    return ast.unparse(node)  # an element of a list or a dict, for all we know
+                node = node.value
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if view_of(ast.Call(ast.Attribute(_ANY, node.func.attr), [], [])) is None:
+                    return None
+                node = node.func.value
+            else:
+                return None
+        bare = isinstance(node, ast.Name)
+        if bare and self.module.names.resolve_name(chain.id, self.statement):
+            return None  # a module: torch.flatten(x)
+        return ast.unparse(node)
+
+    def _storage(self, text: str) -> str:
+        """Pieces cut from one tensor require grad together: name them once."""
+        if not text.isidentifier():
+            return text
+        definition = self.flow.only_definition(text, self.statement)
+        if definition is not None and definition.value is not None:
+            view = view_of(definition.value)
+            if view is not None and view.kind == "part":
+                return view.base
+        return text
+
+
+def _places(
+    outputs: Sequence[str], writes: Mapping[str, Write], returned: str
+) -> list[Place | None]:
+    """Where the outputs go of an op that both writes and returns."""
+    from ...rewrite.functionalize import Place
+
+    places: list[Place | None] = []
+    for output in outputs:
+        place = writes[output].place if output in writes else None
+        if output == RETURNED:
+            place = Place(returned)
+        elif place is not None and place.text == returned:  # x = f(x): the name is taken
+            if writes[output].followers:
+                raise NoRewrite(f"another name holds the `{returned}` that it overwrites")
+            place = None
+        places.append(place)
+    return places
