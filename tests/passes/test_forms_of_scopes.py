@@ -472,6 +472,6 @@ def test_what_else_stands_between_two_switches_is_to_be_looked_at() -> None:
     text = model(BETWEEN[0], more=FROZEN)
     assert findings(text)[0].fixes["flag"].safety == "safe"
     (finding,) = findings(
-        text.replace("y = self.llm", "self.seen = h.norm()\n        y = self.llm")
+        text.replace("y = self.llm", "torch.manual_seed(0)\n        y = self.llm")
     )
     assert finding.fixes["flag"].safety == "unsafe" and "records" in finding.fixes["flag"].look_at
