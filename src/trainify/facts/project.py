@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from .memo import once
+
 if TYPE_CHECKING:
     from .module import ModuleFacts
 
@@ -164,17 +166,13 @@ class Project:
         for other in self.mentioning(module, name, containing=containing):
             if through_instance:
                 assert cls is not None
-                yield from _calls_of_instances(other, cls.name)
-                continue
-            for call in other.calls:
-                if (isinstance(call.func, ast.Attribute) and call.func.attr == function.name) or (
-                    cls is None
-                    and any(
-                        target.name.rpartition(".")[2] == function.name
-                        for target in other.names.resolve(call.func)
-                    )
-                ):
-                    yield other, call
+                calls = _calls_of_instances(other, cls.name)
+            elif cls is not None:
+                named = other.calls_named(name)
+                calls = [call for call in named if isinstance(call.func, ast.Attribute)]
+            else:
+                calls = _calls_of_targets(other).get(name, [])
+            yield from ((other, call) for call in calls)
 
     def mentioning(
         self, module: ModuleFacts, *words: str, containing: bytes = b""
@@ -303,33 +301,69 @@ class Project:
         )
 
 
-def _calls_of_instances(module: ModuleFacts, cls: str) -> Iterator[tuple[ModuleFacts, ast.Call]]:
+@once
+def _calls_of_targets(module: ModuleFacts) -> dict[str, list[ast.Call]]:
+    """The calls of a file by the last name of each thing that is called, aliases resolved."""
+    found: dict[str, list[ast.Call]] = {}
+    for call in module.calls:
+        names = {target.name.rpartition(".")[2] for target in module.names.resolve(call.func)}
+        if isinstance(call.func, ast.Attribute):
+            names.add(call.func.attr)
+        for name in names:
+            found.setdefault(name, []).append(call)
+    return found
+
+
+@once
+def _calls_of_holders(module: ModuleFacts) -> dict[str, list[tuple[int, ast.Call]]]:
+    """The calls by the last name of what holds the callee, an index left out; with their order."""
+    found: dict[str, list[tuple[int, ast.Call]]] = {}
+    for order, call in enumerate(module.calls):
+        node = call.func.value if isinstance(call.func, ast.Subscript) else call.func
+        name = getattr(node, "attr", getattr(node, "id", None))
+        if name is not None:
+            found.setdefault(name, []).append((order, call))
+    return found
+
+
+@once
+def _attributes_by_value(module: ModuleFacts) -> dict[ast.expr, list[str]]:
+    """The attributes of any class that are set to an expression."""
+    found: dict[ast.expr, list[str]] = {}
+    for owner in module.classes:
+        for name, bindings in module.names.attributes(owner).items():
+            for binding in bindings:
+                if binding.value is not None:
+                    found.setdefault(binding.value, []).append(name)
+    return found
+
+
+def _calls_of_instances(module: ModuleFacts, cls: str) -> list[ast.Call]:
     """The calls of what may hold an instance: it was assigned from ``cls(...)``.
 
     Also from ``nn.ModuleList([cls(...) for ...])``.
     """
-    making = {
-        node
-        for call in module.calls
-        if getattr(call.func, "attr", getattr(call.func, "id", None)) == cls
-        for node in (call, *module.ancestors(call))
+    made = module.calls_named(cls)
+    making = {node for call in made for node in (call, *module.ancestors(call))}
+    known = _attributes_by_value(module)
+    attributes = {n for node in making if isinstance(node, ast.expr) for n in known.get(node, ())}
+    stored = {
+        node.id
+        for call in made
+        for node in ast.walk(module.statement(call))
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
-    if not making:
-        return
-    attributes = {
-        name
-        for owner in module.classes
-        for name, bindings in module.names.attributes(owner).items()
-        if any(binding.value in making for binding in bindings)
-    }
-    for call in module.calls:
-        node = call.func.value if isinstance(call.func, ast.Subscript) else call.func
-        if isinstance(node, ast.Attribute):
-            if node.attr in attributes:
-                yield module, call
-        elif isinstance(node, ast.Name):
-            if any(binding.value in making for binding in module.names.visible(node)):
-                yield module, call
+    found: dict[int, ast.Call] = {}
+    for name in attributes | stored:
+        for order, call in _calls_of_holders(module).get(name, ()):
+            node = call.func.value if isinstance(call.func, ast.Subscript) else call.func
+            if isinstance(node, ast.Attribute):
+                if name in attributes:
+                    found[order] = call
+            elif isinstance(node, ast.Name):
+                if any(binding.value in making for binding in module.names.visible(node)):
+                    found[order] = call
+    return [found[order] for order in sorted(found)]
 
 
 def _python_files(folder: Path) -> tuple[Path, ...] | None:
