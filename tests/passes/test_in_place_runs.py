@@ -192,6 +192,10 @@ RIGHT = {
     ),
     "targets": "y = self.proj(x)\ny[:, 0], y[:, 1] = x[:, 0], x[:, 1]\nx = torch.exp(y)",
     "without out": "v, i = torch.max(self.proj(x), dim=-1)\nx = x * v[:, None]",
+    "a number beside": (
+        "h = self.proj(x)\np = h.softmax(-1)\np.mul_(2.0)\nself.level = p.mean().item()\nx = h"
+    ),
+    "indices": "h = self.proj(x)\ni = h.softmax(-1).mul_(2.0).argmax(-1)\nx = h * (i > 0)[:, None]",
     "values of a maximum": (
         "x = x / self.proj(x).abs().max(-1, keepdim=True).values.clamp_(min=1e-5)"
     ),
@@ -201,6 +205,25 @@ RIGHT = {
 @pytest.mark.parametrize("lines", RIGHT.values(), ids=RIGHT)
 def test_what_runs_stays(lines: str) -> None:
     check_gradients(module(lines))
+    stays(module(lines))
+
+
+ESTIMATORS = {
+    "straight-through": (
+        "h = self.proj(x)\ns = h.abs().amax(-1, keepdim=True).clamp_(min=1e-5)\n"
+        "q = (h / s).round() * s\nx = h + (q - h).detach()"
+    ),
+    "the straight-through estimator's power": (
+        "h = self.proj(x)\nq = h * 1.0\nr = q.pow(2)\nq.round_()\nx = h + (r - h).detach()"
+    ),
+}
+
+
+@pytest.mark.parametrize("lines", ESTIMATORS.values(), ids=ESTIMATORS)
+def test_what_backward_does_not_go_through_stays(lines: str) -> None:
+    scope: dict[str, Any] = {"__name__": "net"}
+    exec(compile(module(lines), "net", "exec"), scope)
+    scope["Net"]()(torch.randn(3, 4)).sum().backward()
     stays(module(lines))
 
 

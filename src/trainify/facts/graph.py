@@ -298,7 +298,7 @@ class Graph:
 
     @cached_property
     def _writes(self) -> dict[str, list[tuple[ast.stmt, ast.expr]]]:
-        """What is written into a name: ``x += v``, ``x[i] = v``, ``x.append(v)``, ``x.add_(v)``."""
+        """What is written into a name: ``x += v``, ``x[i] = v``, ``x.add_(v)``, ``f(v, out=x)``."""
         found: dict[str, list[tuple[ast.stmt, ast.expr]]] = {}
         for statement in statements(self.function):
             for name, value in _written(statement):
@@ -464,12 +464,15 @@ def _written(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
                 yield name, statement.value
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         call = statement.value
-        if isinstance(call.func, ast.Attribute):
-            attr = call.func.attr
-            name = _base(call.func.value)
-            if name is not None and (attr in _WRITING or attr.endswith("_")):
-                for value in (*call.args, *(k.value for k in call.keywords)):
-                    yield name, value
+        written: list[ast.expr] = []
+        link: ast.expr = call  # x.mul_(a).add_(b)
+        while isinstance(link, ast.Call) and isinstance(link.func, ast.Attribute):
+            if link.func.attr in _WRITING or link.func.attr.endswith("_"):
+                written += [*link.args, *(k.value for k in link.keywords)]
+            link = link.func.value
+        name = _base(link)
+        if name is not None:
+            yield from ((name, value) for value in written)
         for keyword in call.keywords:
             if keyword.arg == "out" and isinstance(keyword.value, ast.Name):
                 yield keyword.value.id, call

@@ -15,6 +15,7 @@ from .graph import Graph, Step, results
 from .guards import gradient_unwanted, runs_model
 from .learning import backward_values
 from .saved import is_called_like_an_activation
+from .walk import statements
 from .writes import in_network
 
 if TYPE_CHECKING:
@@ -38,6 +39,24 @@ def trains(module: ModuleFacts, node: ast.expr) -> bool:
     if not any(_may_have_gradient(module, function, s) for s in _origins(module, owner, node)):
         return False
     return called_by_losses(module, function) or _called_in_network(module, function)
+
+
+def reaches_result(module: ModuleFacts, node: ast.expr) -> bool:
+    """Whether a function hands on what an operation gives with its graph: not behind a detach.
+
+    What it returns counts, and what it keeps in attributes; a function that does neither may hand
+    on anything.
+    """
+    function = module.function(node)
+    if function is None or not isinstance(node, ast.Call):
+        return True  # operators are no steps of a graph
+    values = list(results(function))
+    values += [
+        (each.value, each)
+        for each in statements(function)
+        if isinstance(each, ast.Assign) and any(isinstance(t, ast.Attribute) for t in each.targets)
+    ]
+    return not values or _leads_through(module, function, values, node)
 
 
 def _leads_through(

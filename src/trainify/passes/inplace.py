@@ -13,7 +13,7 @@ from ..facts.flow import is_allocation
 from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.memo import once
 from ..facts.saved import RESULT_SAVED, saved_result, saving_call
-from ..facts.training import trains
+from ..facts.training import reaches_result, trains
 from ..facts.walk import walk
 from ..facts.writes import Write, in_callers, in_network, root_of, roots
 from ..findings import Finding, Fix
@@ -323,6 +323,8 @@ def _harm(module: ModuleFacts, write: Write) -> tuple[str, _Made] | None:
     if write.name is not None:
         saver = _saver(module, write.statement, write.name.id)
         made = _Made(saver) if saver is not None else made
+    if made is not None and made.call is not None and not reaches_result(module, made.call):
+        return None  # a metric, a statistic, the inside of a straight-through estimator
     if made is not None:
         if made.call is not None and module.statement(made.call) is write.statement:
             text = f"The result of `{made.name}`"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts, places
 from ..facts.guards import gradient_unwanted
 from ..facts.saved import Saver, destroyed, destroyed_by_next_call
-from ..facts.training import trains
+from ..facts.training import reaches_result, trains
 from ..facts.writes import Write, in_callers, in_network
 from ..findings import Finding
 from . import Look, Needle, Rule
@@ -81,6 +81,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if found is None or gradient_unwanted(module, statement):
             continue
         saver, message = found
+        if not reaches_result(module, saver.node):
+            continue
         if in_network(module, module.function(statement)) or trains(module, saver.node):
             harms.append((write, saver))
             messages.append(message)
