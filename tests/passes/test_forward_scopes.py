@@ -533,6 +533,43 @@ def test_an_own_decorator_of_another_file(tmp_path: Path) -> None:
     assert "    @smart" not in changed["model"] and "self.training" in changed["model"]
 
 
+MODES = """\
+import functools
+
+import torch
+
+frozen_scope = torch.no_grad()
+
+
+def frozen(fn):
+    @functools.wraps(fn)
+    def inner(*args, **kwargs):
+        with torch.no_grad():
+            return fn(*args, **kwargs)
+
+    return inner
+
+
+def evaluated(fn):
+    return fn
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("frozen", True), ("frozen_scope", True), ("evaluated", False), ("freezes", False)],
+)
+def test_a_decorator_of_another_file_in_a_file_without_a_mode(
+    tmp_path: Path, name: str, expected: bool
+) -> None:
+    imports = f"import torch\nfrom serving.modes import {name}\n"
+    model = MODEL.format(decorator=f"@{name}").replace("import torch\n", imports)
+    changed = project(tmp_path, modes=MODES, model=model)
+    assert ("model" in changed) is expected
+    if expected:
+        assert f"    @{name}" not in changed["model"] and "self.training" in changed["model"]
+
+
 def test_a_training_step_that_goes_through_forward() -> None:
     text = MODEL.format(decorator="@torch.no_grad()")
     text += "\n    def training_step(self, batch, index):\n        return {}.mean()\n"

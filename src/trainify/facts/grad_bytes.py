@@ -13,6 +13,11 @@ from .words import declare, places
 
 MODES = declare(b"no_grad", b"inference_mode", b"set_grad_enabled")
 _NEAR = 160
+HELPER_NAME = r"grad|infer|eval|frozen|freeze"
+"""In the names of helpers that put something under a mode."""
+
+(FORWARD,) = declare(b"def forward")
+_DECORATED = re.compile(rb"@\w*(?:" + HELPER_NAME.encode() + rb")\w*(?:\(\))?$", re.IGNORECASE)
 _NAME = re.compile(rb"def (\w+)|class (\w+)")
 
 
@@ -149,3 +154,13 @@ def _block(data: bytes, start: int, end: int) -> bytes:
             break
         stop = line_end + 1
     return data[end:stop]
+
+
+def decorated_elsewhere(data: bytes) -> bool:
+    """Whether a forward is right below a decorator that may be a mode of another file's."""
+    for at in places(data, FORWARD):
+        end = data.rfind(b"\n", 0, at)
+        start = data.rfind(b"\n", 0, max(end, 0)) + 1
+        if end > 0 and _DECORATED.match(data[start:end].strip()):
+            return True
+    return False

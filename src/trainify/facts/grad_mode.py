@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .flow import is_view_method
+from .grad_bytes import HELPER_NAME
 from .memo import once
 from .walk import children, statements
 
@@ -30,7 +31,7 @@ _SWITCHES = frozenset(
     [*(name for name in _OFF if name.endswith("set_grad_enabled")), "torch._C._set_grad_enabled"]
 )
 _ATTRIBUTES = frozenset("no_grad inference_mode set_grad_enabled enable_grad".split())
-_HELPER = re.compile(r"grad|infer|eval|frozen|freeze", re.IGNORECASE)
+_HELPER = re.compile(HELPER_NAME, re.IGNORECASE)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _MAX_DEPTH = 4
 
@@ -130,6 +131,8 @@ def _mode_of_value(
             found.add(mode_of(module, binding.value, None, depth + 1))
         elif isinstance(binding.node, _FUNCTIONS):
             found.add(_mode_of_function(module, binding.node, depth + 1))
+        elif isinstance(binding.node, ast.ImportFrom) and binding.qualified is not None:
+            found.add(_mode_of_helper(module, node.id, {binding.qualified}, depth))
         else:
             found.add(None)
     return found.pop() if len(found) == 1 else None
@@ -158,6 +161,9 @@ def _mode_of_helper(module: ModuleFacts, name: str, names: set[str], depth: int)
         path = module.project.find_module(module, owner) if owner else None
         other = module.project.load(path) if path is not None else None
         if other is not None and other is not module:
+            for binding in other.names.bindings(other.tree).get(short, ()):
+                if isinstance(binding.value, ast.Call):  # frozen = torch.no_grad()
+                    return mode_of(other, binding.value, None, depth + 1)
             return _mode_of_helper(other, short, set(), depth + 1)
     return None
 

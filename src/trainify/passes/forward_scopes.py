@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeGuard, cast
 
 from ..facts import ModuleFacts
 from ..facts.backpropagated import trained_through
-from ..facts.grad_bytes import MODES, makes_modules, mentions
+from ..facts.grad_bytes import FORWARD, MODES, decorated_elsewhere, makes_modules, mentions
 from ..facts.grad_bytes import returns_numbers as returns_numbers_by_bytes
 from ..facts.grad_mode import (
     Scope,
@@ -159,12 +159,18 @@ def _works(block: bytes) -> bool:
     return _CALLS_OWN.search(block) is not None
 
 
-NEEDLES: tuple[Needle, ...] = (Look(MODES, _scopes_forward), *_STARTS)
+NEEDLES: tuple[Needle, ...] = (
+    Look(MODES, _scopes_forward),
+    Look((FORWARD,), decorated_elsewhere),
+    *_STARTS,
+)
 
 
 def concerns(data: bytes, path: str, project: Project) -> bool:
     """A file that merely starts inference matters where a forward near it has a scope."""
-    return _scopes_forward(data) or any(project.summaries(path, _scopes, _scopes_forward))
+    if _scopes_forward(data) or decorated_elsewhere(data):
+        return True
+    return any(project.summaries(path, _scopes, _scopes_forward))
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
