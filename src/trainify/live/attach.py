@@ -124,6 +124,11 @@ _attached: dict[str, Attached] = {}
 
 
 def _formula(op: Op) -> _Formula:
+    return _Formula(*row_of(op))
+
+
+def row_of(op: Op) -> tuple[OpOverload, FusedOp]:
+    """An op and its row in the catalog; raises :class:`CannotAttach` where there is none."""
     overload = _overload(op)
     rows = _rows(overload)
     if not rows:
@@ -136,7 +141,7 @@ def _formula(op: Op) -> _Formula:
             raise CannotAttach(f"{_name(overload)}: {row.note or 'it has no equivalent'}")
         reason = _mismatch(overload, row)
         if reason is None:
-            return _Formula(overload, row)
+            return overload, row
         reasons.append(reason)
     raise CannotAttach(f"{_name(overload)} is another op than the catalog's: {reasons[0]}")
 
@@ -159,7 +164,7 @@ def _known() -> Iterable[_Formula]:
                 formula = _formula(packet)
             except CannotAttach:
                 continue
-            if not _has_backward(formula.op):
+            if not has_backward(formula.op):
                 yield formula
 
 
@@ -217,7 +222,8 @@ def _is_written(argument: torch.Argument) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def _has_backward(op: OpOverload) -> bool:
+def has_backward(op: OpOverload) -> bool:
+    """Whether autograd knows what to do with an op."""
     defined = torch._library.custom_ops.OPDEFS.get(_name(op))
     if defined is not None:
         return defined._backward_fn is not None

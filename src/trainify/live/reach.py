@@ -195,7 +195,7 @@ class _Graph:
 
     def _is_kernel(self, value: Any, holder: str, name: str) -> bool:
         """Whether the catalog knows a function by one of the names that lead to it."""
-        for module, own in _addresses(value, holder, name):
+        for module, own in addresses(value, holder, name):
             row = lookup(f"{module}.{own}", registered())
             if row is not None:
                 if all(kernel.function is not value for kernel in self.kernels.values()):
@@ -255,7 +255,7 @@ def _followed(module: object) -> bool:
     return root not in _NOT_FOLLOWED and root not in sys.stdlib_module_names - {"__main__"}
 
 
-def _addresses(value: Any, holder: str, name: str) -> Iterator[tuple[str, str]]:
+def addresses(value: Any, holder: str, name: str) -> Iterator[tuple[str, str]]:
     """Modules, and names in them, under which a function can be found."""
     if name and holder:
         yield holder, name

@@ -70,12 +70,18 @@ class Equivalent:
 
     def __call__(self, arguments: Mapping[str, Any]) -> list[Any]:
         """Its results, in the order of the outputs or of what the op returns."""
+        result = self.evaluate(arguments)
+        return list(result) if isinstance(result, (tuple, list)) else [result]
+
+    def evaluate(
+        self, arguments: Mapping[str, Any], functions: Mapping[str, Callable[..., Any]] = {}
+    ) -> Any:
+        """Its value; ``functions`` take the place of reference functions of the same name."""
         defaults = {
             a.name: None if a.default is None else value_of(a.default)
             for a in self.op.signature.arguments
         }
-        result = eval(self._code, self._globals, {**defaults, **arguments})
-        return list(result) if isinstance(result, (tuple, list)) else [result]
+        return eval(self._code, {**self._globals, **functions}, {**defaults, **arguments})
 
 
 def value_of(default: str) -> Any:

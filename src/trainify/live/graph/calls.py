@@ -1,0 +1,179 @@
+"""The nodes of a graph that call fused ops."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.fx import GraphModule, Node
+
+from ...catalog import FusedOp, lookup
+from ...catalog.own import registered
+from ..attach import CannotAttach, has_backward, row_of
+from ..reach import addresses
+
+_HIGHER = torch.ops.higher_order
+_FUNCTIONALIZED = (_HIGHER.auto_functionalized, _HIGHER.auto_functionalized_v2)
+
+
+@dataclass(frozen=True)
+class FusedCall:
+    """A call of an op that the catalog knows, by the names that the row gives its arguments.
+
+    ``results`` say where a node that does not write into its arguments (``auto_functionalized``)
+    gives what it would have written: by the argument's name, the index in the tuple it returns.
+    """
+
+    node: Node
+    name: str
+    row: FusedOp
+    values: dict[str, Any]
+    results: dict[str, int] | None = None
+
+
+def fused_call(node: Node) -> FusedCall | None:
+    """What a node calls, if that is a fused op without a backward."""
+    if node.op != "call_function":
+        return None
+    if node.target in _FUNCTIONALIZED:
+        return _functionalized(node)
+    if isinstance(node.target, (OpOverload, OpOverloadPacket)):
+        found = _registered(node.target)
+        if found is None:
+            return None
+        op, row = found
+        names = [argument.name for argument in op._schema.arguments]
+        given = dict(zip(names, node.args, strict=False)) | node.kwargs
+        return FusedCall(node, op._schema.name, row, _renamed(op, row, given))
+    for module, name in addresses(node.target, "", ""):
+        found_row = lookup(f"{module}.{name}", registered())
+        if found_row is not None and found_row.cuts:
+            names = [a.name for a in found_row.signature.arguments if not a.kwarg_only]
+            values = dict(zip(names, node.args, strict=False)) | node.kwargs
+            return FusedCall(node, f"{module}.{name}", found_row, values)
+    return None
+
+
+def is_functionalized(node: Node) -> bool:
+    """Whether a node calls an op that writes, on copies of what it writes into."""
+    return node.target in _FUNCTIONALIZED
+
+
+def unknown_op(node: Node) -> str | None:
+    """The name of a registered op that neither the catalog knows nor autograd."""
+    target = node.args[0] if node.target in _FUNCTIONALIZED else node.target
+    if not isinstance(target, (OpOverload, OpOverloadPacket)):
+        return None
+    op = getattr(target, target.overloads()[0]) if isinstance(target, OpOverloadPacket) else target
+    if op.namespace in ("aten", "prims", "higher_order") or has_backward(op):
+        return None
+    return str(op._schema.name)
+
+
+def _registered(op: OpOverload | OpOverloadPacket) -> tuple[OpOverload, FusedOp] | None:
+    try:
+        overload, row = row_of(op)
+    except CannotAttach:
+        return None
+    if overload.namespace in ("aten", "prims") or has_backward(overload):
+        return None
+    return overload, row
+
+
+def _renamed(op: OpOverload, row: FusedOp, given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of an op as it is registered, by the names of the row."""
+    pairs = zip(op._schema.arguments, row.signature.arguments, strict=False)
+    return {ours.name: given[theirs.name] for theirs, ours in pairs if theirs.name in given}
+
+
+def _functionalized(node: Node) -> FusedCall | None:
+    op: Any = node.args[0]
+    found = _registered(op)
+    if found is None:
+        return None
+    op, row = found
+    given = dict(node.kwargs)
+    returns = max(len(op._schema.returns), 1)
+    written = [a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
+    if node.target is _HIGHER.auto_functionalized:
+        indices = {name: returns + i for i, name in enumerate(written)}
+    else:
+        bases: Any = given.get("_all_bases", ())
+        indices = {}
+        for name in written:
+            index: Any = given.get(f"_{name}_base_index")
+            view = [k for k in given if re.match(rf"_{name}_(size|stride|slice|storage)", k)]
+            if index is None or view:
+                return None  # a view of a base, which is to be put together again
+            indices[name] = returns + index
+            given[name] = bases[index]
+    renamed = _renamed(op, row, {name: name for name in indices})
+    results = {ours: indices[theirs] for ours, theirs in renamed.items()}
+    return FusedCall(node, op._schema.name, row, _renamed(op, row, given), results)
+
+
+def is_view(node: Node) -> bool:
+    """Whether the value of a node may share memory with its first argument."""
+    if node.op == "call_method":
+        return str(node.target) in _VIEWS
+    if node.op != "call_function":
+        return node.op == "call_module"
+    if isinstance(node.target, OpOverload):
+        returns = node.target._schema.returns
+        return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+    if node.target is operator.getitem:
+        of = node.args[0]
+        return not isinstance(of, Node) or of.target not in _FUNCTIONALIZED
+    return getattr(node.target, "__name__", "") in _VIEWS
+
+
+# The functions and methods of torch that may return a view; ATen's overloads say so themselves.
+_VIEWS = frozenset(
+    """
+    adjoint chunk contiguous data detach diagonal expand expand_as flatten getattr movedim mT
+    narrow permute ravel reshape select split squeeze swapaxes swapdims t T tensor_split to
+    transpose type type_as unbind unflatten unfold unsafe_chunk unsafe_split unsqueeze view
+    view_as view_as_complex view_as_real
+    """.split()
+)
+DETACHING = frozenset({"detach", "detach_", "data"})
+
+
+def detached(node: Any) -> Node | None:
+    """What a node detaches: ``x.detach()``, ``x.data``; None for other nodes."""
+    if not isinstance(node, Node) or not node.args or not isinstance(node.args[0], Node):
+        return None
+    if node.op == "call_method":
+        name = str(node.target)
+    elif node.target is getattr:
+        name = str(node.args[1])
+    elif isinstance(node.target, (OpOverload, OpOverloadPacket)):
+        name = str(node.target).split(".")[1]
+    else:
+        name = getattr(node.target, "__name__", "")
+    return node.args[0] if name in DETACHING else None
+
+
+def grad_mode(node: Node) -> bool | None:
+    """The mode that a node switches to, for a region or from there on; None where it does not."""
+    if node.target in (_HIGHER.wrap_with_set_grad_enabled, torch._C._set_grad_enabled):
+        return bool(node.args[0])
+    return None
+
+
+def parameters_of(graph_module: GraphModule, nodes: Iterable[Node]) -> dict[Node, str]:
+    """The nodes that read a parameter which requires a gradient, with its name."""
+    found = {}
+    for node in nodes:
+        if node.op == "get_attr":
+            value: Any = graph_module
+            for part in str(node.target).split("."):
+                value = getattr(value, part, None)
+            if isinstance(value, torch.nn.Parameter) and value.requires_grad:
+                found[node] = str(node.target)
+    return found

@@ -1,0 +1,160 @@
+"""Where gradients end in a graph, found without running it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+from ..audit.report import Cause, Cut
+from .calls import detached, fused_call, grad_mode, is_view, parameters_of, unknown_op
+
+_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+_HOST = frozenset({"item", "tolist", "numpy", "_local_scalar_dense"})
+
+
+def check(graph_module: GraphModule | ExportedProgram) -> tuple[Cut, ...]:
+    """The gradient cuts in a graph, in the order of its nodes; no kernel runs.
+
+    A cut is a node that a parameter's value goes through on its way to the output, and its gradient
+    does not come back through: a fused op, a registered op that autograd knows nothing of, a
+    detached value, a number taken out of a tensor, a region without gradients.  An op that writes
+    into what already has a history makes gradients wrong.  Places are those that the graph keeps
+    (``torch.export`` does, ``symbolic_trace`` does not).
+    """
+    source: nn.Module | ExportedProgram = graph_module
+    if isinstance(source, ExportedProgram):
+        source = source.module()
+    assert isinstance(source, GraphModule)
+    nodes = list(source.graph.nodes)
+    reaching = _reaching(nodes)
+    names: dict[Node, frozenset[str]] = {}
+    parameters = parameters_of(source, nodes)
+    cuts = []
+    off = False
+    for node in nodes:
+        if node.target is torch._C._set_grad_enabled:
+            off = not node.args[0]
+        own = {parameters[node]} if node in parameters else set()
+        before = own.union(*(names.get(each, frozenset()) for each in node.all_input_nodes))
+        if node.op == "call_module":
+            module = source.get_submodule(str(node.target))
+            learning = (n for n, p in module.named_parameters() if p.requires_grad)
+            before |= {f"{node.target}.{name}" for name in learning}
+        names[node] = frozenset(before)
+        for written in _written(node):
+            names[written] = names.get(written, frozenset()) | names[node]
+        if not before or node.op not in ("call_function", "call_method") or node not in reaching:
+            continue
+        found = _cut(node, off)
+        if found is not None:
+            cause, kind, op, message = found
+            cuts.append(_placed(node, cause, kind, op, message, tuple(sorted(before))))
+    return tuple(cuts)
+
+
+def _cut(node: Node, off: bool) -> tuple[Cause, str, str | None, str] | None:
+    call = fused_call(node)
+    if call is not None and call.row.cuts:
+        if any(_has_history(each) for each in _written(node)):
+            message = f"{call.name} writes into a value that keeps its history: gradients go wrong"
+            return Cause.IN_PLACE, "wrong", call.name, f"{message}."
+        return Cause.KERNEL, "missing", call.name, f"{call.name} records no backward."
+    unknown = unknown_op(node)
+    if unknown is not None:
+        return Cause.KERNEL, "missing", unknown, f"{unknown} records no backward."
+    if grad_mode(node) is False or (off and not is_view(node)):
+        return Cause.GRAD_MODE, "missing", None, "What is computed here passes no gradient on."
+    if detached(node) is not None:
+        cause = Cause.DATA if node.target is getattr else Cause.DETACH
+        if not _is_argument(node):  # else the cut of the call that it is an argument of
+            return cause, "missing", None, "The value is detached: its gradient ends here."
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    if name.partition(".")[0] in _HOST:
+        return Cause.HOST, "missing", name, "A number taken out of a tensor has no gradient."
+    return None
+
+
+def _is_argument(node: Node) -> bool:
+    return bool(node.users) and all(fused_call(user) is not None for user in node.users)
+
+
+def _has_history(node: Node) -> bool:
+    """Whether a value was computed, and not merely allocated."""
+    return node.op.startswith("call_") and "empty" not in str(node.target)
+
+
+def _written(node: Node) -> list[Node]:
+    """The values that a node writes into."""
+    call = fused_call(node)
+    if call is not None and call.results is None:
+        values = [call.values.get(argument.name) for argument in call.row.signature.written]
+        return [value for value in values if isinstance(value, Node)]
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return []
+    pairs = zip(schema.arguments, node.args, strict=False)
+    return [
+        value
+        for argument, value in pairs
+        if argument.alias_info is not None
+        and argument.alias_info.is_write
+        and isinstance(value, Node)
+    ]
+
+
+def _reaching(nodes: list[Node]) -> set[Node]:
+    """The nodes on which the output depends, by what they return or by what they write into."""
+    same = _Same(nodes)
+    found: set[Node] = set()
+    writers: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for written in _written(node):
+            writers.setdefault(same(written), []).append(node)
+    waiting = [node for node in nodes if node.op == "output"]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += [*node.all_input_nodes, *writers.get(same(node), ())]
+    return found
+
+
+class _Same:
+    """One node for all that read the same attribute: a buffer that is written into."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self._first: dict[str, Node] = {}
+        for node in nodes:
+            if node.op == "get_attr":
+                self._first.setdefault(str(node.target), node)
+
+    def __call__(self, node: Node) -> Node:
+        return self._first[str(node.target)] if node.op == "get_attr" else node
+
+
+def _placed(
+    node: Node, cause: Cause, kind: str, op: str | None, message: str, names: tuple[str, ...]
+) -> Cut:
+    frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
+    outside = [frame for frame in frames if not frame["path"].startswith(_TORCH)] or frames
+    stack: Any = node.meta.get("nn_module_stack") or {}
+    modules = [path for path, _ in stack.values() if path]
+    return Cut(
+        cause=cause,
+        kind=kind,
+        op=op,
+        path=outside[-1]["path"] if outside else "?",
+        line=int(outside[-1]["line"]) if outside else 0,
+        function=outside[-1]["function"] if outside else node.name,
+        message=message,
+        modules=tuple(modules[-1:]),
+        parameters=names,
+    )
+
+
+_TORCH = torch.__path__[0]

@@ -1,0 +1,255 @@
+"""A graph in which fused ops are what the catalog has for them."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.fx import Graph, GraphModule, Node, Proxy
+from torch.fx.proxy import GraphAppendingTracer
+
+from ...catalog import RETURNED
+from ...verify.equivalent import Equivalent, reference_functions, value_of
+from ...verify.kernels import Libraries
+from .calls import (
+    FusedCall,
+    detached,
+    fused_call,
+    grad_mode,
+    is_functionalized,
+    is_view,
+    unknown_op,
+)
+
+
+def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
+    """A graph module that can be trained; its parameters are those of the one that is given.
+
+    A call of a fused op becomes calls of the reference functions that the catalog gives for it.
+    What the op would have written replaces what was written into; where another view of that is
+    still read, or it came from outside of the graph, it is written there in a way that autograd
+    sees.  ``auto_functionalized`` nodes are fused calls too.  A detached argument of such a call
+    is attached again, and regions without gradients become part of the graph around them.  Other
+    ``detach()`` stay: they may be meant, and :func:`check` finds them.
+
+    Args:
+        graph_module: From ``symbolic_trace``, or exported.
+
+    Raises:
+        ValueError: A fused op is called in a way that its equivalent does not cover, or, where it
+            is functionalized, on a view.
+    """
+    source: nn.Module | ExportedProgram = graph_module
+    if isinstance(source, ExportedProgram):
+        source = source.module()
+    assert isinstance(source, GraphModule)
+    graph = _without_modes(source)
+    places = {node: i for i, node in enumerate(graph.nodes)}
+    for node in list(graph.nodes):
+        call = fused_call(node)
+        if call is not None and call.row.equivalent is not None:
+            _replace(graph, call, places)
+        elif is_functionalized(node) and (op := unknown_op(node)):
+            raise ValueError(
+                f"{op} writes into a view, or the catalog has nothing for it: as it is functional "
+                "here, its part in what the view belongs to cannot be told. Rewrite what was "
+                "exported before it is decomposed"
+            )
+    graph.lint()
+    return GraphModule(source, graph)
+
+
+# -- grad modes -----------------------------------------------------------------------------------
+
+
+def _without_modes(source: GraphModule) -> Graph:
+    """A copy of a graph in which regions with a mode of their own are part of what is around."""
+    graph = copy.deepcopy(source.graph)
+    for node in list(graph.nodes):
+        if grad_mode(node) is None:
+            continue
+        if node.target is torch._C._set_grad_enabled:
+            graph.erase_node(node)
+            continue
+        held = node.args[1]
+        inner = _without_modes(source.get_submodule(str(held.target)))  # type: ignore[arg-type]
+        for each in inner.nodes:
+            if each.op in ("get_attr", "call_module"):
+                each.target = f"{held.target}.{each.target}"
+        inputs = [each for each in inner.nodes if each.op == "placeholder"]
+        with graph.inserting_before(node):
+            results: Any = graph.graph_copy(inner, dict(zip(inputs, node.args[2:], strict=True)))
+        for user in list(node.users):
+            user.replace_all_uses_with(results[_index(user)])
+            graph.erase_node(user)
+        graph.erase_node(node)
+        if not held.users:
+            graph.erase_node(held)
+    return graph
+
+
+# -- calls ----------------------------------------------------------------------------------------
+
+
+def _replace(graph: Graph, call: FusedCall, places: dict[Node, int]) -> None:
+    node = call.node
+    equivalent = Equivalent(call.row, Libraries())
+    defaults = {a.name: a.default for a in call.row.signature.arguments}
+    for name in call.row.unsupported:
+        text = defaults[name]
+        default = None if text is None else value_of(text)
+        if call.values.get(name) is not None and call.values[name] != default:
+            raise ValueError(f"{call.name}: no backward is known for {name}={call.values[name]!r}")
+    written = {
+        a.name: call.values[a.name]
+        for a in call.row.signature.written
+        if isinstance(call.values.get(a.name), Node)
+    }
+    in_place = call.results is None
+    copied = {
+        name for name, target in written.items() if in_place and not _is_own(target, node, places)
+    }
+    with graph.inserting_before(node):
+        tracer = GraphAppendingTracer(graph)
+
+        def given(name: str, value: Any) -> Any:
+            value = detached(value) or value
+            if not isinstance(value, Node):
+                return _map(value, lambda node: Proxy(node, tracer))
+            proxy = Proxy(value, tracer)
+            overwritten = any(value is written[each] for each in copied)
+            return proxy.clone() if overwritten and name in equivalent.reads else proxy
+
+        values = {name: given(name, value) for name, value in call.values.items()}
+        results = _evaluate(equivalent, values, tracer)
+        outputs = equivalent.outputs or [RETURNED] * len(results)
+        by_name: dict[str, Node] = {}
+        returned: list[Node] = []
+        for name, result in zip(outputs, results, strict=True):
+            if name == RETURNED:
+                returned.append(result.node)
+            else:
+                by_name[name] = result.node
+        for name in written:
+            # ``out=`` takes what is returned.
+            by_name.setdefault(name, returned[0] if returned else results[0].node)
+        for name in copied:
+            if written[name].op == "get_attr" and name not in equivalent.reads:
+                graph.call_method("detach_", (written[name],))  # the history of the last call goes
+            graph.call_method("copy_", (written[name], by_name[name]))
+    if call.results is not None:
+        _hand_out(graph, call, by_name, returned)
+    else:
+        for name, target in written.items():
+            if name not in copied:
+                _instead(target, by_name[name], node, places)
+        values_of_node = returned or [by_name[name] for name in written]
+        if node.users:
+            if len(call.row.signature.returns) > 1:
+                for user in list(node.users):
+                    user.replace_all_uses_with(values_of_node[_index(user)])
+                    graph.erase_node(user)
+            else:
+                node.replace_all_uses_with(values_of_node[0])
+        graph.erase_node(node)
+    for value in {v for v in call.values.values() if isinstance(v, Node)}:
+        _erase_unused(graph, value)
+
+
+def _evaluate(
+    equivalent: Equivalent, values: dict[str, Any], tracer: GraphAppendingTracer
+) -> list[Any]:
+    """The equivalent as nodes: a call of each reference function in it, not what is in those."""
+
+    def leaf(function: Any) -> Any:
+        return lambda *args, **kwargs: tracer.create_proxy("call_function", function, args, kwargs)
+
+    functions = {name: leaf(function) for name, function in reference_functions().items()}
+    result = equivalent.evaluate(values, functions)
+    if isinstance(result, (tuple, list)):
+        return list(result)
+    count = len(equivalent.outputs) or len(equivalent.op.signature.returns)
+    return [result[i] for i in range(count)] if count > 1 else [result]
+
+
+def _hand_out(
+    graph: Graph, call: FusedCall, by_name: dict[str, Node], returned: list[Node]
+) -> None:
+    """Give the results of an ``auto_functionalized`` node to those who take them from its tuple."""
+    assert call.results is not None
+    by_index = {index: by_name[name] for name, index in call.results.items()}
+    by_index |= {i: value for i, value in enumerate(returned) if i not in by_index}
+    for user in list(call.node.users):
+        user.replace_all_uses_with(by_index[_index(user)])
+        graph.erase_node(user)
+    graph.erase_node(call.node)
+
+
+def _index(user: Node) -> int:
+    """The index by which a node takes its value from a tuple."""
+    index = user.args[1]
+    assert user.target is operator.getitem and isinstance(index, int)
+    return index
+
+
+def _map(value: Any, to: Callable[[Node], Any]) -> Any:
+    """A value with its nodes replaced, in lists and tuples."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_map(each, to) for each in value)
+    return to(value) if isinstance(value, Node) else value
+
+
+def _is_own(target: Node, at: Node, places: dict[Node, int]) -> bool:
+    """Whether nobody sees, other than by its node, that a value is written into."""
+    root = target
+    while is_view(root) and isinstance(root.args[0], Node):
+        root = root.args[0]
+    if root.op in ("placeholder", "get_attr", "call_module"):
+        return False
+    return not any(
+        places.get(user, -1) > places[at]
+        for alias in _aliases(root, target)
+        for user in alias.users
+        if user is not at
+    )
+
+
+def _aliases(root: Node, but: Node) -> Iterator[Node]:
+    """A value and its views, less one of them, and less other parts of what that was split into."""
+    if root is not but:
+        yield root
+    for user in root.users:
+        if not is_view(user):
+            continue
+        apart = (
+            user is not but
+            and user.target is operator.getitem is but.target
+            and user.args[0] is but.args[0]
+            and isinstance(user.args[1], int)
+            and user.args[1] != but.args[1]
+            and is_view(root)
+        )
+        if not apart:
+            yield from _aliases(user, but)
+
+
+def _instead(target: Node, result: Node, at: Node, places: dict[Node, int]) -> None:
+    """Let those who read a value after ``at`` read the result."""
+    for user in list(target.users):
+        if user is not at and places.get(user, -1) > places[at]:
+            user.replace_input_with(target, result)
+
+
+def _erase_unused(graph: Graph, node: Node) -> None:
+    """Erase what only the kernel needed: an empty buffer, a detached weight."""
+    pure = is_view(node) or "empty" in str(node.target)
+    if node.op in ("call_function", "call_method") and pure and not node.users:
+        inputs = node.all_input_nodes
+        graph.erase_node(node)
+        for each in inputs:
+            _erase_unused(graph, each)

@@ -1,0 +1,283 @@
+"""`trainify.fx`: graphs, traced and exported, checked and rewritten."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.export import export
+from torch.fx import symbolic_trace
+
+import trainify
+import trainify.fx
+
+H, T = 8, 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fakes() -> Any:
+    """What an export needs to know of ops that return nothing."""
+    library = torch.library.Library("_C", "FRAGMENT")
+    for name in ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding"):
+        torch.library.register_fake(f"_C::{name}", lambda *args, **kwargs: None, lib=library)
+    yield
+    library._destroy()
+
+
+class Norm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(H, H)
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, H))
+        self.register_buffer(
+            "table", torch.randn(16, H, generator=torch.Generator().manual_seed(0))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Out(Norm):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.fc(x)
+        out = torch.empty_like(h)
+        torch.ops._C.rms_norm(out, h, self.weight, 1e-6)
+        return out * 2
+
+
+class Detached(Norm):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.fc(x)
+        out = torch.empty_like(h)
+        torch.ops._C.rms_norm(out, h, self.weight.detach(), 1e-6)
+        return out
+
+
+class InPlace(Norm):
+    """What is written into is the output of one layer, and the input of the whole."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.fc(x)
+        residual = x * 1
+        torch.ops._C.fused_add_rms_norm(h, residual, self.weight, 1e-6)
+        return h + residual
+
+
+class Split(Norm):
+    """In place on what split() gives: autograd would refuse a write."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k = torch.cat((self.fc(x), self.fc(x * 2) * self.weight), -1).split(H, dim=-1)
+        torch.ops._C.rotary_embedding(torch.arange(T), q, k, H, self.table, True)
+        return q * k
+
+
+class Aliased(Norm):
+    """Another view of what is written into is read afterwards."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.fc(x) * 1
+        flat = h.view(-1)
+        residual = x * 1
+        torch.ops._C.fused_add_rms_norm(h, residual, self.weight, 1e-6)
+        return h + flat.view(T, H) + residual
+
+
+class Scoped(Norm):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            h = self.fc(x)
+        return F.rms_norm(h, (H,), self.weight, 1e-6)
+
+
+class Unscoped(Norm):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(self.fc(x), (H,), self.weight, 1e-6)
+
+
+class Nested(Norm):
+    """A region in a region, with a fused op in it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            h = self.fc(x)
+            with torch.enable_grad():
+                out = torch.empty_like(h)
+                torch.ops._C.rms_norm(out, h, self.weight, 1e-6)
+            h = h + out
+        return h
+
+
+class Packed(Norm):
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.cat((self.fc(x), self.weight * x), -1)
+        out = torch.empty(T, H)
+        torch.ops._C.silu_and_mul(out, h)
+        return out
+
+
+MODELS = [Out, Detached, InPlace, Split, Aliased, Scoped, Packed]
+
+
+def in_memory(model: nn.Module, x: Tensor) -> list[Tensor | None]:
+    """The right gradients: of the module itself, made trainable."""
+    if isinstance(model, Scoped):
+        model.__class__ = Unscoped
+    trainify.trainify(model, strategy="replace")
+    found = gradients(model, model, x)
+    trainify.restore(model)
+    return found
+
+
+def gradients(model: nn.Module, run: Callable[..., Tensor], x: Tensor) -> list[Tensor | None]:
+    model.zero_grad()
+    out = run(x)
+    if out.requires_grad:
+        out.square().sum().backward()
+    return [p.grad for p in model.parameters()]
+
+
+GRAPHS: dict[str, Callable[[nn.Module, Tensor], Any]] = {
+    "traced": lambda model, x: symbolic_trace(model),
+    "exported": lambda model, x: export(model, (x,)),
+    "functionalized": lambda model, x: export(model, (x,)).run_decompositions(),
+}
+
+
+def cases(functionalized: bool) -> list[Any]:
+    """Traced and decomposed graphs have lost the scope, and train."""
+    return [
+        pytest.param(kind, cls, id=f"{cls.__name__}-{kind}")
+        for kind in GRAPHS
+        for cls in MODELS
+        if (cls is not Scoped or kind == "exported")
+        and (functionalized or cls is not Split or kind != "functionalized")
+    ]
+
+
+@pytest.mark.parametrize("kind, cls", cases(functionalized=False))
+def test_rewritten(kind: str, cls: type[Norm]) -> None:
+    torch.manual_seed(0)
+    model, x = cls(), torch.randn(T, H)
+    with torch.no_grad():
+        served = model(x)
+    right = in_memory(cls_copy(model), x)
+    graph = trainify.fx.rewrite(GRAPHS[kind](model, x))
+    assert trainify.fx.check(graph) == ()
+    torch.testing.assert_close(graph(x), served, rtol=1e-5, atol=1e-6)
+    found = gradients(graph, graph, x)
+    torch.testing.assert_close(dict(by_name(graph, found)), dict(by_name(model, right)))
+    assert "torch.ops._C" not in graph.code
+    graph.train().eval()
+
+
+def test_views_of_a_functionalized_base_are_refused() -> None:
+    exported = export(Split(), (torch.randn(T, H),)).run_decompositions()
+    with pytest.raises(ValueError, match="Rewrite what was exported before it is decomposed"):
+        trainify.fx.rewrite(exported)
+
+
+def cls_copy(model: Norm) -> Norm:
+    made = type(model)()
+    made.load_state_dict(model.state_dict())
+    return made
+
+
+def by_name(model: nn.Module, found: list[Tensor | None]) -> list[tuple[str, Tensor | None]]:
+    return sorted(zip((n for n, _ in model.named_parameters()), found, strict=True))
+
+
+FOUND = {
+    Out: ("missing", "_C::rms_norm", "torch.ops._C.rms_norm(out"),
+    Detached: ("missing", "_C::rms_norm", "torch.ops._C.rms_norm(out"),
+    InPlace: ("wrong", "_C::fused_add_rms_norm", "torch.ops._C.fused_add"),
+    Split: ("wrong", "_C::rotary_embedding", "torch.ops._C.rotary"),
+    Aliased: ("wrong", "_C::fused_add_rms_norm", "torch.ops._C.fused_add"),
+    Scoped: ("missing", None, "h = self.fc(x)"),
+    Packed: ("missing", "_C::silu_and_mul", "torch.ops._C.silu"),
+}
+
+
+@pytest.mark.parametrize("kind, cls", cases(functionalized=True))
+def test_found(kind: str, cls: type[Norm]) -> None:
+    """Each cut once, at its line, with the parameters whose gradient it takes."""
+    (cut,) = trainify.fx.check(GRAPHS[kind](cls(), torch.randn(T, H)))
+    fault, op, line = FOUND[cls]
+    assert cut.op == op
+    assert "fc.weight" in cut.parameters
+    if kind != "functionalized":
+        assert cut.kind == fault
+    if kind == "exported":
+        text = linecache.getline(cut.path, cut.line)
+        assert line in text or cls is Scoped, text
+
+
+class Right(Norm):
+    """Nothing to report: tables, arguments that learn nothing, what the output does not need."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.fc(x).detach().norm()
+        table = self.table.detach() * 2
+        return F.rms_norm(self.fc(x), (H,), self.weight, 1e-6) + table[:T]
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_what_is_right(kind: str) -> None:
+    x = torch.randn(T, H)
+    graph = GRAPHS[kind](Right(), x)
+    assert trainify.fx.check(graph) == ()
+    rewritten = trainify.fx.rewrite(graph)
+    torch.testing.assert_close(rewritten(x), rewritten(x))
+
+
+def test_nested_regions() -> None:
+    model, x = Nested(), torch.randn(T, H)
+    graph = trainify.fx.rewrite(export(model, (x,)))
+    assert all(grad is not None for grad in gradients(graph, graph, x))
+    torch.testing.assert_close(graph(x), model(x))
+
+
+class StopGradient(Norm):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x).detach() * self.weight
+
+
+@pytest.mark.parametrize("kind", ["traced", "exported"])
+def test_a_stop_gradient_is_reported_and_stays(kind: str) -> None:
+    x = torch.randn(T, H)
+    graph = GRAPHS[kind](StopGradient(), x)
+    (cut,) = trainify.fx.check(graph)
+    assert cut.cause is trainify.Cause.DETACH and cut.parameters == ("fc.bias", "fc.weight")
+    rewritten = trainify.fx.rewrite(graph)
+    assert trainify.fx.check(rewritten) != ()
+
+
+def test_an_op_that_nobody_knows() -> None:
+    library = torch.library.Library("graph_tests", "FRAGMENT")
+    library.define("opaque(Tensor x) -> Tensor")
+    library.impl("opaque", lambda x: x.detach() * 2, "CompositeExplicitAutograd")
+
+    class Model(Norm):
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = torch.ops.graph_tests.opaque(self.fc(x))
+            return y
+
+    (cut,) = trainify.fx.check(export(Model(), (torch.randn(T, H),)))
+    assert cut.op == "graph_tests::opaque" and "records no backward" in cut.message
+    library._destroy()
+
+
+def test_arguments_that_the_equivalent_does_not_cover() -> None:
+    class Model(Norm):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k = self.fc(x), self.fc(x)
+            torch.ops._C.rotary_embedding(torch.arange(T), q, k, H, self.table, True, 0, True)
+            return q + k
+
+    with pytest.raises(ValueError, match="no backward is known for inverse=True"):
+        trainify.fx.rewrite(symbolic_trace(Model()))
