@@ -42,6 +42,7 @@ class Net(nn.Module):
         self.register_buffer("mean", torch.zeros(d))
         self.register_buffer('memory', torch.zeros(8, d))
         self.past = self.state = None
+        self.level = torch.zeros(d)
 
     def forward(self, x):
         h = self.proj(x)
@@ -56,6 +57,8 @@ BUFFERS = {
     "copy": "self.memory[:3].copy_(h)",
     "index": "self.memory.index_copy_(0, torch.arange(3), h)",
     "product": "self.mean.add_((x * self.gain).mean(0))",
+    "local name": "m = self.memory\nm[: x.shape[0]] = h",
+    "plain tensor": "self.level.mul_(0.9).add_(h.mean(0))",
     "anew": "self.mean = 0.9 * self.mean + 0.1 * h.mean(0)",
     "anew, in training": "if self.training:\n    self.mean = torch.lerp(self.mean, h.mean(0), 0.1)",
     "pool": "b = workspace((8, 4))\nb[:3] = h\nh = b[:3] * 2.0",
@@ -86,7 +89,7 @@ def steps(text: str) -> Any:
     return [p.grad for p in net.parameters()]
 
 
-READ = "h = h - self.mean + self.memory[:3].sum(0)\n"
+READ = "h = h - self.mean + self.memory[:3].sum(0) + self.level\n"
 
 
 @pytest.mark.parametrize("lines", BUFFERS.values(), ids=BUFFERS)
@@ -143,6 +146,8 @@ RIGHT = {
         "if self.past is not None:\n    h = torch.cat([self.past, h])\nself.past = h.detach()"
     ),
     "last": "self.past = h",
+    "local copy": "m = self.memory.clone()\nm[:3] = h\nh = m.sum(0)",
+    "plain tensor, detached": "self.level.mul_(0.9).add_(h.detach().mean(0))",
     "chunks": "if self.state is None:\n    self.state = torch.zeros(4)\nh = h + self.state",
 }
 
@@ -166,6 +171,11 @@ JOINED = "if self.past is not None:\n    h = torch.cat([self.past, h])\nself.pas
 )
 def test_what_others_may_reset_cannot_be_judged(more: str) -> None:
     stays(module(JOINED) + more)
+
+
+def test_a_plain_tensor_that_another_method_makes_anew() -> None:
+    reset = "\n    def reset(self):\n        self.level = torch.zeros(4)\n"
+    stays(module("self.level.add_(h.mean(0))") + reset)
 
 
 def test_what_an_option_switches_cannot_be_judged() -> None:

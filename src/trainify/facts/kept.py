@@ -16,17 +16,21 @@ _MEMOIZERS = ("functools.lru_cache", "functools.cache")
 
 
 def is_kept_buffer(module: ModuleFacts, node: ast.Attribute) -> bool:
-    """Whether ``self.name`` is a buffer, and the same tensor from one call to the next.
+    """Whether ``self.name`` is a buffer, registered or not, and the same from call to call.
 
     A method that assigns another tensor to it, or code that does so from outside, may cut its
     graph.
     """
-    if not isinstance(node.value, ast.Name) or not is_buffer(module, node):
-        return False
-    cls = module.names.self_class(node.value)
+    cls = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
     if cls is None or node.attr in module.rebound:
         return False
-    return node.attr not in module.names.attributes(cls)
+    bindings = module.names.attributes(cls).get(node.attr, [])
+    if is_buffer(module, node):
+        return not bindings
+    return bool(bindings) and all(
+        is_allocation(b.value) and getattr(module.function(b.node), "name", "") == "__init__"
+        for b in bindings
+    )
 
 
 def handed_out(

@@ -78,6 +78,8 @@ _REGISTERS, *_MEMOIZES = declare(
     *(b"register_buffer(", b".setdefault(", b"lru_cache", b"functools.cache"),
     *(b"] = torch.empty(", b"] = torch.zeros("),
 )
+_MAKES = declare(b"= torch.zeros(", b"= torch.ones(", b"= torch.empty(")
+_ATTRIBUTE = re.compile(rb"\s*self\.(\w+) $")
 _JOINS = declare(b"torch.cat(", b"torch.concat(")
 _NOT_A_STEP_BYTES = re.compile(rb"def \w*(?:init|reset|clear|load|build|setup)")
 _JOINED = re.compile(rb"torch\.(?:cat|concat)\(\s*[\[(]\s*self\.(\w+)")
@@ -92,9 +94,18 @@ def _writes_buffer(data: bytes) -> bool:
     registered = {
         m[1] for at in words.places(data, _REGISTERS) if (m := _REGISTERED.match(data, at))
     }
-    if any(name in registered for _, name in places.writes(data)):
+    made = {m[1] for word in _MAKES for at in words.places(data, word) if (m := _made(data, at))}
+    written = {name for _, name in places.writes(data)}
+    if not written.isdisjoint(registered | made):
         return True
+    if any(b"= self.%s\n" % name in data for name in registered | made):
+        return bool(written)
     return any(_is_updated(data, b"self.%s" % name) for name in registered)
+
+
+def _made(data: bytes, at: int) -> re.Match[bytes] | None:
+    """``self.name`` before ``= torch.zeros(``."""
+    return _ATTRIBUTE.match(data, data.rfind(b"\n", 0, at) + 1, at)
 
 
 def _is_updated(data: bytes, attribute: bytes) -> bool:
@@ -145,7 +156,7 @@ def _keeps_state(data: bytes) -> bool:
 
 NEEDLES: tuple[Needle, ...] = (
     Look(_RECURRENT, _keeps_state),
-    Look((_REGISTERS,), _writes_buffer),
+    Look((_REGISTERS, *_MAKES), _writes_buffer),
     Look(tuple(_MEMOIZES), _writes_memoized),
     Look(_JOINS, _joins_kept),
 )
@@ -190,11 +201,17 @@ def _buffer(module: ModuleFacts, function: FunctionNode, write: Write) -> Iterat
         if isinstance(owners[-1], ast.Attribute) and isinstance(inner, ast.Call):
             owners.append(owners[-1].value)
     owner = owners[-1]
-    if not isinstance(owner, ast.Attribute) or not is_kept_buffer(module, owner):
-        return
-    if names_cache(owner.attr):
-        return
     if any(isinstance(n, ast.Attribute) and n.attr in ("detach", "data") for n in owners):
+        return
+    if isinstance(owner, ast.Attribute):
+        yield from _into(module, function, owner, write)
+
+
+def _into(
+    module: ModuleFacts, function: FunctionNode, owner: ast.Attribute, write: Write
+) -> Iterator[Finding]:
+    """A write into a buffer, by its own name or by a local one."""
+    if names_cache(owner.attr) or not is_kept_buffer(module, owner):
         return
     if not _is_step(module, function, write.statement):
         return
@@ -205,7 +222,9 @@ def _buffer(module: ModuleFacts, function: FunctionNode, write: Write) -> Iterat
     message = f"`{text}` outlives the step, and keeps the graph of `{module.source(values[0])}`: "
     message += _consequence(module, owner)
     fixes: dict[str, Fix] = {}
-    if not _read_later(module, function, owner, write.statement):
+    name = write.name.id if write.name is not None else ""
+    read = bool(name) and module.flow(function).read_after(name, write.statement)
+    if not read and not _read_later(module, function, owner, write.statement):
         edits = tuple(edit for value in values for edit in _detach(module, value))
         fixes = dict.fromkeys(STRATEGIES, Fix(f"Keep detached values in {text}", edits))
     yield module.finding("TRN408", message, write.statement, fixes)
@@ -314,6 +333,9 @@ def _memoized(
     """A write into what ``POOL.setdefault(shape, torch.empty(shape))`` gave."""
     assert write.name is not None
     definition = module.flow(function).only_definition(write.name.id, write.statement)
+    if definition is not None and isinstance(definition.value, ast.Attribute):
+        yield from _into(module, function, definition.value, write)  # buffer = self.buffer
+        return
     call = handed_out(module, function, definition) if definition is not None else None
     if call is None or not _is_step(module, function, write.statement):
         return
