@@ -274,6 +274,8 @@ def forward(self, x):
         ("return self.head(x)[:, self.order.tolist()]", []),
         ("return self.head(x).view(self.order.shape)", []),
         ("with torch.no_grad():\n        x = x[:, self.order]\n    return self.head(x)", []),
+        ("with torch.no_grad():\n        x = x * self.order\n    return self.head(x)", []),
+        ("return self.head(x) * self.order", ["TRN205"]),
     ],
 )
 def test_a_table_that_is_only_copied_or_read_without_gradients(
