@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -299,6 +300,41 @@ class NumpyInPlace(Layer):
         y = torch.from_numpy(self.memory).copy_(x * self.weight)
         numpy.tanh(self.memory, out=self.memory)  # <- cut
         return y * 1
+
+
+class Ctypes(Layer):
+    """By a call that no hook of Python's sees."""
+
+    cause, kind, op = "IN_PLACE", "wrong", "ctypes.memmove"
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * self.weight
+        z = x * 3
+        ctypes.memmove(y.data_ptr(), z.data_ptr(), 3 * D * 4)  # <- cut
+        return y * 1
+
+
+@torch.jit.script
+def scripted(x: Tensor) -> Tensor:
+    return x.detach() * 2
+
+
+class Scripted(Layer):
+    cause = "KERNEL"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return scripted(x * self.weight)  # <- cut
+
+
+class ReentrantWithoutGradient(Layer):
+    cause = "BACKWARD"
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = torch.ones(3, D)
+        return checkpoint(self.scaled, first, use_reentrant=True) * x  # <- cut
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return x * self.weight
 
 
 # -- through the host -----------------------------------------------------------------------------

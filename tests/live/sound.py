@@ -278,6 +278,27 @@ class Momentum(Layer):
         return x * self.weight - target
 
 
+class Following(nn.Module):
+    """A teacher that follows within the forward, and is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student = nn.Linear(D, D)
+        self.teacher = nn.Linear(D, D).requires_grad_(False)
+        self.late = nn.Linear(D, D).requires_grad_(False)
+        self.register_buffer("view", torch.randn(3, D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            pairs = zip(self.teacher.parameters(), self.student.parameters(), strict=True)
+            for mine, theirs in pairs:
+                mine.mul_(0.9).add_(theirs, alpha=0.1)
+            for mine, theirs in zip(self.late.parameters(), self.student.parameters(), strict=True):
+                mine.data = mine.data * 0.9 + theirs.data * 0.1
+            target = self.teacher(self.view) + self.late(self.view)
+        return self.student(x) * target
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -124,7 +124,9 @@ class Comparison:
             elif out.floating and attached:
                 yield Suspect(_cause(call), MISSING, call, ("out", j))
             elif out.floating and not any(depending):
-                yield Suspect(Cause.OPAQUE, MISSING, call, ("out", j))
+                own = isinstance(call.function, type)  # which ran what it was not given
+                cause = Cause.BACKWARD if own else Cause.OPAQUE
+                yield Suspect(cause, MISSING, call, ("out", j))
 
     def _comes_back(self, call: Call) -> bool:
         """Whether integers are computed with, after this call, and give floating-point numbers."""

@@ -8,7 +8,7 @@ that each parameter contributes about the same; what is wrong with one shows in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,18 @@ _MOST = 48
 """Forwards that are spent on finding the parameters behind a difference."""
 
 
-def prove(step: Step, tell: Callable[[str], None]) -> tuple[str, list[str]]:
-    """What could be proven about the gradients, in one sentence, and the doubts that are left.
+@dataclass
+class Proof:
+    """What could be proven: a sentence, the doubts that are left, and whose gradient is another."""
+
+    said: str = ""
+    doubts: list[str] = field(default_factory=list)
+    wrong: dict[str, str] = field(default_factory=dict)
+    """By name, both derivatives."""
+
+
+def prove(step: Step, tell: Callable[[str], None]) -> Proof:
+    """Hold the gradients of a step against the differences of its loss.
 
     The step is computed in float64, on a copy of the model in which nothing is rounded to fewer
     bits on the way.  Where the model does not take it, its own type has to do.
@@ -33,16 +43,18 @@ def prove(step: Step, tell: Callable[[str], None]) -> tuple[str, list[str]]:
             return _prove(widened(step, torch.float64), _FINE, "float64", tell)
     except Exception as error:  # a kernel that refuses float64, a model that cannot be copied
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-    dtypes = {p.dtype for p in step.parameters.values()}
-    if any(dtype.itemsize < 4 for dtype in dtypes):
-        return "", [f"gradients were not held against finite differences: in float64, {reason}"]
+    if any(parameter.element_size() < 4 for parameter in step.parameters.values()):
+        reason = f"in float64, {reason}"
+        return Proof(doubts=[f"gradients were not held against finite differences: {reason}"])
     tell("directional derivatives in float32")
     try:
-        said, doubts = _prove(step, _COARSE, "float32", tell)
+        proof = _prove(step, _COARSE, "float32", tell)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return "", [f"gradients were not held against finite differences: {reason}"]
-    return said and f"{said}; float64 is refused ({reason})", doubts
+        return Proof(doubts=[f"gradients were not held against finite differences: {reason}"])
+    if proof.said:
+        proof.said += f"; float64 is refused ({reason})"
+    return proof
 
 
 @dataclass(frozen=True)
@@ -57,9 +69,7 @@ _FINE = _Precision(1e-5, 1e-6)
 _COARSE = _Precision(1e-2, 3e-2)
 
 
-def _prove(
-    step: Step, precision: _Precision, name: str, tell: Callable[[str], None]
-) -> tuple[str, list[str]]:
+def _prove(step: Step, precision: _Precision, name: str, tell: Callable[[str], None]) -> Proof:
     loss = step.loss_of_run()
     if name == "float64" and loss.dtype != torch.float64:
         raise TypeError(f"the loss is {loss.dtype}".replace("torch.", ""))
@@ -69,28 +79,28 @@ def _prove(
         n: g.detach() for n, g in zip(parameters, found, strict=True) if g is not None and g.any()
     }
     if not gradients:
-        return "", ["no parameter has a gradient that is not zero: there is nothing to compare"]
+        return Proof(doubts=["no gradient is other than zero: there is nothing to compare"])
     del loss, found
     directions = _Directions(step, gradients, precision)
     verdict = directions.compare(list(gradients))
     if verdict.agrees:
-        return (
+        return Proof(
             f"{name}: the loss changes along {len(gradients)} parameters as their gradients say, "
-            f"to {verdict.error:.0e}",
-            [],
+            f"to {verdict.error:.0e}"
         )
     if not verdict.certain:
-        return "", [
+        doubt = (
             f"finite differences in {name} say neither yes nor no: they change with the step "
             f"({verdict.measured:.3g} against {verdict.told:.3g}); the loss may have a kink there"
-        ]
+        )
+        return Proof(doubts=[doubt])
     tell("parameters whose gradient is another")
-    return "", [
-        f"the gradient of {name_} is not the derivative of the loss: {one.told:.6g} against "
-        f"{one.measured:.6g} in {name}. Numbers alone accuse nobody: no place was found, so it is "
-        "not counted as wrong"
-        for name_, one in directions.search(list(gradients))
-    ]
+    return Proof(
+        wrong={
+            each: f"{one.told:.6g} against {one.measured:.6g} in {name}"
+            for each, one in directions.search(list(gradients))
+        }
+    )
 
 
 @dataclass

@@ -16,6 +16,7 @@ from functools import cache
 from types import BuiltinFunctionType, FrameType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .cuts import Suspect
@@ -27,6 +28,8 @@ from .saved import Saving
 from .trace import Call, Key, Observer, Sight, Trace, Tracer, tensors_in
 
 _TRITON = "triton"
+_TORCHS = ("torch.", "builtins.", "math.", "typing.", "torch._C.")
+"""What never does anything that torch does not see."""
 
 
 class Locator(Observer):
@@ -207,11 +210,12 @@ class _Line:
         assert self.place is not None
         found: tuple[str | None, list[Tensor]] = None, []
         for node in _calls(self.place.path, self.place.line):
-            called = self._value(node.func)
-            name = ast.unparse(node.func) if called is None else _name(called)
+            name = _name(self._value(node.func)) or ast.unparse(node.func)
+            if name.startswith(_TORCHS):
+                continue
             given = [*node.args, *(keyword.value for keyword in node.keywords)]
             tensors = list(tensors_in(self._value(_undetached(each)) for each in given))
-            if name is not None and (found[0] is None or len(tensors) > len(found[1])):
+            if found[0] is None or len(tensors) > len(found[1]):
                 found = name, tensors
         return found
 
@@ -252,17 +256,15 @@ def _undetached(node: ast.expr) -> ast.expr:
 
 
 def _name(called: Any) -> str | None:
-    """The qualified name of a function, or of a Triton kernel; None for torch's own."""
+    """The qualified name of a function, or of a Triton kernel; None where it has none."""
+    if isinstance(called, torch.jit.ScriptFunction):
+        return str(called.qualified_name).removeprefix("__torch__.")
     function = getattr(called, "fn", None) or called
     module = getattr(function, "__module__", None) or type(function).__module__
     name = getattr(function, "__qualname__", None)
     if name is None or isinstance(function, BuiltinFunctionType):  # pybind's is not for people
         name = getattr(function, "__name__", None)
-    if not callable(called) and not hasattr(called, "run"):
-        return None
-    if name is None or module.partition(".")[0] in ("torch", "builtins", "math", "typing"):
-        return None
-    return f"{module}.{name}"
+    return f"{module}.{name}" if name is not None else None
 
 
 @cache

@@ -69,6 +69,11 @@ def _message(suspect: Suspect, kind: str) -> str:
             "overwritten here: its gradient is computed from other values, or backward raises."
         )
     if cause is Cause.BACKWARD:
+        if op.endswith(".CheckpointFunction"):
+            return (
+                "A reentrant checkpoint passes gradients on only if one of its inputs requires "
+                "one, and none does."
+            )
         if suspect.detail.startswith("raises"):
             return f"The backward of {op} {suspect.detail}."
         if kind == MISSING:

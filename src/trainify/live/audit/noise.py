@@ -16,7 +16,7 @@ def noise_like(tensor: Tensor, seed: int) -> Tensor:
     table = _table(seed % 64)
     n = tensor.numel()
     numbers = table[:n] if n <= _LENGTH else table.repeat(-(-n // _LENGTH))[:n]
-    return numbers.to(tensor).reshape(tensor.shape)
+    return numbers.to(tensor, copy=True).reshape(tensor.shape)
 
 
 @cache

@@ -31,8 +31,6 @@ class Cause(str, enum.Enum):
     """Rounded to integers: what gradient there is flows through the scale alone."""
     OPAQUE = "opaque code"
     """Values come back into torch from code that torch does not see."""
-    FROZEN = "frozen"
-    """What should learn cannot: a weight kept as a buffer."""
 
 
 class Flow(str, enum.Enum):

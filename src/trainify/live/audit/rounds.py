@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +22,6 @@ from .places import Place
 from .report import Cause, Cut
 from .runs import Step
 from .saved import Saved, Saving
-from .state import nudge
 from .trace import Call, Observer, Trace, Tracer, node_of
 
 Progress = Callable[[str], None]
@@ -70,7 +68,8 @@ class _Round:
         del loss
         self.tell("forward with other parameters")
         checks = LocalChecks()
-        nudged, _ = step.run(checks, partial(nudge, list(step.parameters.values())))
+        step.coarse = any(out.narrow for call in trace.calls for out in call.outs)
+        nudged, _ = step.run(checks, step.nudge(step.parameters))
         comparison = Comparison(trace, nudged)
         suspects = [
             *comparison.suspects(),

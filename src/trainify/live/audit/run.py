@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from .allowed import Allowed
-from .directional import prove
+from .directional import Proof, prove
 from .losses import Loss
 from .passages import passages_of
 from .places import raised
-from .report import Cut, Report
+from .report import Cut, Report, patterns
 from .rounds import Outcome, Progress, look
 from .runs import Step
-from .state import nudge
 from .trace import Unseen
 
 _ROUNDS = 3
@@ -95,18 +93,24 @@ class _Audit:
             self.notes.append(f"backward raises: {seen.error}")
         cuts = [*seen.cuts, *self._behind(seen)]
         hit = {name for cut in cuts for name in cut.parameters}
+        rest = [name for name, got in seen.got.items() if name not in hit and not got]
+        unused, lost = ((), ()) if seen.error else self._unused(rest, seen.loss)
+        bare = [cut for cut in cuts if not cut.parameters]
+        said = Proof()
+        if proof and step.parameters and not seen.error and (bare or not cuts):
+            said = prove(step, self.tell)
+        if bare:  # a place of which only numbers can say what it hits
+            hit.update(lost, said.wrong)
+            named = tuple(name for name in step.parameters if name in lost or name in said.wrong)
+            cuts = [cut if cut.parameters else replace(cut, parameters=named) for cut in cuts]
+        else:
+            self._doubt(lost, said)
         missing = tuple(name for name, got in seen.got.items() if name in hit and not got)
         wrong = tuple(name for name, got in seen.got.items() if name in hit and got)
-        rest = [name for name, got in seen.got.items() if name not in hit and not got]
-        unused = () if seen.error else self._unused(rest, seen.loss)
         passages = passages_of(
             seen.trace, step.parameters, set(missing), set(wrong), set(unused), cuts,
             seen.depending,
         )  # fmt: skip
-        said = ""
-        if proof and not cuts and not seen.error and step.parameters:
-            said, doubts = prove(step, self.tell)
-            self.notes += doubts
         if not step.parameters:
             self.notes.append("no parameter requires a gradient: there is nothing to train")
         return Report(
@@ -117,10 +121,24 @@ class _Audit:
             loss=seen.loss,
             trainable=len(step.parameters),
             frozen=tuple(n for n, p in step.model.named_parameters() if not p.requires_grad),
-            proof=said,
+            proof=said.said,
             notes=tuple(self.notes),
             passages=passages,
         )
+
+    def _doubt(self, lost: Sequence[str], proof: Proof) -> None:
+        """Say what numbers say; they alone accuse nobody."""
+        if lost:
+            self.notes.append(
+                f"the loss changes with {', '.join(patterns(lost))}, of which the gradient is "
+                "missing; where it is lost was not found"
+            )
+        self.notes += proof.doubts
+        self.notes += [
+            f"the gradient of {name} is not the derivative of the loss: {numbers}. Numbers alone "
+            "accuse nobody: no place was found, so it is not counted as wrong"
+            for name, numbers in proof.wrong.items()
+        ]
 
     def _behind(self, seen: Outcome) -> list[Cut]:
         """What would be cut if gradients were not switched off where they are."""
@@ -145,24 +163,21 @@ class _Audit:
         self.step.ignored.clear()
         return list(found.values())[known:]
 
-    def _unused(self, names: Sequence[str], value: float) -> tuple[str, ...]:
-        """Of parameters without a gradient, those on which the loss does not depend."""
-        if not names:
-            return ()
-        self.tell("parameters without a gradient")
-        parameters = self.step.parameters
-        groups, unused = [list(names)], set()
+    def _unused(
+        self, names: Sequence[str], value: float
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Of parameters without a gradient: which the loss does not depend on, and the others."""
+        if names:
+            self.tell("parameters without a gradient")
+        groups, lost = [list(names)] if names else [], set()
         while groups:
             group = groups.pop()
-            change = partial(nudge, [parameters[n] for n in group])
-            if self.step.run(Unseen(), change)[1].detach().double().item() == value:
-                unused.update(group)
-            elif len(group) > 1:
+            if self.step.run(Unseen(), self.step.nudge(group))[1].detach().double().item() == value:
+                continue
+            if len(group) == 1:
+                lost.update(group)
+            else:
                 half = len(group) // 2
                 groups += [group[:half], group[half:]]
-            else:
-                self.notes.append(
-                    f"{group[0]} gets no gradient, though the loss changes with it; where it is "
-                    "lost was not found"
-                )
-        return tuple(name for name in names if name in unused)
+        unused = tuple(name for name in names if name not in lost)
+        return unused, tuple(name for name in names if name in lost)

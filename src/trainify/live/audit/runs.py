@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,11 +13,15 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from .losses import Loss, loss_of
+from .pinned import Pinned
 from .places import Place, Places
-from .state import State
-from .trace import Observer, Trace, Tracer
+from .state import State, nudge
+from .trace import Observer, Trace, Tracer, Unseen
 
 Change = Callable[[], None]
+
+_COARSE = 30.0
+"""How much larger a nudge is where values are rounded."""
 
 
 class Step:
@@ -36,6 +41,9 @@ class Step:
         self.places = Places(model.modules())
         self.ignored: set[Place] = set()
         """Where gradients stay on although they are switched off; traced runs only."""
+        self.pinned = Pinned(model)
+        self.coarse = False
+        """Whether values are rounded to integers, so that only a larger nudge moves them."""
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.names = {id(p): n for n, p in self.parameters.items()}
         self.state = State(model, [self.inputs, self.keywords])
@@ -50,7 +58,8 @@ class Step:
             change: What is done to the parameters before; the next run undoes it.
         """
         self._begin(change)
-        tracer = Tracer(self.model, self.places, observer, self.ignored)
+        self.pinned.start()
+        tracer = Tracer(self.model, self.places, observer, self.ignored, self.pinned)
         with _as_in_training():
             tracer.know(self.state.tensors)
             with tracer, tracer.observer.watching(tracer):
@@ -59,12 +68,19 @@ class Step:
                     out = self.loss(out)
             return tracer.trace, _one_number(loss_of(out) if self.loss is None else out)
 
+    def nudge(self, names: Iterable[str]) -> Change:
+        """A change that puts parameters a little off."""
+        chosen = [self.parameters[name] for name in names]
+        return partial(nudge, chosen, _COARSE if self.coarse else 1.0)
+
     def value(self, change: Change | None = None) -> float:
         """The loss of a run that nothing watches."""
         return self.loss_of_run(change).detach().double().item()
 
     def loss_of_run(self, change: Change | None = None) -> Tensor:
         """As :meth:`value`, with its graph."""
+        if self.pinned.used:
+            return self.run(Unseen(), change)[1]
         self._begin(change)
         with _as_in_training():
             out = self.model(*self.inputs, **self.keywords)

@@ -145,13 +145,13 @@ def _random_states() -> list[Callable[[], None]]:
     return found
 
 
-def nudge(parameters: Iterable[Tensor]) -> None:
+def nudge(parameters: Iterable[Tensor], times: float = 1.0) -> None:
     """Put each element a little off, in proportion to the parameter's size.
 
-    A thousandth in float32 and float64; in half precision a hundredth, or rounding would eat it.
+    A thousandth in float32 and float64; where there are fewer bits more, or rounding would eat it.
     """
     with torch.no_grad():
         for i, parameter in enumerate(parameters):
             size = parameter.detach().float().square().mean().sqrt().item() or 1.0
-            share = 1e-3 if parameter.element_size() >= 4 else 1e-2
-            parameter.add_(noise_like(parameter, i), alpha=size * share)
+            share = max(1e-3, 8 * torch.finfo(parameter.dtype).eps)
+            parameter.add_(noise_like(parameter, i), alpha=size * share * times)

@@ -19,6 +19,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from .digest import Digests
+from .pinned import Pinned
 from .places import NOWHERE, Place, Places, callers, decorated
 
 _LEAVE = {"item", "tolist", "numpy", "__array__", "__float__", "__complex__"}
@@ -201,6 +202,7 @@ class Tracer(TorchFunctionMode):
         places: Places,
         observer: Observer | None = None,
         ignored: Set[Place] = frozenset(),
+        pinned: Pinned | None = None,
     ) -> None:
         """``ignored`` are places that do not get to switch gradients off."""
         super().__init__()
@@ -211,6 +213,7 @@ class Tracer(TorchFunctionMode):
         self._last: dict[int, tuple[weakref.ref[Tensor], Sight]] = {}
         self._times: dict[tuple[Hashable, str, int], int] = {}
         self._dull: set[Hashable] = set()
+        self._pinned = pinned
         self._inside = 0
         self.running: Call | None = None
         """The call that is being made."""
@@ -304,8 +307,7 @@ class Tracer(TorchFunctionMode):
         if returned and self.observer.sights:
             arguments = {id(tensor) for tensor in tensors}
             call.outs = [self._see(t, known=True) for t in returned if id(t) not in arguments]
-        if self.observer.sights:
-            self._note_writes(call, tensors, before, name)
+        self._note_writes(call, tensors, before, name)
         if not (returned or call.leaves or call.written or call.opaque or attribute):
             if tensors and name != "__setitem__" and not isinstance(function, type):
                 self._dull.add(function)
@@ -331,6 +333,10 @@ class Tracer(TorchFunctionMode):
         for i, (tensor, (node, version)) in enumerate(zip(tensors, before, strict=True)):
             now = version_of(tensor)
             if now != version or (writes and (call.opaque or now is None or name == "__set__")):
+                if self._pinned is not None:
+                    self._pinned.wrote(tensor)
+                if not self.observer.sights:
+                    continue
                 sight = self._see(tensor, known=True)
                 same = node is node_of(tensor)
                 call.written[i] = (sight, same)
