@@ -191,6 +191,14 @@ RIGHT = {
         "y = self.proj(x)\n\ndef double():\n    y.mul_(2.0)\n\ndouble()\nx = torch.sigmoid(y)"
     ),
     "targets": "y = self.proj(x)\ny[:, 0], y[:, 1] = x[:, 0], x[:, 1]\nx = torch.exp(y)",
+    "out of numbers": (
+        "v = torch.empty(3, 2, dtype=x.dtype)\ni = torch.empty(3, 2, dtype=torch.long)\n"
+        "torch.topk(self.proj(x).detach(), 2, out=(v, i))\nx = self.proj(x).gather(1, i)"
+    ),
+    "out of a table": (
+        "t = torch.arange(4, dtype=x.dtype)\nc = torch.empty(4, dtype=x.dtype)\n"
+        "torch.cos(t, out=c)\nx = self.proj(x) * c"
+    ),
     "without out": "v, i = torch.max(self.proj(x), dim=-1)\nx = x * v[:, None]",
     "a number beside": (
         "h = self.proj(x)\np = h.softmax(-1)\np.mul_(2.0)\nself.level = p.mean().item()\nx = h"

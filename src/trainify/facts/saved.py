@@ -112,12 +112,12 @@ def saving_call(module: ModuleFacts, node: ast.expr) -> str | None:
     if cls is not None:
         return text if cls in _RESULT_SAVED_MODULES else None
     if isinstance(function, ast.Attribute) and function.attr in RESULT_SAVED:
-        if _is_tensor_op(module, function) and not _is_constant(module, node):
+        if _is_tensor_op(module, function) and not is_constant(module, node):
             return text
     return None
 
 
-def _is_constant(module: ModuleFacts, node: ast.expr, depth: int = 0) -> bool:
+def is_constant(module: ModuleFacts, node: ast.expr, depth: int = 0) -> bool:
     """Whether a value surely has no gradient: made of numbers, factories, tables."""
     if depth > 8:
         return False
@@ -131,17 +131,17 @@ def _is_constant(module: ModuleFacts, node: ast.expr, depth: int = 0) -> bool:
         return bool(definitions) and all(
             bool(_NOT_ACTIVATION.search(d.name))
             if d.is_parameter
-            else d.value is not None and _is_constant(module, d.value, depth + 1)
+            else d.value is not None and is_constant(module, d.value, depth + 1)
             for d in definitions
         )
     if isinstance(node, ast.BinOp):
         if isinstance(node.op, (ast.FloorDiv, ast.Mod)):
             return True
-        return all(_is_constant(module, n, depth + 1) for n in (node.left, node.right))
+        return all(is_constant(module, n, depth + 1) for n in (node.left, node.right))
     if isinstance(node, ast.UnaryOp):
-        return _is_constant(module, node.operand, depth + 1)
+        return is_constant(module, node.operand, depth + 1)
     if isinstance(node, ast.Subscript):
-        return _is_constant(module, node.value, depth + 1)
+        return is_constant(module, node.value, depth + 1)
     if isinstance(node, ast.Compare):
         return True
     if isinstance(node, ast.Attribute):
@@ -167,11 +167,11 @@ def _is_constant_call(module: ModuleFacts, node: ast.Call, depth: int) -> bool:
         return True
     if names:
         return names[0].startswith(("torch.", "numpy.")) and all(
-            _is_constant(module, a, depth + 1) for a in node.args
+            is_constant(module, a, depth + 1) for a in node.args
         )
     return not (
         isinstance(function.value, ast.Name) and module.names.self_class(function.value)
-    ) and all(_is_constant(module, a, depth + 1) for a in (function.value, *arguments))
+    ) and all(is_constant(module, a, depth + 1) for a in (function.value, *arguments))
 
 
 def _is_tensor_op(module: ModuleFacts, function: ast.Attribute) -> bool:

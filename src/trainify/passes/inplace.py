@@ -12,7 +12,7 @@ from ..facts import ModuleFacts, places
 from ..facts.flow import is_allocation
 from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.memo import once
-from ..facts.saved import RESULT_SAVED, saved_result, saving_call
+from ..facts.saved import RESULT_SAVED, is_constant, saved_result, saving_call
 from ..facts.training import reaches_result, trains
 from ..facts.walk import walk
 from ..facts.writes import Write, in_callers, in_network, root_of, roots
@@ -170,6 +170,8 @@ def _out(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
     if not any(n.startswith("torch.") and not n.startswith("torch.ops.") for n in names):
         return None
     if any(n.rpartition(".")[2] in _FACTORIES for n in names):
+        return None
+    if call.args and all(is_constant(module, argument) for argument in call.args):
         return None
     from ..rewrite.branch import Change
     from ..rewrite.functionalize import CannotFunctionalize, functionalize
