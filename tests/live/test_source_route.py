@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 import io
+import linecache
 import pickle
 import subprocess
 import sys
@@ -366,6 +367,36 @@ def test_a_name_that_the_module_has_stays(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="has the name 'F' for something else"):
         trainable(model)
     assert norm.F == "mine" and type(model) is norm.Norm
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_ways_side_by_side(tmp_path: Path, first: int) -> None:
+    """Both need the same names in the module; the last one takes them away."""
+    norm = package(tmp_path, norm=NORM)["norm"]
+    names = set(vars(norm))
+    models = norm.Norm(), norm.Norm()
+    for model, when in zip(models, ("grad", "training"), strict=True):
+        trainable(model, strategy="attach", when=when)
+    assert all(map(is_right, models))
+    apply.restore(models[first])
+    assert is_right(models[1 - first]) and not is_right(models[first])
+    apply.restore(models[1 - first])
+    assert set(vars(norm)) == names
+
+
+def test_a_cell_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a file is missing, linecache has the lines."""
+    text = "import torch\nfrom torch import nn\n" + NORM
+    cell = "<ipython-input-3-0123>"
+    monkeypatch.setitem(linecache.cache, cell, (len(text), None, text.splitlines(True), cell))
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text, cell, "exec", dont_inherit=True), space)
+    model = space["Norm"]()
+    trainable(model)
+    assert is_right(model)
+    assert cell in apply.source_diff(model)
+    apply.restore(model)
+    assert not is_right(model) and "F" not in space
 
 
 def test_tracebacks_and_inspect_show_the_new_lines(tmp_path: Path) -> None:

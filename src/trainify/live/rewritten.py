@@ -331,33 +331,57 @@ def _spans(text: str) -> tuple[Positions, list[tuple[str, int, int]]]:
 class Names(Shared):
     """New names of a file in the namespace of its module: imports, functions, classes.
 
-    A name that is there already stays what it is.
+    A name that is there already stays what it is, and does for a file that was rewritten in another
+    way too where that defines it alike.
     """
 
     def __init__(self, source: Rewritten, namespace: dict[str, Any]) -> None:
         super().__init__()
         self._source = source
         self._there = namespace
-        self._set: dict[str, Any] = {}
+        self._mine: list[str] = []
 
     def change(self) -> None:
-        self._set = {}
         for node in self._source.added:
             made: dict[str, Any] = {}
             exec(_compile(ast.Module([node], []), self._source), self._there, made)
             for name, value in made.items():
-                if name not in self._there:
-                    self._there[name] = self._set[name] = value
-                elif self._there[name] is not value:
-                    self.undo()
-                    raise Refused(
-                        f"{self._source.path}: the module has the name {name!r} for something else"
-                    )
+                self._give(name, value, ast.dump(node))
+
+    def _give(self, name: str, value: Any, definition: str) -> None:
+        key = id(self._there), name
+        if name not in self._there:
+            self._there[name] = value
+            _given[key] = _Given(definition)
+        elif key not in _given and self._there[name] is value:
+            return
+        elif key not in _given or _given[key].definition != definition:
+            self.undo()
+            raise Refused(
+                f"{self._source.path}: the module has the name {name!r} for something else"
+            )
+        _given[key].users += 1
+        self._mine.append(name)
 
     def undo(self) -> None:
-        for name, value in self._set.items():
-            if self._there.get(name) is value:
-                del self._there[name]
+        while self._mine:
+            name = self._mine.pop()
+            key = id(self._there), name
+            _given[key].users -= 1
+            if not _given[key].users:
+                del _given[key]
+                self._there.pop(name, None)
+
+
+@dataclass
+class _Given:
+    """How a name that was put into a namespace is defined, and for how many."""
+
+    definition: str
+    users: int = 0
+
+
+_given: dict[tuple[int, str], _Given] = {}
 
 
 def _compile(tree: ast.Module, source: Rewritten) -> CodeType:
