@@ -47,10 +47,10 @@ def find_releases(
 ) -> tuple[Release, ...]:
     """What holds for code in ``folder``, for each of the libraries that anything is said about.
 
-    A lock file comes first, then a version pinned by a requirement, then one that is installed
-    (in the project's own environment, or in the folders ``installed_in``, which are those that this
-    process imports from), then a range.  Folders are asked from ``folder`` upwards, until one says
-    something or a repository ends.
+    The source of the library itself comes first, then a lock file, then a version pinned by a
+    requirement, then one that is installed (in the project's own environment, or in the folders
+    ``installed_in``, which are those that this process imports from), then a range.  Folders are
+    asked from ``folder`` upwards, until one says something or a repository ends.
     """
     installed_in = tuple(sys.path if installed_in is None else installed_in)
     found = []
@@ -78,6 +78,7 @@ def _in_project(folder: str, library: str) -> list[Release]:
 
 def _stated(folder: str, library: str) -> Iterator[Release]:
     """What the files right in a folder say, the most certain first."""
+    yield from _itself(folder, library)
     name = re.sub(r"[-_.]+", "[-_.]", library)
     locked = re.compile(
         rf"""name = "{name}"\s+version = "([^"]+)"|"{name}": \{{[^}}]*?"version": "==([^"]+)\"""",
@@ -102,6 +103,24 @@ def _stated(folder: str, library: str) -> Iterator[Release]:
             places = glob.glob(os.path.join(glob.escape(folder), environment, pattern))
             if installed := _installed(places, library, environment):
                 yield installed
+
+
+_OWN_VERSION = re.compile(
+    r"""^(?:__version__|version)\b[^=\n]*(?:=[^=\n"']*)+["'](\d[\w.]*)""", re.M
+)
+
+
+def _itself(folder: str, library: str) -> Iterator[Release]:
+    """The release that the folder itself is the source of, or lies in."""
+    package = re.sub(r"[-.]+", "_", library)
+    for path, text in _texts(folder, ("PKG-INFO",)):
+        if match := re.search(rf"^Name: {library}\nVersion: (\d[\w.]*)", text, re.MULTILINE):
+            yield Release(library, f"=={match[1]}", path)
+    names = ("_version.py", "version.py", "__init__.py")
+    inside = [f"{package}/{name}" for name in names]
+    for path, text in _texts(folder, names if os.path.basename(folder) == package else inside):
+        if match := _OWN_VERSION.search(text):
+            yield Release(library, f"=={match[1]}", path)
 
 
 def _texts(folder: str, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -230,6 +230,13 @@ def scaled() -> dict[str, Any]:
     )  # fmt: skip
 
 
+def quantized() -> dict[str, Any]:
+    q, k, v = _x(2, HEADS, HEADS, D), _x(2, HEADS, HEADS, D), _x(2, HEADS, HEADS, D)
+    scales = {f"{name}_descale": _x(2, HEADS) for name in "qkv"}
+    lengths = {"max_q": HEADS, "max_k": HEADS, "return_debug_mask": False, "dropout_p": 0.0}
+    return _family(query=q, key=k, value=v, is_causal=True, **scales, **lengths)
+
+
 def blocks() -> dict[str, Any]:
     values = _family(A=_x(T, 4), B=_x(6, 4), As=_x(T, 2), Bs=_x(3, 2), block_size=(2, 2))
     return {
@@ -554,6 +561,12 @@ FAMILIES = {
     "awq_matmul": awq,
     "bnb_4bit_matmul": bnb,
     "scaled_mm": scaled,
+    "scaled_grouped_mm": lambda: {
+        **_family(self=_x(T, H), mat2=_x(2, H, 3), scale_a=_x(T), scale_b=_x(2, 3)),
+        **_family(offs=torch.tensor([2, T], dtype=torch.int32), out_dtype=torch.float32),
+    },
+    "quantized_attention_results": quantized,
+    "quantized_flash_attention": quantized,
     "block_scaled_mm": blocks,
     "moe_experts": experts,
     "fused_moe": experts,
@@ -626,6 +639,13 @@ ROWS = {
     "torch.ops.aten.mm.dtype": _one(mat2=_x(H, 3)),
     "torch.ops.aten.bmm.dtype": _one(self=_x(2, 3, 4), mat2=_x(2, 4, 5)),
     "torch.ops.aten._addmm_activation": _one(self=_x(3), mat1=_x(T, H), mat2=_x(H, 3), beta=2.0),
+    "torch.nn.functional.scaled_mm": lambda: {**scaled(), "output_dtype": torch.float32},
+    "torch.ops.aten._scaled_mm_v2": lambda: {
+        **scaled(),
+        "scale_a": [_x(T, 1)],
+        "scale_b": [_x(1, 3)],
+        "out_dtype": torch.float32,
+    },
     "torch.ops.aten._triton_scaled_dot_attention": _one(
         q=_x(2, HEADS, 3, D), k=_x(2, HEADS, 3, D), v=_x(2, HEADS, 3, D)
     ),

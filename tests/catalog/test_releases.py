@@ -191,3 +191,39 @@ def test_the_verdicts_are_about_the_row_that_was_used(tmp_path: Path) -> None:
     (job,) = jobs_of(check_text(CODE, "m.py", options), options)
     assert job.op.since == "vllm<0.20"
     assert json.dumps(job.op.equivalent) == '"out = rms_norm_llama(input, weight, epsilon)"'
+
+
+# -- the library itself ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("PKG-INFO", "Metadata-Version: 2.4\nName: vllm\nVersion: 0.8.5.post1\n"),
+        ("vllm/_version.py", "__version__: str\n\n__version__ = version = '0.8.5.post1'\n"),
+        ("vllm/__init__.py", '"""vLLM."""\n__version__ = "0.8.5.post1"\n'),
+    ],
+)
+@pytest.mark.parametrize("asked", ["", "vllm", "vllm/layers"])
+def test_the_source_of_a_library_says_its_own_release(
+    tmp_path: Path, path: str, text: str, asked: str
+) -> None:
+    (tmp_path / "vllm" / "layers").mkdir(parents=True)
+    (tmp_path / path).write_text(text)
+    (tmp_path / "requirements.txt").write_text("vllm>=0.20\n")
+    (release,) = find_releases(str(tmp_path / asked), installed_in=())
+    assert release.specifier == "==0.8.5.post1"
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("PKG-INFO", "Name: vllm-tools\nVersion: 0.8.5\n"),
+        ("__init__.py", '__version__ = "0.8.5"\n'),
+        ("vllm/_version.py", "version = tuple\nversions = '1.0'\n"),
+    ],
+)
+def test_other_versions_are_not_its_own(tmp_path: Path, path: str, text: str) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / path).write_text(text)
+    assert find_releases(str(tmp_path), installed_in=()) == ()

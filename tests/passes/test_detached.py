@@ -85,6 +85,10 @@ def net(body: str, extra: str = "") -> str:
             "return Output(\n    logits=self.enc(x),\n)",
         ),
         ("return self.enc(x) * self.gamma.data", "return self.enc(x) * self.gamma"),
+        (
+            "return F.rms_norm(self.enc(x), (8,), self.gamma.data)",
+            "return F.rms_norm(self.enc(x), (8,), self.gamma)",
+        ),
     ],
 )
 def test_a_result_that_is_detached(before: str, after: str) -> None:

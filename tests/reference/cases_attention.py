@@ -333,7 +333,56 @@ def expect_token_values(
     return out.to(dtype)
 
 
+def draw_quantized(draw: Draw) -> tuple[Any, ...]:
+    lengths = draw.size(1, 4), draw.size(1, 4)
+    heads = draw.random.choice(((2, 2), (4, 2), (3, 1)))
+    q = draw.tensor(2, heads[0], lengths[0], 3)
+    k, v = (draw.tensor(2, heads[1], lengths[1], 3) for _ in range(2))
+    scales = [draw.tensor(2, heads[1]).abs() if draw.flag() else None for _ in range(3)]
+    return q, k, v, *scales, draw.flag(), draw.random.choice((None, 0.3))
+
+
+def expect_quantized(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_scale: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+    causal: bool,
+    scale: float | None,
+) -> Tensor:
+    def times(x: Tensor, by: Tensor | None) -> Tensor:
+        return wide(x) if by is None else wide(x) * wide(by)[..., None, None]
+
+    heads = []
+    for h in range(q.shape[1]):
+        of = h * k.shape[1] // q.shape[1]
+        queries = times(q[:, h : h + 1], None if q_scale is None else q_scale[:, of : of + 1])
+        keys = times(k[:, of : of + 1], None if k_scale is None else k_scale[:, of : of + 1])
+        values = times(v[:, of : of + 1], None if v_scale is None else v_scale[:, of : of + 1])
+        scores = queries @ keys.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+        if causal:
+            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(hidden, float("-inf"))
+        heads.append(expect_softmax(scores) @ values)
+    return torch.cat(heads, 1).to(q.dtype)
+
+
+def draw_quantized_flash(draw: Draw) -> tuple[Any, ...]:
+    q, k, v, *rest = draw_quantized(draw)
+    return *(x.transpose(1, 2).contiguous() for x in (q, k, v)), *rest
+
+
+def expect_quantized_flash(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return expect_quantized(q, k, v, *rest).transpose(1, 2)
+
+
 CASES = [
+    Case(attention.quantized_attention, draw_quantized, expect_quantized),
+    Case(attention.quantized_attention_results, draw_quantized, expect_quantized),
+    Case(attention.quantized_flash_attention, draw_quantized_flash, expect_quantized_flash),
     Case(attention.pooled_prefill, draw_pooled_prefill, expect_pooled_prefill),
     Case(attention.indexed_decode, draw_indexed, expect_indexed),
     Case(attention.extended_attention, draw_extended, expect_extended),

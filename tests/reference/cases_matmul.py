@@ -43,6 +43,25 @@ def expect_scaled_add(
     return out if bias is None else out + bias
 
 
+def draw_grouped(draw: Draw) -> tuple[Any, ...]:
+    sizes = [draw.size(0, 3) for _ in range(3)]
+    offsets = torch.tensor(sizes).cumsum(0).int()
+    a, b = draw.tensor(sum(sizes) + 1, 3), draw.tensor(3, 3, 2)
+    offsets[-1] += 1
+    return a, b, draw.tensor(len(a)), draw.tensor(3, 2), offsets, draw.dtype
+
+
+def expect_grouped(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, offsets: Tensor, dtype: torch.dtype
+) -> Tensor:
+    rows = []
+    for i in range(len(a)):
+        group = int((offsets <= i).sum())
+        row = (wide(a[i]) @ wide(b[group])) * wide(scale_a[i]) * wide(scale_b[group])
+        rows.append(row)
+    return torch.stack(rows).to(dtype)
+
+
 def nibbles(word: int) -> list[int]:
     return [(word % 2**32) >> 4 * i & 15 for i in range(8)]
 
@@ -134,6 +153,7 @@ def expect_4bit_linear(
 
 
 CASES = [
+    Case(matmul.scaled_grouped_mm, draw_grouped, expect_grouped),
     Case(matmul.scaled_mm_add, draw_scaled_add, expect_scaled_add),
     Case(matmul.awq_gemv_matmul, draw_gemv, expect_gemv),
     Case(matmul.int4_matmul, draw_int4, expect_int4),

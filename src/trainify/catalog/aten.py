@@ -4,9 +4,10 @@ Most of them raise in backward or give a result that requires no gradient.
 """
 
 from . import FusedOp, opaque
-from .reasons import CODES, FUNCTIONAL, HANDLE, OPEN, TILED, UNPACK
+from .reasons import CODES, FUNCTIONAL, HANDLE, TILED, UNPACK
 
 _READ = "torch 2.13.0"
+_ROUNDED = "the gradient of fp8 codes is rounded to fp8 as well"
 
 OPS: tuple[FusedOp, ...] = (
     FusedOp(
@@ -81,8 +82,72 @@ OPS: tuple[FusedOp, ...] = (
         "self.dtype if out_dtype is None else out_dtype, bias)",
         source="native_functions.yaml, torch 2.13.0",
         unsupported=("scale_result",),
-        look_at="scales must be one number, or one for each row and column; the gradient of fp8 "
-        "codes is rounded to fp8 as well",
+        look_at=f"scales must be one number, or one for each row and column; {_ROUNDED}",
+    ),
+    FusedOp(
+        names=("torch.nn.functional.scaled_mm",),
+        schema="scaled_mm(Tensor mat_a, Tensor mat_b, Tensor scale_a, Any scale_recipe_a, "
+        "Tensor scale_b, Any scale_recipe_b, Any swizzle_a=None, Any swizzle_b=None, "
+        "Tensor? bias=None, ScalarType? output_dtype=torch.bfloat16, int[] contraction_dim=(), "
+        "bool use_fast_accum=False) -> Tensor",
+        equivalent="scaled_mm(mat_a, mat_b, scale_a, scale_b, output_dtype, bias)",
+        source="torch/nn/functional.py, torch 2.13.0",
+        unsupported=("swizzle_a", "swizzle_b", "contraction_dim"),
+        look_at=f"the recipes must be TensorWise or RowWise; {_ROUNDED}",
+    ),
+    FusedOp(
+        names=("torch.ops.aten._scaled_mm_v2", "torch._scaled_mm_v2"),
+        schema="_scaled_mm_v2(Tensor self, Tensor mat2, Tensor[] scale_a, int[] recipe_a, "
+        "int[] swizzle_a, Tensor[] scale_b, int[] recipe_b, int[] swizzle_b, Tensor? bias, "
+        "ScalarType? out_dtype, int[] contraction_dim=[], bool use_fast_accum=False) -> Tensor",
+        equivalent="scaled_mm(self, mat2, scale_a[0], scale_b[0], "
+        "self.dtype if out_dtype is None else out_dtype, bias)",
+        source="native_functions.yaml, torch 2.13.0",
+        unsupported=("contraction_dim",),
+        look_at=f"the recipes must be 0 or 1, TensorWise or RowWise, without a swizzle; {_ROUNDED}",
+    ),
+    FusedOp(
+        names=("torch.ops.aten._scaled_grouped_mm", "torch._scaled_grouped_mm"),
+        schema="_scaled_grouped_mm(Tensor self, Tensor mat2, Tensor scale_a, Tensor scale_b, "
+        "Tensor? offs=None, Tensor? bias=None, Tensor? scale_result=None, "
+        "ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
+        equivalent="scaled_grouped_mm(self, mat2, scale_a, scale_b, offs, "
+        "torch.bfloat16 if out_dtype is None else out_dtype)",
+        source="native_functions.yaml, aten/src/ATen/native/cuda/GroupedBlas.cpp, torch 2.13.0",
+        unsupported=("bias", "scale_result"),
+        look_at=f"the groups must be of rows, with a matrix each; {_ROUNDED}",
+    ),
+    FusedOp(
+        names=("torch.ops.aten._scaled_dot_product_flash_attention.quantized",),
+        schema="_scaled_dot_product_flash_attention.quantized(Tensor query, Tensor key, "
+        "Tensor value, Tensor? q_descale, Tensor? k_descale, Tensor? v_descale, "
+        "float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *, "
+        "float? scale=None) -> (Tensor output, Tensor logsumexp, Tensor cum_seq_q, "
+        "Tensor cum_seq_k, SymInt max_q, SymInt max_k, Tensor rng_state, Tensor unused, "
+        "Tensor debug_attn_mask)",
+        equivalent="quantized_attention_results(query, key, value, q_descale, k_descale, "
+        "v_descale, is_causal, scale)",
+        source="torch/nn/attention/_fa3.py, torch 2.13.0",
+        unsupported=("dropout_p", "return_debug_mask"),
+        look_at=_ROUNDED,
+    ),
+    FusedOp(
+        names=("torch.ops.aten._flash_attention_forward.quantized",),
+        schema="_flash_attention_forward.quantized(Tensor query, Tensor key, Tensor value, "
+        "Tensor? cum_seq_q, Tensor? cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, "
+        "bool is_causal, bool return_debug_mask, Tensor? q_descale, Tensor? k_descale, "
+        "Tensor? v_descale, *, float? scale=None, SymInt? window_size_left=None, "
+        "SymInt? window_size_right=None, Tensor? seqused_k=None, Tensor? alibi_slopes=None) -> "
+        "(Tensor output, Tensor softmax_logsumexp, Tensor rng_state, Tensor unused, "
+        "Tensor debug_attn_mask)",
+        equivalent="quantized_flash_attention(query, key, value, q_descale, k_descale, v_descale, "
+        "is_causal, scale)",
+        source="torch/nn/attention/_fa3.py, torch 2.13.0",
+        unsupported=(
+            *("cum_seq_q", "cum_seq_k", "window_size_left", "window_size_right", "seqused_k"),
+            "alibi_slopes",
+        ),
+        look_at=f"dropout_p must be 0, and queries as many as keys; {_ROUNDED}",
     ),
     # These two have gradients for query, key and value alone.
     FusedOp(
@@ -209,41 +274,11 @@ OPS: tuple[FusedOp, ...] = (
 
 # Without an equivalent.
 OPS += opaque(
-    "attention",
-    OPEN,
-    _READ,
-    """
-    torch.ops.aten._scaled_dot_product_flash_attention.quantized(Tensor query, Tensor key,
-        Tensor value, Tensor? q_descale, Tensor? k_descale, Tensor? v_descale,
-        float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *,
-        float? scale=None) -> (Tensor output, Tensor logsumexp, Tensor cum_seq_q,
-        Tensor cum_seq_k, SymInt max_q, SymInt max_k, Tensor rng_state, Tensor unused,
-        Tensor debug_attn_mask)
-    torch.ops.aten._flash_attention_forward.quantized(Tensor query, Tensor key, Tensor value,
-        Tensor? cum_seq_q, Tensor? cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p,
-        bool is_causal, bool return_debug_mask, Tensor? q_descale, Tensor? k_descale,
-        Tensor? v_descale, *, float? scale=None, SymInt? window_size_left=None,
-        SymInt? window_size_right=None, Tensor? seqused_k=None,
-        Tensor? alibi_slopes=None) -> (Tensor output, Tensor softmax_logsumexp,
-        Tensor rng_state, Tensor unused, Tensor debug_attn_mask)
-    """,
-)
-OPS += opaque(
     "matmul",
     CODES,
     _READ,
     """
     torch.ops.aten._int_mm(Tensor self, Tensor mat2) -> Tensor
-    """,
-)
-OPS += opaque(
-    "matmul",
-    OPEN,
-    _READ,
-    """
-    torch.ops.aten._scaled_mm_v2(Tensor self, Tensor mat2, Tensor[] scale_a, int[] recipe_a,
-        int[] swizzle_a, Tensor[] scale_b, int[] recipe_b, int[] swizzle_b, Tensor? bias,
-        ScalarType? out_dtype, int[] contraction_dim=[], bool use_fast_accum=False) -> Tensor
     """,
 )
 OPS += opaque(
@@ -260,16 +295,6 @@ OPS += opaque(
     _READ,
     """
     torch.ops.aten.detach_copy(Tensor self) -> Tensor
-    """,
-)
-OPS += opaque(
-    "moe",
-    OPEN,
-    _READ,
-    """
-    torch.ops.aten._scaled_grouped_mm(Tensor self, Tensor mat2, Tensor scale_a, Tensor scale_b,
-        Tensor? offs=None, Tensor? bias=None, Tensor? scale_result=None,
-        ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor
     """,
 )
 OPS += opaque(

@@ -27,8 +27,8 @@ PASSED_ON = frozenset(
     "clamp_min clamp_max masked_fill masked_select gather index_select take_along_dim roll flip "
     "permute transpose reshape view flatten unflatten squeeze unsqueeze expand expand_as repeat "
     "repeat_interleave contiguous t narrow select split chunk unbind float double half bfloat16 "
-    "type_as clone cuda cpu view_as reshape_as movedim swapaxes swapdims normalize layer_norm "
-    "rms_norm group_norm batch_norm dropout interpolate pad neg reciprocal nan_to_num tril triu "
+    "type_as clone cuda cpu view_as reshape_as movedim swapaxes swapdims normalize "
+    "dropout interpolate pad neg reciprocal nan_to_num tril triu "
     "diagonal amax amin adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d avg_pool2d max_pool1d "
     "max_pool2d unfold fold glu requires_grad_ to type view_as_real view_as_complex "
     "cross_entropy nll_loss".split()  # targets are data
@@ -36,7 +36,8 @@ PASSED_ON = frozenset(
 _COMBINED = frozenset(
     # whose result carries the gradient of all of their tensors
     "add sub mul div true_divide matmul mm bmm mv dot outer addmm baddbmm einsum pow where stack "
-    "cat concat concatenate hstack vstack maximum minimum lerp linear conv1d conv2d conv3d "
+    "cat concat concatenate hstack vstack maximum minimum lerp linear "
+    "layer_norm rms_norm group_norm batch_norm conv1d conv2d conv3d "
     "scaled_dot_product_attention cosine_similarity pairwise_distance cdist mse_loss l1_loss "
     "smooth_l1_loss huber_loss binary_cross_entropy "
     "binary_cross_entropy_with_logits kl_div triplet_margin_loss logaddexp atan2 cross rsub "

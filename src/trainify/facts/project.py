@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -171,8 +172,32 @@ class Project:
                 named = other.calls_named(name)
                 calls = [call for call in named if isinstance(call.func, ast.Attribute)]
             else:
-                calls = _calls_of_targets(other).get(name, [])
+                named = _calls_of_targets(other).get(name, [])
+                calls = [c for c in named if self._may_name(module, other, c.func, name)]
             yield from ((other, call) for call in calls)
+
+    def _may_name(
+        self, module: ModuleFacts, caller: ModuleFacts, callee: ast.expr, name: str
+    ) -> bool:
+        """Whether a callee may be the function of this name at the top of a module."""
+        targets = caller.names.resolve(callee)
+        if any(target.name.rpartition(".")[2] == name for target in targets):
+            return not all(self._is_anothers(module, caller, target.name) for target in targets)
+        return isinstance(callee, ast.Attribute) and callee.attr == name
+
+    def _is_anothers(self, module: ModuleFacts, caller: ModuleFacts, qualified: str) -> bool:
+        """Whether ``kernels.norm`` is not the ``norm`` of this module but made elsewhere."""
+        owner, _, name = qualified.rpartition(".")
+        if owner == module.module_name:
+            return False
+        path = self.find_module(caller, owner)
+        if path is None:  # of a class in a module, or of a package that is not here
+            above = owner.rpartition(".")[0]
+            path = self.find_module(caller, above) if above else None
+            return path is not None or owner.split(".")[0] != module.module_name.split(".")[0]
+        defined = re.compile(rb"^def %s\(" % name.encode(), re.MULTILINE)
+        here = path.absolute() == Path(module.path).absolute()
+        return not here and defined.search(self._bytes(path)) is not None
 
     def mentioning(
         self, module: ModuleFacts, *words: str, containing: bytes = b""

@@ -734,3 +734,61 @@ def biased_attention_results(
     """As biased_attention; returns (result, None, ...): PyTorch's op for cuDNN."""
     out, _ = biased_attention(q, k, v, bias, causal, scale)
     return out, None, None, None, None, None, None, None, None
+
+
+def quantized_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_descale: torch.Tensor | None,
+    k_descale: torch.Tensor | None,
+    v_descale: torch.Tensor | None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Attention over fp8 codes q [B, H, S, D] and k, v [B, H_kv, S, D], rounded to bfloat16.
+
+    Codes count times their descales [B, H_kv] where they have such; the queries of a group share
+    one.  Causal: query i sees key j if j <= i.
+    """
+    groups = q.shape[1] // k.shape[1]
+    out_dtype = q.dtype if q.dtype.itemsize > 1 else torch.bfloat16
+    q = q.float().unflatten(1, (-1, groups))
+    k, v = k.float().unsqueeze(2), v.float().unsqueeze(2)
+    q = q if q_descale is None else q * q_descale[:, :, None, None, None]
+    k = k if k_descale is None else k * k_descale[:, :, None, None, None]
+    v = v if v_descale is None else v * v_descale[:, :, None, None, None]
+    k, v = k.expand(-1, -1, groups, -1, -1), v.expand(-1, -1, groups, -1, -1)
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+    return out.flatten(1, 2).to(out_dtype)
+
+
+def quantized_attention_results(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_descale: torch.Tensor | None,
+    k_descale: torch.Tensor | None,
+    v_descale: torch.Tensor | None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, None, None, None, None, None, None, None, None]:
+    """As quantized_attention; returns (result, None, ...): PyTorch's op for FlashAttention 3."""
+    out = quantized_attention(q, k, v, q_descale, k_descale, v_descale, causal, scale)
+    return out, None, None, None, None, None, None, None, None
+
+
+def quantized_flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_descale: torch.Tensor | None,
+    k_descale: torch.Tensor | None,
+    v_descale: torch.Tensor | None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, None, None, None, None]:
+    """As quantized_attention over tensors [B, S, H, D]; returns (result, None, ...)."""
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    out = quantized_attention(q, k, v, q_descale, k_descale, v_descale, causal, scale)
+    return out.transpose(1, 2), None, None, None, None

@@ -27,6 +27,24 @@ def scaled_mm(
     return (out if bias is None else out + bias.float()).to(out_dtype)
 
 
+def scaled_grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    offsets: torch.Tensor,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    """As scaled_mm of each group of rows of a [M, K] with a matrix of its own, of b [G, K, N].
+
+    Group g ends before row offsets[g].  The scales are one for each row of a, [M], and each column
+    of each matrix, [G, N].
+    """
+    ends = offsets[:-1].tolist()
+    groups = zip(a.tensor_split(ends), b, scale_a.tensor_split(ends), scale_b, strict=True)
+    return torch.cat([scaled_mm(x, w, sx, sw, out_dtype) for x, w, sx, sw in groups])
+
+
 def scaled_mm_add(
     a: torch.Tensor,
     b: torch.Tensor,

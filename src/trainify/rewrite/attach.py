@@ -8,9 +8,10 @@ else computes the differentiable equivalent anew and asks autograd.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 
 from ..catalog import FusedOp
 from ..facts import ModuleFacts
@@ -55,9 +56,8 @@ class Functions:
         there = {n.name: ast.dump(n) for n in self.module.tree.body if isinstance(n, ast.ClassDef)}
         done: dict[KernelFunction, Written] = {}
         for function in self.all:
-            name = function.name
             taken = {written.name for written in done.values()}
-            while True:
+            for name in _names(function):
                 written = function.write(name, self.vocabulary)
                 if name not in taken:
                     if not layout.is_taken(self.module, name):
@@ -65,7 +65,6 @@ class Functions:
                     if there.get(name) == ast.dump(ast.parse(written.text).body[0]):
                         written = Written(name, "", ())
                         break
-                name += "Function"
             done[function] = written
         return done
 
@@ -104,6 +103,17 @@ class Functions:
         if call not in self._functions:
             raise CannotAttach(self.reasons.get(call, "its results have no place"))
         return self._functions[call]
+
+
+def _names(function: KernelFunction) -> Iterator[str]:
+    """What a class may be called: ``RMSNorm``, ``RMSNormFunction``, ``AiterRMSNorm``, and so on."""
+    root = function.calls[0].target.name.removeprefix("torch.ops.").partition(".")[0]
+    library = "".join(word[:1].upper() + word[1:] for word in root.split("_"))
+    for name in (function.name, library + function.name):
+        yield name
+        yield f"{name}Function"
+    for number in count(2):
+        yield f"{function.name}Function{number}"
 
 
 @dataclass(frozen=True)

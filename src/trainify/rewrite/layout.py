@@ -291,14 +291,19 @@ def is_taken(module: ModuleFacts, name: str) -> bool:
 
 
 def import_edit(module: ModuleFacts, line: str) -> Edit:
-    """Insert an import: after the last import of torch, else after the last import, else on top."""
+    """Insert an import: after the last import of torch, else where one from outside belongs."""
     imports = _top_level_imports(module)
     torch_imports: list[ast.stmt] = [
         node
         for node in imports
         if isinstance(node, ast.Import) and node.names[0].name.partition(".")[0] == "torch"
     ]
-    after = (torch_imports or [n for n in imports if not _is_future(n)] or imports)[-1:]
+    own = [node for node in imports if _is_own(module, node)]
+    outside = [node for node in imports if node not in own]
+    if own and own[0] is imports[0] and not torch_imports:
+        offset = line_start(module, own[0])
+        return Edit(offset, offset, line + module.newline)
+    after = (torch_imports or [n for n in outside if not _is_future(n)] or imports)[-1:]
     if after:
         offset = line_end(module, after[0])
         return Edit(offset, offset, module.newline + line)
@@ -308,6 +313,14 @@ def import_edit(module: ModuleFacts, line: str) -> Edit:
         return Edit(offset, offset, f"{module.newline}{module.newline}{line}")
     offset = line_start(module, first)
     return Edit(offset, offset, line + module.newline)
+
+
+def _is_own(module: ModuleFacts, node: ast.stmt) -> bool:
+    """Whether something of the file's own package is imported."""
+    if isinstance(node, ast.ImportFrom):
+        package = (node.module or "").partition(".")[0]
+        return bool(node.level) or package == module.module_name.partition(".")[0]
+    return False
 
 
 def imports(module: ModuleFacts, name: str) -> bool:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...catalog import BindError
 from ...facts import ModuleFacts
 from ...facts.guards import gradient_unwanted, serves_backward
 from ...facts.trainable import may_hold_weight
-from ...findings import Finding
+from ...findings import STRATEGIES, Edit, Finding, Fix
 from .. import Needle, Rule
 from .calls import Ambiguous, bind, by_operands, match, misread, takes_a_tensor, unverified_kernel
-from .rewriter import Rewriter, other_path
+from .rewriter import Rewriter, other_path, twin
 from .site import Site
 from .words import words_for
 
@@ -151,7 +151,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         except Ambiguous as error:
             if not gradient_unwanted(module, call):
                 message = f"`{module.source(call.func)}` is not rewritten: {error}."
-                yield module.finding("TRN103", message, call)
+                yield module.finding("TRN103", message, call, twin(module, call, options))
             continue
         if matched is None:
             kernel = unverified_kernel(module, call) if direct else None
@@ -191,10 +191,28 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             if site is not None:
                 sites.append(site)
             else:
-                yield module.finding("TRN103", message, call)
+                yield module.finding("TRN103", message, call, twin(module, call, options))
             continue
         lost = [node for name in op.loses if (node := bound[name]) is not None]
         if not op.loses or any(may_hold_weight(module, node) for node in lost):
             sites.append(Site(module, call, op, target, bound))
     if sites:
         yield from Rewriter(module, options, sites).findings()
+        yield from _cut_before(module, sites)
+
+
+def _cut_before(module: ModuleFacts, sites: Sequence[Site]) -> Iterator[Finding]:
+    """What is cut off on its way into a function around a kernel: no rewriting there helps it."""
+    if ".data" not in module.text:
+        return
+    from ...facts.handed_on import cut_off
+
+    for site in sites:
+        for name in site.lost:
+            node = site.bound[name]
+            for function, given in cut_off(module, node, site.statement) if node else ():
+                message = f"`{module.source(given)}` is cut off before `{function.name}` gets it: "
+                message += f"no gradient reaches `{module.source(given.value)}`."
+                edit = Edit(module.end(given.value), module.end(given), "")
+                fix = Fix(f"Hand {module.source(given.value)} to {function.name}", (edit,))
+                yield module.finding("TRN101", message, given, dict.fromkeys(STRATEGIES, fix))

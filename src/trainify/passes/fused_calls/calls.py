@@ -39,8 +39,8 @@ def match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedO
             found.append((op, target))
         else:
             others.append(target.name)
-    if not found:
-        return None
+    if not any(op.cuts for op, _ in found):
+        return found[0] if found else None
     meanings = {
         (op.equivalent, tuple(a.name for a in op.signature.arguments) if op.equivalent else ())
         for op, _ in found

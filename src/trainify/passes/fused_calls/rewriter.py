@@ -76,9 +76,10 @@ class Rewriter:
         rule = site.rule or ("TRN102" if site.in_place else "TRN101")
         message = (site.said or message_of(site)) + release_of(site.op, self.options)
         reason = plan.reasons.get(self.options.strategy)
-        if reason:
+        fixes = plan.fixes or twin(self.module, site.call, self.options)
+        if reason and self.options.strategy not in fixes:
             message += f" Not rewritten: {reason}."
-        found = self.module.finding(rule, message, site.call, plan.fixes, tuple(site.related()))
+        found = self.module.finding(rule, message, site.call, fixes, tuple(site.related()))
         return replace(found, op=site.name(self.options))
 
 
@@ -87,7 +88,16 @@ def other_path(module: ModuleFacts, call: ast.Call, options: Options) -> dict[st
     if not any(isinstance(a, ast.If) for a in module.ancestors(call)):
         function = module.function(call)
         if function is None or not any(isinstance(s, ast.If) for s in function.body):
-            return {}
+            return twin(module, call, options)
     from ...rewrite.guard import fixes
+
+    return fixes(module, call, options.flag) or twin(module, call, options)
+
+
+def twin(module: ModuleFacts, call: ast.Call, options: Options) -> dict[str, Fix]:
+    """The fix by the layer's own implementation in PyTorch, where it has one."""
+    if "def forward_native(" not in module.text:
+        return {}
+    from ...rewrite.twin import fixes
 
     return fixes(module, call, options.flag)

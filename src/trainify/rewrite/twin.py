@@ -1,0 +1,86 @@
+"""A layer's own ``forward_native``, taken in place of its kernel where a gradient is wanted."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ..facts import ModuleFacts
+from ..facts.module import FunctionNode
+from ..facts.names import parameters, self_name
+from ..facts.pure import why_not_differentiable
+from ..facts.trainable import holds_weights
+from ..findings import STRATEGIES, Edit, Fix, Safety
+from . import layout
+from .branch import Change, condition
+
+TWIN = "forward_native"
+
+# The base classes by which vLLM and SGLang pick a forward for the platform: all of them are to
+# compute what ``forward_native`` does.
+_PICKS = re.compile(r"CustomOp|BaseFusedOp|MultiPlatformOp")
+_FORWARD = re.compile(r"_?forward(_\w+)?")
+
+
+def fixes(module: ModuleFacts, call: ast.Call, flag: str) -> dict[str, Fix]:
+    """The fix of a call in a method that has such a twin; empty where it has none."""
+    function = module.function(call)
+    cls = module.method_class(function)
+    if function is None or cls is None or not _FORWARD.fullmatch(function.name):
+        return {}
+    twin = next((n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == TWIN), None)
+    if twin is None or twin is function or list(_names(twin)) != list(_names(function)):
+        return {}
+    if function.args.vararg or function.args.kwarg or why_not_differentiable(module, twin):
+        return {}
+    edit = _edit(module, cls, function, flag)
+    if edit is None:
+        return {}
+    picked = any(_PICKS.search(module.source(base)) for base in cls.bases)
+    look_at = "" if picked else f"`{TWIN}` must compute the same as `{function.name}`"
+    safety = Safety.SAFE if picked else Safety.UNSAFE
+    fix = Fix(f"Run {TWIN} when a gradient is wanted", (edit,), safety, look_at)
+    return dict.fromkeys(STRATEGIES, fix)
+
+
+def _names(function: FunctionNode) -> Iterator[str]:
+    return (argument.arg for argument in parameters(function.args))
+
+
+def _edit(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode, flag: str) -> Edit | None:
+    """The twin, called first of all."""
+    if layout.bound_at_top(module, "torch") is None:
+        return None
+    body = function.body[1:] if ast.get_docstring(function, clean=False) else function.body
+    if not body or not layout.starts_line(module, body[0]):
+        return None
+    first = module.position(layout.line_start(module, body[0]))[0]
+    while module.line_text(first - 1).lstrip().startswith("#"):
+        first -= 1  # comments above the first statement belong to it
+    wants = None if holds_weights(module, cls) else _tensors(module, function)
+    test = condition(module, [Change([body[0]], [], wants=wants)], flag)
+    me, *names = _names(function)
+    named = {a.arg for a in function.args.kwonlyargs}
+    passed = ", ".join(f"{n}={n}" if n in named else n for n in names)
+    ind, unit, width = module.indentation(body[0]), module.indent_unit, layout.width(module)
+    lines = layout.fit(f"if {test}:", ind, unit, width)
+    lines += layout.fit(f"return {me}.{TWIN}({passed})", ind + unit, unit, width)
+    offset = module.line_starts[first - 1]
+    return Edit(offset, offset, module.newline.join(lines) + module.newline)
+
+
+def _tensors(module: ModuleFacts, function: FunctionNode) -> list[str] | None:
+    """The parameters that are tensors; None where it does not show which these are."""
+    me = self_name(function)
+    found = []
+    for argument in parameters(function.args):
+        if argument.arg == me:
+            continue
+        if argument.annotation is None:
+            return None
+        if module.is_name(argument.annotation, "torch.Tensor"):
+            found.append(argument.arg)
+        elif "Tensor" in module.source(argument.annotation):
+            return None
+    return found or None

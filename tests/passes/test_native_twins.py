@@ -1,0 +1,205 @@
+"""A kernel in a layer that owns a ``forward_native``: that one runs where a gradient is wanted."""
+
+from __future__ import annotations
+
+import pytest
+from verbs import becomes, findings, fix, stays
+
+HEAD = """\
+import torch
+import torch.nn.functional as F
+from vllm.model_executor.custom_op import CustomOp
+
+
+"""
+LAYER = (
+    HEAD
+    + '''\
+class GeluAndMul(CustomOp):
+    def __init__(self, approximate="none"):
+        super().__init__()
+        if approximate == "none":
+            self.op = torch.ops._C.gelu_and_mul
+        else:
+            self.op = torch.ops._C.gelu_tanh_and_mul
+        self.approximate = approximate
+
+    def forward_native(self, x: torch.Tensor) -> torch.Tensor:
+        d = x.shape[-1] // 2
+        return F.gelu(x[..., :d], approximate=self.approximate) * x[..., d:]
+
+    def forward_cuda(self, x: torch.Tensor) -> torch.Tensor:
+        """By the kernel."""
+        # half as wide
+        d = x.shape[-1] // 2
+        out = torch.empty(x.shape[:-1] + (d,), dtype=x.dtype, device=x.device)
+        self.op(out, x)
+        return out
+'''
+)
+CALL = """\
+        if torch.is_grad_enabled() and x.requires_grad:
+            return self.forward_native(x)
+"""
+
+
+def test_which_of_two_kernels_it_is_makes_no_difference() -> None:
+    becomes(LAYER, LAYER.replace("        # half", CALL + "        # half"))
+
+
+@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
+def test_every_strategy_calls_it(strategy: str) -> None:
+    assert CALL in fix(LAYER, strategy=strategy)
+
+
+def test_the_training_flag() -> None:
+    assert CALL.replace("torch.is_grad_enabled() and x.requires_grad", "self.training") in fix(
+        LAYER, flag="training"
+    )
+
+
+def test_a_layer_with_weights_asks_the_grad_mode() -> None:
+    text = LAYER.replace(
+        "self.approximate = ", "self.w = torch.nn.Parameter(w)\n        self.approximate = "
+    )
+    assert "        if torch.is_grad_enabled():\n            return self.forward_native(x)" in fix(
+        text
+    )
+
+
+def test_a_class_that_nobody_picks_a_forward_of() -> None:
+    (finding,) = findings(LAYER.replace("(CustomOp)", "(torch.nn.Module)"))
+    assert "must compute the same as `forward_cuda`" in finding.fixes["flag"].look_at
+
+
+def test_a_kernel_that_was_not_looked_at() -> None:
+    text = LAYER.replace("self.op(out, x)", "torch.ops.vllm.fused_mla_dual_rms_norm(out, x)")
+    assert [f.rule for f in findings(text)] == ["TRN108"]
+    assert CALL in fix(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("def forward_native(self, x:", "def forward_native(self, x: torch.Tensor, y:"),
+        ("def forward_native", "def forward_plain"),
+        ("return F.gelu(x[..., :d]", "return kernel(x[..., :d]"),
+        ("return F.gelu(x[..., :d]", "return F.gelu(x.data[..., :d]"),
+        ("def forward_cuda", "def apply_cuda"),
+    ],
+)
+def test_what_is_no_twin(old: str, new: str) -> None:
+    assert old in LAYER
+    text = LAYER.replace(old, new)
+    (finding,) = findings(text)
+    assert finding.rule == "TRN103" and not finding.fixes
+
+
+# -- classes that are picked ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", ["torch.nn.LayerNorm", "vllm.attention.Attention"])
+def test_a_call_that_builds_one_of_two_layers(other: str) -> None:
+    stays(
+        f"import torch\nimport vllm.attention\n"
+        f"from vllm.model_executor.layers.layernorm import RMSNorm\n\n\ndef build(config):\n"
+        f"    cls = RMSNorm if config.rms else {other}\n    return cls(config.width, config.eps)\n"
+    )
+
+
+# -- what callers cut off -------------------------------------------------------------------------
+
+WRAPPER = """\
+import torch
+import torch.nn.functional as F
+from vllm import _custom_ops as ops
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps):
+    out = torch.empty_like(x)
+    ops.rms_norm(out, x, weight, eps)
+    return out
+
+
+def pick(plain):
+    if plain:
+        return F.rms_norm
+    return rms_norm
+
+
+class Norm(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        norm = pick(False)
+        return CALLED(x, self.weight.data, 1e-6)
+"""
+
+
+@pytest.mark.parametrize("called", ["rms_norm", "norm"])
+def test_a_weight_that_is_cut_off_before_the_function_gets_it(called: str) -> None:
+    text = WRAPPER.replace("CALLED", called)
+    messages = [f.message for f in findings(text)]
+    assert any("`self.weight.data` is cut off before `rms_norm` gets it" in m for m in messages)
+    for strategy in ("flag", "replace", "attach"):
+        assert f"return {called}(x, self.weight, 1e-6)" in fix(text, strategy=strategy)
+
+
+@pytest.mark.parametrize("called", ["self.rms_norm", "F.rms_norm", "other.rms_norm"])
+def test_other_functions_take_what_they_take(called: str) -> None:
+    assert len(findings(WRAPPER.replace("CALLED", called), select=("TRN1",))) == 1
+
+
+# -- callers of a function of the same name -------------------------------------------------------
+
+
+def test_a_kernel_s_name_is_not_a_call_of_the_function_around_it() -> None:
+    text = """\
+import torch
+from vllm import _custom_ops as ops
+
+
+def fused_add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float):
+    ops.fused_add_rms_norm(x, residual, weight, eps)
+    return x, residual
+"""
+    assert "        residual = x + residual\n" in fix(text)
+    more = "\n\ndef step(x, r, w):\n    fused_add_rms_norm(x, r, w, 1e-6)\n    return x\n"
+    assert "copy_(" in fix(text + more, unsafe=True)
+
+
+# -- names and imports ----------------------------------------------------------------------------
+
+
+def test_two_kernels_of_one_name_get_names_of_their_library() -> None:
+    text = """\
+import torch
+import aiter
+from vllm import _custom_ops as ops
+
+
+def a(x, w):
+    out = torch.empty_like(x)
+    ops.rms_norm(out, x, w, 1e-6)
+    return out
+
+
+def b(x, w):
+    return aiter.rms_norm(x, w, 1e-6)
+"""
+    fixed = fix(text, strategy="attach")
+    assert "class RMSNorm(torch" in fixed and "class RMSNormFunction(torch" in fixed
+    taken = fix(text + "\n\nclass RMSNorm:\n    pass\n", strategy="attach")
+    assert "class RMSNormFunction(torch" in taken and "class AiterRMSNorm(torch" in taken
+
+
+def test_imports_from_outside_come_before_the_package_s_own() -> None:
+    text = "{}from .kernels import helper\n\nfrom vllm import _custom_ops as ops\n\n\n" + (
+        "def f(out, x):\n    ops.silu_and_mul(out, x)\n"
+    )
+    assert fix(text.format("")).startswith(
+        "import torch\nimport torch.nn.functional as F\nfrom .kernels import helper\n"
+    )
+    assert fix(text.format("import math\n")).startswith("import math\n")
