@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/ready-$(shell cat requirements-dev.txt pyproject.toml | cksum | cut -d ' ' -f 1)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: test lint demo bench corpus build-kernels vscode-test
+.PHONY: test lint demo bench corpus proof build-kernels vscode-test
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal
@@ -23,6 +23,9 @@ bench: $(READY)
 
 corpus: $(READY)
 	$(BIN)/python -m benchmarks.corpus
+
+proof: $(READY)
+	$(BIN)/python -m benchmarks.proof
 
 build-kernels: $(READY)
 	cd fixtures && ../$(BIN)/python -c "import kernels; kernels.load()"

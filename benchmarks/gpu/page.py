@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
+from ..proof import BEGIN, END
 from . import ROOT, WORK
 
 PAGE = ROOT / "docs" / "verification.md"
@@ -63,8 +64,14 @@ NOT_COMPARED = """\
 """
 
 
+def counts() -> list[str]:
+    """The part of the page that ``python -m benchmarks.proof`` wrote, which is kept."""
+    text = PAGE.read_text("utf-8") if PAGE.exists() else ""
+    return [text[text.index(BEGIN) : text.index(END) + len(END)]] if BEGIN in text else []
+
+
 def write() -> None:
-    parts = [HEAD]
+    parts = [HEAD, *counts()]
     gpu, emulated = WORK / "results.json", WORK / "emulated.json"
     parts.append(section(GPU, json.loads(gpu.read_text("utf-8"))) if gpu.exists() else NO_GPU)
     if emulated.exists():

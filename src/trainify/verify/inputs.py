@@ -18,6 +18,7 @@ import torch
 
 from ..catalog import CONSTANTS
 from ..catalog.schema import Argument
+from . import more_inputs
 from .equivalent import Equivalent, reference_functions, value_of
 
 Values = dict[str, Any]
@@ -455,6 +456,7 @@ MAKERS: Mapping[str, Callable[[Draw], Values]] = {
     **dict.fromkeys(("merge_state", "merge_states", "merge_attn_states"), _states),
     "causal_conv1d_update": _conv_update,
     "selective_state_update": _state_update,
+    **more_inputs.MAKERS,
 }
 """By reference function; those of :mod:`trainify.reference.norm` not named here share one."""
 
@@ -462,8 +464,10 @@ MAKERS: Mapping[str, Callable[[Draw], Values]] = {
 # -- the arguments of an op -----------------------------------------------------------------------
 
 
-def arguments(equivalent: Equivalent, draw: Draw) -> Values:
+def arguments(equivalent: Equivalent, draw: Draw, *, all_of_them: bool = True) -> Values:
     """Values for what the equivalent reads, and for what else the op takes but does not write.
+
+    What only the kernel is told (a block size) is left out unless ``all_of_them`` are wanted.
 
     Raises :class:`NoInputs` where nothing is known of an argument.
     """
@@ -478,7 +482,7 @@ def arguments(equivalent: Equivalent, draw: Draw) -> Values:
             continue
         if name in equivalent.reads:
             values[name] = _guess(argument, draw, like)
-        elif argument.default is None:
+        elif argument.default is None and all_of_them:
             values[name] = _derived(argument, values)
     return values
 
@@ -529,8 +533,14 @@ def _undone(node: ast.expr, value: Any) -> list[tuple[str, Any]]:
     """Arguments for which an expression over them gives the value."""
     if isinstance(node, ast.Name):
         return [(node.id, value)]
+    if isinstance(value, int) and ast.unparse(node).endswith(".shape[-1]"):
+        assert isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute)
+        return _undone(node.value.value, torch.empty(1, value, dtype=torch.int32))
     if not isinstance(value, torch.Tensor):
         raise _CannotUndo
+    if isinstance(node, ast.Subscript) and ast.unparse(node.slice) == "0":
+        if isinstance(node.value, ast.Name):  # the one of a list
+            return [(node.value.id, [value])]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, *rest = _undone(node.left, value), *_undone(node.right, torch.zeros_like(value))
         return [*left, *rest]
@@ -538,6 +548,8 @@ def _undone(node: ast.expr, value: Any) -> list[tuple[str, Any]]:
         method = node.func.attr
         if method in ("to", "view_as", "float"):
             return _undone(node.func.value, value)
+        if method == "t" and not node.args:
+            return _undone(node.func.value, value.t())
     if isinstance(node, ast.Subscript):
         whole = ast.unparse(node)
         if whole.endswith(".chunk(2, -1)[0]"):
@@ -553,6 +565,9 @@ def _guess(argument: Argument, draw: Draw, like: torch.Tensor | None) -> Any:
     """A value for an argument outside of every reference function, by its type and name."""
     name = argument.name
     if argument.is_tensor and name not in CONSTANTS:
+        if name in _MATRICES:
+            batch = (2,) if name in ("batch1", "batch2") else ()
+            return draw.tensor(*batch, draw.features, draw.features)
         if name in ("weight", "w", "gamma", "bias", "b", "beta"):
             return draw.tensor(draw.features)
         shape = tuple(like.shape) if like is not None else (*draw.rows, draw.features)
@@ -573,6 +588,10 @@ def _guess(argument: Argument, draw: Draw, like: torch.Tensor | None) -> Any:
     if argument.type == "bool":
         return draw.pick(name, False, True)
     raise NoInputs(f"no input is known for '{argument.type} {name}'")
+
+
+_MATRICES = frozenset({"mat1", "mat2", "batch1", "batch2", "B"})
+"""Factors of a product: square, so that any order of them fits."""
 
 
 def _derived(argument: Argument, made: Values) -> Any:
