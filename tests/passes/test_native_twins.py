@@ -147,6 +147,11 @@ def test_a_weight_that_is_cut_off_before_the_function_gets_it(called: str) -> No
         assert f"return {called}(x, self.weight, 1e-6)" in fix(text, strategy=strategy)
 
 
+def test_decorators_and_defaults_are_calls_too() -> None:
+    more = "\n\ndef register(x=mark(1)):\n    @mark(0)\n    def inner(y=mark(2)):\n        pass\n"
+    assert len(findings(WRAPPER.replace("CALLED", "rms_norm") + more, select=("TRN1",))) == 2
+
+
 @pytest.mark.parametrize("called", ["self.rms_norm", "F.rms_norm", "other.rms_norm"])
 def test_other_functions_take_what_they_take(called: str) -> None:
     assert len(findings(WRAPPER.replace("CALLED", called), select=("TRN1",))) == 1

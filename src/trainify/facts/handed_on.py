@@ -37,10 +37,11 @@ def _may_run(module: ModuleFacts, call: ast.Call, function: FunctionNode) -> boo
     name = f"{module.module_name}.{function.name}".lstrip(".")
     if any(target.name == name for target in module.resolve(call.func)):
         return True
-    caller = module.function(call)
+    statement = module.statement(call)
+    caller = module.function(statement)  # of a decorator, the function around what it decorates
     if not isinstance(call.func, ast.Name) or caller is None:
         return False
-    made = module.flow(caller).only_definition(call.func.id, module.statement(call))
+    made = module.flow(caller).only_definition(call.func.id, statement)
     if made is None or not isinstance(made.value, ast.Call) or made.index is not None:
         return False
     picks = made.value.func
