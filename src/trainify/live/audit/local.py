@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from .places import Place
 from .trace import Call, Key, Observer, tensors_in
 
 _STEPS = (1e-2, 2.5e-3)
@@ -51,6 +52,8 @@ class LocalChecks(Observer):
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
+        self.shaped: list[Place] = []
+        """Where the backward is another on purpose: the result is the input, or is rounded."""
         self.checked: set[tuple[Any, ...]] = set()
 
     def before(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
@@ -64,7 +67,11 @@ class LocalChecks(Observer):
         function = _apply(call.function)
         with torch.random.fork_rng(devices=()), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.findings += _check(call, function, args, kwargs, tensors, wanted)
+            for finding in _check(call, function, args, kwargs, tensors, wanted):
+                if finding.verdict is Verdict.SURROGATE:
+                    self.shaped.append(call.place)
+                else:
+                    self.findings.append(finding)
 
 
 def _site(key: Key) -> tuple[Any, ...]:
@@ -97,6 +104,7 @@ def _check(
     else:
         return
     if trial.returns_input():
+        yield Finding(call, Verdict.SURROGATE, tuple(wanted))
         return
     try:
         gradients = trial.gradients()
@@ -106,7 +114,7 @@ def _check(
         yield Finding(call, Verdict.RAISES, tuple(wanted), f"{error}".partition("\n")[0])
         return
     verdicts = {i: trial.verdict(i, gradient) for i, gradient in gradients.items()}
-    for verdict in (Verdict.NONE, Verdict.WRONG):
+    for verdict in (Verdict.NONE, Verdict.WRONG, Verdict.SURROGATE):
         inputs = tuple(i for i, found in verdicts.items() if found is verdict)
         if inputs:
             yield Finding(call, verdict, inputs)

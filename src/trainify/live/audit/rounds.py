@@ -42,6 +42,8 @@ class Outcome:
     """Where gradients are switched off that should not be."""
     depending: set[str]
     """The modules in which something depends on parameters."""
+    stopped: list[Place]
+    """Where gradients are stopped or shaped on purpose."""
     notes: list[str]
 
 
@@ -57,6 +59,7 @@ class _Round:
         self.tell = tell
         self.notes: list[str] = []
         self.scopes: set[Place] = set()
+        self.stopped: list[Place] = []
 
     def outcome(self) -> Outcome:
         step = self.step
@@ -77,8 +80,9 @@ class _Round:
             *observer.suspects(),
         ]
         cuts = self._judge(suspects, trace)
+        stopped = [*self.stopped, *checks.shaped, *_on_purpose(trace)]
         return Outcome(
-            trace, value, got, error, cuts, self.scopes, comparison.depending, self.notes
+            trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, self.notes
         )
 
     def _gradients(self, loss: Tensor) -> tuple[dict[str, bool], str]:
@@ -109,7 +113,9 @@ class _Round:
         sources = Sources(suspects, step.names, self.allowed)
         if suspects:
             step.run(sources)
-        suspects = [each for each in suspects if not self.allowed.covers(each)]
+        allowed = [each for each in suspects if self.allowed.covers(each)]
+        self.stopped += [each.place for each in allowed]
+        suspects = [each for each in suspects if each not in allowed]
         return self._influential(suspects, trial)
 
     def _steady(self, suspects: list[Suspect], base: Trace, trial: Trial) -> list[Suspect]:
@@ -179,6 +185,14 @@ class _Base(Observer):
             suspect = Suspect(Cause.KERNEL, MISSING, call, ("out", 0))
             suspect.detail = "" if "Warn" in name else "raises"
             yield suspect
+
+
+def _on_purpose(trace: Trace) -> Iterator[Place]:
+    """Calls of torch whose gradient is another on purpose, and writes into weights."""
+    for call in trace.calls:
+        writes = any(after.leaf and after.attached for after, _ in call.written.values())
+        if writes or call.name.endswith("functional.gumbel_softmax"):
+            yield call.place
 
 
 def _backwards(trace: Trace, checks: LocalChecks) -> Iterator[Suspect]:

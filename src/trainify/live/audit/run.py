@@ -13,7 +13,7 @@ from .allowed import Allowed
 from .directional import Proof, prove
 from .losses import Loss
 from .passages import passages_of
-from .places import raised
+from .places import Place, raised
 from .report import Cut, Report, patterns
 from .rounds import Outcome, Progress, look
 from .runs import Step
@@ -104,7 +104,7 @@ class _Audit:
             named = tuple(name for name in step.parameters if name in lost or name in said.wrong)
             cuts = [cut if cut.parameters else replace(cut, parameters=named) for cut in cuts]
         else:
-            self._doubt(lost, said)
+            self._doubt(lost, said, seen.stopped)
         missing = tuple(name for name, got in seen.got.items() if name in hit and not got)
         wrong = tuple(name for name, got in seen.got.items() if name in hit and got)
         passages = passages_of(
@@ -126,7 +126,7 @@ class _Audit:
             passages=passages,
         )
 
-    def _doubt(self, lost: Sequence[str], proof: Proof) -> None:
+    def _doubt(self, lost: Sequence[str], proof: Proof, stopped: Sequence[Place]) -> None:
         """Say what numbers say; they alone accuse nobody."""
         if lost:
             self.notes.append(
@@ -134,11 +134,18 @@ class _Audit:
                 "missing; where it is lost was not found"
             )
         self.notes += proof.doubts
-        self.notes += [
-            f"the gradient of {name} is not the derivative of the loss: {numbers}. Numbers alone "
-            "accuse nobody: no place was found, so it is not counted as wrong"
-            for name, numbers in proof.wrong.items()
-        ]
+        if not proof.wrong:
+            return
+        names = ", ".join(patterns(proof.wrong))
+        said = f"the gradient of {names} is not the derivative of the loss"
+        if stopped:
+            places = ", ".join(dict.fromkeys(map(str, stopped)))
+            said += f", as it should be: gradients are stopped or shaped on purpose at {places}"
+        else:
+            first, numbers = next(iter(proof.wrong.items()))
+            said += f" ({first}: {numbers}). Numbers alone accuse nobody: no place was found, so "
+            said += "none is counted as wrong"
+        self.notes.append(said)
 
     def _behind(self, seen: Outcome) -> list[Cut]:
         """What would be cut if gradients were not switched off where they are."""
