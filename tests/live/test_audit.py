@@ -180,6 +180,21 @@ def test_nothing_to_train_is_said() -> None:
     assert report.ok and any("nothing to train" in note for note in report.notes)
 
 
+def test_a_weight_in_a_buffer_is_said() -> None:
+    class Kept(sound.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("kernel", torch.randn(faults.D, faults.D))
+            self.register_buffer("mean", torch.randn(faults.D))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(x * self.weight, self.kernel) - self.mean
+
+    report = audit(faults.Model(Kept), X)
+    assert report.ok
+    assert report.notes == ("buffers that are used as weights do not learn: layers.*.kernel",)
+
+
 def test_gradients_off_all_over_is_said() -> None:
     with torch.no_grad():
         report = audit(faults.Model(sound.Dropout), X)

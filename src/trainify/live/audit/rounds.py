@@ -19,10 +19,10 @@ from .locate import Locator
 from .matters import Trial
 from .messages import cut_of
 from .places import Place
-from .report import Cause, Cut
+from .report import Cause, Cut, patterns
 from .runs import Step
 from .saved import Saved, Saving
-from .trace import Call, Observer, Trace, Tracer, node_of
+from .trace import Call, Observer, Sight, Trace, Tracer, node_of
 
 Progress = Callable[[str], None]
 
@@ -80,6 +80,11 @@ class _Round:
             *observer.suspects(),
         ]
         cuts = self._judge(suspects, trace)
+        buffers = _weights_in_buffers(step, trace)
+        if buffers:
+            self.notes.append(
+                f"buffers that are used as weights do not learn: {', '.join(patterns(buffers))}"
+            )
         stopped = [*self.stopped, *checks.shaped, *_on_purpose(trace)]
         return Outcome(
             trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, self.notes
@@ -193,6 +198,26 @@ def _on_purpose(trace: Trace) -> Iterator[Place]:
         writes = any(after.leaf and after.attached for after, _ in call.written.values())
         if writes or call.name.endswith("functional.gumbel_softmax"):
             yield call.place
+
+
+def _weights_in_buffers(step: Step, trace: Trace) -> list[str]:
+    """Buffers that a linear map takes as its weight; they may be meant to be frozen."""
+    names = {id(buffer): name for name, buffer in step.model.named_buffers()}
+    tensors = list(step.state.tensors)
+    known = {
+        id(sight): names[id(tensor)]
+        for sight, tensor in zip(trace.known, tensors, strict=True)
+        if id(tensor) in names and sight.floating
+    }
+    found: dict[str, None] = {}
+    for call in trace.calls if known else ():
+        if call.name.rpartition(".")[2] == "linear" and len(call.ins) > 1:
+            sight: Sight | None = call.ins[1]
+            while sight is not None and sight.earlier is not None:
+                sight = sight.earlier
+            if id(sight) in known:
+                found[known[id(sight)]] = None
+    return list(found)
 
 
 def _backwards(trace: Trace, checks: LocalChecks) -> Iterator[Suspect]:
