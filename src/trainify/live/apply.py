@@ -7,16 +7,14 @@ registered ops (:mod:`.attach`) and functions around kernels (:mod:`.symbol`).
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-import torch
 from torch import nn
 
 from . import decorators
-from .attach import Attached, attach, is_attached
+from .attach import Attached, attach, forget_compiled, is_attached
 from .inplace import helper, in_place, name_of, original_code
 from .reach import Member, members
 from .rewritten import Definition, Refused, Rewritten, source_of
@@ -100,12 +98,6 @@ def unwrapped(model: nn.Module) -> nn.Module:
     while type(model).__module__.startswith("torch.") and len(list(model.children())) == 1:
         (model,) = model.children()
     return model
-
-
-def forget_compiled() -> None:
-    """Nothing that was compiled before holds any more."""
-    if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()
 
 
 # -- from names to what they stand for -----------------------------------------------------------

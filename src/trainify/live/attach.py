@@ -9,6 +9,7 @@ fused kernel runs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -486,4 +487,10 @@ def _forget_compiled(formulas: Iterable[_Formula]) -> None:
     """Nothing that was compiled or looked up before holds any more."""
     for formula in formulas:
         formula.op._dispatch_cache.clear()
-    torch._dynamo.reset()
+    forget_compiled()
+
+
+def forget_compiled() -> None:
+    """Have everything compiled again that was compiled before, if anything was."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
