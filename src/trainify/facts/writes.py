@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .flow import Definition, FunctionFlow
-from .guards import gradient_unwanted, implies_unwanted
+from .guards import gradient_unwanted, implies_unwanted, is_autograd_function
 from .trainable import returns_numbers, submodules, trained_submodules
 from .walk import walk
 
@@ -325,7 +325,12 @@ def in_network(module: ModuleFacts, function: FunctionNode | None, depth: int = 
 
 
 def _is_part(module: ModuleFacts, cls: ast.ClassDef) -> bool:
-    """Whether a class is a network or a layer: it has a forward, and is no step of the data's."""
+    """Whether a class is a network or a layer: it has a forward, and is no step of the data's.
+
+    That of an ``autograd.Function`` runs without gradients.
+    """
+    if is_autograd_function(module, cls):
+        return False
     if not any(isinstance(node, ast.FunctionDef) and node.name == "forward" for node in cls.body):
         return False
     if not _APART_CLASS.search(cls.name):
