@@ -48,6 +48,8 @@ FAULTS = {
             "h = self.proj(x)[None, None]\nh = F.scaled_dot_product_attention(h, h, h)\nh += x\nx = h"
         ),
         "distances": "d = torch.cdist(self.proj(x), x)\nd.mul_(-1.0)\nx = d.softmax(-1) @ x",
+        "inplace": "y = torch.tanh(self.proj(x))\ny = F.relu(y, inplace=True)\nx = y",
+        "inplace, alone": "y = torch.tanh(self.proj(x))\nF.elu(y, 1.0, inplace=True)\nx = y",
         "attribute": "self.h = torch.tanh(self.proj(x))\nself.h.mul_(2.0)\nx = self.h",
         "attribute, part": "self.h = torch.tanh(self.proj(x))\nself.h[:, 0] = 0.0\nx = self.h",
         "closure": (
@@ -95,6 +97,7 @@ FAULTS = {
         ),
         "named like data": "image = self.proj(x)\nimage /= image.norm(dim=-1, keepdim=True)\nx = image",
         "slice": "h = self.proj(x)\ny = h[:, :2] * self.gain[:2]\nh[:, 2:] = y\nx = h",
+        "inplace": "h = self.proj(x)\ny = self.norm(h)\nh = F.relu(h, inplace=True)\nx = h + y",
         "of a view": "y = self.proj(x)\nz = y.pow(2)\nv = y[:, :2]\nv.mul_(2.0)\nx = y * z",
         "slice add": "h = self.proj(x)\nh[:, :2] += h[:, :2] * self.gain[:2]\nx = h",
         "chain": "h = self.proj(x)\ny = torch.cos(h)\nh.mul_(2.0).add_(y)\nx = h",
@@ -180,6 +183,8 @@ RIGHT = {
     "loop": "ys = []\nfor r in range(3):\n    k = self.proj(x[r])\n    k += 1.0\n    ys.append(k.pow(2))\nx = torch.stack(ys)",
     "list": "ys = [x[0].clone(), x[1].clone()]\nfor i in range(2):\n    ys[i] += 1.0\n    ys[i] = ys[i] * self.gain\nx = torch.stack(ys)",
     "number": "n = 1\nn += 2\nx = x * n",
+    "inplace": "h = self.proj(x)\nh = F.relu(h, inplace=True)\nx = self.norm(h)",
+    "not inplace": "y = torch.tanh(self.proj(x))\nx = F.relu(y, inplace=False)",
     "table at once": "f = torch.exp(torch.arange(4, dtype=x.dtype)).mul_(2.0)\nx = self.proj(x) * f",
     "scores at once": "x = (self.proj(x) @ x.mT).mul_(0.5).softmax(-1) @ x",
     "clone at once": "x = torch.tanh(self.proj(x)).clone().mul_(2.0)",

@@ -11,11 +11,14 @@ from functools import lru_cache
 
 from .words import declare, places
 
-SIGNS = declare(b"+= ", b"-= ", b"*= ", b"/= ", b"] = ", b"_(")
+_ASSIGNING = declare(b"+= ", b"-= ", b"*= ", b"/= ", b"] = ")
+_CALLED, _INPLACE = declare(b"_(", b", inplace=True")
+SIGNS = (*_ASSIGNING, _CALLED, _INPLACE)
 """What a file needs for :func:`writes` to find something."""
 _NAME = re.compile(rb"[ \t]*(\w+)")
 _WRITTEN = re.compile(rb"[ \t]*(?:self\.)?(\w+)")
 _METHOD = re.compile(rb"(\w+)(?:\.\w+\([^()]*\)|\[[^\]]*\])*\.[a-z]+(?:_[a-z]+)*$")
+_ARGUMENT = re.compile(rb"\((\w+)(?:, [^()]*)?$")
 _INERT = (b"requires_grad", b"normal", b"uniform", b"init", b"constant", b"zeros", b"ones", b"_")
 _PLAIN = re.compile(
     rb"(?:self|model|torch|np|\w*(?:loss|masks?|labels?|ids?|dict|kwargs|idx|indices|index|positions?|"
@@ -33,9 +36,11 @@ def writes(data: bytes) -> tuple[tuple[int, bytes], ...]:
     """(offset, name) of what looks like ``name += x``, ``name[:n] = x`` or ``name.f_()``."""
     if b"def forward" not in data and not _may_train(data):
         return ()
-    *assigning, called = SIGNS
-    found = {at: _first_name(data, at) for sign in assigning for at in places(data, sign)}
-    for at in places(data, called):
+    found = {at: _first_name(data, at) for sign in _ASSIGNING for at in places(data, sign)}
+    for at in places(data, _INPLACE):
+        match = _ARGUMENT.search(data, data.rfind(b"\n", 0, at) + 1, at)
+        found[at] = match[1] if match else b""
+    for at in places(data, _CALLED):
         begin = max(data.rfind(b"\n", 0, at) + 1, at - 200)
         if not data.endswith(_INERT, begin, at) and data.find(b".", begin, at) > 0:
             match = _METHOD.search(data, begin, at)
@@ -97,7 +102,7 @@ def overwrites_saved_input(data: bytes) -> bool:
 
 def chained(data: bytes, maker: Maker) -> bool:
     """Whether a result is written at once, by a method of the call: ``torch.exp(x).add_(1)``."""
-    for at in places(data, SIGNS[-1]):
+    for at in places(data, _CALLED):
         dot = data.rfind(b".", max(0, at - 20), at)
         if dot > 0 and data[dot - 1 : dot] == b")" and not data.endswith(_INERT, dot, at):
             if maker(data, max(0, dot - _NEAR), dot):
@@ -153,7 +158,8 @@ def _made_by(data: bytes, at: int, name: bytes, maker: Maker, methods: tuple[byt
 def _saved_nearby(data: bytes, at: int, name: bytes) -> bool:
     begin = max(0, at - _REACH, data.rfind(b"    def ", 0, at))
     end = data.find(b"\n", at)
-    bound = data.rfind(b" " + name + b" = ", begin, at)
+    line = data.rfind(b"\n", 0, at) + 1
+    bound = data.rfind(b" " + name + b" = ", begin, line)
     if bound >= 0:
         alias = _ALIAS.match(data, bound + len(name) + 4)
         if alias and alias[1] != name and _saved(data, begin, end, alias[1], name):

@@ -95,12 +95,34 @@ def _write_of(statement: ast.stmt, calls: bool) -> Write | None:
             target = next((t for t in target.elts if isinstance(t, ast.Subscript)), target)
         if len(statement.targets) == 1 and isinstance(target, ast.Subscript):
             return _write(statement, target, (statement.value,))
+    if isinstance(statement, (ast.Assign, ast.Expr, ast.Return)):
+        operand = _operand_in_place(statement.value)
+        if operand is not None:
+            return _write(statement, operand, ())
     if calls and isinstance(statement, (ast.Assign, ast.Expr, ast.Return)):
         call = _innermost(statement.value)
         if call is not None:
             assert isinstance(call.func, ast.Attribute)
             inputs = (*call.args, *(k.value for k in call.keywords))
             return _write(statement, call.func.value, inputs)
+    return None
+
+
+_IN_PLACE = frozenset(
+    "relu relu6 leaky_relu rrelu elu selu celu silu mish hardtanh hardswish hardsigmoid threshold "
+    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout".split()
+)
+
+
+def _operand_in_place(node: ast.expr | None) -> ast.expr | None:
+    """``x`` of ``F.relu(x, inplace=True)``."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    if node.func.attr not in _IN_PLACE or not node.args:
+        return None
+    told = (k.value for k in node.keywords if k.arg == "inplace")
+    if any(isinstance(value, ast.Constant) and value.value is True for value in told):
+        return node.args[0]
     return None
 
 
