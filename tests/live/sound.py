@@ -112,6 +112,19 @@ class StraightThrough(Layer):
         return x + (x.round() - x).detach()
 
 
+def ternary(weight: Tensor) -> Tensor:
+    scale = weight.abs().mean()
+    return (weight / scale).round().clamp(-1, 1) * scale.detach()
+
+
+class Ternary(Layer):
+    """What is stopped before something that is stopped on purpose."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight + (ternary(self.weight) - self.weight).detach()
+        return x * weight
+
+
 class SaidToStop(Layer):
     def forward(self, x: Tensor) -> Tensor:
         target = x.detach()  # trainify: stop-grad

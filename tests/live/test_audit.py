@@ -240,9 +240,24 @@ def test_attached_ops_are_right() -> None:
 
 def test_backward_that_raises_is_placed() -> None:
     report = audit(faults.Model(faults.BackwardAbsent), X)
-    assert any("backward raises" in note for note in report.notes)
+    assert report.error.startswith("NotImplementedError") and report.error in str(report)
     assert report.cuts[0].op == "faults.ForwardOnly"
     assert set(report.missing) >= {"layers.0.weight", "embed.weight"}
+
+
+def test_torchs_own_backward_that_raises_is_placed() -> None:
+    class Penalized(faults.Model):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.detach().requires_grad_()
+            y = self.fcs[0](x)[None, None]
+            z = F.scaled_dot_product_attention(y, y, y)  # its gradient has none
+            (slope,) = torch.autograd.grad(z.sum(), x, create_graph=True)
+            return self.head(slope)
+
+    report = audit(Penalized(sound.Dropout), X)
+    assert not report.ok and "is not implemented" in report.error
+    (cut,) = report.cuts
+    assert cut.path == __file__ and cut.cause is Cause.BACKWARD
 
 
 # -- finite differences ---------------------------------------------------------------------------

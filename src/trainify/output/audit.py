@@ -24,6 +24,8 @@ def table(report: Report, root: str | None = None) -> str:
     rows = [f"{name:<8} {len(names):>5}  {_named(names)}" for name, names in counts if names]
     if rows:
         lines += ["", *rows]
+    if report.error:
+        lines += ["", f"backward raises {report.error}"]
     if report.proof:
         lines += ["", report.proof]
     if report.notes:

@@ -12,10 +12,35 @@ from torch.utils._pytree import tree_map
 
 from .allowed import Allowed
 from .cuts import Suspect, keys
-from .trace import Call, Observer, node_of, tensors_in
+from .trace import Call, Key, Observer, node_of, tensors_in
 
 _WHOLE = 0.1
 """The share from which on integers are changed, too."""
+
+
+Kept = dict[Key, dict[int, Tensor]]
+"""Results of calls, by their index."""
+
+
+class Keep(Observer):
+    """Keeps what calls return whose gradient is stopped on purpose.
+
+    What comes before such a call passes no gradient on through it, and need not.
+    """
+
+    sights = False
+
+    def __init__(self, suspects: Sequence[Suspect]) -> None:
+        self._at = keys([each for each in suspects if each.where[0] == "out"])
+        self.values: Kept = {}
+
+    def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
+        for suspect in self._at.get(call.key, ()):
+            returned = _returned(out, tensors)
+            if suspect.where[1] < len(returned):
+                value = returned[suspect.where[1]].detach().clone()
+                self.values.setdefault(call.key, {})[suspect.where[1]] = value
+        return out
 
 
 class Disturb(Observer):
@@ -27,7 +52,10 @@ class Disturb(Observer):
 
     sights = False
 
-    def __init__(self, suspects: Sequence[Suspect], share: float, seed: int = 0) -> None:
+    def __init__(
+        self, suspects: Sequence[Suspect], share: float, seed: int = 0, kept: Kept | None = None
+    ) -> None:
+        self._kept = kept or {}
         self._at = keys(list(suspects))
         self._share = share
         self._generator = torch.Generator().manual_seed(seed)
@@ -39,6 +67,10 @@ class Disturb(Observer):
                 self._write(tensors[i])
 
     def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
+        for j, value in self._kept.get(call.key, {}).items():
+            returned = _returned(out, tensors)
+            if j < len(returned) and returned[j].shape == value.shape:
+                out = _replaced(out, returned[j], value.clone())
         for suspect in self._at.get(call.key, ()):
             what, i = suspect.where
             if what == "host":
@@ -46,8 +78,7 @@ class Disturb(Observer):
             elif what == "written" and i < len(tensors):
                 self._write(tensors[i])
             elif what == "out":
-                arguments = {id(tensor) for tensor in tensors}
-                returned = [t for t in tensors_in((out,)) if id(t) not in arguments]
+                returned = _returned(out, tensors)
                 if i < len(returned):
                     out = _replaced(out, returned[i], self._disturbed(returned[i]))
         return out
@@ -82,6 +113,12 @@ class Disturb(Observer):
         if getattr(getattr(value, "dtype", None), "kind", "") == "f":
             return (value + self._share * (abs(value) + 1e-3)).astype(value.dtype)
         return value
+
+
+def _returned(out: Any, arguments: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors in a result that are no arguments, as a trace counts them."""
+    given = {id(tensor) for tensor in arguments}
+    return [tensor for tensor in tensors_in((out,)) if id(tensor) not in given]
 
 
 def _replaced(out: Any, tensor: Tensor, other: Tensor) -> Any:

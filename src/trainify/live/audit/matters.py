@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from .cuts import Suspect
-from .influence import Disturb
+from .influence import Disturb, Keep
 from .report import Cause
 from .runs import Step
-from .trace import Observer, Unseen
+from .trace import Observer
 from .widen import Widening, widened
 
 _TRIES = 2
@@ -24,7 +24,8 @@ _MUCH, _LITTLE = 0.5, 0.5 / 256
 class Trial:
     """Runs in which values are disturbed; those of half precision in float32, if the model can."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, allowed: Sequence[Suspect]) -> None:
+        """``allowed`` are those at which a gradient may end."""
         self._step = step
         self._precision: AbstractContextManager[Any] = nullcontext()
         self._smallest = min((p.element_size() for p in step.parameters.values()), default=4)
@@ -32,14 +33,18 @@ class Trial:
             wide = Widening(torch.float32)
             try:
                 other = widened(step, torch.float32)
+                keep = Keep(allowed)
                 with wide:
-                    self._value = self._of(other, Unseen())
+                    self._value = self._of(other, keep)
             except Exception:  # the model cannot be copied, or its kernels refuse float32
                 pass
             else:
                 self._step, self._precision, self._smallest = other, wide, 4
+                self._kept = keep.values
                 return
-        self._value = self._of(step, Unseen())
+        keep = Keep(allowed)
+        self._value = self._of(step, keep)
+        self._kept = keep.values
 
     def matters(self, group: Sequence[Suspect]) -> bool:
         """Whether the loss changes with what suspects at one site stand for."""
@@ -57,10 +62,10 @@ class Trial:
 
         A softmax from which another maximum is subtracted rounds otherwise, but not the more so.
         """
-        much = self._loss(Disturb(group, _MUCH, seed))
+        much = self._loss(Disturb(group, _MUCH, seed, self._kept))
         if much is None or not self._differ(much, self._value):
             return False
-        little = self._loss(Disturb(group, _LITTLE, seed))
+        little = self._loss(Disturb(group, _LITTLE, seed, self._kept))
         if little is None:
             return True
         more = abs(much - little) > 10 * abs(little - self._value)

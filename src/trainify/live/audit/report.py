@@ -124,13 +124,15 @@ class Report:
     """Parameters with ``requires_grad=False``."""
     proof: str = ""
     """How the gradients were held against finite differences; empty where they were not."""
+    error: str = ""
+    """What backward raises; empty where it does not."""
     notes: tuple[str, ...] = ()
     passages: tuple[Passage, ...] = ()
 
     @property
     def ok(self) -> bool:
         """Whether every parameter on which the loss depends gets its gradient."""
-        return not (self.missing or self.wrong or self.cuts)
+        return not (self.missing or self.wrong or self.cuts or self.error)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, in types that JSON has."""

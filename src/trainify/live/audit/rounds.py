@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +23,12 @@ from .places import Place
 from .report import Cause, Cut, patterns
 from .runs import Step
 from .saved import Saved, Saving
-from .trace import Call, Observer, Sight, Trace, Tracer, node_of
+from .trace import Call, Observer, Sight, Trace, Tracer, Unseen, node_of
 
 Progress = Callable[[str], None]
+
+
+_FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
 
 
 @dataclass
@@ -80,6 +84,8 @@ class _Round:
             *observer.suspects(),
         ]
         cuts = self._judge(suspects, trace)
+        if error and not cuts:
+            cuts = self._raising(error)
         buffers = _weights_in_buffers(step, trace)
         if buffers:
             self.notes.append(
@@ -104,27 +110,61 @@ class _Round:
             return dict.fromkeys(parameters, False), said
         return {n: g is not None for n, g in zip(parameters, found, strict=True)}, ""
 
+    def _raising(self, error: str) -> list[Cut]:
+        """The call whose node raises in backward, as autograd's own anomaly mode tells it."""
+        self.tell("forward and backward, to see what raises")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                with torch.autograd.set_detect_anomaly(True, check_nan=False):
+                    _, loss = self.step.run(Unseen())
+                    torch.autograd.grad(
+                        loss, list(self.step.parameters.values()), allow_unused=True
+                    )
+            except Exception:  # which is known
+                pass
+        told = "".join(str(each.message) for each in caught if "Traceback" in str(each.message))
+        places = [
+            Place(path, int(line), function)
+            for path, line, function in _FRAME.findall(told)
+            if self.step.places.is_users(path)
+        ]
+        if not places:
+            return []
+        place = places[-1]
+        return [
+            Cut(
+                Cause.BACKWARD, MISSING, None, place.path, place.line, place.function,
+                f"Backward raises in what is computed here: {error}",
+                parameters=tuple(self.step.parameters),
+            )
+        ]  # fmt: skip
+
     def _judge(self, suspects: list[Suspect], base: Trace) -> list[Cut]:
         step = self.step
         if not suspects:
             return []
-        trial = Trial(step)
-        suspects = self._steady(suspects, base, trial)
+        suspects, shaky = self._steady(suspects, base)
         hidden = [each for each in suspects if each.hidden]
         if hidden:
             self.tell("forward, line by line")
             known = list(step.state.tensors)
             step.run(Locator(hidden, base, step.places, step.names, known))
-        sources = Sources(suspects, step.names, self.allowed)
         if suspects:
-            step.run(sources)
+            step.run(Sources(suspects, step.names, self.allowed))
         allowed = [each for each in suspects if self.allowed.covers(each)]
         self.stopped += [each.place for each in allowed]
         suspects = [each for each in suspects if each not in allowed]
+        trial = Trial(step, allowed)
+        for group in _by_site(shaky):
+            if trial.matters(group):
+                self.notes.append(
+                    f"{group[0].place}: not the same in two equal runs, so it cannot be judged"
+                )
         return self._influential(suspects, trial)
 
-    def _steady(self, suspects: list[Suspect], base: Trace, trial: Trial) -> list[Suspect]:
-        """Those whose values are the same when nothing was changed."""
+    def _steady(self, suspects: list[Suspect], base: Trace) -> tuple[list[Suspect], list[Suspect]]:
+        """Those whose values are the same when nothing was changed, and the others."""
         self.tell("forward once more")
         again, _ = self.step.run()
         steady: list[Suspect] = []
@@ -133,24 +173,14 @@ class _Round:
             twin = again.by_key.get(each.call.key)
             same = twin is not None and _same(each, base, again, twin)
             (steady if same else shaky).append(each)
-        sites: dict[Any, list[Suspect]] = {}
-        for each in shaky:
-            sites.setdefault(each.site, []).append(each)
-        for group in sites.values():
-            if trial.matters(group):
-                self.notes.append(
-                    f"{group[0].place}: not the same in two equal runs, so it cannot be judged"
-                )
-        return steady
+        return steady, shaky
 
     def _influential(self, suspects: list[Suspect], trial: Trial) -> list[Cut]:
         """One cut for each site on whose values the loss depends."""
-        sites: dict[Any, list[Suspect]] = {}
-        for each in suspects:
-            sites.setdefault(each.site, []).append(each)
+        groups = _by_site(suspects)
         cuts = []
-        for number, group in enumerate(sites.values(), 1):
-            self.tell(f"whether the loss depends on place {number} of {len(sites)}")
+        for number, group in enumerate(groups, 1):
+            self.tell(f"whether the loss depends on place {number} of {len(groups)}")
             if trial.matters(group):
                 cuts.append(cut_of(group))
                 self.scopes.update(
@@ -233,6 +263,13 @@ def _backwards(trace: Trace, checks: LocalChecks) -> Iterator[Suspect]:
             suspect = Suspect(cause, MISSING if none else WRONG, call, where, inputs=finding.inputs)
             suspect.detail = f"raises: {finding.error}" if finding.error else ""
             yield suspect
+
+
+def _by_site(suspects: Sequence[Suspect]) -> list[list[Suspect]]:
+    sites: dict[Any, list[Suspect]] = {}
+    for each in suspects:
+        sites.setdefault(each.site, []).append(each)
+    return list(sites.values())
 
 
 def _same(suspect: Suspect, base: Trace, again: Trace, twin: Call) -> bool:

@@ -89,8 +89,6 @@ class _Audit:
         step = self.step
         seen = look(step, self.allowed, self.tell)
         self.notes += seen.notes
-        if seen.error:
-            self.notes.append(f"backward raises: {seen.error}")
         cuts = [*seen.cuts, *self._behind(seen)]
         hit = {name for cut in cuts for name in cut.parameters}
         rest = [name for name, got in seen.got.items() if name not in hit and not got]
@@ -122,6 +120,7 @@ class _Audit:
             trainable=len(step.parameters),
             frozen=tuple(n for n, p in step.model.named_parameters() if not p.requires_grad),
             proof=said.said,
+            error=seen.error,
             notes=tuple(self.notes),
             passages=passages,
         )

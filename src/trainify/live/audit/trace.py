@@ -132,7 +132,8 @@ def name_of(function: Any) -> str:
     attribute = attribute_of(function)
     if attribute:
         return f"torch.Tensor.{attribute}"
-    return resolve_name(function) or str(getattr(function, "__qualname__", function))
+    name = resolve_name(function) or str(getattr(function, "__qualname__", function))
+    return name.replace("_VariableFunctionsClass.", "torch.")
 
 
 def attribute_of(function: Any) -> str:
@@ -348,7 +349,7 @@ class Tracer(TorchFunctionMode):
         if reference is None or reference() is not tensor:
             earlier = None
         if earlier is not None:
-            if earlier.leaf and earlier.attached and earlier.version == tensor._version:
+            if earlier.leaf and earlier.attached and earlier.version == version_of(tensor):
                 return earlier
             known = known or earlier.known
         sight = Sight(tensor, self.trace.digests.add(tensor), known, earlier)
