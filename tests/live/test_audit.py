@@ -210,6 +210,50 @@ def test_passages_show_where_it_ends() -> None:
     assert kinds[""] == "Model" and kinds["layers.0"] == "Detach"
 
 
+GENERATOR = torch.Generator().manual_seed(5)
+
+
+def test_what_cannot_be_repeated_is_not_judged() -> None:
+    class Unrepeatable(sound.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.other = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.weight + torch.randn(x.shape, generator=GENERATOR)
+
+    report = audit(faults.Model(Unrepeatable), X, proof=False)
+    assert report.ok and report.unused == ()
+    (note,) = report.notes
+    assert "the loss is not the same in two equal runs" in note and "test_audit.py" in note
+
+
+def test_weights_changed_behind_torch_are_the_same_in_each_run() -> None:
+    class Growing(sound.Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            self.weight.data.mul_(1.1)
+            return x * self.weight + x.detach().mean().item() * 0
+
+    model = faults.Model(Growing)
+    before = bits(model)
+    report = audit(model, X)
+    assert report.ok, str(report)
+    assert all(torch.equal(value, before[name]) for name, value in bits(model).items())
+
+
+def test_rounding_is_no_influence() -> None:
+    """In half precision, by a model that cannot be copied to compute it in more."""
+
+    class Single(sound.MaximumSubtracted):
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise TypeError("there is one only")
+
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = faults.Model(Single).bfloat16()
+        assert audit(model, torch.randn(3, faults.D).bfloat16()).ok
+
+
 # -- types and wrappers ---------------------------------------------------------------------------
 
 

@@ -82,7 +82,7 @@ class Trial:
         return step.run(observer)[1].detach().double().item()
 
     def _differ(self, a: float, b: float) -> bool:
-        rounding = {2: 2**-8, 4: 2**-19}.get(self._smallest, 2**-47)
+        rounding = {2: 2**-5, 4: 2**-19}.get(self._smallest, 2**-47)
         if a != a or b != b:
             return (a != a) != (b != b)
         return abs(a - b) > rounding * max(abs(a), abs(b), 1e-3)

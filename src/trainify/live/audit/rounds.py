@@ -75,6 +75,9 @@ class _Round:
         del loss
         self.tell("forward with other parameters")
         checks = LocalChecks()
+        step.state.trusting = not any(
+            call.opaque or call.name == "torch.Tensor.data" for call in trace.calls
+        )
         step.coarse = any(out.narrow for call in trace.calls for out in call.outs)
         nudged, _ = step.run(checks, step.nudge(step.parameters))
         comparison = Comparison(trace, nudged)
@@ -83,7 +86,7 @@ class _Round:
             *_backwards(trace, checks),
             *observer.suspects(),
         ]
-        cuts = self._judge(suspects, trace)
+        cuts = self._judge(suspects, trace, value)
         if error and not cuts:
             cuts = self._raising(error)
         buffers = _weights_in_buffers(step, trace)
@@ -140,11 +143,11 @@ class _Round:
             )
         ]  # fmt: skip
 
-    def _judge(self, suspects: list[Suspect], base: Trace) -> list[Cut]:
+    def _judge(self, suspects: list[Suspect], base: Trace, value: float) -> list[Cut]:
         step = self.step
         if not suspects:
             return []
-        suspects, shaky = self._steady(suspects, base)
+        suspects = self._steady(suspects, base, value)
         hidden = [each for each in suspects if each.hidden]
         if hidden:
             self.tell("forward, line by line")
@@ -156,24 +159,25 @@ class _Round:
         self.stopped += [each.place for each in allowed]
         suspects = [each for each in suspects if each not in allowed]
         trial = Trial(step, allowed)
-        for group in _by_site(shaky):
-            if trial.matters(group):
-                self.notes.append(
-                    f"{group[0].place}: not the same in two equal runs, so it cannot be judged"
-                )
         return self._influential(suspects, trial)
 
-    def _steady(self, suspects: list[Suspect], base: Trace) -> tuple[list[Suspect], list[Suspect]]:
-        """Those whose values are the same when nothing was changed, and the others."""
+    def _steady(self, suspects: list[Suspect], base: Trace, value: float) -> list[Suspect]:
+        """Those whose values are the same when nothing was changed."""
         self.tell("forward once more")
-        again, _ = self.step.run()
+        again, loss = self.step.run()
         steady: list[Suspect] = []
         shaky: list[Suspect] = []
         for each in suspects:
             twin = again.by_key.get(each.call.key)
             same = twin is not None and _same(each, base, again, twin)
             (steady if same else shaky).append(each)
-        return steady, shaky
+        if shaky and loss.detach().double().item() != value:
+            places = ", ".join(dict.fromkeys(str(each.place) for each in shaky))
+            self.notes.append(
+                f"the loss is not the same in two equal runs, and neither is what is computed at "
+                f"{places}: that cannot be judged"
+            )
+        return steady
 
     def _influential(self, suspects: list[Suspect], trial: Trial) -> list[Cut]:
         """One cut for each site on whose values the loss depends."""

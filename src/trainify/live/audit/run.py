@@ -173,12 +173,15 @@ class _Audit:
         self, names: Sequence[str], value: float
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Of parameters without a gradient: which the loss does not depend on, and the others."""
-        if names:
-            self.tell("parameters without a gradient")
-        groups, lost = [list(names)] if names else [], set()
+        if not names:
+            return (), ()
+        self.tell("parameters without a gradient")
+        if self._changed((), value):  # by itself, so that nothing can be said
+            return (), ()
+        groups, lost = [list(names)], set()
         while groups:
             group = groups.pop()
-            if self.step.run(Unseen(), self.step.nudge(group))[1].detach().double().item() == value:
+            if not self._changed(group, value):
                 continue
             if len(group) == 1:
                 lost.update(group)
@@ -187,3 +190,8 @@ class _Audit:
                 groups += [group[:half], group[half:]]
         unused = tuple(name for name in names if name not in lost)
         return unused, tuple(name for name in names if name in lost)
+
+    def _changed(self, names: Sequence[str], value: float) -> bool:
+        """Whether the loss is another one once these parameters are a little off."""
+        _, loss = self.step.run(Unseen(), self.step.nudge(names))
+        return loss.detach().double().item() != value

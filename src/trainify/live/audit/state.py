@@ -33,6 +33,9 @@ class State:
         self._tensors: dict[int, tuple[Tensor, Tensor, bool]] = {}
         self._holders: list[tuple[Any, Any]] = []
         self._generators: list[tuple[torch.Generator, Tensor]] = []
+        self.trusting = False
+        """Whether a parameter is what it was as long as its version is: a step may go round that,
+        by ``.data`` or a kernel."""
         self._arrays: list[tuple[Any, Any]] = []  # of NumPy
         self._seen: set[int] = set()
         self._random = _random_states()
@@ -57,16 +60,14 @@ class State:
             yield tensor
 
     def restore(self, thorough: bool = False) -> None:
-        """Put everything back but the gradients.
-
-        Parameters that torch has not written into are trusted, unless ``thorough``.
-        """
+        """Put everything back but the gradients, ``thorough`` or as far as it is needed."""
         for holder, kept in self._holders:
             _put_back(holder, kept)
         with torch.no_grad():
             for key, (tensor, kept, attached) in self._tensors.items():
                 version = self._versions.get(key)
-                if version is None or tensor._version != version or thorough:
+                untouched = version is not None and tensor._version == version
+                if not (self.trusting and untouched) or thorough:
                     _refill(tensor, kept, attached)
                     if version is not None:
                         self._versions[key] = tensor._version

@@ -38,6 +38,7 @@ def widened(step: Step, dtype: torch.dtype) -> Step:
     inputs, keywords = tree_map(wide, (inputs, keywords))
     other = Step(model.to(dtype), inputs, keywords, step.loss)
     other.ignored = step.ignored
+    other.state.trusting = step.state.trusting
     other.pinned.used = step.pinned.used
     return other
 
