@@ -10,11 +10,16 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
-from . import audits, models, tool
+from . import audits, live, models, tool
 from .measure import Result
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
-PARTS = {"tool": tool.results, "models": models.results, "audits": audits.results}
+PARTS = {
+    "tool": tool.results,
+    "models": models.results,
+    "live": live.results,
+    "audits": audits.results,
+}
 
 
 def main() -> None:

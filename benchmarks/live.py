@@ -1,0 +1,80 @@
+"""A model made trainable in memory, against Hugging Face in training, and itself in serving.
+
+Run in a process of its own, since it needs torch; prints what it measured as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from .measure import Result, cpu_seconds
+from .models import BATCH, LENGTH, SHAPE, serving, training
+
+ROUNDS = 9
+TARGETS = {"replace": 1.00, "attach": 1.05}
+"""What a training step may take, by strategy; attach computes norms and activations again."""
+
+
+def results() -> Iterator[Result]:
+    output = subprocess.run(
+        [sys.executable, "-m", __name__], stdout=subprocess.PIPE, check=True, text=True
+    ).stdout
+    for line in output.splitlines():
+        yield Result(**json.loads(line))
+
+
+def main() -> None:
+    import torch
+
+    import trainify
+    from demo.models import ROOT, Served, packages
+
+    import checkpoints  # isort: skip  (found on the path that demo.models sets)
+
+    warnings.filterwarnings("ignore", message=".*an autograd kernel was not registered.*")
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    ids = torch.randint(SHAPE["vocab_size"], (BATCH, LENGTH))
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = checkpoints.llama(Path(folder) / "checkpoint", **SHAPE)
+
+        def load() -> Served:
+            return Served(ROOT / "fixtures/llama_serving", checkpoint)
+
+        def show(*measured: Result) -> None:
+            for each in measured:
+                print(json.dumps(asdict(each)))
+
+        patched = {}
+        for strategy, target in TARGETS.items():
+            served = load()
+            for again in ("first", "again"):
+                seconds = cpu_seconds(
+                    lambda served=served, strategy=strategy: trainify.trainify(
+                        served.model, strategy=strategy
+                    )
+                )
+                what = f"trainify in memory, `{strategy}`, {again}"
+                show(Result(what, seconds, "s", seconds, seconds))
+            patched[strategy] = (served, target)
+        oracle = packages.LlamaServing.oracle.from_pretrained(
+            checkpoint, dtype=torch.float32, attn_implementation="sdpa"
+        )
+        show(*training(patched, oracle, ids, "in memory: training step", ROUNDS))
+        for served, _ in patched.values():
+            trainify.restore(served.model)
+        served = {name: [load(), load()] for name in ("unpatched", "flag")}
+        for each in served["flag"]:
+            trainify.trainify(each.model, strategy="flag")
+        show(*serving(served, ids, "flag", "in memory: ", ROUNDS))
+
+
+if __name__ == "__main__":
+    main()
