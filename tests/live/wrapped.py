@@ -50,10 +50,11 @@ class Symbol(Block):
         return kernels.norm(x, self.weight, 1e-6)
 
 class Source(Block):
-    def norm(self, x):
-        out = torch.empty_like(x)
-        torch.ops._C.rms_norm(out, x, self.weight.data, 1e-6)
-        return out
+    def forward(self, x):
+        h = self.up(x)
+        out = torch.empty_like(h)
+        torch.ops._C.rms_norm(out, h, self.weight.data, 1e-6)
+        return self.down(out)
 
 class Plain(Block):
     def norm(self, x):
@@ -104,7 +105,7 @@ def mend(found: dict[str, ModuleType], model: nn.Module, route: str) -> None:
         {
             "dispatcher": Plan(ops=("_C::rms_norm",)),
             "symbol": Plan(symbols=(f"{found['kernels'].__name__}:norm",)),
-            "source": Plan(methods=(f"{name}:Source.norm",)),
+            "source": Plan(methods=(f"{name}:Source.forward",)),
         }[route],
     )
 
