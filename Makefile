@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/ready-$(shell cat requirements-dev.txt pyproject.toml | cksum | cut -d ' ' -f 1)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: test lint demo bench corpus proof build-kernels vscode-test
+.PHONY: test lint demo bench corpus proof build-kernels vscode vscode-test
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal

@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
-from . import audits, live, models, tool
+from . import audits, editor, live, models, tool
 from .measure import Result
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 PARTS = {
     "tool": tool.results,
+    "editor": editor.results,
     "models": models.results,
     "live": live.results,
     "audits": audits.results,
@@ -81,6 +82,9 @@ NOTES = f"""\
 * Serving: the same package before and after, both on the stand-in kernels. What the ratio measures
   is the test that strategy `flag` puts in front of each kernel.
 * An audit is that of a model without cuts, the common case: each cut costs some forwards more.
+* The language server: first diagnostics of a file with three findings; then keys that are typed in
+  the middle of a file with the layers of `fixtures/llama_serving` and models of transformers. In
+  place of quartiles stand the median and the longest.
 * `trainify check` runs over a copy of `transformers/models`. Cold: no cache of trainify's exists,
   and one is written.
 """

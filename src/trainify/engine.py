@@ -42,6 +42,8 @@ class Options:
     ``releases`` are those of libraries that the code is written for; the newest, unless given.
     With ``callers_decide``, who calls a forward has set the grad mode that is meant: no scope on it
     needs to know whether the model is in training.
+    Without ``plan``, fixes that take long to work out are left out, and the reasons why there are
+    none with them.
     """
 
     strategy: str = "flag"
@@ -52,6 +54,7 @@ class Options:
     ops: tuple[FusedOp, ...] = field(default_factory=registered)
     releases: tuple[Release, ...] = ()
     callers_decide: bool = False
+    plan: bool = True
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -113,29 +116,59 @@ def check_text(
     Raises :class:`~trainify.source.SourceError` where ``text`` is not Python, and
     :class:`Cancelled` between two passes where ``cancelled`` says so.
     """
-    options = options or Options()
-    module = _parse(text, path, project)
-    found: dict[tuple[int, int, str], Finding] = {}
-    for each in passes_for(text.encode(errors="replace"), options):
-        if not any(options.selects(rule.code) for rule in each.RULES):
-            continue
-        if cancelled():
-            raise Cancelled
+    return Check(text, path, options, project).findings(cancelled)
+
+
+class Check:
+    """What is found in one text: all of it at once, or first without the fixes that take long.
+
+    Raises :class:`~trainify.source.SourceError` where the text is not Python.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        path: str = "<text>",
+        options: Options | None = None,
+        project: Project | None = None,
+    ) -> None:
+        self.text = text
+        self.options = options or Options()
+        self._module = _parse(text, path, project)
+        asked = passes_for(text.encode(errors="replace"), self.options)
+        self._passes = [p for p in asked if any(self.options.selects(r.code) for r in p.RULES)]
+        self._found: dict[passes.Pass, tuple[bool, list[Finding]]] = {}
+
+    def findings(
+        self, cancelled: Callable[[], bool] = lambda: False, *, plan: bool = True
+    ) -> list[Finding]:
+        """See :func:`check_text`; without ``plan`` as :attr:`Options.plan` says."""
+        options = replace(self.options, plan=plan)
+        found: dict[tuple[int, int, str], Finding] = {}
+        for each in self._passes:
+            planned, findings = self._found.get(each, (False, None))
+            if findings is None or (plan and not planned and passes.plans(each)):
+                if cancelled():
+                    raise Cancelled
+                findings = self._ask(each, options)
+                self._found[each] = plan, findings
+            for finding in findings:
+                found.setdefault((finding.start, finding.end, finding.rule), finding)
+        silenced = suppressions(self.text)
+        return [
+            _keep_comments(self.text, finding)
+            for _, finding in sorted(found.items(), key=lambda item: item[0])
+            if not silenced.cover(finding)
+        ]
+
+    def _ask(self, each: passes.Pass, options: Options) -> list[Finding]:
         try:
-            for finding in each.find(module, options):
-                if options.selects(finding.rule):
-                    found.setdefault((finding.start, finding.end, finding.rule), finding)
+            return [f for f in each.find(self._module, options) if options.selects(f.rule)]
         except RecursionError:
             raise SourceError("nested too deeply") from None
         except Exception as error:
             name = getattr(each, "__name__", "?").rpartition(".")[2]
             raise PassError(f"in pass {name}: {type(error).__name__}: {error}") from error
-    silenced = suppressions(text)
-    return [
-        _keep_comments(text, finding)
-        for _, finding in sorted(found.items(), key=lambda item: item[0])
-        if not silenced.cover(finding)
-    ]
 
 
 def fix_text(

@@ -23,6 +23,12 @@ class Project:
     ``roots`` are the paths given by the user; nothing is read before it is asked for.
     """
 
+    max_modules = 2
+    """Other files whose syntax trees are kept at a time."""
+
+    max_contents = 16
+    """Other files whose bytes are kept at a time."""
+
     def __init__(self, roots: Iterable[str | Path] = ()) -> None:
         self.roots = tuple(Path(root) for root in roots)
         self.forget()
@@ -138,7 +144,7 @@ class Project:
             from .module import parse_module
 
             self._loaded.add(path)
-            if len(self._modules) > _MAX_MODULES:
+            if len(self._modules) > self.max_modules:
                 self._modules.clear()
 
             try:
@@ -240,7 +246,7 @@ class Project:
     def _bytes(self, path: Path) -> bytes:
         if path not in self._contents:
             self._loaded.add(path)
-            if len(self._contents) > _MAX_CONTENTS:
+            if len(self._contents) > self.max_contents:
                 self._contents.clear()
             try:
                 self._contents[path] = self.read(path)
@@ -402,7 +408,5 @@ def _python_files(folder: Path) -> tuple[Path, ...] | None:
     return tuple(sorted(found))
 
 
-_MAX_MODULES = 2
-_MAX_CONTENTS = 16
 _MAX_NEIGHBOURS = 300
 _HIDDEN = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})

@@ -27,6 +27,9 @@ def command(log_file: str | None, verbose: bool, stdio: bool) -> None:
         start_logging(log_file, verbose)
     except OSError as error:
         raise click.UsageError(f"cannot write {log_file}: {error.strerror}") from None
+    import gc
+
+    gc.disable()  # what is loaded stays
     from .process import JudgingProcess
 
     process = JudgingProcess(log_file, verbose)  # loads the passes while this one loads pygls

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .. import passes
-from ..engine import Options, check_text, fix_text, passes_for
+from ..engine import Check, Options, fix_text, passes_for
 from ..findings import Finding
 from ..source import SourceError
 from ..suppressions import silenced
@@ -28,6 +28,8 @@ class Desk:
         self._cancelled = cancelled
         self._texts: dict[str, str] = {}
         self._projects: dict[Roots, OpenProject] = {}
+        self._last: tuple[object, Check | None] | None = None
+        """What was judged last, and how far that has come."""
 
     def _project(self, roots: Roots) -> OpenProject:
         if roots not in self._projects:
@@ -39,22 +41,39 @@ class Desk:
     def judge(
         self, path: str, text: str, options: Options, roots: Roots, found_before: bool
     ) -> list[Finding]:
-        """The findings in the open text of a file.
+        """The findings in the open text of a file, without the fixes that take long.
 
         ``found_before`` says that there were some: a text that no longer has any must parse.
         Raises SourceError where it does not, and Cancelled.
         """
+        check = self._check(path, text, options, roots)
+        if check is not None:
+            return check.findings(self._cancelled, plan=False)
+        if found_before:
+            _parse(text)
+        return []
+
+    def planned(self, path: str, text: str, options: Options, roots: Roots) -> list[Finding]:
+        """The same findings, with all of their fixes."""
+        check = self._check(path, text, options, roots)
+        return check.findings(self._cancelled) if check is not None else []
+
+    def _check(self, path: str, text: str, options: Options, roots: Roots) -> Check | None:
+        """The check of a text; None where no pass has anything to say about it."""
+        key = path, text, options, roots
+        if self._last is not None and self._last[0] == key:
+            return self._last[1]
+        self._last = None  # before there are two syntax trees
         if self._texts.get(path) != text:
             self._texts[path] = text
             self.changed(path)
         project = self._project(roots)
         data = text.encode(errors="replace")
         asked = tuple(passes_for(data, options))
-        if any(passes.concerns(each, data, path, project) for each in asked):
-            return check_text(text, path, options, project, self._cancelled)
-        if found_before:
-            _parse(text)
-        return []
+        concerned = any(passes.concerns(each, data, path, project) for each in asked)
+        check = Check(text, path, options, project) if concerned else None
+        self._last = key, check
+        return check
 
     def fixed(self, path: str, text: str, options: Options, roots: Roots) -> str | None:
         """What ``trainify fix`` makes of a text; None where it does not parse.
@@ -78,6 +97,7 @@ class Desk:
 
     def changed(self, path: str) -> None:
         """A file, or the open text in its place, is not what it was."""
+        self._last = None
         for project in self._projects.values():
             project.changed(path)
 
@@ -87,11 +107,13 @@ class Desk:
 
     def settle(self) -> None:
         """Changes are complete: what rests on other files is to be found anew."""
+        self._last = None
         for project in self._projects.values():
             project.settle()
 
     def files_moved(self) -> None:
         """Files came or went."""
+        self._last = None
         for project in self._projects.values():
             project.forget()
 

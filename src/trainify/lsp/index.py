@@ -14,6 +14,9 @@ class OpenProject(Project):
     What was read stays known until it changes.
     """
 
+    max_modules = 24
+    max_contents = 400
+
     def __init__(self, roots: Iterable[str], opened: Callable[[str], str | None]) -> None:
         super().__init__(roots)
         self._opened = opened

@@ -1,11 +1,15 @@
-"""One judgement for each revision of a source, and what to show until there is one."""
+"""One judgement for each revision of a source, and what to show until there is one.
+
+A judgement comes in two steps: what is found, which is to be seen at once, and then the fixes, some
+of which take several times as long to work out.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from ..findings import Edit, Finding
 from ..source import SourceError
@@ -16,6 +20,12 @@ log = logging.getLogger(__name__)
 
 Find = Callable[[Source, bool], Awaitable[list[Finding]]]
 """Finds in a source as it is now; the flag says that something had been found before."""
+
+Plan = Callable[[Source], Awaitable[list[Finding]]]
+"""Finds the same, with all fixes."""
+
+_REASON = " Not rewritten: "
+"""What a message goes on with where there is no fix."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,12 @@ class Judgement:
     revision: int
     findings: tuple[Finding, ...] = ()
     parsed: bool = True
+    planned: bool = False
+    """Whether the fixes are complete, and the messages that say why there is none."""
+
+    def shows(self) -> list[tuple[object, ...]]:
+        """What can be seen of it."""
+        return [(f.rule, f.start, f.end, f.message, f.related) for f in self.findings]
 
 
 @dataclass(eq=False)
@@ -38,6 +54,8 @@ class _State:
     good: tuple[Finding, ...] | None = None
     """The findings of the last text that parsed, where they are now."""
     running: asyncio.Task[None] | None = None
+    reasons: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The complete messages of the last planned judgement, by rule and beginning."""
     since: list[Edit] = field(default_factory=list)
     """The edits since what is running began."""
 
@@ -45,8 +63,9 @@ class _State:
 class Judge:
     """Has each revision judged that somebody asks about, and remembers the last."""
 
-    def __init__(self, find: Find) -> None:
+    def __init__(self, find: Find, plan: Plan) -> None:
         self._find = find
+        self._plan = plan
         self._states: dict[Source, _State] = {}
 
     def opened(self, source: Source) -> None:
@@ -66,21 +85,32 @@ class Judge:
             if state.running:  # else what it finds, moved, is better than nothing
                 state.running.cancel()
 
-    async def judgement(self, source: Source) -> Judgement:
+    async def judgement(self, source: Source, *, planned: bool = False) -> Judgement:
         """The judgement of the newest revision; an empty one where the source has been closed."""
         while (state := self._states.get(source)) is not None:
-            if state.judgement.revision == source.revision:
-                return state.judgement
+            done = state.judgement
+            if done.revision == source.revision:
+                if done.planned or not planned or not done.parsed:
+                    return done
             if state.running is None or state.running.done():
                 state.running = asyncio.create_task(self._run(source, state))
             await asyncio.wait([state.running])
         return Judgement(source.revision)
 
     async def _run(self, source: Source, state: _State) -> None:
+        """Take the next step of the newest revision."""
         revision = source.revision
+        planned = state.judgement.revision == revision
         state.since = []
         try:
-            found = await self._find(source, bool(state.good))
+            if planned:
+                found = await self._plan(source)
+                state.reasons = {
+                    (f.rule, f.message.partition(_REASON)[0]): f.message for f in found
+                }
+            else:
+                found = await self._find(source, bool(state.good))
+                found = [_with_reason(finding, state.reasons) for finding in found]
         except Exception as error:
             if not isinstance(error, SourceError):
                 log.error("%s: internal error", source.path, exc_info=error)
@@ -89,6 +119,12 @@ class Judge:
             return
         if revision == source.revision:
             state.good = tuple(found)
-            state.judgement = Judgement(revision, state.good)
+            state.judgement = Judgement(revision, state.good, planned=planned)
         else:
             state.good = moved(found, state.since)
+
+
+def _with_reason(finding: Finding, reasons: Mapping[tuple[str, str], str]) -> Finding:
+    """A finding with the message that it had when it was last planned."""
+    message = reasons.get((finding.rule, finding.message))
+    return replace(finding, message=message) if message is not None else finding

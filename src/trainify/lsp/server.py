@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import logging
 import os
@@ -18,21 +19,25 @@ from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 
 from .. import __version__
+from ..engine import Options
 from ..findings import Finding
 from . import actions, hints
 from .diagnostics import SOURCE, Style, diagnostics
 from .documents import Document, Source
 from .edits import EditStyle, minimal, workspace_edit
-from .judging import Judge
+from .judging import Judge, Judgement
 from .positions import Encoding
 from .process import JudgingProcess
-from .settings import SECTION, WATCHED, ClientSettings
+from .settings import SECTION, WATCHED, ClientSettings, FileSettings
 from .workspace import Workspace
 
 log = logging.getLogger(__name__)
 
 _BURST = 0.01
 """Seconds without an edit before a text is judged: editors send several changes at once."""
+
+_PAUSE = 0.25
+"""Seconds without an edit before fixes are worked out that nobody has asked for."""
 
 _SETTLED = 0.4
 """Seconds without an edit before other open files follow."""
@@ -67,7 +72,7 @@ class Server(LanguageServer):
         )
         self.process = process
         self.open = Workspace(Encoding.Utf16)
-        self.judge = Judge(self._find)
+        self.judge = Judge(self._find, self._planned)
         self.client = types.ClientCapabilities()
         self.style = Style(Encoding.Utf16)
         self.edit_style = EditStyle(False, False)
@@ -312,14 +317,25 @@ class Server(LanguageServer):
         settings = self.open.settings_of(source)
         if not settings.wanted:
             return []
-        roots = self.open.folder_of(source).roots
-        text, options = source.text, settings.options
         start = time.perf_counter()
         found: list[Finding] = await self.process.ask(
-            "judge", source.path, text, options, roots, found_before
+            "judge", *self._question(source, settings), found_before
         )
         log.info("%s: %d findings in %.3f s", source.path, len(found), time.perf_counter() - start)
         return found
+
+    async def _planned(self, source: Source) -> list[Finding]:
+        settings = self.open.settings_of(source)
+        if not settings.wanted:
+            return []
+        found: list[Finding] = await self.process.ask("planned", *self._question(source, settings))
+        return found
+
+    def _question(
+        self, source: Source, settings: FileSettings
+    ) -> tuple[str, str, Options, tuple[str, ...]]:
+        """What a judgement is about."""
+        return source.path, source.text, settings.options, self.open.folder_of(source).roots
 
     def _again(self, sources: Iterable[Source]) -> None:
         listed = list(sources)
@@ -342,16 +358,24 @@ class Server(LanguageServer):
 
     async def _push(self, source: Source, delay: float) -> None:
         await asyncio.sleep(delay)
-        found = await self._diagnostics(source)
+        shown = await self._judgement(source)
+        self._publish_all(source, shown)
+        planned = await self._planned_later(source, shown)
+        if planned.shows() != shown.shows():
+            self._publish_all(source, planned)
+
+    def _publish_all(self, source: Source, judgement: Judgement) -> None:
         if self.open.sources.get(source.uri) is source:
+            found = diagnostics(source, judgement.findings, self.style)
             for document in source.documents:
                 self._publish(document, found.get(document.uri, []))
 
-    async def _diagnostics(self, source: Source) -> dict[str, list[types.Diagnostic]]:
+    async def _judgement(self, source: Source) -> Judgement:
+        """What is to be shown of a source."""
         await self._wait_for_settings()
         judgement = await self.judge.judgement(source)
         self._report_mistakes()
-        return diagnostics(source, judgement.findings, self.style)
+        return judgement
 
     async def _wait_for_settings(self) -> None:
         if not self.configured.is_set():
@@ -373,11 +397,26 @@ class Server(LanguageServer):
         if opened is None:
             return types.RelatedFullDocumentDiagnosticReport([])
         source, document = opened
-        found = (await self._diagnostics(source)).get(document.uri, [])
-        result = hashlib.blake2b(repr(found).encode(errors="replace"), digest_size=8).hexdigest()
-        if result == params.previous_result_id:
-            return types.RelatedUnchangedDocumentDiagnosticReport(result)
-        return types.RelatedFullDocumentDiagnosticReport(found, result_id=result)
+        shown = await self._judgement(source)
+        if not shown.planned and shown.parsed:
+            self._task(source, self._plan(source, shown))
+        result = hashlib.blake2b(repr(shown.shows()).encode(errors="replace"), digest_size=8)
+        if result.hexdigest() == params.previous_result_id:
+            return types.RelatedUnchangedDocumentDiagnosticReport(result.hexdigest())
+        found = diagnostics(source, shown.findings, self.style).get(document.uri, [])
+        return types.RelatedFullDocumentDiagnosticReport(found, result_id=result.hexdigest())
+
+    async def _plan(self, source: Source, shown: Judgement) -> None:
+        """Have the client ask again where more is known after what it was shown."""
+        planned = await self._planned_later(source, shown)
+        if planned.shows() != shown.shows():
+            await self._refresh()
+
+    async def _planned_later(self, source: Source, shown: Judgement) -> Judgement:
+        """The judgement with its fixes, which can say more."""
+        if not shown.planned:
+            await asyncio.sleep(_PAUSE)
+        return await self.judge.judgement(source, planned=True)
 
     def _report_mistakes(self) -> None:
         """Show what is wrong in configuration files, where it is wrong."""
@@ -409,7 +448,8 @@ class Server(LanguageServer):
         if opened is None or not can or not can.code_action_literal_support:
             return []
         source, text = opened
-        judgement = await self.judge.judgement(source)
+        await self._wait_for_settings()
+        judgement = await self.judge.judgement(source, planned=True)
         if not judgement.parsed or source.revision != judgement.revision:
             return []
         context = params.context
@@ -447,7 +487,7 @@ class Server(LanguageServer):
         source = self.open.sources.get(data["uri"]) if isinstance(data, dict) else None
         if source is None or action.disabled:
             return False
-        judgement = await self.judge.judgement(source)
+        judgement = await self.judge.judgement(source, planned=True)
         if not judgement.parsed:
             return False
         text = source.text
@@ -604,6 +644,8 @@ def serve(process: JudgingProcess) -> None:
     stdout = sys.stdout.buffer
     sys.stdout = sys.stderr  # nothing else may write there
     server = create(process)
+    gc.freeze()
+    gc.enable()
     try:
         server.start_io(stdout=stdout)
     finally:

@@ -19,6 +19,12 @@ from .log import start_logging
 Request = tuple[int, str, tuple[Any, ...]]
 """Number, method of :class:`~.desk.Desk`, arguments.  Without a method it cancels that request."""
 
+_PAUSE = 0.3
+"""Seconds without a request after which there is time to look for garbage."""
+
+_MOST_OBJECTS = 3_000_000
+"""New objects after which there has to be, pause or not."""
+
 Answer = tuple[int, Any, BaseException | None]
 """Number, result, what was raised instead."""
 
@@ -55,17 +61,14 @@ class _Requests:
             self._cancelled.add(self._current)
             self._waiting.put(None)
 
-    def next(self) -> Request | None:
-        """The next request; None when the server is gone."""
+    def next(self, seconds: float | None) -> Request | None:
+        """The next request; None when the server is gone.  Raises queue.Empty after a while."""
         while True:
-            request = self._waiting.get()
+            request = self._waiting.get(timeout=seconds)
             if request is None or request[0] not in self._cancelled:
                 self._current = request[0] if request else 0
                 return request
             self._cancelled.discard(request[0])
-
-    def idle(self) -> bool:
-        return self._waiting.empty()
 
     def cancelled(self) -> bool:
         """Whether nobody waits any more for what is being done."""
@@ -77,33 +80,39 @@ def main(log_file: str | None = None, verbose: bool = False) -> None:
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # nothing else may write there
     start_logging(log_file, verbose)
+    # Modules and syntax trees are a lot of objects that refer to each other: looking for garbage
+    # while they are made takes long and finds nothing.
+    gc.disable()
     requests = _Requests(stdin)
     desk = _desk(requests)
-    while (request := requests.next()) is not None:
+    clean = True
+    while True:
+        try:
+            request = requests.next(None if clean else _PAUSE)
+        except queue.Empty:
+            gc.collect()
+            clean = True
+            continue
+        if request is None:
+            return
+        clean = False
         number, method, arguments = request
-        # A syntax tree is a lot of objects that refer to each other: looking for garbage while it
-        # is in use takes long and finds nothing.
-        gc.disable()
         try:
             send(stdout, (number, getattr(desk, method)(*arguments), None))
         except BrokenPipeError:
             return
         except Exception as error:
             send(stdout, (number, None, _plain(error)))
-        gc.enable()
-        if requests.idle():
+        if gc.get_count()[0] > _MOST_OBJECTS:
             gc.collect()
 
 
 def _desk(requests: _Requests) -> Any:
     """Everything that a first judgement needs, loaded while the client is still starting."""
-    import libcst  # noqa: F401
-
     from .. import passes
     from .desk import Desk
 
     passes.all_passes()
-    gc.collect()
     gc.freeze()
     return Desk(requests.cancelled)
 

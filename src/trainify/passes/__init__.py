@@ -8,7 +8,8 @@ A pass is registered by being here.  It defines
   adds some,
 * ``find(module, options)``: yields :class:`~trainify.findings.Finding` for one parsed file,
 * optionally ``concerns(data, path, project)``: whether a file with a needle is worth parsing, given
-  the files around it.
+  the files around it,
+* optionally ``PLANS = True``: ``find`` works out its fixes only if ``options.plan``.
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ def concerns(of: Pass, data: bytes, path: str, project: Project) -> bool:
     """Whether a file that has one of a pass's needles is worth parsing for it."""
     asked: Callable[[bytes, str, Project], bool] | None = getattr(of, "concerns", None)
     return asked is None or asked(data, path, project)
+
+
+def plans(of: Pass) -> bool:
+    """Whether a pass leaves out its fixes where ``options.plan`` is false."""
+    return bool(getattr(of, "PLANS", False))
 
 
 @cache

@@ -73,6 +73,8 @@ def _is_called(data: bytes, grid: int) -> bool:
 
 _BRACKET = re.compile(rb"[\[\]]")
 
+PLANS = True
+
 NEEDLES: tuple[Needle, ...] = (b"triton.jit", Look(_LAUNCHES, _launches))
 
 _JIT = ("triton.jit", "triton.autotune", "triton.heuristics", "triton.runtime.jit.jit")

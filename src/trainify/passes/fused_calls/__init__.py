@@ -130,6 +130,8 @@ def norm(x, weight, eps):
     ),
 )
 
+PLANS = True
+
 NEEDLES: tuple[Needle, ...] = words_for().needles
 
 

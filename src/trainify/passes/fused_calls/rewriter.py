@@ -37,13 +37,14 @@ class Rewriter:
         self.plans = {site.call: _Plan(site) for site in sites}
 
     def findings(self) -> Iterator[Finding]:
-        from ...rewrite.attach import Functions
+        if self.options.plan:
+            from ...rewrite.attach import Functions
 
-        sites = [plan.site for plan in self.plans.values()]
-        uses = {site: use_of(site) for site in sites if site.unsupported() is None}
-        self._plan(Equivalents(self.module, uses, self.options.flag))
-        calls = [call for site in sites if (call := attachable(site)) is not None]
-        self._plan(Functions(self.module, calls))
+            sites = [plan.site for plan in self.plans.values()]
+            uses = {site: use_of(site) for site in sites if site.unsupported() is None}
+            self._plan(Equivalents(self.module, uses, self.options.flag))
+            calls = [call for site in sites if (call := attachable(site)) is not None]
+            self._plan(Functions(self.module, calls))
         for plan in self.plans.values():
             yield self._finding(plan)
 
@@ -76,7 +77,9 @@ class Rewriter:
         rule = site.rule or ("TRN102" if site.in_place else "TRN101")
         message = (site.said or message_of(site)) + release_of(site.op, self.options)
         reason = plan.reasons.get(self.options.strategy)
-        fixes = plan.fixes or twin(self.module, site.call, self.options)
+        fixes = plan.fixes
+        if self.options.plan and not fixes:
+            fixes = twin(self.module, site.call, self.options)
         if reason and self.options.strategy not in fixes:
             message += f" Not rewritten: {reason}."
         found = self.module.finding(rule, message, site.call, fixes, tuple(site.related()))

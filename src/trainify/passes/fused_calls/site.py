@@ -16,7 +16,7 @@ from ...findings import Related
 
 if TYPE_CHECKING:
     from ...engine import Options
-    from ...rewrite.functionalize import Write
+    from ...rewrite.functionalize import CannotFunctionalize, Write
 
 
 @dataclass(eq=False)
@@ -154,22 +154,35 @@ class Site:
             if isinstance(n, ast.expr)
         )
 
-    def writes(self) -> Iterator[tuple[str, Write]]:
+    def writes(self) -> dict[str, Write]:
         """Where each argument goes that the op writes; raises ``CannotFunctionalize``."""
-        from ...rewrite.functionalize import functionalize
+        if isinstance(self._written, Exception):
+            raise self._written
+        return self._written
 
+    @cached_property
+    def _written(self) -> dict[str, Write] | CannotFunctionalize:
+        from ...rewrite.functionalize import CannotFunctionalize, functionalize
+
+        found: dict[str, Write] = {}
         for argument in self.op.signature.written:
             node = self.bound[argument.name]
             if node is not None and not is_none(node):
                 read = argument.name in self.reads or self._read_elsewhere(argument.name)
-                yield argument.name, functionalize(self.module, self.statement, node, read=read)
+                try:
+                    found[argument.name] = functionalize(
+                        self.module, self.statement, node, read=read
+                    )
+                except CannotFunctionalize as error:
+                    return error
+        return found
 
     def related(self) -> Iterator[Related]:
         """The places where tensors are made only to be filled by the op."""
         from ...rewrite.functionalize import CannotFunctionalize
 
         try:
-            for name, write in self.writes():
+            for name, write in self.writes().items():
                 if write.allocation is not None:
                     message = f"`{self.shown(name)}` is made here, for the op to fill."
                     yield self.module.related(message, write.allocation)

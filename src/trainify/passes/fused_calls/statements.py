@@ -153,7 +153,7 @@ class StatementRewriter:
         return self.writer.template(site.call, arguments)
 
     def _writes(self, site: Site) -> dict[str, Write]:
-        writes = dict(site.writes())
+        writes = site.writes()
         for name, write in writes.items():
             if write.allocation is not None and write.allocation not in self.dropped:
                 if self.writer.makes(site.call, name):

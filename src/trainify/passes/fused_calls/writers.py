@@ -103,7 +103,7 @@ def attachable(site: Site) -> Call | None:
     if site.unsupported() is not None:
         return None
     try:
-        writes = dict(site.writes())
+        writes = site.writes()
     except CannotFunctionalize:
         return None
     texts, sure = site.known()
