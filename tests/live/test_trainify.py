@@ -180,6 +180,7 @@ class Elsewhere(nn.Module):
     model = module.Model()
     with pytest.warns(trainify.NotEverything, match=r"model\.py:7: TRN501") as warned:
         trainify.trainify(model)
+    assert warned[0].filename == __file__
     assert "Elsewhere" not in str(warned[0].message) and "py:17" not in str(warned[0].message)
     assert model(batch()).requires_grad
     trainify.restore(model)

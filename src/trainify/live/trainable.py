@@ -129,7 +129,7 @@ def _unaudited(model: nn.Module, found: Found, plan: Plan) -> None:
     except (Refused, CannotAttach) as error:
         raise NotTrainable(str(error), None, found) from error
     if found.remaining or found.refused:
-        warnings.warn(_message([], found), NotEverything, stacklevel=4)
+        warnings.warn(_message([], found), NotEverything, stacklevel=3)
 
 
 def _audited(model: nn.Module, judge: Judge, found: Found, plans: Plans) -> None:
