@@ -90,6 +90,21 @@ class OneHot(Layer):
         return x * self.weight + chosen * x
 
 
+class Sampled(Layer):
+    """What is chosen under no_grad is chosen by values; nothing flows through a choice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(D, D)
+
+    @torch.no_grad()
+    def choose(self, x: Tensor) -> Tensor:
+        return (x * self.weight).argmax(-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.words(self.choose(x)) + x * self.weight
+
+
 class Masked(Layer):
     def forward(self, x: Tensor) -> Tensor:
         return (x * self.weight).masked_fill(x > 0.5, 0.0) + torch.where(x < 0, x, x * x)

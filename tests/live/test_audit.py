@@ -210,6 +210,15 @@ def test_passages_show_where_it_ends() -> None:
     assert kinds[""] == "Model" and kinds["layers.0"] == "Detach"
 
 
+def test_a_loss_that_no_gradient_reaches_is_not_ok() -> None:
+    class Thresholded(faults.Model):
+        def forward(self, x: Tensor) -> Tensor:
+            return (super().forward(x) > 0).float()
+
+    report = audit(Thresholded(sound.Dropout), X)
+    assert not report.ok and "no parameter gets a gradient" in str(report)
+
+
 GENERATOR = torch.Generator().manual_seed(5)
 
 
@@ -284,7 +293,9 @@ def test_attached_ops_are_right() -> None:
 
 def test_backward_that_raises_is_placed() -> None:
     report = audit(faults.Model(faults.BackwardAbsent), X)
-    assert report.error.startswith("NotImplementedError") and report.error in str(report)
+    assert report.error.startswith("backward raises NotImplementedError") and report.error in str(
+        report
+    )
     assert report.cuts[0].op == "faults.ForwardOnly"
     assert set(report.missing) >= {"layers.0.weight", "embed.weight"}
 

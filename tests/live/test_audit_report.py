@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 
-from trainify.live.audit import Cause, Cut, Report
+from trainify.live.audit import Cause, Cut, Flow, Passage, Report
 from trainify.live.audit.report import patterns
 from trainify.output.audit import table
+from trainify.output.audit_page import page
 
 CUT = Cut(
     cause=Cause.KERNEL,
@@ -53,6 +55,19 @@ def test_json_has_everything() -> None:
     assert read["cuts"][0]["cause"] == "kernel without backward"
     assert read["cuts"][0]["modules"] == ["layers.0.norm", "layers.1.norm"]
     assert pickle.loads(pickle.dumps(report)) == report
+
+
+def test_page_draws_equal_layers_once() -> None:
+    layers = [
+        Passage(f"layers.{i}{name}", kind, Flow.ENDS if (i, name) == (7, ".fc") else Flow.FLOWS, 1)
+        for i in range(24)
+        for name, kind in (("", "Block"), (".fc", "Linear"))
+    ]
+    report = Report(cuts=(replace(CUT, modules=("layers.7.fc",)),), passages=tuple(layers))
+    text = page(report, "a <model>", root="/models")
+    assert "a &lt;model&gt;" in text and "<model>" not in text
+    assert ">0 … 6<" in text and ">8 … 23<" in text and text.count(">fc<") == 3
+    assert text.count('href="#cut-1"') == 1 and 'id="cut-1"' in text
 
 
 def test_table_names_place_and_parameters() -> None:

@@ -24,8 +24,8 @@ def table(report: Report, root: str | None = None) -> str:
     rows = [f"{name:<8} {len(names):>5}  {_named(names)}" for name, names in counts if names]
     if rows:
         lines += ["", *rows]
-    if report.error:
-        lines += ["", f"backward raises {report.error}"]
+    if report.error and report.cuts:
+        lines += ["", report.error]
     if report.proof:
         lines += ["", report.proof]
     if report.notes:
@@ -39,6 +39,8 @@ def headline(report: Report) -> str:
     if report.ok:
         used = report.trainable - len(report.unused)
         return f"ok: {used} of {of} get a gradient" + (", the rest is unused" * bool(report.unused))
+    if report.error and not report.cuts:
+        return report.error
     said = [f"{len(report.missing)} get no gradient"] if report.missing else []
     said += [f"{len(report.wrong)} get a wrong one"] if report.wrong else []
     cuts = f"{len(report.cuts)} gradient cut" + "s" * (len(report.cuts) != 1)

@@ -41,7 +41,7 @@ def page(report: Report, title: str = "model", root: str | None = None) -> str:
         f"<h1>{escape(title)}</h1>",
         f'<p class="head {"ok" if report.ok else "bad"}">{escape(headline(report))}</p>',
         f"<p>{escape(report.proof)}.</p>" if report.proof else "",
-        f"<p>Backward raises {escape(report.error)}</p>" if report.error else "",
+        f"<p>{escape(report.error)}</p>" if report.error and report.cuts else "",
         *(_card(number, cut, root) for number, cut in enumerate(report.cuts, 1)),
         _picture(report),
         _parameters(report),

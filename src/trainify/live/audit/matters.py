@@ -68,6 +68,9 @@ class Trial:
         little = self._loss(Disturb(group, _LITTLE, seed, self._kept))
         if little is None:
             return True
+        rounded = all(each.cause is Cause.QUANTIZATION for each in group)
+        if little == self._value and not rounded and self._far(much, self._value):
+            return False  # by steps: what is chosen by it has no derivative
         more = abs(much - little) > 10 * abs(little - self._value)
         return more and self._differ(much, little)
 
@@ -81,8 +84,15 @@ class Trial:
     def _of(self, step: Step, observer: Observer) -> float:
         return step.run(observer)[1].detach().double().item()
 
-    def _differ(self, a: float, b: float) -> bool:
-        rounding = {2: 2**-5, 4: 2**-19}.get(self._smallest, 2**-47)
+    def _differ(self, a: float, b: float, times: float = 1.0) -> bool:
         if a != a or b != b:
             return (a != a) != (b != b)
-        return abs(a - b) > rounding * max(abs(a), abs(b), 1e-3)
+        return abs(a - b) > times * self._rounding * max(abs(a), abs(b), 1e-3)
+
+    def _far(self, a: float, b: float) -> bool:
+        """Whether losses differ by so much that a small share of it would still be seen."""
+        return self._differ(a, b, times=_MUCH / _LITTLE)
+
+    @property
+    def _rounding(self) -> float:
+        return {2: 2**-5, 4: 2**-19}.get(self._smallest, 2**-47)

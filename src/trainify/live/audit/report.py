@@ -125,7 +125,7 @@ class Report:
     proof: str = ""
     """How the gradients were held against finite differences; empty where they were not."""
     error: str = ""
-    """What backward raises; empty where it does not."""
+    """Why the step as a whole trains nothing: what backward raises, or that nothing gets there."""
     notes: tuple[str, ...] = ()
     passages: tuple[Passage, ...] = ()
 

@@ -95,7 +95,7 @@ class _Audit:
         unused, lost = ((), ()) if seen.error else self._unused(rest, seen.loss)
         bare = [cut for cut in cuts if not cut.parameters]
         said = Proof()
-        if proof and step.parameters and not seen.error and (bare or not cuts):
+        if proof and any(seen.got.values()) and not seen.error and (bare or not cuts):
             said = prove(step, self.tell)
         if bare:  # a place of which only numbers can say what it hits
             hit.update(lost, said.wrong)
@@ -120,10 +120,20 @@ class _Audit:
             trainable=len(step.parameters),
             frozen=tuple(n for n, p in step.model.named_parameters() if not p.requires_grad),
             proof=said.said,
-            error=seen.error,
+            error=self._error(seen, cuts),
             notes=tuple(self.notes),
             passages=passages,
         )
+
+    def _error(self, seen: Outcome, cuts: Sequence[Cut]) -> str:
+        if seen.error:
+            return f"backward raises {seen.error}"
+        if self.step.parameters and not cuts and not any(seen.got.values()):
+            return (
+                "no parameter gets a gradient: the loss depends on none, or by steps only, as a "
+                "comparison or a rounding makes them"
+            )
+        return ""
 
     def _doubt(self, lost: Sequence[str], proof: Proof, stopped: Sequence[Place]) -> None:
         """Say what numbers say; they alone accuse nobody."""
