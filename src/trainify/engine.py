@@ -112,7 +112,7 @@ def check_text(
 ) -> list[Finding]:
     """Return the findings in ``text``, in order of place, without those a comment silences.
 
-    A pass is only asked where one of its needles stands.
+    A pass is only asked where one of its needles stands, in a file that concerns it.
     Raises :class:`~trainify.source.SourceError` where ``text`` is not Python, and
     :class:`Cancelled` between two passes where ``cancelled`` says so.
     """
@@ -135,7 +135,8 @@ class Check:
         self.text = text
         self.options = options or Options()
         self._module = _parse(text, path, project)
-        asked = passes_for(text.encode(errors="replace"), self.options)
+        self._data = text.encode(errors="replace")
+        asked = passes_for(self._data, self.options)
         self._passes = [p for p in asked if any(self.options.selects(r.code) for r in p.RULES)]
         self._found: dict[passes.Pass, tuple[bool, list[Finding]]] = {}
 
@@ -163,6 +164,8 @@ class Check:
 
     def _ask(self, each: passes.Pass, options: Options) -> list[Finding]:
         try:
+            if not passes.concerns(each, self._data, self._module.path, self._module.project):
+                return []
             return [f for f in each.find(self._module, options) if options.selects(f.rule)]
         except RecursionError:
             raise SourceError("nested too deeply") from None
