@@ -131,6 +131,7 @@ class FunctionFlow:
         self.module: ModuleFacts = weakref.proxy(module)
         self.function = function
         self._definitions: dict[ast.stmt, tuple[list[Definition], list[Definition]]] = {}
+        self._reaching: dict[tuple[str, ast.stmt], frozenset[Definition]] = {}
 
     # -- tables ---------------------------------------------------------------------------------
 
@@ -188,6 +189,12 @@ class FunctionFlow:
 
     def reaching(self, name: str, statement: ast.stmt) -> frozenset[Definition]:
         """The definitions of ``name`` that may be the current one when ``statement`` starts."""
+        key = name, statement
+        if key not in self._reaching:
+            self._reaching[key] = self._find_reaching(name, statement)
+        return self._reaching[key]
+
+    def _find_reaching(self, name: str, statement: ast.stmt) -> frozenset[Definition]:
         found: set[Definition] = set()
         current: ast.AST = statement
         while True:

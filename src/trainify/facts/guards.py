@@ -195,6 +195,10 @@ def runs_model(call: ast.Call, me: str | None) -> bool:
 _MAX_CALLERS = 3
 
 
+def _has_functions(data: bytes) -> bool:
+    return b"autograd.Function" in data
+
+
 def serves_backward(module: ModuleFacts, function: FunctionNode, depth: int = _MAX_CALLERS) -> bool:
     """Whether only what has a backward of its own, or wants no gradient, calls a function."""
     if depth == 0:
@@ -205,7 +209,7 @@ def serves_backward(module: ModuleFacts, function: FunctionNode, depth: int = _M
     ):
         return True
     callers = 0
-    for other, call in module.project.calls_of(module, function, b"autograd.Function"):
+    for other, call in module.project.calls_of(module, function, _has_functions):
         caller = other.function(call)
         if caller is function:
             continue

@@ -6,6 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -160,17 +161,24 @@ class Project:
         self,
         module: ModuleFacts,
         function: ast.FunctionDef | ast.AsyncFunctionDef,
-        containing: bytes = b"",
+        relevant: Callable[[bytes], object] = bool,
+        *,
+        elsewhere: bool = False,
     ) -> Iterator[tuple[ModuleFacts, ast.Call]]:
         """The calls in the project that may run a function, with the files they stand in.
 
         ``forward`` of a class is called through attributes and names that hold an instance of it.
-        Only files with the bytes ``containing`` are looked at.
+        Only other files that are relevant by their bytes are looked at; ``module`` itself is as
+        well, unless ``elsewhere``.
         """
         cls = module.method_class(function)
         through_instance = cls is not None and function.name.startswith(("forward", "__call__"))
         name = cls.name if cls is not None and through_instance else function.name
-        for other in self.mentioning(module, name, containing=containing):
+        word = re.escape(name.encode())
+        called = word if cls is None else rb"\b%s\s*\(" % word  # a function may be under an alias
+        pattern = re.compile(called)
+        others = self._others(module, lambda data: pattern.search(data) and relevant(data))
+        for other in others if elsewhere else chain([module], others):
             if through_instance:
                 assert cls is not None
                 calls = _calls_of_instances(other, cls.name)
@@ -206,15 +214,23 @@ class Project:
         return not here and defined.search(self._bytes(path)) is not None
 
     def mentioning(
-        self, module: ModuleFacts, *words: str, containing: bytes = b""
+        self, module: ModuleFacts, *words: str, containing: bytes = b"", elsewhere: bool = False
     ) -> Iterator[ModuleFacts]:
-        """``module``, then the other files of the project that contain one of the words."""
-        yield module
-        here = Path(module.path).absolute()
+        """``module``, unless ``elsewhere``, and the project's other files with one of the words."""
         needles = [word.encode() for word in words]
+
+        def mentions(data: bytes) -> bool:
+            return containing in data and any(needle in data for needle in needles)
+
+        others = self._others(module, mentions)
+        return others if elsewhere else chain([module], others)
+
+    def _others(
+        self, module: ModuleFacts, relevant: Callable[[bytes], object]
+    ) -> Iterator[ModuleFacts]:
+        here = Path(module.path).absolute()
         for path in self.neighbours(module.path):
-            data = self._bytes(path)
-            if containing not in data or not any(n in data for n in needles):
+            if not relevant(self._bytes(path)):
                 continue
             if path.absolute() == here:
                 continue

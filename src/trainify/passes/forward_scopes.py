@@ -652,15 +652,19 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Optio
     return module.finding("TRN201", message, node, dict.fromkeys(STRATEGIES, fix))
 
 
+def _has_arrays(data: bytes) -> bool:
+    return b"numpy" in data
+
+
 def _to_numpy(module: ModuleFacts, forward: FunctionNode) -> list[str]:
     """Where other files run the model without a scope and make arrays of what comes out."""
     places = []
     for other, call in (
-        *module.project.calls_of(module, forward, b"numpy"),
+        *module.project.calls_of(module, forward, _has_arrays, elsewhere=True),
         *_calls_of_parameters(module, forward),
     ):
         caller = other.function(call)
-        if other is module or scope_around(other, call) is not None or _is_off_on_import(other):
+        if scope_around(other, call) is not None or _is_off_on_import(other):
             continue
         if caller is not None and (is_forward(caller) or is_inference_entry(other, caller)):
             continue
@@ -676,8 +680,13 @@ def _calls_of_parameters(
 ) -> Iterator[tuple[ModuleFacts, ast.Call]]:
     """Calls, where arrays are made, of a model that a function was given: it may be this one."""
     cls = module.method_class(forward)
-    for other in module.project.mentioning(module, "model", "net", containing=b".numpy("):
-        for call in other.calls if cls is not None else ():
+    if cls is None:
+        return
+    others = module.project.mentioning(
+        module, "model", "net", containing=b".numpy(", elsewhere=True
+    )
+    for other in others:
+        for call in other.calls:
             function = other.function(call)
             if function is None or not isinstance(call.func, ast.Name):
                 continue

@@ -331,9 +331,18 @@ def _handed_back(module: ModuleFacts, function: FunctionNode) -> Iterator[Findin
     given = {argument.arg for argument in parameters(function.args)} - {self_name(function)}
     if not any(isinstance(step.node, ast.Name) and step.node.id in given for step in steps):
         return
-    for other, call in module.project.calls_of(module, function, containing=b"def forward"):
+    name = cls.name.lower().encode()
+    called = re.compile(rb"\.\s*%s\s*\(" % function.name.encode())
+
+    def calls_one(data: bytes) -> bool:
+        """Whether the bytes of a file have what :func:`_may_be_of` looks for, and a forward."""
+        before = (data[max(0, m.start() - _NEAR) : m.start()] for m in called.finditer(data))
+        owners = {_NO_WORD.split(text.rstrip())[-1].strip(b"_").lower() for text in before}
+        return any(owner in name for owner in owners) and b"def forward" in data
+
+    for other, call in module.project.calls_of(module, function, calls_one, elsewhere=True):
         caller = other.function(call)
-        if other is module or caller is None or not is_forward(caller):
+        if caller is None or not is_forward(caller):
             continue
         if not _may_be_of(call, cls) or gradient_unwanted(other, call):
             continue
@@ -341,6 +350,11 @@ def _handed_back(module: ModuleFacts, function: FunctionNode) -> Iterator[Findin
         if names:
             yield _stored(module, function, scope, other, caller, names)
             return
+
+
+_NO_WORD = re.compile(rb"\W+")
+_NEAR = 80
+"""Bytes before a call in which the name of the object may begin."""
 
 
 def _may_be_of(call: ast.Call, cls: ast.ClassDef) -> bool:

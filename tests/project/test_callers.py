@@ -1,0 +1,48 @@
+"""Which calls in other files may run a function: files that hold none are not parsed for it."""
+
+from pathlib import Path
+
+import pytest
+
+from trainify.facts import Project
+from trainify.facts.module import parse_module
+
+CACHE = """\
+class Cache:
+    def update(self, x):
+        return x
+
+
+def scaled(x):
+    return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "text", "calls", "parsed"),
+    [
+        ("update", "def f(cache, x): return cache.update(x)\n", 1, True),
+        ("update", "def f(cache, x): return cache.update (x)\n", 1, True),
+        ("update", "def f(cache, x): return (cache\n    .update(\n        x))\n", 1, True),
+        ("update", "def f(cache, x): return update(x)\n", 0, True),
+        ("update", "def f(cache): return cache.updated()  # update\n", 0, False),
+        ("update", "def f(cache): return cache.update\n", 0, False),
+        ("scaled", "from .cache import scaled as s\ny = s(1)\n", 1, True),
+        ("scaled", "from .cache import scaled\ny = scaled (1)\n", 1, True),
+        ("scaled", "y = 1\n", 0, False),
+    ],
+)
+def test_calls_of(tmp_path: Path, function: str, text: str, calls: int, parsed: bool) -> None:
+    folder = tmp_path / "net"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "cache.py").write_text(CACHE)
+    (folder / "model.py").write_text(text)
+    project = Project([tmp_path])
+    module = parse_module(CACHE, str(folder / "cache.py"), project)
+    (named,) = module.functions_named(function)
+    found = list(project.calls_of(module, named))
+    assert len(found) == calls
+    assert (folder / "model.py" in project._modules) is parsed
+    assert list(project.calls_of(module, named, lambda data: b"nothing" in data)) == []
+    assert list(project.calls_of(module, named, elsewhere=True)) == found
