@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from .trainable import DISCRETE
+from .trainable import DISCRETE, NOT_TRAINED
 from .words import declare, places
 
 MODES = declare(b"no_grad", b"inference_mode", b"set_grad_enabled")
@@ -115,13 +115,20 @@ def _mention(data: bytes, mode: bytes, start: int, end: int) -> Mention | None:
     return Mention("statement", mode, line, function, start)
 
 
-_MAKES = re.compile(rb"=[^\n=]*\b[A-Z]\w*\(|=[ \t(]*\r?\n[ \t(]*(?:\w+\.)*[A-Z]\w*\(")
+_MAKES = re.compile(
+    rb"=[^\n=]*\b(?!Buffer\()[A-Z]\w*\(|=[ \t(]*\r?\n[ \t(]*(?:\w+\.)*(?!Buffer\()[A-Z]\w*\("
+)
+_CLASS = re.compile(rb"\nclass (\w+)")
 _NEXT = (b"\nclass ", b"\ndef ", b"\n@")
 
 
 def makes_modules(data: bytes, at: int) -> bool:
     """Whether the class around a place makes something that may be a module, for an attribute."""
     begin = max(0, data.rfind(b"\nclass ", 0, at))
+    named = _CLASS.match(data, begin)
+    if named is not None and NOT_TRAINED.search(named[1].decode(errors="replace")):
+        if data.find(b" class ", begin, at) < 0:  # nor may it be another one, inside of that
+            return False
     ends = [end for word in _NEXT if (end := data.find(word, at)) >= 0]
     return _MAKES.search(data, begin, min(ends, default=len(data))) is not None
 

@@ -425,7 +425,7 @@ def switches_of(module: ModuleFacts) -> dict[ast.stmt, Switch | None]:
 
     :class:`ModuleFacts` asks once.
     """
-    if not _SETS.search(module.text):
+    if not any(word in module.text for word in _SETTERS):
         return {}
     found: dict[ast.stmt, Switch | None] = {}
     aliased = _ALIAS.search(module.text) is not None
@@ -443,7 +443,8 @@ def switches_of(module: ModuleFacts) -> dict[ast.stmt, Switch | None]:
     return found
 
 
-_SETS = re.compile(r"set_grad_enabled|__enter__|__exit__")
+_SETTERS = ("set_grad_enabled", "__enter__", "__exit__")
+_SETS = re.compile("|".join(_SETTERS))
 _ALIAS = re.compile(r"set_grad_enabled as |= *[\w.]*set_grad_enabled *$", re.MULTILINE)
 
 

@@ -24,6 +24,7 @@ _PLAIN = re.compile(
     rb"(?:self|model|torch|np|\w*(?:loss|masks?|labels?|ids?|dict|kwargs|idx|indices|index|positions?|"
     rb"args|config|table)|grid\w*|_\w+|init|num\w*|rand\w*|[a-z]+_pixels)$"
 )
+_COUNTER = re.compile(rb"[ij] [+-]= 1[ \t]*[\r\n#]")
 _LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _REACH = 1500
 """Bytes around a write in which the operation that it harms may stand."""
@@ -53,6 +54,24 @@ def _may_train(data: bytes) -> bool:
     return b".backward(" in data or (b"\ndef " in data and b"nn.functional" in data)
 
 
+_OUTERMOST = re.compile(rb"\n[^\s#)\]}]")
+"""A line that is not indented: a statement's, or one in a string."""
+
+
+def may_be_trained(data: bytes, at: int) -> bool:
+    """Whether training may lead through a place: not in methods of a class without a forward.
+
+    Where ``backward`` is called, by whatever name, it may lead through any.
+    """
+    start = data.rfind(b"\nclass ", 0, at)
+    if start < 0 or data.find(b"def forward", start, at) >= 0:
+        return True
+    if _OUTERMOST.search(data, start + 1, at) or b"backward" in data:
+        return True
+    after = _OUTERMOST.search(data, at)
+    return data.find(b"def forward", at, after.start() if after else len(data)) >= 0
+
+
 def _each(data: bytes, needle: bytes) -> Iterator[int]:
     at = data.find(needle)
     while at >= 0:
@@ -64,6 +83,8 @@ def _first_name(data: bytes, at: int) -> bytes:
     match = _WRITTEN.match(data, data.rfind(b"\n", 0, at) + 1, at)
     if match is None or data[match.end() : match.end() + 1] == b":" or data[at - 1 : at] == b"/":
         return b""  # name: int = 0, name //= 2
+    if _COUNTER.match(data, match.start(1)):
+        return b""
     if data[at : at + 4] == b"+= (" and data.endswith(b",)", at, data.find(b"\n", at)):
         return b""  # a tuple
     if data[at : at + 1] == b"]" and data[at - 1 : at] in (b'"', b"'"):
@@ -94,8 +115,11 @@ _ALIAS = re.compile(
 def overwrites_saved_input(data: bytes) -> bool:
     """Whether a name is written near to an operation that may have saved it."""
     return any(
-        _saved_nearby(data, at, name)
-        or any(_saved_nearby(data, call, given) for call, given in arguments(data, at, name))
+        (
+            _saved_nearby(data, at, name)
+            or any(_saved_nearby(data, call, given) for call, given in arguments(data, at, name))
+        )
+        and may_be_trained(data, at)
         for at, name in writes(data)
     )
 
@@ -105,7 +129,7 @@ def chained(data: bytes, maker: Maker) -> bool:
     for at in places(data, _CALLED):
         dot = data.rfind(b".", max(0, at - 20), at)
         if dot > 0 and data[dot - 1 : dot] == b")" and not data.endswith(_INERT, dot, at):
-            if maker(data, max(0, dot - _NEAR), dot):
+            if maker(data, max(0, dot - _NEAR), dot) and may_be_trained(data, at):
                 return True
     return False
 
@@ -120,10 +144,14 @@ def overwrites(data: bytes, maker: Maker, methods: tuple[bytes, ...] = ()) -> bo
     ``methods`` are those that make it in place: ``tanh_(``.
     """
     return any(
-        _made_by(data, at, name, maker, methods)
-        or any(
-            _made_by(data, call, given, maker, methods) for call, given in arguments(data, at, name)
+        (
+            _made_by(data, at, name, maker, methods)
+            or any(
+                _made_by(data, call, given, maker, methods)
+                for call, given in arguments(data, at, name)
+            )
         )
+        and may_be_trained(data, at)
         for at, name in writes(data)
     )
 
@@ -177,6 +205,15 @@ def _is_parameter(data: bytes, at: int, name: bytes) -> bool:
     if begin < 0 or data.startswith(b"def forward(", begin):
         return False
     return data.find(name, begin, data.find(b":\n", begin)) >= 0
+
+
+def function_around(data: bytes, at: int) -> int:
+    """Where the ``def`` is of the function around a place; negative where there is none."""
+    depth = _depth(data, at)
+    function = data.rfind(b"def ", 0, at)
+    while function >= 0 and _depth(data, function) >= depth:
+        function = data.rfind(b"def ", 0, function)
+    return function
 
 
 def _end_of_block(data: bytes, at: int, end: int) -> int:

@@ -15,11 +15,12 @@ from .walk import statements, walk
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
 
-_NOT_TRAINED = re.compile(
+NOT_TRAINED = re.compile(
     r"teacher|ema|target|momentum|metric|score|inception|lpips|reward|safety|frozen|rotary|rope|"
     r"augment|preproc",
     re.IGNORECASE,
 )
+"""Names of classes that have nothing to train, whatever they hold."""
 _WITH_WEIGHTS = re.compile(
     r"Linear|Embedding|Conv|Norm|Module(List|Dict)|Sequential|Attention|LSTM|GRU|RNN|Transformer|"
     r"Parameter"
@@ -58,10 +59,10 @@ def holds_weights(module: ModuleFacts, cls: ast.ClassDef) -> bool:
 
     Tables (a rotary embedding's ``inv_freq``), teachers, metrics and frozen networks have none.
     """
-    if _NOT_TRAINED.search(cls.name):
+    if NOT_TRAINED.search(cls.name):
         return False
     text = module.source(cls)
-    if re.search(r"requires_grad_?\(?\s*(=\s*)?False", text):
+    if "requires_grad" in text and _FROZEN.search(text):
         return False
     for bindings in module.names.attributes(cls).values():
         for binding in bindings:
@@ -126,6 +127,7 @@ _LEFT_ALONE = re.compile(
     r"self\.(\w+)\s*=[^=\n][^\n]*\.eval\(\)"
     r"|(?:freeze\w*|set_requires_grad|disabled?_\w+)\(\s*self\.(\w+)"
 )
+_FROZEN = re.compile(r"requires_grad_?\(?\s*(=\s*)?False")
 _ALL_FROZEN = re.compile(
     r"self\.requires_grad_\(\s*(?:requires_grad=)?False|freeze\w*\(\s*self\s*[,)]"
     r"|\bfor [^\n:]+ in self\.(?:named_)?parameters\(\)[^\n]*:\s*"
@@ -135,16 +137,16 @@ _ALL_FROZEN = re.compile(
 
 def is_reference(name: str) -> bool:
     """Whether a name is that of something which is not trained: a teacher, a table, a metric."""
-    return bool(_NOT_TRAINED.search(name))
+    return bool(NOT_TRAINED.search(name))
 
 
 @once
 def trained_submodules(module: ModuleFacts, cls: ast.ClassDef) -> frozenset[str]:
     """The attributes of a class that hold something to train, as far as it shows."""
-    if _NOT_TRAINED.search(cls.name):
+    if NOT_TRAINED.search(cls.name):
         return frozenset()
     text = module.source(cls)
-    if _ALL_FROZEN.search(text):
+    if ("requires_grad" in text or "freeze" in text) and _ALL_FROZEN.search(text):
         return frozenset()
     left_alone = {name for match in _LEFT_ALONE.finditer(text) for name in match.groups()}
     return frozenset(

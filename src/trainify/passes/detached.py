@@ -93,6 +93,8 @@ def _may_concern(data: bytes) -> bool:
 def _matters(data: bytes, found: re.Match[bytes]) -> bool:
     start = data.rfind(b"\n", 0, found.start()) + 1
     before = data[start : found.start()]
+    if _is_of_table(data, before) or _is_straight_through(data, before, found.end()):
+        return False
     if b"return " in before:
         return True
     if b"#" in before:
@@ -111,6 +113,34 @@ def _matters(data: bytes, found: re.Match[bytes]) -> bool:
     return assigned is not None and bool(
         re.search(rb"\breturn\b[^\n]*\b" + assigned[1] + rb"\b", later)
     )
+
+
+_OF_ATTRIBUTE = re.compile(
+    rb"[ \t]*(?:return|\w+ =) self\.(\w+)"
+    rb"(?:\.(?:index_select|view|reshape|expand|to|type_as)\((?:[^()\n]|\([^()\n]*\))*\))*$"
+)
+_MADE = rb"\.%s\b[^\n=]*=(?!=)[^\n]*(?:\b(?!Buffer\()[A-Z]\w*\(|[\\(\[][ \t]*\r?\n)"
+"""An attribute that is set to what may be a parameter or a module."""
+
+
+def _is_of_table(data: bytes, before: bytes) -> bool:
+    """Whether what is detached is read from an attribute that holds nothing to train.
+
+    Where ``backward`` is called, it may matter all the same: for a loss that has nothing else.
+    """
+    match = _OF_ATTRIBUTE.match(before)
+    if match is None or b".backward(" in data or b"register_parameter(" in data:
+        return False
+    return re.search(_MADE % match[1], data) is None
+
+
+_SUBTRACTED = re.compile(rb"- (\w+)$")
+
+
+def _is_straight_through(data: bytes, before: bytes, end: int) -> bool:
+    """``hard - soft.detach() + soft``: what is detached goes on by itself as well."""
+    match = _SUBTRACTED.search(before)
+    return match is not None and re.compile(rb" \+ %s\b" % match[1]).match(data, end) is not None
 
 
 NEEDLES: tuple[Needle, ...] = (Look(_CUTS, _may_concern),)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..facts import ModuleFacts, places
+from ..facts import ModuleFacts, places, words
 from ..facts.flow import is_allocation
 from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.memo import once
@@ -98,11 +98,18 @@ _MAKER = re.compile(rf"(?:{'|'.join(sorted(RESULT_SAVED))})\(".encode())
 _METHODS = tuple(f"{name}_(".encode() for name in sorted(RESULT_SAVED))
 
 
+(_OUT,) = words.declare(b", out=")
+
+
+def _has_out(data: bytes) -> bool:
+    return any(places.may_be_trained(data, at) for at in words.places(data, _OUT))
+
+
 def _may_concern(data: bytes) -> bool:
     return places.overwrites(data, _MAKER.search, _METHODS) or places.chained(data, _MAKER.search)
 
 
-NEEDLES: tuple[Needle, ...] = (b", out=", Look(places.SIGNS, _may_concern))
+NEEDLES: tuple[Needle, ...] = (Look((_OUT,), _has_out), Look(places.SIGNS, _may_concern))
 _FACTORIES = frozenset(
     "eye arange linspace logspace full zeros ones empty rand randn randint randperm normal "
     "bernoulli multinomial argmax argmin argsort".split()
@@ -258,7 +265,7 @@ def _bind_each(
 
 @once
 def _names_out(module: ModuleFacts) -> bool:
-    return "out=" in module.text or "out =" in module.text
+    return re.search(r"\bout\s*=", module.text) is not None  # dropout=0.1 is nothing
 
 
 def _with_out(module: ModuleFacts, statement: ast.stmt) -> Iterator[tuple[ast.Call, ast.keyword]]:

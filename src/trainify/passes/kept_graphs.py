@@ -86,7 +86,8 @@ _JOINED = re.compile(rb"torch\.(?:cat|concat)\(\s*[\[(]\s*self\.(\w+)")
 _REGISTERED = re.compile(rb"register_buffer\(\s*[\"'](\w+)[\"']")
 _MEMOIZED = re.compile(rb"torch\.(?:empty|zeros|ones|full)\(")
 _NEAR = 400
-"""Bytes after ``lru_cache`` within which the function has its result."""
+"""Bytes after ``lru_cache`` within which the function has its result, and a call its callee."""
+_CALL = re.compile(rb"(?<!def )\b(\w+)\s*\(")
 
 
 def _writes_buffer(data: bytes) -> bool:
@@ -95,17 +96,28 @@ def _writes_buffer(data: bytes) -> bool:
         m[1] for at in words.places(data, _REGISTERS) if (m := _REGISTERED.match(data, at))
     }
     made = {m[1] for word in _MAKES for at in words.places(data, word) if (m := _made(data, at))}
-    written = {name for _, name in places.writes(data)}
-    if not written.isdisjoint(registered | made):
+    kept = {name for name in registered | made if not names_cache(name.decode())}
+    written = places.writes(data)
+    if any(
+        name in kept and _is_attribute(data, at, name) and places.may_be_trained(data, at)
+        for at, name in written
+    ):
         return True
-    if any(b"= self.%s\n" % name in data for name in registered | made):
+    if any(b"= self.%s\n" % name in data for name in kept):
         return bool(written)
     return any(_is_updated(data, b"self.%s" % name) for name in registered)
 
 
 def _made(data: bytes, at: int) -> re.Match[bytes] | None:
-    """``self.name`` before ``= torch.zeros(``."""
-    return _ATTRIBUTE.match(data, data.rfind(b"\n", 0, at) + 1, at)
+    """``self.name`` before ``= torch.zeros(``, where an object is made."""
+    found = _ATTRIBUTE.match(data, data.rfind(b"\n", 0, at) + 1, at)
+    function = places.function_around(data, at) if found is not None else -1
+    return found if data.startswith(b"def __init__(", function) else None
+
+
+def _is_attribute(data: bytes, at: int, name: bytes) -> bool:
+    """Whether what is written at a place is an attribute, not a local name."""
+    return data.find(b".%s" % name, data.rfind(b"\n", 0, at) + 1, at) >= 0
 
 
 def _is_updated(data: bytes, attribute: bytes) -> bool:
@@ -115,20 +127,48 @@ def _is_updated(data: bytes, attribute: bytes) -> bool:
 
 def _writes_memoized(data: bytes) -> bool:
     starts = (at for word in _MEMOIZES for at in words.places(data, word))
-    return any(_MEMOIZED.search(data, at, at + _NEAR) for at in starts) and bool(
-        places.writes(data)
+    return any(_MEMOIZED.search(data, at, at + _NEAR) for at in starts) and any(
+        _is_handed_out(data, name) for name in {name for _, name in places.writes(data)}
     )
+
+
+def _is_handed_out(data: bytes, name: bytes) -> bool:
+    """Whether a name is given what ``setdefault``, or a function of the file, returns."""
+    return any(
+        call[1] == b"setdefault" or b"def %s(" % call[1] in data
+        for bound in re.finditer(rb"\b%s(?:: [^\n=]+)?\s*:?=(?!=)" % name, data)
+        for call in _CALL.finditer(data, bound.end(), _end_of_value(data, bound.end()))
+    )
+
+
+def _end_of_value(data: bytes, at: int) -> int:
+    """Where what is assigned ends, at the earliest: with its line, or soon after an open one."""
+    end = data.find(b"\n", at)
+    if end < 0 or data[at:end].rstrip().endswith((b"(", b"[", b"\\", b"if", b"else", b"or")):
+        return at + _NEAR
+    return end
 
 
 def _joins_kept(data: bytes) -> bool:
     """Whether a step sets an attribute where it has joined something to it."""
     joined = (_JOINED.match(data, at) for word in _JOINS for at in words.places(data, word))
-    return any(match is not None and _is_set(data, match) for match in joined)
+    return any(
+        match is not None and places.may_be_trained(data, match.start()) and _is_set(data, match)
+        for match in joined
+    )
+
+
+def _step(data: bytes, at: int) -> int:
+    """Where the function around a place begins, if its name lets it run in each step; else -1."""
+    function = places.function_around(data, at)
+    if function < 0 or _NOT_A_STEP_BYTES.match(data, function):
+        return -1
+    return function
 
 
 def _is_set(data: bytes, joined: re.Match[bytes]) -> bool:
-    step = data.rfind(b"def ", 0, joined.start())
-    if step < 0 or _NOT_A_STEP_BYTES.match(data, step):
+    step = _step(data, joined.start())
+    if step < 0:
         return False
     ends = [at for word in _NEXT if (at := data.find(word, joined.end())) >= 0]
     function = data[step : min(ends, default=len(data))]
@@ -150,7 +190,7 @@ def _keeps_state(data: bytes) -> bool:
     """Whether a file has a recurrent layer, and gives something it keeps to a call."""
     return any(
         re.search(rb"\([^\n()]*\([^\n]*self\." + name + rb"\)|, *self\." + name + rb"\)", data)
-        for name in {m[1] for m in _STATE.finditer(data)}
+        for name in {m[1] for m in _STATE.finditer(data) if _step(data, m.start()) >= 0}
     )
 
 

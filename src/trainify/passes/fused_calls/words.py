@@ -13,16 +13,11 @@ from .. import Look, Needle
 _STEMS = declare(b"rms_norm(", b"rmsnorm(", b"_and_mul(", b"rotary_embedding(")
 
 (_IMPORT_MODULE,) = declare(b"import_module(")
-_IMPORTS_BY_NAME = re.compile(rb"import_module\(\s*[rbu]?[\"']")
 _SPACES = (b" ", b"\t")
 _BARE_IMPORT = re.compile(rb"[ \t]*import[ \t]+(\w+)[ \t]*(?:#.*)?\r?$")
 _CALL_OF_STEM = re.compile(
     rb"(\bdef |\bself\.|\bF\.)?(\w*(?:" + b"|".join(stem[:-1] for stem in _STEMS) + rb"))\("
 )
-
-
-def _imports_by_name(data: bytes) -> bool:
-    return any(_IMPORTS_BY_NAME.match(data, at) for at in places(data, _IMPORT_MODULE))
 
 
 def _calls_from_elsewhere(data: bytes) -> bool:
@@ -43,6 +38,7 @@ class Words:
         # A package of the user's own calls its kernels through relative imports.
         names = dict.fromkeys(name.rpartition(".")[2].encode() for op in own for name in op.names)
         self.stems = (*_STEMS, *names)
+        self._whole = tuple(root for root in self.roots if "." in root)
         packages = "|".join(root for root in self.roots if "." not in root)
         others = r"(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*"  # import torch, flashinfer
         self._import = rf"[ \t]*(?:from|import)[ \t]+(?:{others})(?:{packages})\b"
@@ -52,7 +48,9 @@ class Words:
             *(space + root.encode() for root in self.roots if "." not in root for space in _SPACES)
         )
         self._line = re.compile(rb"(?:\xef\xbb\xbf)?" + self._import.encode())
-        self._whole = tuple(root for root in self.roots if "." in root)
+        # A name that begins with a dot is of the user's own package.
+        by_name = rf"import_module\(\s*[rbu]?[\"'](?:\.|(?:{packages})\b)"
+        self._by_name = re.compile(by_name.encode())
         self._own = own
         self._uses: dict[bytes, re.Pattern[bytes]] = {}
 
@@ -60,7 +58,7 @@ class Words:
     def needles(self) -> tuple[Needle, ...]:
         return (
             Look(self._packages, self._imports),
-            Look((_IMPORT_MODULE,), _imports_by_name),
+            Look((_IMPORT_MODULE,), self._imports_by_name),
             b"get_kernel",
             *(root.encode() for root in self._whole),
             Look(_STEMS, _calls_from_elsewhere),
@@ -74,6 +72,9 @@ class Words:
             for package in self._packages
             for at in places(data, package)
         )
+
+    def _imports_by_name(self, data: bytes) -> bool:
+        return any(self._by_name.match(data, at) for at in places(data, _IMPORT_MODULE))
 
     def _imports_at(self, data: bytes, line: int) -> bool:
         match = self._line.match(data, line)
