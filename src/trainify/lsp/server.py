@@ -33,7 +33,7 @@ from .workspace import Workspace
 
 log = logging.getLogger(__name__)
 
-_BURST = 0.01
+_BURST = 0.002
 """Seconds without an edit before a text is judged: editors send several changes at once."""
 
 _PAUSE = 0.25

@@ -55,7 +55,7 @@ class _Requests:
                 number, method, arguments = receive(self._file)
                 if method:
                     self._waiting.put((number, method, arguments))
-                else:
+                elif number >= self._current:  # else it is done
                     self._cancelled.add(number)
         except (EOFError, OSError, pickle.UnpicklingError):
             self._cancelled.add(self._current)
@@ -63,6 +63,7 @@ class _Requests:
 
     def next(self, seconds: float | None) -> Request | None:
         """The next request; None when the server is gone.  Raises queue.Empty after a while."""
+        self._cancelled.discard(self._current)
         while True:
             request = self._waiting.get(timeout=seconds)
             if request is None or request[0] not in self._cancelled:
