@@ -37,8 +37,10 @@ def headline(report: Report) -> str:
     """The verdict, in one line."""
     of = f"{report.trainable} parameters" if report.trainable != 1 else "1 parameter"
     if report.ok:
-        used = report.trainable - len(report.unused)
-        return f"ok: {used} of {of} get a gradient" + (", the rest is unused" * bool(report.unused))
+        got = report.trainable - len(report.unused) - len(report.lost)
+        rest = [f"{len(report.unused)} are unused"] if report.unused and report.lost else []
+        rest += ["the rest is unused"] if report.unused and not report.lost else []
+        return ", ".join([f"ok: {got} of {of} get a gradient", *rest])
     if report.error and not report.cuts:
         return report.error
     said = [f"{len(report.missing)} get no gradient"] if report.missing else []

@@ -87,7 +87,7 @@ def _errors_in_one_line(ctx: click.Context, target: str) -> Iterator[None]:
         yield
     except _Wrong as error:
         raise click.UsageError(str(error)) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an exit code of theirs would be taken for a verdict
         if os.environ.get("TRAINIFY_DEBUG"):
             traceback.print_exc()
         said = f"{type(error).__name__}: {error}".partition("\n")[0]

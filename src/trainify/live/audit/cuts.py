@@ -23,6 +23,9 @@ _BACK_TO_FLOAT = {"to", "type", "float", "half", "bfloat16", "double", "mul", "d
                   "add", "__sub__", "__add__", "__matmul__", "_int_mm"}  # fmt: skip
 """Torch functions that compute with integers, and do not look something up by them."""
 
+_OF_A_SHAPE = ("rand_like", "randn_like", "zeros_like", "ones_like", "empty_like")
+"""Endings of the names of functions that look at the shape and the type of what they are given."""
+
 
 @dataclass
 class Suspect:
@@ -115,7 +118,7 @@ class Comparison:
             if not self._depends(out, twin):
                 continue
             self.depending.add(call.module)
-            if out.attached:
+            if out.attached or call.name.endswith(_OF_A_SHAPE):
                 continue
             if out.narrow:
                 if attached and self._comes_back(call):

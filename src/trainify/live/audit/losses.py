@@ -19,7 +19,7 @@ def loss_of(output: Any) -> Tensor:
     """``output.loss``, the output itself where it is one number, or a projection of the outputs.
 
     The projection is the sum of each floating-point output times numbers that are always the same,
-    so that every entry counts, and the derivative by none of them is the same as by another.
+    so that every finite entry counts, and the derivative by none of them is the same as by another.
 
     Raises:
         ValueError: There is no floating-point tensor among the outputs.
@@ -44,6 +44,7 @@ def _projection(tensor: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(tensor.numel())
     weights = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
     wide = tensor if tensor.dtype == torch.float64 else tensor.float()
+    wide = torch.where(wide.isinf(), 0.0, wide)  # what a mask has filled
     projected: Tensor = (wide * weights.to(wide)).sum() / tensor.numel() ** 0.5
     return projected
 

@@ -109,13 +109,15 @@ class Report:
 
     ``missing`` are the parameters that get no gradient although the loss depends on them, ``wrong``
     those whose gradient is not the derivative of the loss, ``unused`` those on which the loss does
-    not depend (no fault).  Each of the missing and the wrong is accounted for by one of ``cuts``.
-    What could not be proven, and why, stands in ``notes``.
+    not depend (no fault), ``lost`` those that get none where that is meant, or where no place was
+    found that would be to blame; ``notes`` says which.  Each of the missing and the wrong is
+    accounted for by one of ``cuts``.  What could not be proven, and why, stands in ``notes``.
     """
 
     missing: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
     cuts: tuple[Cut, ...] = ()
     loss: float | None = None
     trainable: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -64,6 +65,8 @@ class _Round:
         self.notes: list[str] = []
         self.scopes: set[Place] = set()
         self.stopped: list[Place] = []
+        self.zeros: list[str] = []
+        """Parameters whose gradient has arrived, and is zero throughout."""
 
     def outcome(self) -> Outcome:
         step = self.step
@@ -72,6 +75,8 @@ class _Round:
         trace, loss = step.run(observer)
         got, error = self._gradients(loss)
         value = loss.detach().double().item()
+        if not math.isfinite(value):
+            raise ValueError(f"the loss is {value}: nothing can be said of its gradients")
         del loss
         self.tell("forward with other parameters")
         checks = LocalChecks()
@@ -94,6 +99,13 @@ class _Round:
             self.notes.append(
                 f"buffers that are used as weights do not learn: {', '.join(patterns(buffers))}"
             )
+        steps = [call for call in trace.calls if _is_flat(call)] if self.zeros else []
+        if steps:
+            where = ", ".join(dict.fromkeys(f"{each.name} ({each.place})" for each in steps))
+            self.notes.append(
+                f"gradients of zeros alone arrive at {', '.join(patterns(self.zeros))}; the "
+                f"derivative of {where} is zero"
+            )
         stopped = [*self.stopped, *checks.shaped, *_on_purpose(trace)]
         return Outcome(
             trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, self.notes
@@ -111,6 +123,7 @@ class _Round:
         except Exception as raised:
             said = f"{type(raised).__name__}: {raised}".partition("\n")[0]
             return dict.fromkeys(parameters, False), said
+        self.zeros = [n for n, g in zip(parameters, found, strict=True) if _is_zero(g)]
         return {n: g is not None for n, g in zip(parameters, found, strict=True)}, ""
 
     def _raising(self, error: str) -> list[Cut]:
@@ -186,7 +199,7 @@ class _Round:
         for number, group in enumerate(groups, 1):
             self.tell(f"whether the loss depends on place {number} of {len(groups)}")
             if trial.matters(group):
-                cuts.append(cut_of(group))
+                cuts.append(cut_of(group := _that_matter(group, trial)))
                 self.scopes.update(
                     each.scope
                     for each in group
@@ -224,6 +237,19 @@ class _Base(Observer):
             suspect = Suspect(Cause.KERNEL, MISSING, call, ("out", 0))
             suspect.detail = "" if "Warn" in name else "raises"
             yield suspect
+
+
+_FLAT = ("round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside")
+"""Functions that are constant but for their jumps, so that autograd passes zeros through them."""
+
+
+def _is_flat(call: Call) -> bool:
+    name = call.name.rpartition(".")[2].rstrip("_")
+    return name in _FLAT and call.grad and any(sight.attached for sight in call.ins)
+
+
+def _is_zero(gradient: Tensor | None) -> bool:
+    return gradient is not None and not gradient.is_sparse and not gradient.any().item()
 
 
 def _on_purpose(trace: Trace) -> Iterator[Place]:
@@ -292,6 +318,15 @@ def _same(suspect: Suspect, base: Trace, again: Trace, twin: Call) -> bool:
             return False
         sights = lists[0][i], lists[1][i]
     return base.digest(sights[0]) == again.digest(sights[1])
+
+
+def _that_matter(group: list[Suspect], trial: Trial) -> list[Suspect]:
+    """Of what happens on one line, that on which the loss depends; all where none does alone."""
+    causes = {each.cause for each in group}
+    if len(causes) > 1:
+        matter = {c for c in causes if trial.matters([each for each in group if each.cause is c])}
+        return [each for each in group if each.cause in matter] or group
+    return group
 
 
 def _without_consequences(cuts: list[Cut]) -> list[Cut]:

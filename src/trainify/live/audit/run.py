@@ -59,7 +59,8 @@ def audit(
         progress: Is told what is going on.
 
     Raises:
-        ValueError: There is no loss to be had from the output.
+        ValueError: There is no loss to be had from the output, it is not finite, or parameters have
+            no values (on the meta device, in lazy modules).
         Exception: Whatever the model's forward raises.
     """
     tell = progress or (lambda _: None)
@@ -76,6 +77,10 @@ _WAS_OFF = (
     "gradients were switched off where audit was called (set_grad_enabled(False), or a scope "
     "around it); it ran with gradients on, but a step there would train nothing"
 )
+
+
+def _listed(places: Iterable[Place]) -> str:
+    return ", ".join(dict.fromkeys(map(str, places)))
 
 
 class _Audit:
@@ -115,6 +120,7 @@ class _Audit:
             missing=missing,
             wrong=wrong,
             unused=unused,
+            lost=tuple(name for name in lost if name not in hit),
             cuts=tuple(cuts),
             loss=seen.loss,
             trainable=len(step.parameters),
@@ -138,9 +144,12 @@ class _Audit:
     def _doubt(self, lost: Sequence[str], proof: Proof, stopped: Sequence[Place]) -> None:
         """Say what numbers say; they alone accuse nobody."""
         if lost:
+            where = "where it is lost was not found"
+            if stopped:
+                where = f"as it should be: gradients are stopped on purpose at {_listed(stopped)}"
             self.notes.append(
                 f"the loss changes with {', '.join(patterns(lost))}, of which the gradient is "
-                "missing; where it is lost was not found"
+                f"missing; {where}"
             )
         self.notes += proof.doubts
         if not proof.wrong:
@@ -148,8 +157,8 @@ class _Audit:
         names = ", ".join(patterns(proof.wrong))
         said = f"the gradient of {names} is not the derivative of the loss"
         if stopped:
-            places = ", ".join(dict.fromkeys(map(str, stopped)))
-            said += f", as it should be: gradients are stopped or shaped on purpose at {places}"
+            said += ", as it should be: gradients are stopped or shaped on purpose at "
+            said += _listed(stopped)
         else:
             first, numbers = next(iter(proof.wrong.items()))
             said += f" ({first}: {numbers}). Numbers alone accuse nobody: no place was found, so "

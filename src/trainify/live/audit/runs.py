@@ -34,6 +34,7 @@ class Step:
         keywords: Mapping[str, Any],
         loss: Loss | None,
     ) -> None:
+        _refuse_without_values(model)
         self.model = model
         self.inputs = tuple(inputs)
         self.keywords = dict(keywords)
@@ -92,10 +93,20 @@ class Step:
             change()
 
 
+def _refuse_without_values(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ValueError(f"{name} is made by the first call of the model: call it once before")
+        if parameter.is_meta:
+            raise ValueError(f"{name} has no values: it is on the meta device")
+
+
 def _one_number(out: Any) -> Tensor:
     if not isinstance(out, Tensor) or out.numel() != 1:
         what = f"{tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
         raise ValueError(f"loss must return a tensor of one element, not {what}")
+    if not out.is_floating_point():
+        raise ValueError(f"loss must return a floating-point number, not {out.dtype}")
     return out.reshape(())
 
 

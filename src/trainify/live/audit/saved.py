@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,13 +44,45 @@ class Saving:
             return tensor
 
         self._hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+        self._aside = _aside_for_transforms(pack, unpack)
 
     def __enter__(self) -> Saving:
         self._hooks.__enter__()
+        self._aside.__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        self._aside.__exit__(*exception)
         self._hooks.__exit__(*exception)
+
+
+@contextmanager
+def _aside_for_transforms(pack: Any, unpack: Any) -> Iterator[None]:
+    """The transforms of :mod:`torch.func` refuse to run within hooks; not so within these.
+
+    What they save is their own, and is not told of.
+    """
+    graph, engine = torch.autograd.graph, torch._C._autograd
+    disabled = graph.disable_saved_tensors_hooks
+
+    @contextmanager
+    def aside(error_message: str) -> Iterator[None]:
+        top = engine._top_saved_tensors_default_hooks(True)
+        ours = top is not None and top[0] is pack
+        if ours:
+            engine._pop_saved_tensors_default_hooks()
+        try:
+            with disabled(error_message):
+                yield
+        finally:
+            if ours:
+                engine._push_saved_tensors_default_hooks(pack, unpack)
+
+    graph.disable_saved_tensors_hooks = aside
+    try:
+        yield
+    finally:
+        graph.disable_saved_tensors_hooks = disabled
 
 
 class Saved:
@@ -81,11 +114,11 @@ class Saved:
             self._pairs.append((note.digest, now, note.call, note.number))
 
     def overwritten(self) -> list[tuple[Call, int]]:
-        """The calls that saved what was changed later, and the how many-th they had saved."""
+        """The calls that saved what was changed later, in order, and the how many-th they saved."""
         digests = self._trace.digests.read()
         return [
             (call, number)
-            for before, after, call, number in self._pairs
+            for before, after, call, number in sorted(self._pairs, key=lambda pair: pair[0])
             if digests[before] != digests[after]
         ]
 

@@ -1,0 +1,143 @@
+"""Steps at the edge of what can be judged: a verdict that is true, or an error that says why not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainify.live.audit.report import Cause
+from trainify.live.audit.run import audit
+
+X = torch.randn(3, 4)
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            hidden = self.first(x)
+        y: Tensor = self.last(hidden)
+        return y
+
+
+@pytest.mark.parametrize("transform", [torch.func.jacrev, torch.func.hessian, torch.func.jacfwd])
+def test_transforms_are_gone_through(transform: object) -> None:
+    class Slopes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            slopes: Tensor = torch.func.vmap(transform(self.net))(x)  # type: ignore[operator]
+            return slopes.square().mean() + self.net(x).square().mean()
+
+    report = audit(Slopes(), torch.randn(4, 2))
+    assert report.ok and report.proof.startswith("float64")
+
+
+def test_hooks_of_the_model_stay_refused() -> None:
+    class Offloaded(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autograd.graph.save_on_cpu():
+                slopes: Tensor = torch.func.jacrev(super().forward)(x)
+                return slopes
+
+    with pytest.raises(RuntimeError, match="saved tensor hooks"):
+        audit(Offloaded(4, 4), X)
+    with torch.autograd.graph.save_on_cpu():  # nothing is left of the audit's own
+        assert torch.autograd.graph.disable_saved_tensors_hooks.__module__.startswith("torch")
+
+
+def test_of_several_things_on_a_line_the_cut_is_named() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            one, other = (self.net(x), self.net(x + 1).detach())
+            return one * other
+
+    (cut,) = audit(Pair(), torch.randn(6, 4)).cuts
+    assert (cut.cause, cut.op) == (Cause.DETACH, "torch.Tensor.detach")
+
+
+def test_masked_outputs_hide_no_cut() -> None:
+    class Masked(Two):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).masked_fill(torch.eye(3, 4, dtype=torch.bool), -torch.inf)
+
+    assert audit(Masked(), X).missing == ("first.weight", "first.bias")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_is_an_error(bad: float) -> None:
+    with pytest.raises(ValueError, match=f"the loss is {bad}"):
+        audit(nn.Linear(4, 4), X, loss=lambda out: out.sum() * bad)
+
+
+def test_a_loss_of_integers_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"floating-point number, not torch\.int64"):
+        audit(nn.Linear(4, 4), X, loss=lambda out: out.argmax())
+
+
+def test_parameters_without_values_are_an_error() -> None:
+    with pytest.raises(ValueError, match="weight has no values: it is on the meta device"):
+        audit(nn.Linear(4, 4, device="meta"), X)
+    with pytest.raises(ValueError, match="made by the first call"):
+        audit(nn.LazyLinear(4), X)
+
+
+def test_what_may_be_stopped_is_not_said_to_arrive() -> None:
+    report = audit(Two(), X, allow=["Two.forward"])
+    assert report.ok and report.lost == ("first.weight", "first.bias")
+    assert str(report).startswith("ok: 2 of 4 parameters get a gradient\n")
+    (note,) = report.notes
+    assert "stopped on purpose at" in note and "not found" not in note
+
+
+def test_noise_in_the_shape_of_a_value_is_no_detach() -> None:
+    class Lengths(nn.Module):
+        """As in a text-to-speech model: what is computed says how long the output is."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.net(x)
+            y = y.repeat_interleave(1 + (y.detach().sum(-1) * 1e6).long() % 7, dim=0)
+            return (y + torch.randn_like(y)).mean()
+
+    assert audit(Lengths(), X).cuts == ()
+
+
+def test_gradients_of_zeros_are_said() -> None:
+    class Rounded(Two):
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = (self.first(x) * 8).round()
+            y: Tensor = self.last(hidden)
+            return y
+
+    report = audit(Rounded(), X)
+    assert report.ok
+    (note,) = [each for each in report.notes if "zeros" in each]
+    assert "first.weight, first.bias" in note and f"{__file__}:" in note and "round" in note
+    assert not audit(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), X).notes
+
+
+def test_straight_through_rounding_is_not_remarked_on() -> None:
+    class Quantized(Two):
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = F.relu(self.first(x))
+            hidden = hidden + (hidden.round() - hidden).detach()
+            y: Tensor = self.last(hidden)
+            return y
+
+    assert not [note for note in audit(Quantized(), X).notes if "zeros" in note]
