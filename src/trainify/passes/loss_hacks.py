@@ -183,7 +183,8 @@ def _finding(
         )
     else:
         message += "it does nothing where there is one, and hides the cut where there is none."
-    return module.finding("TRN207", message, statement)
+    related = () if cut is None else (module.related("The graph ends here.", cut.node),)
+    return module.finding("TRN207", message, statement, related=related)
 
 
 def _cut(module: ModuleFacts, made: list[Definition], statement: ast.stmt) -> Cut | None:

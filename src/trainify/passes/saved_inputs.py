@@ -91,8 +91,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     from ..rewrite.out_of_place import fixes_for
 
     fixes = fixes_for(module, options, harms)
-    for (write, _), message, each in zip(harms, messages, fixes, strict=True):
-        yield module.finding("TRN404", message, write.statement, each)
+    for (write, saver), message, each in zip(harms, messages, fixes, strict=True):
+        related = module.related(f"`{saver.op}` saves it here.", saver.node)
+        yield module.finding("TRN404", message, write.statement, each, (related,))
 
 
 def _harm(module: ModuleFacts, write: Write) -> tuple[Saver, str] | None:
