@@ -90,3 +90,20 @@ async def test_a_folder_that_is_deleted(start, folder: Path) -> None:
     inner.rmdir()
     uri = editor.open(inner / "norm.py", CODE.replace("mine import", "vllm import _custom_ops as"))
     assert len(await editor.diagnostics(uri)) == 1
+
+
+async def test_a_related_place_in_another_open_text(start, folder: Path) -> None:
+    """It is where the text has it that is open, not where the file has it."""
+    helper = "import torch\n\n\ndef loss_of(model, x):\n"
+    helper += "    with torch.no_grad():\n        return model(x).sum()\n"
+    step = "from helper import loss_of\n\n\ndef train(model, x, optimizer):\n"
+    step += "    loss = loss_of(model, x)\n    loss.backward()\n    optimizer.step()\n"
+    (folder / "helper.py").write_text(helper)
+    editor = await start("visual_studio_code", folder)
+    other = editor.open(folder / "helper.py", "# not saved\n" + helper)
+    await editor.diagnostics(other)
+    uri = editor.open(folder / "train.py", step)
+    (found,) = await editor.diagnostics(uri)
+    (related,) = found.related_information
+    assert related.location.uri == other
+    assert editor.shown(other, related.location.range) == "torch.no_grad()"

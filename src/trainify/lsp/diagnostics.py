@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -59,8 +59,15 @@ class Style:
         )
 
 
+Opened = Callable[[str], Source | None]
+"""The open source of a path."""
+
+
 def diagnostics(
-    source: Source, findings: Iterable[Finding], style: Style
+    source: Source,
+    findings: Iterable[Finding],
+    style: Style,
+    opened: Opened = lambda path: None,
 ) -> dict[str, list[types.Diagnostic]]:
     """The diagnostics of each document of a source, by its URI."""
     found: dict[str, list[types.Diagnostic]] = {document.uri: [] for document in source.documents}
@@ -71,12 +78,16 @@ def diagnostics(
         if place is not None:
             document, start, end = place
             where = document.lines.range(start, end)
-            found[document.uri].append(_diagnostic(finding, where, source, style))
+            related = list(_related(finding, source, style, opened)) or None
+            found[document.uri].append(_diagnostic(finding, where, related, style))
     return found
 
 
 def _diagnostic(
-    finding: Finding, where: types.Range, source: Source, style: Style
+    finding: Finding,
+    where: types.Range,
+    related: list[types.DiagnosticRelatedInformation] | None,
+    style: Style,
 ) -> types.Diagnostic:
     tag = _TAGS.get(finding.rule)
     page = rule_page(finding.rule) if style.links else None
@@ -88,16 +99,17 @@ def _diagnostic(
         code_description=types.CodeDescription(page) if page else None,
         source=SOURCE,
         tags=[tag] if tag in style.tags else None,
-        related_information=list(_related(finding, source, style)) or None,
+        related_information=related,
     )
 
 
 def _related(
-    finding: Finding, source: Source, style: Style
+    finding: Finding, source: Source, style: Style, opened: Opened
 ) -> Iterator[types.DiagnosticRelatedInformation]:
     for related in finding.related if style.related else ():
-        if related.path == source.path:
-            place = source.place(related.start, related.end)
+        home = source if related.path == source.path else opened(related.path)
+        if home is not None:
+            place = home.place(related.start, related.end)
             if place is None:
                 continue
             document, start, end = place

@@ -366,7 +366,7 @@ class Server(LanguageServer):
 
     def _publish_all(self, source: Source, judgement: Judgement) -> None:
         if self.open.sources.get(source.uri) is source:
-            found = diagnostics(source, judgement.findings, self.style)
+            found = diagnostics(source, judgement.findings, self.style, self.open.at)
             for document in source.documents:
                 self._publish(document, found.get(document.uri, []))
 
@@ -403,7 +403,7 @@ class Server(LanguageServer):
         result = hashlib.blake2b(repr(shown.shows()).encode(errors="replace"), digest_size=8)
         if result.hexdigest() == params.previous_result_id:
             return types.RelatedUnchangedDocumentDiagnosticReport(result.hexdigest())
-        found = diagnostics(source, shown.findings, self.style).get(document.uri, [])
+        found = diagnostics(source, shown.findings, self.style, self.open.at).get(document.uri, [])
         return types.RelatedFullDocumentDiagnosticReport(found, result_id=result.hexdigest())
 
     async def _plan(self, source: Source, shown: Judgement) -> None:

@@ -86,6 +86,11 @@ class Workspace:
         """The open text of a URI, and the source that it belongs to."""
         return self._documents.get(uri)
 
+    def at(self, path: str) -> Source | None:
+        """The open text of a file."""
+        sources = self.sources.values()
+        return next((s for s in sources if s.path == path and not s.notebook), None)
+
     def cells(self, source: Source, documents: list[Document]) -> None:
         """Give a notebook other cells."""
         for document in source.documents:
