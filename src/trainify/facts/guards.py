@@ -8,10 +8,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from .grad_mode import no_grad_scope, switched_before
-from .names import self_name
+from .names import is_none, self_name
 from .trainable import holds_weights, returns_numbers
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def implies_unwanted(module: ModuleFacts, test: ast.expr, value: bool, depth: in
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return implies_unwanted(module, test.operand, not value, depth + 1)
     if isinstance(test, ast.BoolOp):
-        parts = each(test.values)
+        parts = each(_beside_none(test.values))
         # One conjunct decides a true "and" or a false "or"; otherwise all must agree.
         return any(parts) if isinstance(test.op, ast.And) is value else all(parts)
     if isinstance(test, ast.Attribute):
@@ -126,6 +126,28 @@ def implies_unwanted(module: ModuleFacts, test: ast.expr, value: bool, depth: in
         if isinstance(test.func, ast.Attribute) and test.func.attr == "is_inference":
             return value
     return False
+
+
+def _beside_none(values: Sequence[ast.expr]) -> list[ast.expr]:
+    """The values but ``x is None`` and ``x is not None`` where ``x.requires_grad`` is one, too.
+
+    What is None wants no gradient.
+    """
+    asked = {ast.dump(n.value) for v in values for n in ast.walk(v) if _asks_for_grad(n)}
+    return [
+        v
+        for v in values
+        if not (
+            isinstance(v, ast.Compare)
+            and isinstance(v.ops[0], (ast.Is, ast.IsNot))
+            and is_none(v.comparators[0])
+            and ast.dump(v.left) in asked
+        )
+    ]
+
+
+def _asks_for_grad(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and node.attr == "requires_grad"
 
 
 def is_forward(function: FunctionNode) -> bool:

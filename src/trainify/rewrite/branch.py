@@ -18,6 +18,7 @@ from ..facts.names import self_name
 from ..findings import Edit, Fix, Safety
 from . import layout
 from .layout import CannotPlace as CannotPlace
+from .unneeded import unneeded
 
 if TYPE_CHECKING:
     from .specialize import Library, Use
@@ -31,14 +32,15 @@ class Change:
 
     ``lines`` take the place of ``statements`` (which follow each other); ``dropped`` are earlier
     statements, not needed by the new form.  ``wants`` are tensors of which one requires grad when a
-    gradient is wanted, None when that cannot be spelled out; ``helpers`` are reference functions
-    that the lines call.
+    gradient is wanted, None when that cannot be spelled out; those in ``optional`` may be None.
+    ``helpers`` are reference functions that the lines call.
     """
 
     statements: list[ast.stmt]
     lines: list[str]
     dropped: list[ast.stmt] = field(default_factory=list)
     wants: list[str] | None = None
+    optional: frozenset[str] = frozenset()
     helpers: list[str] = field(default_factory=list)
     look_at: list[str] = field(default_factory=list)
     title: str = ""
@@ -187,21 +189,30 @@ def condition(module: ModuleFacts, changes: Sequence[Change], flag: str) -> str:
     if flag == "training" and me is not None:
         return f"{me}.training"
     enabled = f"{layout.bound_at_top(module, 'torch') or 'torch'}.is_grad_enabled()"
-    wants: list[str] = []
+    wants: dict[str, bool] = {}
     assigned: set[str] = set()
     for change in changes:
         if change.wants is None:
             return enabled
-        wants += [w for w in change.wants if w.partition(".")[0] not in assigned]
+        for name in change.wants:
+            if name.partition(".")[0] not in assigned:
+                wants[name] = wants.get(name, True) and name in change.optional
         assigned |= change.assigned
-    wants = list(dict.fromkeys(wants))
     if not wants:
         return enabled
-    if len(wants) == 1:
-        return f"{enabled} and {wants[0]}.requires_grad"
-    if len(wants) <= _MAX_SPELLED_OUT:
-        return f"{enabled} and ({' or '.join(f'{w}.requires_grad' for w in wants)})"
-    return f"{enabled} and any(t.requires_grad for t in ({', '.join(wants)}))"
+    tests = [_requires_grad(name, may_be_none) for name, may_be_none in wants.items()]
+    if len(tests) == 1:
+        return f"{enabled} and {tests[0]}"
+    if len(tests) <= _MAX_SPELLED_OUT:
+        bracketed = [f"({test})" if " and " in test else test for test in tests]
+        return f"{enabled} and ({' or '.join(bracketed)})"
+    each = _requires_grad("t", any(wants.values()))
+    return f"{enabled} and any({each} for t in ({', '.join(wants)}))"
+
+
+def _requires_grad(name: str, may_be_none: bool) -> str:
+    test = f"{name}.requires_grad"
+    return f"{name} is not None and {test}" if may_be_none else test
 
 
 def group(module: ModuleFacts, changes: Sequence[Change]) -> Iterator[list[Change]]:
@@ -264,8 +275,37 @@ def replace_edits(module: ModuleFacts, changes: Sequence[Change]) -> list[Edit]:
         for line in change.lines:
             lines += layout.fit(line, ind, unit, limit)
         edits.append(Edit(module.start(first), module.end(last), newline.join(lines).lstrip(" \t")))
-        edits += [_deletion(module, statement) for statement in change.dropped]
+    dropped = [statement for change in changes for statement in change.dropped]
+    gone = [*(s for change in changes for s in change.statements), *dropped]
+    left = unneeded(module, gone, [line for change in changes for line in change.lines])
+    return edits + _deletions(module, [*dropped, *left])
+
+
+def _deletions(module: ModuleFacts, statements: Sequence[ast.stmt]) -> list[Edit]:
+    """Delete statements, and with them the blank lines that would open a block or be doubled."""
+    edits: list[Edit] = []
+    gone: set[int] = set()
+    for statement in sorted(statements, key=module.start):
+        edit = _deletion(module, statement)
+        first = module.position(edit.start)[0]
+        if edit.start == module.line_starts[first - 1]:
+            stop = module.position(edit.end)[0]
+            above = first - 1
+            while above in gone:
+                above -= 1
+            if _opens_block(module, above):
+                while stop < len(module.line_starts) and not module.line_text(stop).strip():
+                    stop += 1
+            gone.update(range(first, stop))
+            edit = Edit(edit.start, max(edit.end, module.line_starts[stop - 1]), "")
+        edits.append(edit)
     return edits
+
+
+def _opens_block(module: ModuleFacts, line: int) -> bool:
+    """Whether a line is blank, or the head of the block that begins below it."""
+    text = module.line_text(line).strip() if line else ""
+    return not text or (text.endswith(":") and not text.startswith("#"))
 
 
 def _deletion(module: ModuleFacts, statement: ast.stmt) -> Edit:

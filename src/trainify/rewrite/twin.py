@@ -58,8 +58,10 @@ def _edit(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode, flag: 
     first = module.position(layout.line_start(module, body[0]))[0]
     while module.line_text(first - 1).lstrip().startswith("#"):
         first -= 1  # comments above the first statement belong to it
-    wants = None if holds_weights(module, cls) else _tensors(module, function)
-    test = condition(module, [Change([body[0]], [], wants=wants)], flag)
+    change = Change([body[0]], [])
+    if not holds_weights(module, cls):
+        change.wants, change.optional = _tensors(module, function)
+    test = condition(module, [change], flag)
     me, *names = _names(function)
     named = {a.arg for a in function.args.kwonlyargs}
     passed = ", ".join(f"{n}={n}" if n in named else n for n in names)
@@ -70,17 +72,32 @@ def _edit(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode, flag: 
     return Edit(offset, offset, module.newline.join(lines) + module.newline)
 
 
-def _tensors(module: ModuleFacts, function: FunctionNode) -> list[str] | None:
-    """The parameters that are tensors; None where it does not show which these are."""
+def _tensors(
+    module: ModuleFacts, function: FunctionNode
+) -> tuple[list[str] | None, frozenset[str]]:
+    """The parameters that are tensors, and those of them that may be None.
+
+    None where it does not show which these are.
+    """
     me = self_name(function)
-    found = []
+    found, optional = [], set()
     for argument in parameters(function.args):
         if argument.arg == me:
             continue
         if argument.annotation is None:
-            return None
+            return None, frozenset()
+        text = module.source(argument.annotation)
         if module.is_name(argument.annotation, "torch.Tensor"):
             found.append(argument.arg)
-        elif "Tensor" in module.source(argument.annotation):
-            return None
-    return found or None
+        elif _OR_NONE.fullmatch(text):
+            found.append(argument.arg)
+            optional.add(argument.arg)
+        elif "Tensor" in text:
+            return None, frozenset()
+    return found or None, frozenset(optional)
+
+
+_TENSOR = r"(torch\.)?Tensor"
+_OR_NONE = re.compile(
+    rf"(typing\.)?Optional\[{_TENSOR}\]|{_TENSOR}\s*\|\s*None|None\s*\|\s*{_TENSOR}"
+)

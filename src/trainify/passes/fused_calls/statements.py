@@ -54,11 +54,13 @@ class StatementRewriter:
         from ...rewrite.branch import Change
 
         lines = self._lines()
+        wants = self._wants()
         return Change(
             statements=[self.statement],
             lines=lines,
             dropped=self.dropped,
-            wants=self._wants(),
+            wants=None if wants is None else list(wants),
+            optional=frozenset(t for t, may_be_none in (wants or {}).items() if may_be_none),
             helpers=list(dict.fromkeys(self.helpers)),
             look_at=self.look_at,
             title=", ".join(dict.fromkeys(site.op.name for site in self.sites.values())),
@@ -281,9 +283,12 @@ class StatementRewriter:
 
     # -- condition ------------------------------------------------------------------------------
 
-    def _wants(self) -> list[str] | None:
-        """Tensors of which one requires grad when a gradient is wanted; None if nameless."""
-        wants: dict[str, str] = {}
+    def _wants(self) -> dict[str, bool] | None:
+        """Tensors of which one requires grad when a gradient is wanted; None if nameless.
+
+        Each with whether it may be None.
+        """
+        wants: dict[str, tuple[str, bool]] = {}
         optional = {
             (site.call, a.name)
             for site in self.sites.values()
@@ -297,11 +302,12 @@ class StatementRewriter:
                 text = self._root(ast.parse(site.shown(name).strip(), mode="eval").body)
                 if text is None or site.late:
                     return None
-                detached = site.shown(name) != self.module.source(node)  # None has no .data
-                if (site.call, name) in optional and not detached and not site.is_tensor(text):
-                    return None
-                wants.setdefault(self._storage(text), text)
-        return list(wants.values())
+                used = text != self.module.source(node)  # None has no .data and no .view()
+                may_be_none = (site.call, name) in optional and not used
+                may_be_none = may_be_none and not site.is_tensor(text)
+                known, before = wants.get(self._storage(text), (text, True))
+                wants[self._storage(text)] = known, before and may_be_none
+        return dict(wants.values())
 
     def _root(self, node: ast.expr) -> str | None:
         """``x`` of ``x.view(-1, h)[0]``; ``self.weight`` as it is; None for other expressions."""

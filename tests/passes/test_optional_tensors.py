@@ -1,0 +1,126 @@
+"""Tensors that may be None: the test whether a gradient is wanted asks for that, too."""
+
+from __future__ import annotations
+
+import pytest
+from verbs import becomes, fix, rules, stays
+
+HEAD = "import torch\nimport torch.nn.functional as F\nfrom vllm import _custom_ops as ops\n\n\n"
+
+
+def test_a_weight_that_may_be_none() -> None:
+    becomes(
+        HEAD
+        + """\
+def f(x, w=None):
+    out = torch.empty_like(x)
+    ops.rms_norm(out, x, w, 1e-6)
+    return out
+""",
+        HEAD
+        + """\
+def f(x, w=None):
+    if torch.is_grad_enabled() and (
+        x.requires_grad or (w is not None and w.requires_grad)
+    ):
+        out = F.rms_norm(x, x.shape[-1:], w, 1e-6)
+    else:
+        out = torch.empty_like(x)
+        ops.rms_norm(out, x, w, 1e-6)
+    return out
+""",
+    )
+
+
+def test_more_than_can_be_spelled_out() -> None:
+    text = (
+        HEAD
+        + """\
+def f(self, x, y):
+    a = torch.empty_like(x)
+    ops.rms_norm(a, x, self.w1, 1e-6)
+    b = torch.empty_like(y)
+    ops.rms_norm(b, y, self.w2, 1e-6)
+    return a, b
+"""
+    )
+    wanted = (
+        "any(\n        t is not None and t.requires_grad for t in (x, self.w1, y, self.w2)\n    )"
+    )
+    assert wanted in fix(text)
+
+
+@pytest.mark.parametrize("key", ["key.view(-1, 8)", "key.data"])
+def test_what_has_methods_is_not_none(key: str) -> None:
+    text = (
+        HEAD
+        + f"""\
+def f(self, positions, query, key, table):
+    ops.rotary_embedding(positions, query, {key}, 64, table, True)
+    return query, key
+"""
+    )
+    assert "is not None" not in fix(text, unsafe=True).partition("def f(")[2]
+
+
+def test_an_annotated_tensor_is_not_none() -> None:
+    text = (
+        HEAD
+        + """\
+def f(self, positions, query: torch.Tensor, key: torch.Tensor, table: torch.Tensor):
+    ops.rotary_embedding(positions, query, key, 64, table, True)
+    return query, key
+"""
+    )
+    assert "(query.requires_grad or key.requires_grad):" in fix(text, unsafe=True)
+
+
+def test_the_twin_of_a_layer() -> None:
+    text = """\
+import torch
+from typing import Optional
+from vllm import _custom_ops as ops
+from vllm.model_executor.custom_op import CustomOp
+
+
+class Gate(CustomOp):
+    def forward_native(self, x: torch.Tensor, bias: {0} = None) -> torch.Tensor:
+        return torch.sigmoid(x if bias is None else x + bias)
+
+    def forward_cuda(self, x: torch.Tensor, bias: {0} = None) -> torch.Tensor:
+        return torch.ops.vllm.fused_mla_dual_rms_norm(x, bias)
+"""
+    wanted = "x.requires_grad or (bias is not None and bias.requires_grad)"
+    for annotation in ("Optional[torch.Tensor]", "torch.Tensor | None"):
+        assert wanted in fix(text.replace("{0}", annotation))
+
+
+@pytest.mark.parametrize(
+    ("test", "wanted"),
+    [
+        ("w is not None and w.requires_grad or x.requires_grad", True),
+        ("x.requires_grad or w is not None and w.requires_grad", True),
+        ("(w is None or not w.requires_grad) and not x.requires_grad", False),
+    ],
+)
+def test_a_kernel_behind_such_a_test_is_right(test: str, wanted: bool) -> None:
+    plain = "return F.rms_norm(x, x.shape[-1:], w, 1e-6)"
+    kernel = "return ops.rms_norm(torch.empty_like(x), x, w, 1e-6)"
+    first, last = (plain, kernel) if wanted else (kernel, plain)
+    stays(HEAD + f"def f(x, w=None):\n    if {test}:\n        {first}\n    {last}\n")
+
+
+@pytest.mark.parametrize("test", ["w is not None", "w is not None and x.is_cuda"])
+def test_whether_it_is_none_says_nothing_of_gradients(test: str) -> None:
+    text = (
+        HEAD
+        + f"""\
+def f(x, w=None):
+    if {test}:
+        x = x + 1
+    else:
+        ops.rms_norm(x, x, w, 1e-6)
+    return x
+"""
+    )
+    assert rules(text) == ["TRN101"]

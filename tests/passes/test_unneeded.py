@@ -1,0 +1,149 @@
+"""Lines that only served a call go with it, under ``replace`` and ``attach``; nothing else does."""
+
+from __future__ import annotations
+
+import pytest
+from verbs import becomes, fix
+
+HEAD = "import torch\nimport torch.nn.functional as F\nfrom vllm import _custom_ops as ops\n\n\n"
+
+NORM = (
+    HEAD
+    + """\
+def f(self, x, w: torch.Tensor):
+{before}
+    out = torch.empty(shape, dtype=x.dtype)
+    ops.rms_norm(out, x, w, 1e-6)
+    return out
+"""
+)
+REPLACED = (
+    HEAD
+    + """\
+def f(self, x, w: torch.Tensor):
+{before}    out = F.rms_norm(x, x.shape[-1:], w, 1e-6)
+    return out
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "    shape = x.shape",
+        "    d = x.shape[-1] // 2\n    shape = x.shape[:-1] + (d, )",
+        "    d = x.size(-1)\n    shape = (*x.shape[:-1], d)",
+        "    n = max(len(x), self.config.rows)\n    shape = [n, self.width]",
+        "    rows, width = x.shape\n    shape = rows, width",
+        "    shape = x.shape\n",  # with a blank line below
+    ],
+)
+def test_shapes_that_nobody_reads(before: str) -> None:
+    becomes(NORM.format(before=before), REPLACED.format(before=""), strategy="replace")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "    shape = self.plan(x)",  # who knows what that does
+        "    shape = x.shape\n    print(shape)",
+        "    shape = x.shape\n    self.sizes.append(lambda: shape)",
+        "    shape = x.shape  # as it came",
+        "    # as it came\n    shape = x.shape",
+        "    shape = x.shape\n    log(**locals())",
+        "    global shape\n    shape = x.shape",
+        "    shape = x.shape\n    if self.flat:\n        shape = x.shape[1:]",
+        "    shape = x.shape[0], next(self.widths)",
+        "    self.shape = shape = x.shape",
+        "    shape = self.shapes.pop()",
+        "    if self.flat:\n        shape = x.shape[1:]",
+    ],
+)
+def test_what_stays(before: str) -> None:
+    becomes(NORM.format(before=before), REPLACED.format(before=before + "\n"), strategy="replace")
+
+
+def test_one_of_two_names_is_read() -> None:
+    before = "    rows, width = x.shape\n    shape = x.shape"
+    text = NORM.format(before=before).replace("return out", "return out, rows")
+    assert "    rows, width = x.shape\n    out = F" in fix(text, strategy="replace")
+
+
+def test_what_the_new_line_reads_stays() -> None:
+    becomes(
+        HEAD + "def f(x, w: torch.Tensor):\n    eps = 1e-6\n    out = torch.empty_like(x)\n"
+        "    ops.rms_norm(out, x, w, eps)\n    return out\n",
+        HEAD + "def f(x, w: torch.Tensor):\n    eps = 1e-6\n"
+        "    out = F.rms_norm(x, x.shape[-1:], w, eps)\n    return out\n",
+        strategy="replace",
+    )
+
+
+def test_what_stood_between_blank_lines() -> None:
+    text = NORM.format(before="    rows = len(x)\n\n    shape = x.shape\n\n    print(rows)\n")
+    assert "    rows = len(x)\n\n    print(rows)\n\n    out = F" in fix(text, strategy="replace")
+
+
+def test_the_flag_keeps_the_author_s_lines() -> None:
+    before = "    d = x.shape[-1]\n    shape = x.shape[:-1] + (d,)"
+    assert f"{before}\n    if torch" in fix(NORM.format(before=before))
+
+
+def test_a_class_body_has_attributes() -> None:
+    text = (
+        HEAD
+        + """\
+def f(x, w: torch.Tensor):
+    class Result:
+        shape = x.shape
+        out = torch.empty(shape)
+        ops.rms_norm(out, x, w, 1e-6)
+    return Result
+"""
+    )
+    assert "        shape = x.shape\n" in fix(text, strategy="replace")
+
+
+# -- imports --------------------------------------------------------------------------------------
+
+LAZY = """\
+import torch
+import torch.nn.functional as F
+
+
+def f(x, w: torch.Tensor):
+    {imports}
+
+    out = torch.empty_like(x)
+    {ops}.rms_norm(out, x, w, 1e-6)
+    return out
+"""
+
+
+@pytest.mark.parametrize("strategy", ["replace", "attach"])
+@pytest.mark.parametrize(
+    ("imports", "ops"),
+    [
+        ("from vllm import _custom_ops as ops", "ops"),
+        ("import vllm._custom_ops as ops", "ops"),
+        ("from vllm import _custom_ops", "_custom_ops"),
+    ],
+)
+def test_an_import_for_one_call(imports: str, ops: str, strategy: str) -> None:
+    text = fix(LAZY.format(imports=imports, ops=ops), strategy=strategy)
+    assert "def f(x, w: torch.Tensor):\n    out = " in text
+    assert (imports in text) is (strategy == "attach")  # where the kernel is called now
+
+
+@pytest.mark.parametrize(
+    ("imports", "ops"),
+    [
+        ("import vllm._custom_ops", "vllm._custom_ops"),
+        ("from vllm import _custom_ops as ops, envs", "ops"),
+        ("from vllm import _custom_ops as ops; torch.ops._C.silu_and_mul", "ops"),
+        ("from vllm import _custom_ops as ops\n    print(ops)", "ops"),
+    ],
+)
+def test_an_import_that_does_more(imports: str, ops: str) -> None:
+    text = fix(LAZY.format(imports=imports, ops=ops), strategy="replace")
+    assert f"    {imports}\n\n    out = F" in text
