@@ -21,21 +21,21 @@ def command(log_file: str | None, verbose: bool, stdio: bool) -> None:
 
     if find_spec("pygls") is None:
         raise click.UsageError("pygls is missing: pip install 'trainify[lsp]'")
+    import gc
+
     from .log import start_logging
 
     try:
         start_logging(log_file, verbose)
     except OSError as error:
         raise click.UsageError(f"cannot write {log_file}: {error.strerror}") from None
-    import gc
-
     gc.disable()  # what is loaded stays
-    from .process import JudgingProcess
+    from .spawn import spawn
 
-    process = JudgingProcess(log_file, verbose)  # loads the passes while this one loads pygls
+    first = [spawn(log_file, verbose)]  # loads the passes while this process loads pygls
     from .quick_types import import_types
 
     import_types()
     from .server import serve
 
-    serve(process)
+    serve(lambda: first.pop() if first else spawn(log_file, verbose))

@@ -9,14 +9,17 @@ import ast
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from .. import passes
 from ..engine import Check, Options, fix_text, passes_for
 from ..findings import Finding
 from ..source import SourceError
 from ..suppressions import silenced
-from .hover import Hovered, hovered
 from .index import OpenProject
+
+if TYPE_CHECKING:
+    from .hover import Hovered
 
 Roots = tuple[str, ...]
 
@@ -91,6 +94,8 @@ class Desk:
     def hovered(
         self, path: str, text: str, offset: int, options: Options, roots: Roots
     ) -> Hovered | None:
+        from .hover import hovered
+
         return hovered(text, path, offset, options, self._project(roots))
 
     # -- news -----------------------------------------------------------------------------------

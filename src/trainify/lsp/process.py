@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import logging
-import os
 import subprocess
-import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from ..engine import EngineError
@@ -17,37 +15,23 @@ from .worker import receive, send
 
 log = logging.getLogger(__name__)
 
-# The folder that the server was started in is no place to import from: it may be the user's code.
-_MAIN = """\
-import json, sys
-path, log_file, verbose = json.loads(sys.argv[1])
-sys.path[:] = path
-from trainify.lsp.worker import main
-main(log_file, verbose)
-"""
-
 
 class Died(EngineError):
     """The judging process ended while it judged."""
 
 
 class JudgingProcess:
-    """Starts the process at once, and again whenever it died."""
+    """Takes a process from ``spawn`` at once, and another whenever one died."""
 
-    def __init__(self, log_file: str | None = None, verbose: bool = False) -> None:
-        here = os.getcwd()
-        path = [entry for entry in sys.path if entry and os.path.abspath(entry) != here]
-        path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-        self._command = [sys.executable, "-c", _MAIN, json.dumps([path, log_file, verbose])]
+    def __init__(self, spawn: Callable[[], subprocess.Popen[bytes]]) -> None:
+        self._spawn = spawn
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._stopped = False
         self._start()
 
     def _start(self) -> None:
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        self._process = self._spawn()
         self._reading = False
 
     @property

@@ -7,6 +7,7 @@ import gc
 import hashlib
 import logging
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -639,10 +640,14 @@ def _function(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return synchronous
 
 
-def serve(process: JudgingProcess) -> None:
-    """Serve over standard input and output until the client ends it, or is gone."""
+def serve(spawn: Callable[[], subprocess.Popen[bytes]]) -> None:
+    """Serve over standard input and output until the client ends it, or is gone.
+
+    ``spawn`` gives a judging process.
+    """
     stdout = sys.stdout.buffer
     sys.stdout = sys.stderr  # nothing else may write there
+    process = JudgingProcess(spawn)
     server = create(process)
     gc.freeze()
     gc.enable()
