@@ -69,7 +69,7 @@ def backward(
     with _arrivals(wanted) as arrived:
         loss.backward(gradient, retain_graph=retain_graph, create_graph=create_graph)
     missing = [name for name, parameter in wanted if id(parameter) not in arrived]
-    _raise_for(missing, len(wanted), tuple(allow))
+    _raise_for(missing, len(wanted), allow)
 
 
 def require_gradients(
@@ -95,7 +95,10 @@ def require_gradients(
         NoGraph: Where ``loss`` is given and has no graph.
         MissingGradients: With the names of the parameters that have no gradient, or where there
             is no parameter to train.
+        ValueError: ``within`` is less than 1.
     """
+    if within < 1:
+        raise ValueError(f"within must be 1 or more, not {within}")
     wanted = _trainable(parameters)
     if loss is not None:
         _require_graph(loss, wanted)
@@ -105,7 +108,7 @@ def require_gradients(
         _calls_without[parameter] = calls
         if calls >= within:
             missing.append(name)
-    _raise_for(missing, len(wanted), tuple(allow), within)
+    _raise_for(missing, len(wanted), allow, within)
 
 
 _calls_without = WeakIdKeyDictionary()  # for each parameter, how many in a row so far
@@ -147,6 +150,8 @@ def _named(parameters: Parameters) -> Iterator[tuple[str, Tensor]]:
 
 
 def _require_graph(loss: Tensor, wanted: _Named) -> None:
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"the loss is {type(loss).__name__}, not a tensor")
     if loss.grad_fn is not None or any(loss is parameter for _, parameter in wanted):
         return
     if not loss.requires_grad:
@@ -176,7 +181,8 @@ _SHOWN = 8
 """Names in a message; the exception has all of them."""
 
 
-def _raise_for(missing: list[str], of: int, allow: tuple[str, ...], within: int = 1) -> None:
+def _raise_for(missing: list[str], of: int, allow: Iterable[str], within: int = 1) -> None:
+    allow = (allow,) if isinstance(allow, str) else tuple(allow)
     names = [n for n in missing if not any(fnmatch.fnmatchcase(n, pattern) for pattern in allow)]
     if not names:
         return

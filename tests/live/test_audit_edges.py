@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import trainify
 from trainify.live.audit.report import Cause
 from trainify.live.audit.run import audit
 
@@ -79,7 +80,7 @@ def test_masked_outputs_hide_no_cut() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_is_an_error(bad: float) -> None:
     with pytest.raises(ValueError, match=f"the loss is {bad}"):
-        audit(nn.Linear(4, 4), X, loss=lambda out: out.sum() * bad)
+        audit(nn.Linear(4, 4), X, loss=lambda out: out.square().sum() * bad)
 
 
 def test_a_loss_of_integers_is_an_error() -> None:
@@ -141,3 +142,37 @@ def test_straight_through_rounding_is_not_remarked_on() -> None:
             return y
 
     assert not [note for note in audit(Quantized(), X).notes if "zeros" in note]
+
+
+# -- what it is called with, and leaves behind ----------------------------------------------------
+
+
+def test_a_graph_from_before_can_still_go_backward() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.BatchNorm1d(4), nn.Linear(4, 4)).eval()
+    loss = model(X).square().sum()
+    expected = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+    audit(model, X)
+    found = torch.autograd.grad(loss, list(model.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_one_place_may_be_allowed_as_a_string() -> None:
+    assert audit(Two(), X, allow="Two.forward").ok
+    assert not audit(Two(), X, allow="other.*").ok  # its letters are no patterns
+
+
+def test_what_is_no_model_is_an_error() -> None:
+    for no_model in (None, nn.Linear, nn.Linear(4, 4).forward):
+        with pytest.raises(TypeError, match=r"not a torch\.nn\.Module"):
+            audit(no_model, X)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"not a torch\.nn\.Module"):
+            trainify.trainify(no_model, X)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="the loss is str, which cannot be called"):
+        audit(nn.Linear(4, 4), X, loss="mse")  # type: ignore[arg-type]
+
+
+def test_parameters_made_in_inference_mode_are_an_error() -> None:
+    with torch.inference_mode():
+        model = nn.Linear(4, 4)
+    with pytest.raises(ValueError, match="weight was made in inference_mode"):
+        audit(model, X)

@@ -218,3 +218,20 @@ def test_long_lists_are_cut_in_the_message_only() -> None:
 def test_a_name_and_not_a_module_until_it_is_used() -> None:
     code = "import trainify, sys; trainify.register; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_allow_may_be_one_name() -> None:
+    used, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    both = nn.ModuleList([used, other])
+    trainify.backward(used(torch.ones(1, 2)).sum(), both, allow="1.*")
+    with pytest.raises(trainify.MissingGradients):  # its letters are no patterns
+        trainify.backward(used(torch.ones(1, 2)).sum(), both, allow="2.*")
+
+
+def test_misuse_is_said() -> None:
+    layer = nn.Linear(2, 2)
+    with pytest.raises(TypeError, match="the loss is float, not a tensor"):
+        trainify.backward(1.0, layer)  # type: ignore[arg-type]
+    layer(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(ValueError, match="within must be 1 or more"):
+        trainify.require_gradients(layer, within=0)

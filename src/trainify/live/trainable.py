@@ -88,11 +88,14 @@ def trainify(
     Raises:
         NotTrainable: With the places of what is left.  The model is as it was.
         ValueError: An unknown strategy.
+        TypeError: That is no model.
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}")
     if when not in WHEN:
         raise ValueError(f"when must be one of {', '.join(WHEN)}")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model is {type(model).__name__}, not a torch.nn.Module")
     restore(model)
     settings = Settings("attach" if strategy == "auto" else strategy, when)
     graph = reached(model, (*inputs, *keywords.values()))

@@ -27,7 +27,7 @@ class Allowed:
     """What the caller, the source and torch itself allow."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        self._patterns = tuple(patterns)
+        self._patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
         self._known: set[int] = set()
 
     def note(self, suspect: Suspect, frame: FrameType | None) -> None:

@@ -34,7 +34,7 @@ class Step:
         keywords: Mapping[str, Any],
         loss: Loss | None,
     ) -> None:
-        _refuse_without_values(model)
+        _refuse_other(model, loss)
         self.model = model
         self.inputs = tuple(inputs)
         self.keywords = dict(keywords)
@@ -93,12 +93,19 @@ class Step:
             change()
 
 
-def _refuse_without_values(model: nn.Module) -> None:
+def _refuse_other(model: nn.Module, loss: Loss | None) -> None:
+    """Raise for what is no model, or one whose parameters cannot be trained by anything."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model is {type(model).__name__}, not a torch.nn.Module")
+    if loss is not None and not callable(loss):
+        raise TypeError(f"the loss is {type(loss).__name__}, which cannot be called")
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ValueError(f"{name} is made by the first call of the model: call it once before")
         if parameter.is_meta:
             raise ValueError(f"{name} has no values: it is on the meta device")
+        if parameter.requires_grad and parameter.is_inference():
+            raise ValueError(f"{name} was made in inference_mode, so that it cannot be trained")
 
 
 def _one_number(out: Any) -> Tensor:

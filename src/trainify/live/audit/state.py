@@ -6,12 +6,14 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from .noise import noise_like
 
@@ -53,6 +55,11 @@ class State:
             if id(parameter) in self._tensors and not parameter.is_inference()
         }
 
+        self._counts = ExitStack()
+        for tensor in self.tensors:
+            if not tensor.is_inference():
+                self._counts.enter_context(_unsafe_preserve_version_counter(tensor))
+
     @property
     def tensors(self) -> Iterator[Tensor]:
         """All that were there from the start."""
@@ -79,8 +86,12 @@ class State:
             put()
 
     def end(self) -> None:
-        """Put everything back, the gradients as well."""
+        """Put everything back, the gradients as well.
+
+        So that a graph from before can still go backward, nothing counts as written.
+        """
         self.restore(thorough=True)
+        self._counts.close()
         for parameter, gradient in self._gradients:
             parameter.grad = gradient
 
