@@ -75,6 +75,45 @@ def f(self, positions, query: torch.Tensor, key: torch.Tensor, table: torch.Tens
     assert "(query.requires_grad or key.requires_grad):" in fix(text, unsafe=True)
 
 
+ROTATE = (
+    HEAD
+    + """\
+def f(self, positions, query: torch.Tensor, key{0}, table: torch.Tensor = None):
+    {1}
+        ops.rotary_embedding(positions, query, key, 64, table, True)
+    return query, key
+"""
+)
+OPTIONAL = "query.requires_grad or (key is not None and key.requires_grad)"
+PLAIN = "query.requires_grad or key.requires_grad"
+
+
+@pytest.mark.parametrize("annotation", ["=None", ": torch.Tensor = None", ", *"])
+def test_a_default_of_none(annotation: str) -> None:
+    assert OPTIONAL in fix(ROTATE.format(annotation, "if self.on:"), unsafe=True)
+
+
+@pytest.mark.parametrize(
+    ("test", "wanted"),
+    [
+        ("if key is not None:", PLAIN),
+        ("if self.on and key is not None:", PLAIN),
+        ("if not (key is None or self.off):", PLAIN),
+        ("assert key is not None\n    if self.on:", PLAIN),
+        ("if key is None:\n        return query\n    if self.on:", PLAIN),
+        ("if key is None:\n        pass\n    else:", PLAIN),
+        ("if self.on or key is not None:", OPTIONAL),
+        ("if not (key is None and self.off):", OPTIONAL),
+        ("if query is not None:", OPTIONAL),
+        ("if key is None:\n        self.seen = True\n    if self.on:", OPTIONAL),
+        ("if self.off and key is None:\n        return query\n    if self.on:", OPTIONAL),
+    ],
+)
+def test_a_test_for_none_before_the_call(test: str, wanted: str) -> None:
+    text = fix(ROTATE.format(": torch.Tensor = None", test), unsafe=True)
+    assert f"{wanted}\n        ):" in text or f"({wanted}):" in text
+
+
 def test_the_twin_of_a_layer() -> None:
     text = """\
 import torch
@@ -91,7 +130,7 @@ class Gate(CustomOp):
         return torch.ops.vllm.fused_mla_dual_rms_norm(x, bias)
 """
     wanted = "x.requires_grad or (bias is not None and bias.requires_grad)"
-    for annotation in ("Optional[torch.Tensor]", "torch.Tensor | None"):
+    for annotation in ("Optional[torch.Tensor]", "torch.Tensor | None", "torch.Tensor"):
         assert wanted in fix(text.replace("{0}", annotation))
 
 

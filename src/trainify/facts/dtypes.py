@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from .flow import Definition
+from .names import default_of
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -77,20 +78,13 @@ def _is_defined_number(
             value is not None and definition.index is None and is_number(module, value, depth + 1)
         )
     arguments = function.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    pairs = [
-        *zip(reversed(positional), reversed(arguments.defaults), strict=False),
-        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
-    ]
-    for argument in (*positional, *arguments.kwonlyargs):
+    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
         if argument.arg == definition.name:
             annotation = argument.annotation
             if isinstance(annotation, ast.Name):
                 return annotation.id in ("float", "int", "bool")
-            return any(
-                a is argument and isinstance(d, ast.Constant) and is_number(module, d)
-                for a, d in pairs
-            )
+            default = default_of(arguments, argument.arg)
+            return isinstance(default, ast.Constant) and is_number(module, default)
     return False
 
 

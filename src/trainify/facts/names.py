@@ -377,6 +377,16 @@ def parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
         yield arguments.kwarg
 
 
+def default_of(arguments: ast.arguments, name: str) -> ast.expr | None:
+    """The default of a parameter, if it has one."""
+    placed = [*arguments.posonlyargs, *arguments.args]
+    pairs: list[tuple[ast.arg, ast.expr | None]] = [
+        *zip(placed[::-1], arguments.defaults[::-1], strict=False),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
+    return next((default for argument, default in pairs if argument.arg == name), None)
+
+
 def self_name(function: ast.AST | None) -> str | None:
     """The name of a method's first parameter (static methods have none)."""
     if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -19,6 +19,7 @@ from ..facts.grad_mode import (
 from ..facts.graph import Graph, Step, results, scope_of_results
 from ..facts.layers import imported_function
 from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
+from ..facts.names import default_of
 from ..facts.words import declare
 from ..findings import STRATEGIES, Edit, Finding, Fix, Related, Safety
 from . import Look, Needle, Rule
@@ -466,13 +467,7 @@ def _has_number(function: FunctionNode | None, name: str) -> bool:
     """Whether a parameter has a number as its default."""
     if function is None:
         return False
-    arguments = function.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    defaults: dict[str, ast.expr | None] = {
-        a.arg: d for a, d in zip(positional[::-1], arguments.defaults[::-1], strict=False)
-    }
-    defaults |= {a.arg: d for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)}
-    return _is_numeric(defaults.get(name))
+    return _is_numeric(default_of(function.args, name))
 
 
 def _is_numeric(node: ast.expr | None) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ..facts import ModuleFacts
 from ..facts.module import FunctionNode
-from ..facts.names import parameters, self_name
+from ..facts.names import default_of, is_none, parameters, self_name
 from ..facts.pure import why_not_differentiable
 from ..facts.trainable import holds_weights
 from ..findings import STRATEGIES, Edit, Fix, Safety
@@ -87,11 +87,11 @@ def _tensors(
         if argument.annotation is None:
             return None, frozenset()
         text = module.source(argument.annotation)
-        if module.is_name(argument.annotation, "torch.Tensor"):
+        plain = module.is_name(argument.annotation, "torch.Tensor")
+        if plain or _OR_NONE.fullmatch(text):
             found.append(argument.arg)
-        elif _OR_NONE.fullmatch(text):
-            found.append(argument.arg)
-            optional.add(argument.arg)
+            if not plain or is_none(default_of(function.args, argument.arg)):
+                optional.add(argument.arg)
         elif "Tensor" in text:
             return None, frozenset()
     return found or None, frozenset(optional)

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from ...catalog import CONSTANTS, FusedOp, lookup
 from ...facts import ModuleFacts, Target
-from ...facts.names import is_none
+from ...facts.names import default_of, is_none, parameters
+from ...facts.none import tested_not_none
 from ...facts.trainable import is_buffer
 from ...findings import Related
 
 if TYPE_CHECKING:
     from ...engine import Options
+    from ...facts.module import FunctionNode
     from ...rewrite.functionalize import CannotFunctionalize, Write
 
 
@@ -245,10 +247,11 @@ class Site:
                 return False
             if not definition.is_parameter:
                 return definition.value is not None and not is_none(definition.value)
-            for argument in (*function.args.posonlyargs, *function.args.args):
-                if argument.arg == text and argument.annotation is not None:
-                    return self.module.is_name(argument.annotation, "torch.Tensor")
-            return False
+            if tested_not_none(self.module, self.call, text):
+                return True
+            return self._is_annotated(function, text)
+        if tested_not_none(self.module, self.call, text):
+            return True
         cls = self.module.method_class(function)
         if cls is None or not text.startswith("self."):
             return False
@@ -257,6 +260,15 @@ class Site:
             isinstance(b.value, ast.Call)
             and self.module.source(b.value.func).rpartition(".")[2] in ("Parameter", "Buffer")
             for b in bindings
+        )
+
+    def _is_annotated(self, function: FunctionNode, name: str) -> bool:
+        """``x: torch.Tensor``, but not ``x: torch.Tensor = None``."""
+        return not is_none(default_of(function.args, name)) and any(
+            argument.annotation is not None
+            and self.module.is_name(argument.annotation, "torch.Tensor")
+            for argument in parameters(function.args)
+            if argument.arg == name
         )
 
 
