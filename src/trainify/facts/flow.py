@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from .names import parameters
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -144,8 +145,8 @@ class FunctionFlow:
     @cached_property
     def identifiers(self) -> frozenset[str]:
         """Every name that occurs in the function, so that a new one can be told apart."""
-        names = {n.id for n in ast.walk(self.function) if isinstance(n, ast.Name)}
-        names |= {n.arg for n in ast.walk(self.function) if isinstance(n, ast.arg)}
+        names = {n.id for n in walk(self.function) if isinstance(n, ast.Name)}
+        names |= {n.arg for n in walk(self.function) if isinstance(n, ast.arg)}
         return frozenset(names)
 
     def definitions_in(self, statement: ast.stmt) -> tuple[list[Definition], list[Definition]]:
@@ -271,7 +272,7 @@ class FunctionFlow:
             if isinstance(made, ast.Assign) and len(made.targets) > 1:
                 if not all(isinstance(t, ast.Name) for t in made.targets):
                     return self.module.source(made)
-        for node in ast.walk(self.function):
+        for node in walk(self.function):
             if not isinstance(node, ast.stmt) or node is self.function or node is statement:
                 continue
             if isinstance(node, _COMPOUND) or not self._runs_before(node, statement):
@@ -296,7 +297,7 @@ class FunctionFlow:
 
     def written_later(self, name: str, statement: ast.stmt) -> str | None:
         """A later statement that writes in place into what ``name`` is now: ``x.add_(y)``."""
-        for node in ast.walk(self.function):
+        for node in walk(self.function):
             if not isinstance(node, ast.stmt) or isinstance(node, _COMPOUND) or node is statement:
                 continue
             if node.lineno <= statement.lineno or not _writes_into(node, name):
@@ -447,7 +448,7 @@ def _stores(statement: ast.stmt, name: str) -> bool:
         return _loads(statement, name)
     if isinstance(statement, (ast.Return, ast.Raise, ast.Delete)):
         return False
-    for node in ast.walk(statement):
+    for node in walk(statement):
         if isinstance(node, ast.Lambda):
             if _loads(node, name):
                 return True
@@ -533,7 +534,7 @@ def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
 def _loads(node: ast.AST, name: str) -> bool:
     return any(
         isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Store)
-        for n in ast.walk(node)
+        for n in walk(node)
     ) or (
         isinstance(node, ast.AugAssign)
         and isinstance(node.target, ast.Name)
@@ -542,7 +543,7 @@ def _loads(node: ast.AST, name: str) -> bool:
 
 
 def _mentions(node: ast.AST, name: str) -> bool:
-    return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
+    return any(isinstance(n, ast.Name) and n.id == name for n in walk(node))
 
 
 def _separate_slices(a: ast.expr, b: ast.expr, others: Sequence[ast.expr | None]) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from .grad_mode import no_grad_scope, switched_before
 from .names import is_none, self_name
 from .trainable import holds_weights, returns_numbers
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -193,7 +194,7 @@ def is_inference_entry(module: ModuleFacts, function: FunctionNode) -> bool:
     if not _ENTRY.match(function.name):
         return False
     me = self_name(function)
-    return any(isinstance(node, ast.Call) and runs_model(node, me) for node in ast.walk(function))
+    return any(isinstance(node, ast.Call) and runs_model(node, me) for node in walk(function))
 
 
 def inference_entries(module: ModuleFacts) -> list[FunctionNode]:

@@ -63,14 +63,14 @@ def _only_here(gradients: Gradients, weight: str) -> bool:
         inner
         for method in cls.body
         if method is function or _INITIALIZES.search(getattr(method, "name", ""))
-        for inner in ast.walk(method)
+        for inner in walk(method)
     }
     for node in walk(module.tree):
         if isinstance(node, ast.Attribute) and node.attr == name and node not in judged:
             return False
     return all(
         _is_understood(module, node)
-        for node in ast.walk(function)
+        for node in walk(function)
         if isinstance(node, ast.Attribute) and node.attr == name
     )
 
@@ -150,7 +150,7 @@ class CutNames:
         function = gradients.function
         if isinstance(function, ast.Module) or self._calls_one(function):
             return True
-        for node in ast.walk(function):
+        for node in walk(function):
             if isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)):
                 if any(node.lineno <= line <= (node.end_lineno or 0) for line in self._lines):
                     return True

@@ -175,7 +175,9 @@ class Project:
         through_instance = cls is not None and function.name.startswith(("forward", "__call__"))
         name = cls.name if cls is not None and through_instance else function.name
         word = re.escape(name.encode())
-        called = word if cls is None else rb"\b%s\s*\(" % word  # a function may be under an alias
+        called = (
+            word if cls is None else rb"%s(?<!\w%s)\s*\(" % (word, word)
+        )  # a function may be under an alias
         pattern = re.compile(called)
         others = self._others(module, lambda data: pattern.search(data) and relevant(data))
         for other in others if elsewhere else chain([module], others):

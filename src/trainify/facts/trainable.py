@@ -123,6 +123,7 @@ def _made(value: ast.expr) -> Iterator[ast.expr]:
         yield value
 
 
+_LEAVES = (".eval()", "freeze", "set_requires_grad", "disable")
 _LEFT_ALONE = re.compile(
     r"self\.(\w+)\s*=[^=\n][^\n]*\.eval\(\)"
     r"|(?:freeze\w*|set_requires_grad|disabled?_\w+)\(\s*self\.(\w+)"
@@ -148,7 +149,8 @@ def trained_submodules(module: ModuleFacts, cls: ast.ClassDef) -> frozenset[str]
     text = module.source(cls)
     if ("requires_grad" in text or "freeze" in text) and _ALL_FROZEN.search(text):
         return frozenset()
-    left_alone = {name for match in _LEFT_ALONE.finditer(text) for name in match.groups()}
+    alone = _LEFT_ALONE.finditer(text) if any(word in text for word in _LEAVES) else ()
+    left_alone = {name for match in alone for name in match.groups()}
     return frozenset(
         name
         for name, values in submodules(module, cls).items()

@@ -263,9 +263,13 @@ def _bind_each(
     change.look_at += [w.look_at for w in writes if w.look_at]
 
 
+_OUT_KEYWORD = re.compile(r"(?:[(,\\]|#[^\n]*)\s*\bout\s*=(?!=)")
+"""``f(x, out=y)``; not ``out = f(x)``."""
+
+
 @once
 def _names_out(module: ModuleFacts) -> bool:
-    return re.search(r"\bout\s*=", module.text) is not None  # dropout=0.1 is nothing
+    return _OUT_KEYWORD.search(module.text) is not None
 
 
 def _with_out(module: ModuleFacts, statement: ast.stmt) -> Iterator[tuple[ast.Call, ast.keyword]]:
@@ -412,6 +416,6 @@ def _saver(module: ModuleFacts, statement: ast.stmt, name: str) -> str | None:
             if isinstance(call.func.value, ast.Name) and call.func.value.id == name:
                 if call.func.attr.endswith("_"):
                     return text if call.func.attr[:-1] in RESULT_SAVED else None
-        elif any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(previous)):
+        elif any(isinstance(n, ast.Name) and n.id == name for n in walk(previous)):
             return None
     return None

@@ -147,8 +147,10 @@ def concerns(data: bytes, path: str, project: Project) -> bool:
 
 
 _TRIPS = re.compile(
-    r"\.(item|tolist|numpy|new_tensor)\(|(?<![\w.])float\(|[tT]ensor\(|\bVariable\(|from_numpy\("
+    r"\((?:(?<=\.item\()|(?<=\.tolist\()|(?<=\.numpy\()|(?<=\.new_tensor\()|(?<=[^\w.]float\()|"
+    r"(?<=[tT]ensor\()|(?<=\WVariable\()|(?<=from_numpy\())"
 )
+"""The parentheses of such calls: a pattern that begins with one letter is found fastest."""
 _INFERS = re.compile(r"predict|infer|export|sampl|post|eval|wrapper|metric", re.IGNORECASE)
 
 

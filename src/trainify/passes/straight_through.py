@@ -53,7 +53,7 @@ class Quantizer(nn.Module):
     ),
 )
 
-(_DETACHED,) = declare(b").detach()")
+_DETACHED, *_CUTS = declare(b").detach()", b".detach()", b".data")
 _STRAIGHT_THROUGH = re.compile(rb"[-+] *\(\w+ - \w+\)\.detach\(\)|\(\w+ - \w+\)\.detach\(\) *\+")
 _LOSS = re.compile(
     rb"\b\w+ - \w+\.(?:detach\(\)|data\b)|\w+\.(?:detach\(\)|data) - \w+\b|"
@@ -62,10 +62,15 @@ _LOSS = re.compile(
 
 
 def _may_concern(data: bytes) -> bool:
-    lines = ((data.rfind(b"\n", 0, at), data.find(b"\n", at)) for at in places(data, _DETACHED))
-    if not any(_STRAIGHT_THROUGH.search(data, begin + 1, end) for begin, end in lines):
+    if not any(_STRAIGHT_THROUGH.search(line) for line in _lines(data, _DETACHED)):
         return False
-    return _LOSS.search(data) is not None
+    return any(_LOSS.search(line) for word in _CUTS for line in _lines(data, word))
+
+
+def _lines(data: bytes, word: bytes) -> Iterator[bytes]:
+    for at in places(data, word):
+        end = data.find(b"\n", at)
+        yield data[data.rfind(b"\n", 0, at) + 1 : end if end >= 0 else len(data)]
 
 
 NEEDLES: tuple[Needle, ...] = (Look((_DETACHED,), _may_concern),)

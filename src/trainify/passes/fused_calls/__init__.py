@@ -132,7 +132,7 @@ def norm(x, weight, eps):
 
 PLANS = True
 
-NEEDLES: tuple[Needle, ...] = words_for().needles
+NEEDLES: tuple[Needle, ...] = words_for(()).needles
 
 
 def needles(options: Options) -> tuple[Needle, ...]:

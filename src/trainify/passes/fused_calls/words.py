@@ -13,6 +13,8 @@ from .. import Look, Needle
 _STEMS = declare(b"rms_norm(", b"rmsnorm(", b"_and_mul(", b"rotary_embedding(")
 
 (_IMPORT_MODULE,) = declare(b"import_module(")
+_IMPORTED = re.compile(rb"import_module\(\s*[rbu]?[\"'](?:\.|([a-zA-Z_]\w*))")
+"""The package that is imported by name; nothing of a name that begins with a dot: the user's."""
 _SPACES = (b" ", b"\t")
 _BARE_IMPORT = re.compile(rb"[ \t]*import[ \t]+(\w+)[ \t]*(?:#.*)?\r?$")
 _CALL_OF_STEM = re.compile(
@@ -48,9 +50,6 @@ class Words:
             *(space + root.encode() for root in self.roots if "." not in root for space in _SPACES)
         )
         self._line = re.compile(rb"(?:\xef\xbb\xbf)?" + self._import.encode())
-        # A name that begins with a dot is of the user's own package.
-        by_name = rf"import_module\(\s*[rbu]?[\"'](?:\.|(?:{packages})\b)"
-        self._by_name = re.compile(by_name.encode())
         self._own = own
         self._uses: dict[bytes, re.Pattern[bytes]] = {}
 
@@ -74,7 +73,8 @@ class Words:
         )
 
     def _imports_by_name(self, data: bytes) -> bool:
-        return any(self._by_name.match(data, at) for at in places(data, _IMPORT_MODULE))
+        named = (_IMPORTED.match(data, at) for at in places(data, _IMPORT_MODULE))
+        return any(match and (not match[1] or match[1].decode() in self.roots) for match in named)
 
     def _imports_at(self, data: bytes, line: int) -> bool:
         match = self._line.match(data, line)
