@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from .measure import Result, spread
+from .measure import ENVIRONMENT, Result, spread
 
 SERVER = (sys.executable, "-m", "trainify", "lsp")
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,7 +79,9 @@ class Client:
     """A client that waits for each answer."""
 
     def __init__(self, root: Path) -> None:
-        self._process = subprocess.Popen(SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(
+            SERVER, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         self._id = 0
         self.request(
             "initialize",

@@ -71,7 +71,7 @@ class Usage:
     megabytes: float
 
 
-_ENV = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 """Packages are installed with their bytecode; compiling ours each time is nothing to measure."""
 
 
@@ -82,7 +82,7 @@ def usage(command: Sequence[str], cwd: str) -> Usage:
     """
     start = time.perf_counter()
     process = subprocess.Popen(
-        command, cwd=cwd, env=_ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command, cwd=cwd, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     _, status, used = os.wait4(process.pid, 0)
     wall = time.perf_counter() - start
