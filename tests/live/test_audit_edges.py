@@ -176,3 +176,68 @@ def test_parameters_made_in_inference_mode_are_an_error() -> None:
         model = nn.Linear(4, 4)
     with pytest.raises(ValueError, match="weight was made in inference_mode"):
         audit(model, X)
+
+
+# -- detached values that a loss is held against ---------------------------------------------------
+
+
+class Codes(nn.Module):
+    """A VQ-VAE's losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.codes = nn.Embedding(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.encode(x)
+        code = self.codes(torch.cdist(z, self.codes.weight).argmin(-1))
+        codebook = F.mse_loss(code, z.detach())
+        commitment = F.mse_loss(
+            z,
+            target=code.detach(),
+        )
+        y = self.decode(z + (code - z).detach())
+        return F.mse_loss(y, x) + codebook + 0.25 * commitment
+
+
+class Siamese(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.predict = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        one, other = self.encode(x), self.encode(x + 0.1)
+        return self.distance(one, other) + self.distance(other, one)
+
+    def distance(self, one: Tensor, other: Tensor) -> Tensor:
+        target = other.detach()
+        return -F.cosine_similarity(self.predict(one), target).mean()
+
+
+class Constant(Siamese):
+    """What is detached is a factor as well."""
+
+    def distance(self, one: Tensor, other: Tensor) -> Tensor:
+        target = other.detach()
+        loss = F.mse_loss(self.predict(one), target)
+        return loss * target.sum()
+
+
+class CutOff(Siamese):
+    """Nothing but the detached value comes from the encoder."""
+
+    def distance(self, one: Tensor, other: Tensor) -> Tensor:
+        return F.mse_loss(self.predict(one.detach()), other.detach())
+
+
+@pytest.mark.parametrize("model", [Codes, Siamese])
+def test_targets_of_a_loss_are_detached_on_purpose(model: type[nn.Module]) -> None:
+    report = audit(model(), torch.randn(6, 4))
+    assert report.ok, str(report)
+    assert all("on purpose" in note for note in report.notes)
+
+
+def test_other_detached_values_are_cuts() -> None:
+    assert audit(Constant(), torch.randn(6, 4)).wrong == ("encode.weight", "encode.bias")
+    assert audit(CutOff(), torch.randn(6, 4)).missing == ("encode.weight", "encode.bias")

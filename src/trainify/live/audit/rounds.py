@@ -24,6 +24,7 @@ from .places import Place
 from .report import Cause, Cut, patterns
 from .runs import Step
 from .saved import Saved, Saving
+from .targets import is_target
 from .trace import Call, Observer, Sight, Trace, Tracer, Unseen, node_of
 
 Progress = Callable[[str], None]
@@ -91,7 +92,7 @@ class _Round:
             *_backwards(trace, checks),
             *observer.suspects(),
         ]
-        cuts = self._judge(suspects, trace, value)
+        cuts = self._judge(suspects, trace, value, got)
         if error and not cuts:
             cuts = self._raising(error)
         buffers = _weights_in_buffers(step, trace)
@@ -156,7 +157,9 @@ class _Round:
             )
         ]  # fmt: skip
 
-    def _judge(self, suspects: list[Suspect], base: Trace, value: float) -> list[Cut]:
+    def _judge(
+        self, suspects: list[Suspect], base: Trace, value: float, got: dict[str, bool]
+    ) -> list[Cut]:
         step = self.step
         if not suspects:
             return []
@@ -168,7 +171,8 @@ class _Round:
             step.run(Locator(hidden, base, step.places, step.names, known))
         if suspects:
             step.run(Sources(suspects, step.names, self.allowed))
-        allowed = [each for each in suspects if self.allowed.covers(each)]
+        targets = _targets(suspects, got)
+        allowed = [e for e in suspects if e.place in targets or self.allowed.covers(e)]
         self.stopped += [each.place for each in allowed]
         suspects = [each for each in suspects if each not in allowed]
         trial = Trial(step, allowed)
@@ -318,6 +322,19 @@ def _same(suspect: Suspect, base: Trace, again: Trace, twin: Call) -> bool:
             return False
         sights = lists[0][i], lists[1][i]
     return base.digest(sights[0]) == again.digest(sights[1])
+
+
+def _targets(suspects: list[Suspect], got: dict[str, bool]) -> set[Place]:
+    """Where a loss is held against detached values, of parameters that learn by another way."""
+    behind: dict[Place, set[str]] = {}
+    for each in suspects:
+        behind.setdefault(each.place, set()).update(each.parameters)
+    others = {each.place for each in suspects if each.cause is not Cause.DETACH}
+    return {
+        place
+        for place, names in behind.items()
+        if names and place not in others and all(map(got.get, names)) and is_target(place)
+    }
 
 
 def _that_matter(group: list[Suspect], trial: Trial) -> list[Suspect]:
