@@ -158,34 +158,34 @@ def test_a_gated_activation(strategy: str) -> None:
     agree([layer(ACTIVATION, strategy)(x)], [F.silu(gate) * up], [x])
 
 
+POSITIONS = torch.tensor([4, 0, 2])
+
+
+def table() -> torch.Tensor:
+    angles = torch.arange(10.0).reshape(5, 2)
+    return torch.cat((angles.cos(), angles.sin()), dim=-1)
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    cos, sin = table()[POSITIONS].chunk(2, dim=-1)
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("with_key", [True, False])
-def test_a_rotation_with_keys_or_without(with_key: bool, strategy: str) -> None:
-    angles = torch.randn(5, 2)
-    table = torch.cat((angles.cos(), angles.sin()), dim=-1)
-    positions = torch.tensor([4, 0, 2])
-    rotary = layer(ROTARY, strategy, 4, table)
-
-    def right(x: torch.Tensor) -> torch.Tensor:
-        cos, sin = table[positions].chunk(2, dim=-1)
-        a, b = x.chunk(2, dim=-1)
-        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-
-    query, key = (torch.randn(3, 4, requires_grad=True) for _ in "qk")
-    if with_key:
-        found = rotary(positions, query * 1.0, key * 1.0)
-        agree(found, [right(query), right(key)], [query, key])
+@pytest.mark.parametrize("trained", ["query", "key", "query key", "query alone"])
+def test_a_rotation_of_either_or_both(trained: str, strategy: str) -> None:
+    rotary = layer(ROTARY, strategy, 4, table())
+    query, key = (torch.randn(3, 4, requires_grad=n in trained) for n in ("query", "key"))
+    leaves = [t for t in (query, key) if t.requires_grad]
+    if trained == "query alone":
+        agree(rotary(POSITIONS, query * 1.0), [turned(query), None], leaves)
     else:
-        agree(rotary(positions, query * 1.0), [right(query), None], [query])
-
-
-@pytest.mark.parametrize("frozen", ["query", "key"])
-def test_the_flag_sees_either_of_them(frozen: str) -> None:
-    table = torch.cat((torch.ones(5, 2), torch.zeros(5, 2)), dim=-1)
-    rotary = layer(ROTARY, "flag", 4, table)
-    query, key = (torch.randn(3, 4, requires_grad=n != frozen) for n in ("query", "key"))
-    q, k = rotary(torch.arange(3), query * 1.0, key * 1.0)
-    assert (q.requires_grad, k.requires_grad) == (query.requires_grad, key.requires_grad)
+        found = rotary(POSITIONS, query * 1.0, key * 1.0)
+        wanted = [turned(query), turned(key)]
+        index = 1 if trained == "key" else 0
+        assert torch.allclose(found[1 - index], wanted[1 - index], atol=1e-6)
+        agree([found[index]], [wanted[index]], leaves[:1])
 
 
 @pytest.mark.parametrize("text", [NORM, ADDING], ids=["two ops", "one function"])
