@@ -53,8 +53,8 @@ def audit(
         allow: Places where gradients are stopped on purpose: files (``"ema.py"``), lines
             (``"model.py:120"``), functions (``"Quantizer.forward"``) or module paths
             (``"teacher.*"``), as in :mod:`fnmatch`.  In the source, the comment
-            ``# trainify: stop-grad`` on the line says the same.  Not needed for what is detached for
-            a loss function to hold others against, if its parameters learn by another way.
+            ``# trainify: stop-grad`` on the line says the same.  Not needed for what is detached so
+            that a loss holds others against it, if its parameters learn by another way.
         proof: Whether the gradients of a model without cuts are held against directional
             derivatives, in float64 where the model takes it.
         progress: Is told what is going on.
