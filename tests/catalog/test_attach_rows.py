@@ -56,7 +56,7 @@ def source(op: FusedOp, arguments: dict[str, Any], literal: bool) -> tuple[str, 
     spelled = {
         n: repr(arguments[n])
         for n in passed
-        if arguments[n] is None or (literal and not isinstance(arguments[n], torch.Tensor))
+        if arguments[n] is None or (literal and "tensor(" not in repr(arguments[n]))
     }
     parts, named = [], False
     for a in op.signature.arguments:

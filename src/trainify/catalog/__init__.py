@@ -252,7 +252,7 @@ def roots(own: tuple[FusedOp, ...] = ()) -> tuple[str, ...]:
     """Where the names of ops that cut a gradient begin: ``vllm``, ``flashinfer``, ``torch.ops``.
 
     PyTorch's own functions stand there in full, ``torch._scaled_mm``, or, where they have several
-    ways to be called, by what these have in common: ``.scaled_mm(`` of ``F.scaled_mm``.
+    ways to be called, by what these have in common: ``.scaled_mm`` of ``F.scaled_mm``.
     """
     seen: dict[str, None] = {}
     for name, op in _by_name(own).items():
@@ -262,6 +262,6 @@ def roots(own: tuple[FusedOp, ...] = ()) -> tuple[str, ...]:
         if first == "torch":
             first = "torch.ops" if name.startswith("torch.ops.") else name
             if name.startswith("torch.nn.functional."):
-                first = f".{op.name}("
+                first = f".{op.name}"
         seen[first] = None
     return tuple(seen)
