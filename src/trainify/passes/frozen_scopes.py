@@ -28,6 +28,7 @@ from ..facts.graph import (
     scope_of_results,
 )
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_forward
+from ..facts.memo import once
 from ..facts.names import parameters, self_name
 from ..facts.trainable import returns_numbers, submodules, trained_submodules
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
@@ -196,12 +197,23 @@ def _attributes(
         return found
     if scope_of_results(module, callee) is not None:
         return found
-    through.add(callee)
-    inner = Graph(module, callee)
-    for each in inner.back_from([*results(callee), *effects(callee)]):
-        if each.cut is None:
-            found |= _attributes(module, inner, each, through, depth - 1)
-    return found
+    inside, methods = _attributes_of_result(module, callee, depth - 1)
+    through |= methods
+    return found | inside
+
+
+@once
+def _attributes_of_result(
+    module: ModuleFacts, method: FunctionNode, depth: int
+) -> tuple[frozenset[str], frozenset[ast.AST]]:
+    """The attributes of ``self`` that a method's result is made with, and the methods for it."""
+    found: set[str] = set()
+    through: set[ast.AST] = {method}
+    graph = Graph(module, method)
+    for step in graph.back_from([*results(method), *effects(method)]):
+        if step.cut is None:
+            found |= _attributes(module, graph, step, through, depth)
+    return frozenset(found), frozenset(through)
 
 
 def _learns_elsewhere(
