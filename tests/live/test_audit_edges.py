@@ -241,3 +241,14 @@ def test_targets_of_a_loss_are_detached_on_purpose(model: type[nn.Module]) -> No
 def test_other_detached_values_are_cuts() -> None:
     assert audit(Constant(), torch.randn(6, 4)).wrong == ("encode.weight", "encode.bias")
     assert audit(CutOff(), torch.randn(6, 4)).missing == ("encode.weight", "encode.bias")
+
+
+def test_a_loss_that_moves_by_steps_is_said_to_be_why() -> None:
+    class Steps(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return (super().forward(x) > 0).float()
+
+    with pytest.raises(
+        trainify.NotTrainable, match="cannot be made trainable:\n  no parameter get"
+    ):
+        trainify.trainify(Steps(4, 4), X)

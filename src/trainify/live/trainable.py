@@ -161,7 +161,9 @@ def _audited(model: nn.Module, judge: Judge, found: Found, plans: Plans) -> None
     restore(model)
     report = report and _by_file(report, found.plan.settings)
     cuts = report.cuts if report else ()
-    raise NotTrainable(_message(cuts, found, error), report, found) from error
+    said = f"running it: {type(error).__name__}: {error}" if error else ""
+    said = said or (report.error if report else "")
+    raise NotTrainable(_message(cuts, found, said), report, found) from error
 
 
 def _by_file(report: Report, settings: Settings) -> Report:
@@ -219,7 +221,7 @@ def _covers(code: CodeType, path: str, line: int) -> bool:
     return code.co_filename == path and code.co_firstlineno <= line <= last_line(code)
 
 
-def _message(cuts: Sequence[Cut], found: Found, error: Exception | None = None) -> str:
+def _message(cuts: Sequence[Cut], found: Found, error: str = "") -> str:
     """What is left, a place a line."""
     lines = [f"{cut.place}: {cut.message}" for cut in cuts]
     lines += [
@@ -227,7 +229,6 @@ def _message(cuts: Sequence[Cut], found: Found, error: Exception | None = None) 
         for finding in found.remaining
     ]
     lines += found.refused
-    if error is not None:
-        lines.append(f"running it: {type(error).__name__}: {error}")
+    lines += [error] if error else []
     what = "cannot be made trainable" if cuts or error else "is not trainable by source alone"
     return f"the model {what}:" + "".join(f"\n  {line}" for line in dict.fromkeys(lines))
