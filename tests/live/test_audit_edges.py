@@ -252,3 +252,12 @@ def test_a_loss_that_moves_by_steps_is_said_to_be_why() -> None:
         trainify.NotTrainable, match="cannot be made trainable:\n  no parameter get"
     ):
         trainify.trainify(Steps(4, 4), X)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_scripted_model_is_left_as_it_was() -> None:
+    model = torch.jit.trace(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), X)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert audit(model, X).ok
+    after = model.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())

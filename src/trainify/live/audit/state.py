@@ -48,6 +48,7 @@ class State:
         self._seen.update(map(id, modules))
         for module in modules:
             self._hold(module.__dict__, _DEPTH)
+        self._hold([*model.parameters(), *model.buffers()], _DEPTH)  # TorchScript's lie elsewhere
         self._hold(inputs, _DEPTH)
         self._versions = {
             id(parameter): parameter._version
