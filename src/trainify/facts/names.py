@@ -8,6 +8,7 @@ tensors, results of calls) resolve to nothing.
 from __future__ import annotations
 
 import ast
+import builtins
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_BUILTINS = frozenset(dir(builtins))
 _MAX_DEPTH = 12
 _TRANSPARENT_CALLS = (
     "torch.compile",
@@ -301,7 +303,15 @@ class Names:
             current = next(a for a in self.module.ancestors(current) if isinstance(a, _SCOPES))
 
     def _resolve_name(self, name: str, scope: Scope, depth: int) -> Iterator[Target]:
-        yield from self._resolve_bindings(self._visible(name, scope), depth)
+        found = self._visible(name, scope) or self._from_stars(name)
+        yield from self._resolve_bindings(found, depth)
+
+    def _from_stars(self, name: str) -> list[Binding]:
+        """What a name that is bound nowhere is where one ``from module import *`` can bring it."""
+        stars = self.bindings(self.module.tree).get("*", ())
+        if len(stars) != 1 or name in _BUILTINS or stars[0].qualified is None:
+            return []
+        return [Binding(stars[0].node, stars[0].qualified.removesuffix("*") + name)]
 
     def _resolve_bindings(self, found: Sequence[Binding], depth: int) -> Iterator[Target]:
         # An unconditional binding hides the ones before it, seen from code that runs later; what an
