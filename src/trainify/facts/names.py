@@ -234,8 +234,41 @@ class Names:
                 yield from self._resolve_bindings([Binding(arm, value=arm)], depth)
         elif isinstance(node, ast.NamedExpr):
             yield from self._resolve(node.value, depth + 1)
+        elif isinstance(node, ast.Subscript):
+            entry = self._entry(node)
+            if entry is not None:
+                yield from self._resolve(entry, depth + 1)
         elif isinstance(node, ast.Call) and node.args:
             yield from self._resolve_call(node, depth)
+
+    def _entry(self, node: ast.Subscript) -> ast.expr | None:
+        """What stands under a literal key of a dict of the module that nobody changes."""
+        table = node.value
+        if not isinstance(table, ast.Name) or not isinstance(node.slice, ast.Constant):
+            return None
+        found = self._visible(table.id, self.module.scope(node))
+        if len(found) != 1 or found[0] not in self.bindings(self.module.tree).get(table.id, ()):
+            return None
+        made = found[0].value
+        if not isinstance(made, ast.Dict) or self._may_change(table.id):
+            return None
+        values = [
+            value
+            for key, value in zip(made.keys, made.values, strict=True)
+            if isinstance(key, ast.Constant) and key.value == node.slice.value
+        ]
+        plain = all(isinstance(key, ast.Constant) for key in made.keys)  # no **others
+        return values[0] if plain and len(values) == 1 else None
+
+    def _may_change(self, name: str) -> bool:
+        """Whether the file uses a dict otherwise than by looking something up in it."""
+        for node in ast.walk(self.module.tree):
+            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+                parent = self.module.parent(node)
+                looked_up = isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Load)
+                if not looked_up or parent.value is not node:  # type: ignore[union-attr]
+                    return True
+        return False
 
     def _resolve_call(self, node: ast.Call, depth: int) -> Iterator[Target]:
         """``functools.partial(f, ...)``, ``getattr(m, "f")``, wrappers that keep the meaning.
