@@ -13,6 +13,7 @@ import functools
 import gc
 import importlib
 import re
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -259,9 +260,10 @@ def rebind(old: Kernel, new: Kernel) -> None:
     What this module and torch hold stays; tuples and running frames cannot be changed.
     """
     mine = {id(cell) for each in (old, new) for cell in getattr(each, "__closure__", None) or ()}
+    dicts: list[dict[str, Any]] = []
     for holder in gc.get_referrers(old):
         if isinstance(holder, dict):
-            _in_dict(holder, old, new)
+            dicts.append(holder)
         elif isinstance(holder, list):
             for i, value in enumerate(holder):
                 if value is old:
@@ -273,18 +275,27 @@ def rebind(old: Kernel, new: Kernel) -> None:
             if id(holder) not in mine:
                 holder.cell_contents = new
         elif not isinstance(holder, (Symbol, _Op, types.FrameType, type)):
-            _in_dict(getattr(holder, "__dict__", {}), old, new)
+            dicts.append(getattr(holder, "__dict__", {}))
+    _in_dicts(dicts, old, new)
 
 
-def _in_dict(holder: dict[str, Any], old: Kernel, new: Kernel) -> None:
-    referrers = gc.get_referrers(holder)
-    if any(isinstance(each, (Symbol, _Op)) for each in referrers):
-        return
-    owners = [each for each in referrers if isinstance(each, type)]
-    for name, value in list(holder.items()):
-        if value is old:
-            cls = next((each for each in owners if each.__dict__.get(name) is old), None)
-            if cls is not None:
+def _in_dicts(dicts: list[dict[str, Any]], old: Kernel, new: Kernel) -> None:
+    # Asking who refers to something goes through all objects there are, so all are asked at once.
+    unknown = [each for each in dicts if not _is_of_module(each)]
+    referrers = gc.get_referrers(*unknown) if unknown else []
+    kept = {id(vars(each)) for each in referrers if isinstance(each, (Symbol, _Op))}
+    for cls in (each for each in referrers if isinstance(each, type)):
+        for name, value in list(vars(cls).items()):
+            if value is old:
                 setattr(cls, name, new)  # a class remembers where it found what
-            else:
-                holder[name] = new
+    for holder in dicts:
+        if id(holder) not in kept:
+            for name, value in list(holder.items()):
+                if value is old:
+                    holder[name] = new
+
+
+def _is_of_module(holder: dict[str, Any]) -> bool:
+    name = holder.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    return module is not None and getattr(module, "__dict__", None) is holder
