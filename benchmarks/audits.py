@@ -5,14 +5,10 @@ Run in a process of its own, since it needs torch; prints what it measured as JS
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import partial
 
-from .measure import Result, cpu_seconds, interleaved, ratio, spread
+from .measure import Result, cpu_seconds, in_own_process, interleaved, ratio, spread, tell
 
 ROUNDS = 5
 MODELS = ((4, 2, 32), (4, 4, 256), (24, 2, 32), (24, 4, 128))
@@ -20,11 +16,7 @@ MODELS = ((4, 2, 32), (4, 4, 256), (24, 2, 32), (24, 4, 128))
 
 
 def results() -> Iterator[Result]:
-    output = subprocess.run(
-        [sys.executable, "-m", __name__], stdout=subprocess.PIPE, check=True, text=True
-    ).stdout
-    for line in output.splitlines():
-        yield Result(**json.loads(line))
+    return in_own_process(__name__)
 
 
 def main() -> None:
@@ -60,12 +52,13 @@ def main() -> None:
         interleaved(1, runs)
         times = interleaved(ROUNDS, runs)
         what = f"audit of {layers} layers, {batch}x{length} tokens"
-        for each in (
-            spread(f"{what}: forward and backward", times["step"], "s"),
-            ratio(f"{what}: against that", times["structural"], times["step"], 5.0),
-            ratio(f"{what}: and proven in float64", times["proof"], times["step"], 10.0),
-        ):
-            print(json.dumps(asdict(each)))
+        tell(
+            (
+                spread(f"{what}: forward and backward", times["step"], "s"),
+                ratio(f"{what}: against that", times["structural"], times["step"], 5.0),
+                ratio(f"{what}: and proven in float64", times["proof"], times["step"], 10.0),
+            )
+        )
 
 
 if __name__ == "__main__":

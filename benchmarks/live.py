@@ -5,16 +5,12 @@ Run in a process of its own, since it needs torch; prints what it measured as JS
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
-from .measure import Result, cpu_seconds
+from .measure import Result, cpu_seconds, in_own_process, tell
 from .models import BATCH, LENGTH, SHAPE, serving, training
 
 ROUNDS = 9
@@ -23,11 +19,7 @@ TARGETS = {"replace": 1.00, "attach": 1.05}
 
 
 def results() -> Iterator[Result]:
-    output = subprocess.run(
-        [sys.executable, "-m", __name__], stdout=subprocess.PIPE, check=True, text=True
-    ).stdout
-    for line in output.splitlines():
-        yield Result(**json.loads(line))
+    return in_own_process(__name__)
 
 
 def main() -> None:
@@ -48,10 +40,6 @@ def main() -> None:
         def load() -> Served:
             return Served(ROOT / "fixtures/llama_serving", checkpoint)
 
-        def show(*measured: Result) -> None:
-            for each in measured:
-                print(json.dumps(asdict(each)))
-
         patched = {}
         for strategy, target in TARGETS.items():
             served = load()
@@ -62,18 +50,18 @@ def main() -> None:
                     )
                 )
                 what = f"trainify in memory, `{strategy}`, {again}"
-                show(Result(what, seconds, "s", seconds, seconds))
+                tell([Result(what, seconds, "s", seconds, seconds)])
             patched[strategy] = (served, target)
         oracle = packages.LlamaServing.oracle.from_pretrained(
             checkpoint, dtype=torch.float32, attn_implementation="sdpa"
         )
-        show(*training(patched, oracle, ids, "in memory: training step", ROUNDS))
+        tell(training(patched, oracle, ids, "in memory: training step", ROUNDS))
         for served, _ in patched.values():
             trainify.restore(served.model)
         served = {name: [load(), load()] for name in ("unpatched", "flag")}
         for each in served["flag"]:
             trainify.trainify(each.model, strategy="flag")
-        show(*serving(served, ids, "flag", "in memory: ", ROUNDS))
+        tell(serving(served, ids, "flag", "in memory: ", ROUNDS))
 
 
 if __name__ == "__main__":

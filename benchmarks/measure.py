@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from statistics import median, quantiles
 from typing import TypeVar
 
@@ -29,6 +30,21 @@ class Result:
     @property
     def passed(self) -> bool:
         return self.target is None or self.value <= self.target
+
+
+def in_own_process(module: str) -> Iterator[Result]:
+    """What a module tells when it is run: those that need torch are kept out of this process."""
+    output = subprocess.run(
+        [sys.executable, "-m", module], stdout=subprocess.PIPE, check=True, text=True
+    ).stdout
+    for line in output.splitlines():
+        yield Result(**json.loads(line))
+
+
+def tell(results: Iterable[Result]) -> None:
+    """Print results for :func:`in_own_process`."""
+    for each in results:
+        print(json.dumps(asdict(each)))
 
 
 def interleaved(rounds: int, what: Mapping[K, Callable[[], T]]) -> dict[K, list[T]]:

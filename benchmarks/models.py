@@ -12,11 +12,10 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from .measure import Result, cpu_seconds, interleaved, ratio, spread
+from .measure import Result, cpu_seconds, in_own_process, interleaved, ratio, spread, tell
 
 SHAPE = {
     "vocab_size": 4096,
@@ -33,11 +32,7 @@ PROMPT, NEW = 32, 32
 
 
 def results() -> Iterator[Result]:
-    output = subprocess.run(
-        [sys.executable, "-m", __name__], stdout=subprocess.PIPE, check=True, text=True
-    ).stdout
-    for line in output.splitlines():
-        yield Result(**json.loads(line))
+    return in_own_process(__name__)
 
 
 def main() -> None:
@@ -79,8 +74,7 @@ def main() -> None:
             *serving(served, ids),
             *training({"replace": (replace, 1.00), "flag": (flag, 1.00)}, oracle, ids),
         ]
-    for each in measured:
-        print(json.dumps(asdict(each)))
+    tell(measured)
 
 
 def serving(served, ids, patched="flag", prefix="", rounds=16) -> Iterator[Result]:
