@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Literal
 
 from .trainable import DISCRETE, NOT_TRAINED
-from .words import declare, places
+from .words import declare, places, undeclared
 
 MODES = declare(b"no_grad", b"inference_mode", b"set_grad_enabled")
 _NEAR = 160
@@ -62,7 +62,7 @@ def mentions(data: bytes) -> tuple[Mention, ...]:
                 if name and name not in MODES:
                     names.setdefault(name, mode)
     for name, mode in names.items():
-        for start, end in _lines(data, _offsets(data, name)):
+        for start, end in _lines(data, undeclared(data, name)):
             line = data[start:end].lstrip()
             if line.startswith(b"@") or (line.startswith(b"with ") and mode not in line):
                 mention = _mention(data, mode, start, end)
@@ -88,13 +88,6 @@ def _lines(data: bytes, offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
         end = data.find(b"\n", offset)
         end = len(data) if end < 0 else end
         yield start, end
-
-
-def _offsets(data: bytes, word: bytes) -> Iterator[int]:
-    at = data.find(word)
-    while at >= 0:
-        yield at
-        at = data.find(word, at + len(word))
 
 
 def _mention(data: bytes, mode: bytes, start: int, end: int) -> Mention | None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from .words import declare, places
+from .words import declare, places, undeclared
 
 _ASSIGNING = declare(b"+= ", b"-= ", b"*= ", b"/= ", b"] = ")
 _CALLED, _INPLACE = declare(b"_(", b", inplace=True")
@@ -70,13 +70,6 @@ def may_be_trained(data: bytes, at: int) -> bool:
         return True
     after = _OUTERMOST.search(data, at)
     return data.find(b"def forward", at, after.start() if after else len(data)) >= 0
-
-
-def _each(data: bytes, needle: bytes) -> Iterator[int]:
-    at = data.find(needle)
-    while at >= 0:
-        yield at
-        at = data.find(needle, at + len(needle))
 
 
 def _first_name(data: bytes, at: int) -> bytes:
@@ -280,7 +273,7 @@ def arguments(data: bytes, at: int, name: bytes) -> Iterator[tuple[int, bytes]]:
     function = _NAME.match(data, begin + 4)
     if function is None or function[1] == b"forward" or b"init" in function[1]:
         return
-    for call in _each(data, function[1] + b"("):
+    for call in undeclared(data, function[1] + b"("):
         if data[call - 4 : call] != b"def ":
             behind = call + len(function[1])
             end = data.find(b")", behind)

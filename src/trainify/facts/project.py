@@ -261,6 +261,17 @@ class Project:
             if self._summaries[key] is not None:
                 yield cast("T", self._summaries[key])
 
+    def calls_one_of(
+        self,
+        path: str,
+        data: bytes,
+        functions: Callable[[ModuleFacts], Iterable[str]],
+        relevant: Callable[[bytes], object],
+    ) -> bool:
+        """Whether a file calls, by its bytes, one of what the files around it are asked for."""
+        named = self.summaries(path, functions, relevant)
+        return any(b"%s(" % name.encode() in data for names in named for name in names)
+
     def _bytes(self, path: Path) -> bytes:
         if path not in self._contents:
             self._loaded.add(path)

@@ -6,7 +6,7 @@ data`` and patterns would read it once for each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
@@ -24,6 +24,14 @@ def places(data: bytes, word: bytes) -> Sequence[int]:
     """The offsets of a declared word."""
     assert word in _declared, word
     return found(data).get(word, ())
+
+
+def undeclared(data: bytes, word: bytes) -> Iterator[int]:
+    """The offsets of any other word, looked for one after the other."""
+    at = data.find(word)
+    while at >= 0:
+        yield at
+        at = data.find(word, at + len(word))
 
 
 def found(data: bytes) -> Mapping[bytes, Sequence[int]]:

@@ -523,13 +523,17 @@ def _is_ellipsis(node: ast.expr) -> bool:
 # -- written only ---------------------------------------------------------------------------------
 
 
+def detached(module: ModuleFacts, value: ast.expr) -> tuple[Edit, ...]:
+    """A value with ``.detach()`` behind it."""
+    start, end = module.start(value), module.end(value)
+    if isinstance(value, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+        return (Edit(end, end, ".detach()"),)
+    return (Edit(start, start, "("), Edit(end, end, ").detach()"))
+
+
 def _detach(module: ModuleFacts, write: Write) -> Fix | None:
     """Cache detached values: attention has the fresh ones."""
-    start, end = module.start(write.value), module.end(write.value)
-    if isinstance(write.value, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
-        edits: tuple[Edit, ...] = (Edit(end, end, ".detach()"),)
-    else:
-        edits = (Edit(start, start, "("), Edit(end, end, ").detach()"))
+    edits = detached(module, write.value)
     look_at = ""
     if not _fresh_values_used(module, write):
         value = module.source(write.value)

@@ -15,9 +15,9 @@ from ..facts.saved import carries
 from ..facts.trainable import is_buffer
 from ..facts.words import declare
 from ..facts.writes import Write, callers, in_network, root_of
-from ..findings import STRATEGIES, Edit, Finding, Fix
+from ..findings import STRATEGIES, Finding, Fix
 from . import Look, Needle, Rule
-from .caches import names_cache
+from .caches import detached, names_cache
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -265,7 +265,7 @@ def _into(
     name = write.name.id if write.name is not None else ""
     read = bool(name) and module.flow(function).read_after(name, write.statement)
     if not read and not _read_later(module, function, owner, write.statement):
-        edits = tuple(edit for value in values for edit in _detach(module, value))
+        edits = tuple(edit for value in values for edit in detached(module, value))
         fixes = dict.fromkeys(STRATEGIES, Fix(f"Keep detached values in {text}", edits))
     yield module.finding("TRN408", message, write.statement, fixes)
 
@@ -357,13 +357,6 @@ def _is_own(module: ModuleFacts, node: ast.expr) -> bool:
     )
 
 
-def _detach(module: ModuleFacts, value: ast.expr) -> tuple[Edit, ...]:
-    start, end = module.start(value), module.end(value)
-    if isinstance(value, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
-        return (Edit(end, end, ".detach()"),)
-    return (Edit(start, start, "("), Edit(end, end, ").detach()"))
-
-
 # -- memoized buffers -----------------------------------------------------------------------------
 
 
@@ -429,7 +422,7 @@ def _joined(module: ModuleFacts) -> Iterator[Finding]:
             message += _consequence(module, owner)
             fixes: dict[str, Fix] = {}
             if state != "unknown" and not _read_later(module, function, owner, statement):
-                edits = tuple(edit for part in joined for edit in _detach(module, part))
+                edits = tuple(edit for part in joined for edit in detached(module, part))
                 fixes = dict.fromkeys(STRATEGIES, Fix(f"Keep detached values in {text}", edits))
             yield module.finding("TRN408", message, statement, fixes)
 

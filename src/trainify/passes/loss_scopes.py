@@ -88,8 +88,7 @@ def concerns(data: bytes, path: str, project: Project) -> bool:
     """A file without a grad mode matters where it calls a function for losses that has one."""
     if _may_concern(data):
         return True
-    helpers = project.summaries(path, _cutting_helpers, _may_help)
-    return any(b"%s(" % name.encode() in data for names in helpers for name in names)
+    return project.calls_one_of(path, data, _cutting_helpers, _may_help)
 
 
 def _cutting_helpers(module: ModuleFacts) -> frozenset[str]:

@@ -142,8 +142,7 @@ def concerns(data: bytes, path: str, project: Project) -> bool:
     """A file that only trains matters where it calls a function that gives back constants."""
     if _may_concern(data):
         return True
-    found = project.summaries(path, constant_functions, may_give_constants)
-    return any(b"%s(" % name.encode() in data for names in found for name in names)
+    return project.calls_one_of(path, data, constant_functions, may_give_constants)
 
 
 _TRIPS = re.compile(

@@ -8,11 +8,9 @@ is known to change has changed.
 from __future__ import annotations
 
 import ast
-import linecache
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from types import BuiltinFunctionType, FrameType
 from typing import Any
 
@@ -22,7 +20,7 @@ from torch import Tensor
 from .cuts import Suspect
 from .digest import digest
 from .influence import Walk
-from .places import Place, Places, place_of
+from .places import Place, Places, parsed, place_of
 from .report import Cause
 from .saved import Saving
 from .trace import Call, Key, Observer, Sight, Trace, Tracer, tensors_in
@@ -267,17 +265,9 @@ def _name(called: Any) -> str | None:
     return f"{module}.{name}" if name is not None else None
 
 
-@cache
-def _parsed(path: str) -> ast.Module | None:
-    try:
-        return ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError):
-        return None
-
-
 def _calls(path: str, line: int) -> list[ast.Call]:
     """The calls that begin on a line, or else run over it; the innermost first."""
-    tree = _parsed(path)
+    tree = parsed(path)
     if tree is None:
         return []
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]

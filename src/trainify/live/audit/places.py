@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
 import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from functools import cache
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -123,6 +126,15 @@ def callers(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+@cache
+def parsed(path: str) -> ast.Module | None:
+    """The source of a file, as the interpreter shows it in tracebacks; None where it has none."""
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return None
 
 
 def raised(error: Exception, places: Places) -> str:

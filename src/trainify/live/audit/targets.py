@@ -7,10 +7,9 @@ of the loss.  The source shows it: what ``detach`` returns goes nowhere but into
 from __future__ import annotations
 
 import ast
-import linecache
 from functools import lru_cache
 
-from .places import Place
+from .places import Place, parsed
 
 _LOSSES = ("loss", "similarity", "kl_div", "entropy")
 """How the names of functions and modules end that hold values against each other."""
@@ -18,7 +17,7 @@ _LOSSES = ("loss", "similarity", "kl_div", "entropy")
 
 def is_target(place: Place) -> bool:
     """Whether each ``detach()`` on the line gives a loss function what it holds others against."""
-    tree, parents = _parsed(place.path)
+    tree, parents = _with_parents(place.path)
     stops = [
         node
         for node in (ast.walk(tree) if tree else ())
@@ -60,9 +59,8 @@ def _is_argument(node: ast.expr, parents: dict[ast.AST, ast.AST]) -> bool:
 
 
 @lru_cache(maxsize=32)
-def _parsed(path: str) -> tuple[ast.Module | None, dict[ast.AST, ast.AST]]:
-    try:
-        tree = ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError):
+def _with_parents(path: str) -> tuple[ast.Module | None, dict[ast.AST, ast.AST]]:
+    tree = parsed(path)
+    if tree is None:
         return None, {}
     return tree, {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
