@@ -51,7 +51,7 @@ def cells(row: Result) -> tuple[str, str, str, str, str]:
 
 def number(value: float, unit: str) -> str:
     if unit == "x":
-        return f"{value:.3f}x"
+        return f"{value:.2f}x"
     return f"{value:.0f} {unit}" if value >= 20 else f"{value:.3g} {unit}"
 
 
@@ -78,7 +78,8 @@ NOTES = f"""\
 * Times of models are CPU time of one thread; those of commands are by the clock where nothing else
   is said.
 * Tensor memory is what torch's CPU allocator holds above what it held before the step, from the
-  profiler's allocation events.
+  profiler's allocation events. Autograd saves the same tensors in both but for the rotary table's
+  rows, which the package gathers in each layer and for each token of the batch.
 * Serving: the same package before and after, both on the stand-in kernels. What the ratio measures
   is the test that strategy `flag` puts in front of each kernel.
 * An audit is that of a model without cuts, the common case: each cut costs some forwards more.

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from .measure import Result, cpu_seconds, in_own_process, tell
+from .measure import Result, cpu_seconds, exact, in_own_process, tell
 from .models import BATCH, LENGTH, SHAPE, serving, training
 
 ROUNDS = 9
@@ -50,7 +50,7 @@ def main() -> None:
                     )
                 )
                 what = f"trainify in memory, `{strategy}`, {again}"
-                tell([Result(what, seconds, "s", seconds, seconds)])
+                tell([exact(what, seconds, "s")])
             patched[strategy] = (served, target)
         oracle = packages.LlamaServing.oracle.from_pretrained(
             checkpoint, dtype=torch.float32, attn_implementation="sdpa"

@@ -18,7 +18,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the report; ``target`` is the largest value that passes, if there is one."""
+    """One line of the report; ``target`` is the largest value that passes, if there is one.
+
+    Ratios (unit ``x``) are told, and held against their target, to two decimals.
+    """
 
     what: str
     value: float
@@ -29,7 +32,8 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        return self.target is None or self.value <= self.target
+        value = round(self.value, 2) if self.unit == "x" else self.value
+        return self.target is None or value <= self.target
 
 
 def in_own_process(module: str) -> Iterator[Result]:
@@ -69,6 +73,11 @@ def spread(what: str, values: Sequence[float], unit: str, target: float | None =
     """The median, and the quartiles around it."""
     low, _, high = quantiles(values, n=4, method="inclusive")
     return Result(what, median(values), unit, low, high, target)
+
+
+def exact(what: str, value: float, unit: str, target: float | None = None) -> Result:
+    """What comes out the same on every run."""
+    return Result(what, value, unit, value, value, target)
 
 
 def ratio(
