@@ -5,12 +5,13 @@ Every front end goes through :func:`check_text` and :func:`fix_text`.
 
 from __future__ import annotations
 
+import ast
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from . import passes
@@ -122,6 +123,7 @@ def check_text(
 class Check:
     """What is found in one text: all of it at once, or first without the fixes that take long.
 
+    ``parse`` takes the place of :func:`ast.parse`.
     Raises :class:`~trainify.source.SourceError` where the text is not Python.
     """
 
@@ -131,10 +133,11 @@ class Check:
         path: str = "<text>",
         options: Options | None = None,
         project: Project | None = None,
+        parse: Callable[[str, str], ast.Module] = ast.parse,
     ) -> None:
         self.text = text
         self.options = options or Options()
-        self._module = _parse(text, path, project)
+        self._module = _parse(text, path, project, parse)
         self._data = text.encode(errors="replace")
         asked = passes_for(self._data, self.options)
         self._passes = [p for p in asked if any(self.options.selects(r.code) for r in p.RULES)]
@@ -217,11 +220,16 @@ def _accepted(
     return [finding for finding, fix in fixes if fix is not None and accept(text, fix)]
 
 
-def _parse(text: str, path: str, project: Project | None) -> ModuleFacts:
+def _parse(
+    text: str,
+    path: str,
+    project: Project | None,
+    parse: Callable[[str, str], ast.Module] = ast.parse,
+) -> ModuleFacts:
     from .facts import parse_module
 
     try:
-        return parse_module(text, path, project)
+        return parse_module(text, path, project, parse)
     except SyntaxError as error:
         raise SourceError(error.msg, error.lineno or 0, error.offset or 0) from None
     except (RecursionError, MemoryError):
@@ -345,7 +353,7 @@ class Session:
 
     def data(self, data: bytes, path: str) -> FileReport | None:
         """Check or fix the bytes of a file, without touching the file itself."""
-        asked = tuple(passes_for(data, self.options))
+        asked = passes_for(data, self.options)
         if not asked:
             return None
         try:
@@ -384,15 +392,21 @@ def _traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def passes_for(data: bytes, options: Options) -> Iterator[passes.Pass]:
+def passes_for(data: bytes, options: Options) -> tuple[passes.Pass, ...]:
     """The passes that could have something to say about a file of these bytes."""
+    return _passes_for(data, passes.all_passes(), options.ops)
+
+
+@lru_cache(maxsize=1)  # asked once to see whether a file is worth parsing, and again when it was
+def _passes_for(
+    data: bytes, of: tuple[passes.Pass, ...], ops: tuple[FusedOp, ...]
+) -> tuple[passes.Pass, ...]:
     from .facts import words
 
-    of = passes.all_passes()
-    questions = _questions(of, options.ops)
+    questions = _questions(of, ops)
     raised = {each for word in words.found(data) for each in questions.get(word, ())}
     asked = {question.number for question in raised if question.matters(data)}
-    return (of[number] for number in sorted(asked))
+    return tuple(of[number] for number in sorted(asked))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ import ast
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -43,12 +43,34 @@ def head(node: ast.ClassDef | FunctionNode) -> ast.expr:
     return name
 
 
-def parse_module(text: str, path: str, project: Project | None = None) -> ModuleFacts:
+def first_line(statement: ast.stmt) -> int:
+    """The line that a statement begins on, or its first decorator."""
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return decorators[0].lineno if decorators else statement.lineno
+
+
+def parse_module(
+    text: str,
+    path: str,
+    project: Project | None = None,
+    parse: Callable[[str, str], ast.Module] = ast.parse,
+) -> ModuleFacts:
     """Parse ``text``; raises SyntaxError, ValueError, RecursionError or MemoryError as ast does."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes are the author's business
-        tree = ast.parse(text, path)
+        tree = parse(text, path)
     return ModuleFacts(text, path, tree, project or Project())
+
+
+def _string_lines(statement: ast.stmt) -> set[int]:
+    lines: set[int] = set()
+    for node in walk(statement):
+        if isinstance(node, ast.JoinedStr) or (
+            isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
+        ):
+            if node.end_lineno is not None:
+                lines.update(range(node.lineno + 1, node.end_lineno + 1))
+    return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +157,21 @@ class ModuleFacts:
     def longest_line(self) -> int:
         return max(map(len, self.text.splitlines()), default=0)
 
+    def string_lines(self, first: int, last: int) -> set[int]:
+        """Those of some lines that begin inside a string literal: their white space is data."""
+        found: set[int] = set()
+        for statement in self.tree.body:
+            assert statement.end_lineno is not None
+            if statement.end_lineno >= first and first_line(statement) <= last:
+                if statement not in self._string_lines:
+                    self._string_lines[statement] = _string_lines(statement)
+                found |= self._string_lines[statement]
+        return found
+
     @cached_property
-    def string_lines(self) -> frozenset[int]:
-        """The lines that begin inside a string literal: their white space is data."""
-        lines: set[int] = set()
-        for node in walk(self.tree):
-            if isinstance(node, ast.JoinedStr) or (
-                isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
-            ):
-                if node.end_lineno is not None:
-                    lines.update(range(node.lineno + 1, node.end_lineno + 1))
-        return frozenset(lines)
+    def _string_lines(self) -> dict[ast.stmt, set[int]]:
+        """By statement at the top of the file; most are never asked about."""
+        return {}
 
     @cached_property
     def identifiers(self) -> frozenset[str]:

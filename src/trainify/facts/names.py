@@ -11,15 +11,13 @@ import ast
 import builtins
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from .module import ModuleFacts
 
 Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-_SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _BUILTINS = frozenset(dir(builtins))
 _MAX_DEPTH = 12
 _TRANSPARENT_CALLS = (
@@ -30,8 +28,7 @@ _TRANSPARENT_CALLS = (
 )
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """One thing a name can stand for.
 
     ``name`` is the qualified name; ``args`` and ``keywords`` were bound by ``functools.partial``.
@@ -42,8 +39,7 @@ class Target:
     keywords: tuple[ast.keyword, ...] = ()
 
 
-@dataclass(frozen=True)
-class Binding:
+class Binding(NamedTuple):
     """One place that binds a name in a scope.
 
     Exactly one of ``qualified`` (imports, definitions) and ``value`` (assignments) is set; neither
@@ -283,8 +279,7 @@ class Names:
                     yield Target(f"{base.name}.{name.value}")
         elif "functools.partial" in function:
             for target in self._resolve(node.args[0], depth + 1):
-                yield replace(
-                    target,
+                yield target._replace(
                     args=(*target.args, *node.args[1:]),
                     keywords=(*target.keywords, *node.keywords),
                 )
@@ -333,7 +328,7 @@ class Names:
                 return found
             if isinstance(current, ast.Module):
                 return []
-            current = next(a for a in self.module.ancestors(current) if isinstance(a, _SCOPES))
+            current = self.module.scope(current)
 
     def _resolve_name(self, name: str, scope: Scope, depth: int) -> Iterator[Target]:
         found = self._visible(name, scope) or self._from_stars(name)
@@ -384,7 +379,7 @@ class Names:
                 made = {d.statement for d in reaching}
                 found = [b for b in self.bindings(scope).get(node.id, ()) if b.node in made]
                 if reaching and len(found) >= len(reaching):
-                    found = [replace(b, always=False) for b in found]
+                    found = [b._replace(always=False) for b in found]
                     self._opaque = []
                     return tuple(dict.fromkeys(self._resolve_bindings(found, 0))), bool(
                         self._opaque

@@ -17,6 +17,7 @@ from ..findings import Finding
 from ..source import SourceError
 from ..suppressions import silenced
 from .index import OpenProject
+from .reparse import Parser
 
 if TYPE_CHECKING:
     from .hover import Hovered
@@ -31,6 +32,8 @@ class Desk:
         self._cancelled = cancelled
         self._texts: dict[str, str] = {}
         self._projects: dict[Roots, OpenProject] = {}
+        self._edited, self._parser = "", Parser()
+        """The file that was edited last, and what parses it."""
         self._last: tuple[object, Check | None] | None = None
         """What was judged last, and how far that has come."""
 
@@ -70,11 +73,14 @@ class Desk:
         if self._texts.get(path) != text:
             self._texts[path] = text
             self.changed(path)
+            if self._edited != path:
+                self._edited, self._parser = path, Parser()
         project = self._project(roots)
         data = text.encode(errors="replace")
-        asked = tuple(passes_for(data, options))
+        asked = passes_for(data, options)
         concerned = any(passes.concerns(each, data, path, project) for each in asked)
-        check = Check(text, path, options, project) if concerned else None
+        parse = self._parser.parse if self._edited == path else ast.parse
+        check = Check(text, path, options, project, parse) if concerned else None
         self._last = key, check
         return check
 
@@ -108,6 +114,8 @@ class Desk:
 
     def closed(self, path: str) -> None:
         self._texts.pop(path, None)
+        if self._edited == path:
+            self._edited, self._parser = "", Parser()
         self.changed(path)
 
     def settle(self) -> None:

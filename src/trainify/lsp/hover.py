@@ -19,7 +19,7 @@ def hovered(
     text: str, path: str, offset: int, options: Options, project: Project
 ) -> Hovered | None:
     """What to show at an offset: something only on the callee of a fused call."""
-    asked = list(passes_for(text.encode(errors="replace"), options))
+    asked = passes_for(text.encode(errors="replace"), options)
     if cast("Pass", fused_calls) not in asked:
         return None
     try:

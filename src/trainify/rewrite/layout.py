@@ -53,7 +53,7 @@ def indent_edits(module: ModuleFacts, first: int, last: int, unit: str) -> list[
 
     Lines that begin inside a string literal keep their text: it is data.
     """
-    inside = module.string_lines
+    inside = module.string_lines(first, last)
     return [
         Edit(module.line_starts[line - 1], module.line_starts[line - 1], unit)
         for line in range(first, last + 1)
@@ -63,7 +63,7 @@ def indent_edits(module: ModuleFacts, first: int, last: int, unit: str) -> list[
 
 def dedent_edits(module: ModuleFacts, first: int, last: int, unit: str) -> list[Edit]:
     """Deletions that pull the lines ``first`` to ``last`` one level out."""
-    inside = module.string_lines
+    inside = module.string_lines(first, last)
     edits = []
     for line in range(first, last + 1):
         if line not in inside and module.line_text(line).startswith(unit):
