@@ -7,6 +7,7 @@ server's own arithmetic is used to check it.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -185,6 +186,16 @@ class Editor:
         before = len(self.published.get(uri, ()))
         await self.until(lambda: len(self.published.get(uri, ())) > before)
         return list(self.published[uri][-1].diagnostics)
+
+    async def request(self, method: str, params: object) -> object:
+        """Ask with parameters that may not be those of the method."""
+        protocol = self.client.protocol
+        number = f"raw {len(protocol._request_futures)}"
+        answer = protocol._request_futures[number] = asyncio.get_running_loop().create_future()
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        body = json.dumps(message).encode()
+        protocol.writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        return await asyncio.wait_for(answer, 30)
 
     async def actions(
         self, uri: str, where: types.Range, *only: str, known: Sequence[types.Diagnostic] = ()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from lsp_editor import Editor
 from lsprotocol import types
+from pygls.exceptions import JsonRpcInvalidParams
 
 from trainify import check_text
 
@@ -103,6 +104,22 @@ async def test_ranges_that_are_not_there(start, folder: Path) -> None:
     ask = types.HoverParams(unknown, types.Position(0, 0))
     assert await editor.client.text_document_hover_async(ask) is None
     assert await editor.actions(unknown.uri, far) == []
+
+
+async def test_requests_with_wrong_parameters(start, folder: Path) -> None:
+    editor = await start("visual_studio_code", folder)
+    uri = editor.open(folder / "norm.py", CODE)
+    document = {"uri": uri}
+    for method, params, wrong in (
+        ("hover", {"textDocument": document}, "params.position"),
+        ("hover", {"textDocument": document, "position": {"line": "x"}}, "params.position.line"),
+        ("hover", None, "params"),
+        ("codeAction", {"textDocument": uri, "range": [], "context": {}}, "params.text_document"),
+        ("inlayHint", [document], "params"),
+    ):
+        with pytest.raises(JsonRpcInvalidParams, match=f"@ {wrong}"):
+            await editor.request(f"textDocument/{method}", params)
+    assert len(await editor.diagnostics(uri)) == 1  # and the next one is answered
 
 
 async def test_texts_that_are_no_python(start, folder: Path) -> None:

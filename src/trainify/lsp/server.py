@@ -29,6 +29,7 @@ from .edits import EditStyle, minimal, workspace_edit
 from .judging import Judge, Judgement
 from .positions import Encoding
 from .process import JudgingProcess
+from .protocol import Protocol
 from .settings import SECTION, WATCHED, ClientSettings, FileSettings
 from .workspace import Workspace
 
@@ -68,6 +69,7 @@ class Server(LanguageServer):
         super().__init__(
             "trainify",
             __version__,
+            protocol_cls=Protocol,
             text_document_sync_kind=types.TextDocumentSyncKind.Incremental,
             notebook_document_sync=_NOTEBOOKS,
         )

@@ -1,0 +1,45 @@
+"""The protocol as pygls speaks it, but that each request gets an answer."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import cattrs
+from lsprotocol import types
+from pygls.protocol import LanguageServerProtocol
+
+log = logging.getLogger(__name__)
+
+
+class Protocol(LanguageServerProtocol):
+    """Answers a request whose parameters are not those of its method with InvalidParams.
+
+    pygls answers nothing, and the client waits.
+    """
+
+    def structure_message(self, data: dict[str, Any]) -> Any:
+        """The message that JSON stands for; None where it has been answered."""
+        request = self._request_type(data)
+        if request is None:
+            return super().structure_message(data)
+        try:
+            return self._converter.structure(data, request)
+        except Exception as error:
+            wrong = "; ".join(cattrs.transform_error(error, path="params"))
+            wrong = wrong.replace("params.params", "params")
+            log.warning("%s: %s", data["method"], wrong)
+            code = types.ErrorCodes.InvalidParams.value
+            self._send_response(data["id"], error=types.ResponseError(code, wrong))
+            return None
+
+    def _request_type(self, data: dict[str, Any]) -> type[Any] | None:
+        """The type of a request that is part of the protocol."""
+        if "jsonrpc" in data and isinstance(data.get("id"), (int, str)):
+            method = data.get("method")
+            return self.get_message_type(method) if isinstance(method, str) else None
+        return None
+
+    def handle_message(self, message: Any) -> None:
+        if message is not None:
+            super().handle_message(message)
