@@ -8,7 +8,7 @@ from torch import nn
 class Net(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.stem = nn.Conv2d(3, width, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(width)
         self.fc = nn.Linear(width, 10)
 
