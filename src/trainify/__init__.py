@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .live.attach import Attached, CannotAttach, attach
     from .live.audit.report import Cause, Cut, Report
     from .live.audit.run import audit
+    from .live.confirm import StopRemoved
     from .live.swap import NotReapplied
     from .live.trainable import NotEverything, NotTrainable, trainify
 
@@ -36,6 +37,7 @@ __all__ = [
     "Options",
     "Report",
     "Safety",
+    "StopRemoved",
     "__version__",
     "apply_edits",
     "attach",
@@ -69,6 +71,7 @@ _HOME = {
     "Options": "engine",
     "Report": "live.audit.report",
     "Safety": "findings",
+    "StopRemoved": "live.confirm",
     "apply_edits": "findings",
     "attach": "live.attach",
     "audit": "live.audit.run",

@@ -17,10 +17,20 @@ from typing import TYPE_CHECKING
 from . import passes
 from .catalog import FusedOp
 from .catalog.own import registered
-from .findings import STRATEGIES, Finding, Fix, Safety, apply_edits, select_fixes
+from .findings import (
+    STRATEGIES,
+    Edit,
+    Finding,
+    Fix,
+    Proven,
+    Safety,
+    apply_edits,
+    moved,
+    select_fixes,
+)
 from .passes import Look
 from .releases import Release
-from .source import Change, SourceError, decode, encode
+from .source import Change, Positions, SourceError, decode, encode, split_lines
 from .suppressions import comments, suppressions
 
 if TYPE_CHECKING:
@@ -45,6 +55,8 @@ class Options:
     needs to know whether the model is in training.
     Without ``plan``, fixes that take long to work out are left out, and the reasons why there are
     none with them.
+    ``proven`` are places in the text at which a gradient ends for certain, whatever the code shows:
+    what ends it is rewritten there, as far as nothing in the code says that it is meant.
     """
 
     strategy: str = "flag"
@@ -56,6 +68,7 @@ class Options:
     releases: tuple[Release, ...] = ()
     callers_decide: bool = False
     plan: bool = True
+    proven: tuple[Proven, ...] = ()
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -149,6 +162,8 @@ class Check:
         """See :func:`check_text`; without ``plan`` as :attr:`Options.plan` says."""
         options = replace(self.options, plan=plan)
         found: dict[tuple[int, int, str], Finding] = {}
+        for finding in self._proven:
+            found[finding.start, finding.end, finding.rule] = finding
         for each in self._passes:
             planned, findings = self._found.get(each, (False, None))
             if findings is None or (plan and not planned and passes.plans(each)):
@@ -165,11 +180,27 @@ class Check:
             if not silenced.cover(finding)
         ]
 
+    @cached_property
+    def _proven(self) -> list[Finding]:
+        """What there is to say of places where a run has shown that a gradient ends."""
+        if not self.options.proven:
+            return []
+        return [
+            finding
+            for each in passes.all_passes()
+            for finding in self._guarded(each, passes.proven(each, self._module, self.options))
+        ]
+
     def _ask(self, each: passes.Pass, options: Options) -> list[Finding]:
+        def findings() -> Iterator[Finding]:
+            if passes.concerns(each, self._data, self._module.path, self._module.project):
+                yield from each.find(self._module, options)
+
+        return self._guarded(each, findings())
+
+    def _guarded(self, each: passes.Pass, findings: Iterator[Finding]) -> list[Finding]:
         try:
-            if not passes.concerns(each, self._data, self._module.path, self._module.project):
-                return []
-            return [f for f in each.find(self._module, options) if options.selects(f.rule)]
+            return [finding for finding in findings if self.options.selects(finding.rule)]
         except RecursionError:
             raise SourceError("nested too deeply") from None
         except Exception as error:
@@ -200,7 +231,11 @@ def fix_text(
         if not chosen:
             return FixResult(text, applied, findings)
         rules = ", ".join(sorted({finding.rule for finding, _ in chosen}))
-        text = apply_edits(text, [edit for _, fix in chosen for edit in fix.edits])
+        edits = [edit for _, fix in chosen for edit in fix.edits]
+        new = apply_edits(text, edits)
+        if options.proven:
+            options = replace(options, proven=tuple(_moved(options.proven, text, new, edits)))
+        text = new
         try:
             _parse(text, path, None)
         except SourceError as error:
@@ -211,6 +246,24 @@ def fix_text(
             raise BrokenFix(f"fixes of {rules} do not compile")
         applied += (finding for finding, _ in chosen)
     raise NotConverged(f"fixes of {rules} do not come to an end")
+
+
+def _moved(
+    places: Sequence[Proven], text: str, new: str, edits: Sequence[Edit]
+) -> Iterator[Proven]:
+    """Where places of a text stand after edits, as far as they are still there."""
+    lines, before, after = split_lines(text), Positions(text), Positions(new)
+
+    def moved_line(line: int) -> int:
+        indented = len(lines[line - 1]) - len(lines[line - 1].lstrip(" \t\f"))
+        offset = moved(before.start(line) + indented, edits)
+        return 0 if offset is None else after.at(offset)[0]
+
+    for place in places:
+        line = moved_line(place.line)
+        if line:
+            within = {moved_line(each) for each in place.lines} - {0}
+            yield replace(place, line=line, lines=tuple(sorted(within)))
 
 
 def _accepted(

@@ -91,6 +91,22 @@ class Finding:
         return self.fixes.get(strategy)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Proven:
+    """A place in a file at which a run has shown that a gradient ends, though it should go on.
+
+    ``kind`` is what ends it: ``"scope"``, a grad mode that ``line`` switches on; ``"detach"`` and
+    ``"data"``; ``"value"``, that it becomes a number, a list or an array.  ``lines`` are those in
+    the scope through which the gradient would go.  ``wholly``: nothing that ends here gets a
+    gradient by another way.
+    """
+
+    line: int
+    kind: str
+    lines: tuple[int, ...] = ()
+    wholly: bool = True
+
+
 class OverlapError(ValueError):
     """Two different edits claim the same text."""
 
@@ -111,6 +127,17 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
         position = edit.end
     pieces.append(text[position:])
     return "".join(pieces)
+
+
+def moved(offset: int, edits: Iterable[Edit]) -> int | None:
+    """Where a character stands after edits; None where one of them has replaced it."""
+    shift = 0
+    for edit in dict.fromkeys(edits):
+        if edit.start <= offset < edit.end:
+            return None
+        if edit.end <= offset:
+            shift += len(edit.text) - (edit.end - edit.start)
+    return offset + shift
 
 
 def select_fixes(

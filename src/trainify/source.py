@@ -73,6 +73,10 @@ class Positions:
     def __init__(self, text: str) -> None:
         self._starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
 
+    def start(self, line: int) -> int:
+        """The offset at which a line begins."""
+        return self._starts[line - 1]
+
     def at(self, offset: int) -> tuple[int, int]:
         line = bisect_right(self._starts, offset)
         return line, offset - self._starts[line - 1] + 1

@@ -333,6 +333,23 @@ def scope_around(module: ModuleFacts, node: ast.AST) -> Scope | None:
     return None
 
 
+def scope_at(module: ModuleFacts, line: int) -> Scope | None:
+    """The scope that a line begins; for a decorator, the first line of its function does."""
+    for function in module.functions:
+        if function.decorator_list and function.decorator_list[0].lineno == line:
+            return decorator_scope(module, function)
+    for statement in module.statements:
+        if isinstance(statement, (ast.With, ast.AsyncWith)):
+            end = statement.items[-1].context_expr.end_lineno or 0
+            if statement.lineno <= line <= end:
+                return _with_scope(module, statement)
+        elif statement.lineno == line:
+            switch = module.grad_switches.get(statement)
+            if switch is not None and switch.mode is not None:
+                return Scope(switch.mode, switch.call, statement)
+    return None
+
+
 def _with_scope(module: ModuleFacts, statement: ast.With | ast.AsyncWith) -> Scope | None:
     for item in statement.items:
         mode = mode_of(module, item.context_expr, statement)

@@ -8,7 +8,8 @@ import functools
 import linecache
 import operator
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -18,13 +19,13 @@ from typing import Any
 from ..config import load_config
 from ..engine import EngineError, FixResult, Options, check_text, fix_text, passes_for
 from ..facts import Project
-from ..findings import Finding, Fix
+from ..findings import Finding, Fix, Proven
 from ..output.diff import LineMap, opcodes
-from ..source import Change, Positions, SourceError, decode, encode
+from ..source import Change, Positions, SourceError, decode, encode, split_lines
 from .shared import Shared
 
 _LASTING = ("TRN401", "TRN408")
-_SUFFIX = " (trainify)"
+_SUFFIX = re.compile(r" \(trainify(?: \d+)?\)$")
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -33,12 +34,29 @@ class Refused(Exception):
     """Why something cannot be rewritten where it runs, in one line."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Confirmed:
+    """A place at which an audit has seen a gradient end.
+
+    So that another process finds it again, ``file`` is relative to the folder of the outermost
+    package, and ``text`` is what its line holds.
+    """
+
+    file: str
+    text: str
+    place: Proven
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the source is rewritten: a strategy of ``trainify fix``, and what ``flag`` asks."""
+    """How the source is rewritten: a strategy of ``trainify fix``, and what ``flag`` asks.
+
+    ``confirmed`` are places that are rewritten although the code does not tell that they should be.
+    """
 
     strategy: str = "flag"
     when: str = "grad"
+    confirmed: tuple[Confirmed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +70,8 @@ class Definition:
 class Rewritten:
     """A file before and after; see :func:`rewritten`.
 
-    Its new functions belong to a file of their own, ``PATH (trainify)``, which tracebacks and
-    :mod:`inspect` can show the lines of.
+    Its new functions belong to a file of their own, ``PATH (trainify)``, or with a number where
+    it is rewritten in several ways, which tracebacks and :mod:`inspect` can show the lines of.
     """
 
     def __init__(self, path: str, data: bytes, options: Options, project: Project) -> None:
@@ -62,11 +80,11 @@ class Rewritten:
         self.before, self._encoding = decode(data)
         self.result = FixResult(self.before, [], [])
         self._options, self._project = options, project
-        self.concerned = any(passes_for(data, options))
+        self.concerned = bool(options.proven) or any(passes_for(data, options))
         if self.concerned:
             self.result = fix_text(self.before, path, options, project, accept=_takes_effect)
         self.after = self.result.text
-        self.file = path + _SUFFIX
+        self.file = _new_file(self)
         self._names: dict[int, Names] = {}
 
     @property
@@ -104,8 +122,9 @@ class Rewritten:
         return old, new
 
     def old_line(self, line: int) -> int:
-        """What a line of the new text was, or was put before."""
-        return LineMap(self.before.splitlines(), self.after.splitlines()).old_line(line)
+        """What a line of the new text was, however it was indented, or was put before."""
+        old, new = (map(str.strip, split_lines(text)) for text in (self.before, self.after))
+        return LineMap(list(old), list(new)).old_line(line)
 
     def functions_at(self, line: int) -> list[int]:
         """The first lines of the functions around a line of the old text, decorators included."""
@@ -184,7 +203,10 @@ def rewritten(path: str, settings: Settings, stamp: float) -> Rewritten:
         callers_decide=settings.when == "grad",
     )
     try:
-        return Rewritten(path, _read(path), options, _project(_root(path)))
+        data = _read(path)
+        if settings.confirmed:
+            options = replace(options, proven=tuple(_still_there(data, settings.confirmed)))
+        return Rewritten(path, data, options, _project(_root(path)))
     except SourceError as error:
         raise Refused(f"{path}: {error.message}") from None
     except EngineError as error:
@@ -193,7 +215,7 @@ def rewritten(path: str, settings: Settings, stamp: float) -> Rewritten:
 
 def source_of(code: CodeType, settings: Settings) -> Rewritten:
     """The same for the file that a function comes from; read again when it has changed."""
-    return _source(code.co_filename.removesuffix(_SUFFIX), settings)
+    return _source(_SUFFIX.sub("", code.co_filename), settings)
 
 
 def _source(path: str, settings: Settings) -> Rewritten:
@@ -201,15 +223,43 @@ def _source(path: str, settings: Settings) -> Rewritten:
         stamp = os.stat(path).st_mtime
     except OSError:
         stamp = 0.0
+    if settings.confirmed:
+        file = _in_package(path)
+        mine = tuple(each for each in settings.confirmed if each.file == file)
+        settings = replace(settings, confirmed=mine)
     return rewritten(path, settings, stamp)
 
 
-def original_place(path: str, line: int, settings: Settings) -> tuple[str, int]:
+def differ(path: str, one: Settings, other: Settings) -> bool:
+    """Whether a file is rewritten in different ways."""
+    try:
+        return _source(path, one).after != _source(path, other).after
+    except Refused:
+        return False
+
+
+def confirmed(path: str, place: Proven) -> Confirmed:
+    """A place in a file that is imported."""
+    return Confirmed(_in_package(path), linecache.getline(path, place.line).strip(), place)
+
+
+_by_file: dict[str, Rewritten] = {}
+"""The files that new functions belong to."""
+
+
+def _new_file(source: Rewritten) -> str:
+    number, file = 1, f"{source.path} (trainify)"
+    while file in _by_file:
+        number += 1
+        file = f"{source.path} (trainify {number})"
+    _by_file[file] = source
+    return file
+
+
+def original_place(path: str, line: int) -> tuple[str, int]:
     """A line of rewritten code in its file on disk: what it was, or what it was put before."""
-    if not path.endswith(_SUFFIX):
-        return path, line
-    source = _source(path.removesuffix(_SUFFIX), settings)
-    return source.path, source.old_line(line)
+    source = _by_file.get(path)
+    return (source.path, source.old_line(line)) if source is not None else (path, line)
 
 
 def _read(path: str) -> bytes:
@@ -221,6 +271,19 @@ def _read(path: str) -> bytes:
         if not lines:
             raise Refused(f"{path}: no source, so there is nothing to rewrite") from None
         return "".join(lines).encode()
+
+
+def _still_there(data: bytes, places: Iterable[Confirmed]) -> Iterator[Proven]:
+    """The places whose lines hold what they held."""
+    lines = split_lines(decode(data)[0])
+    for each in places:
+        if each.place.line <= len(lines) and lines[each.place.line - 1].strip() == each.text:
+            yield each.place
+
+
+def _in_package(path: str) -> str:
+    """A file's path as its package has it: what is the same on another machine."""
+    return os.path.relpath(path, os.path.dirname(_root(path)))
 
 
 def _root(path: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import CodeType
@@ -15,7 +15,9 @@ from .apply import apply, restore
 from .attach import CannotAttach, known_ops
 from .audit import Cut, Report
 from .audit.losses import Loss
+from .audit.messages import if_meant
 from .audit.run import audit
+from .confirm import Mistakes, StopRemoved
 from .inplace import name_of, original_code
 from .loads import last_line
 from .reach import Reached, reached
@@ -28,8 +30,6 @@ WHEN = ("grad", "training")
 
 Model = TypeVar("Model", bound=nn.Module)
 Judge = Callable[[], Report]
-Plans = Callable[[Plan | None, Sequence[Cut]], Plan | None]
-"""What to try after a plan that left these cuts; what to begin with, after None."""
 
 
 class NotTrainable(RuntimeError):
@@ -71,6 +71,14 @@ def trainify(
     stays changed unless every parameter that the loss depends on gets its gradient.  Without, all
     is done that can be known from source, and what has no fix is warned of, with its place.
 
+    The code alone often does not tell whether a ``no_grad``, a ``detach()``, ``.data`` or a round
+    trip in the middle of a model is a mistake.  With ``inputs`` it is taken for one, and is
+    rewritten, if parameters that require a gradient get none at all because of it; of a scope only
+    what these need leaves it.  :class:`StopRemoved` warns of each such place.  Where they learn by
+    another way (targets of a loss, a critic's, a codebook's) it is taken for a stop-gradient, and
+    stays: then it is among the places of the error until it is allowed.  What is allowed, what a
+    comment explains, and what runs a teacher or target network by its name is never rewritten.
+
     The model keeps its class for ``isinstance``, its ``state_dict``, its hooks.  Copies and pickles
     of it are trainable too.  :func:`trainify.restore` undoes it, :func:`trainify.source_diff` shows
     the change of source that it stands for.
@@ -99,14 +107,11 @@ def trainify(
     restore(model)
     settings = Settings("attach" if strategy == "auto" else strategy, when)
     graph = reached(model, (*inputs, *keywords.values()))
-    found = find(model, settings, graph)
-    ops, symbols = ((), ()) if strategy in ("flag", "replace") else _kernels(graph)
-    everything = replace(found.plan, ops=ops, symbols=symbols)
+    plans = _Plans(model, graph, settings, strategy)
     if inputs or keywords:
-        judge = partial(audit, model, *inputs, loss=loss, allow=allow, **keywords)
-        _audited(model, judge, found, _plans(strategy, everything, graph, found.lasting))
+        _audited(model, partial(audit, model, *inputs, loss=loss, allow=allow, **keywords), plans)
     else:
-        _unaudited(model, found, everything)
+        _unaudited(model, plans)
     return model
 
 
@@ -124,7 +129,8 @@ def _kernels(graph: Reached) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return ops, symbols
 
 
-def _unaudited(model: nn.Module, found: Found, plan: Plan) -> None:
+def _unaudited(model: nn.Module, plans: _Plans) -> None:
+    plan, found = plans.everything, plans.found
     if not plan and found.refused:
         raise NotTrainable(_message([], found), None, found)
     try:
@@ -135,70 +141,87 @@ def _unaudited(model: nn.Module, found: Found, plan: Plan) -> None:
         warnings.warn(_message([], found), NotEverything, stacklevel=3)
 
 
-def _audited(model: nn.Module, judge: Judge, found: Found, plans: Plans) -> None:
+def _audited(model: nn.Module, judge: Judge, plans: _Plans) -> None:
     """Apply as little as makes the audit clean, from light to heavy; or raise, with all undone."""
     error: Exception | None = None
     report: Report | None = None
-    try:
-        report = judge()
-        if report.ok:
-            return
-    except Exception as failed:  # it does not even run where gradients are recorded
-        error = failed
-    plan = plans(None, ())
-    while plan is not None:
+    plan: Plan | None = None
+    for _ in range(_MOST_PLANS):
         try:
-            apply(model, plan)
+            if plan is not None:
+                apply(model, plan)
             report, error = judge(), None
             if report.ok:
+                if plans.mistakes.told:
+                    warnings.warn(plans.mistakes.told, StopRemoved, stacklevel=3)
                 return
-        except Exception as failed:
-            error = failed  # a heavier way may well run
+        except Exception as failed:  # a heavier way may well run
+            error = failed
         except BaseException:
             restore(model)
             raise
-        plan = plans(plan, report.cuts if report else ())
+        plan = plans.after(plan, report)
+        if plan is None:
+            break
     restore(model)
-    report = report and _by_file(report, found.plan.settings)
+    report = report and _by_file(report)
     cuts = report.cuts if report else ()
     said = f"running it: {type(error).__name__}: {error}" if error else ""
     said = said or (report.error if report else "")
-    raise NotTrainable(_message(cuts, found, said), report, found) from error
+    raise NotTrainable(_message(cuts, plans.found, said), report, plans.found) from error
 
 
-def _by_file(report: Report, settings: Settings) -> Report:
+_MOST_PLANS = 16
+"""What has not become clean after so many will not."""
+
+
+def _by_file(report: Report) -> Report:
     """A report whose places are those in the files, of which the model runs again."""
     cuts = []
     for cut in report.cuts:
-        path, line = original_place(cut.path, cut.line, settings)
+        path, line = original_place(cut.path, cut.line)
         cuts.append(replace(cut, path=path, line=line))
     return replace(report, cuts=tuple(cuts))
 
 
-def _plans(strategy: str, everything: Plan, graph: Reached, lasting: frozenset[str]) -> Plans:
-    """From light to heavy: kernels as they are, then the functions in which cuts lie, then all.
+class _Plans:
+    """What to try, from light to heavy: kernels as they are, then the functions in which cuts lie.
 
-    An audit of one step does not see what is ``lasting``; that is always part of it.
+    Then, with what the code does not tell, those in which an audit has confirmed mistakes; all that
+    the source shows comes last.  An audit of one step does not see what is lasting in it (see
+    :class:`~.source.Found`): that is always part of it.
     """
 
-    def after(plan: Plan | None, cuts: Sequence[Cut]) -> Plan | None:
-        if plan is None:
-            light = _only(everything, lasting)
-            return light if strategy == "auto" and light else everything or None
-        if plan == everything:
-            return None
-        more = _with_cuts(plan, everything, graph, cuts)
-        return more if more != plan else everything
+    def __init__(self, model: nn.Module, graph: Reached, settings: Settings, strategy: str) -> None:
+        self._model, self._graph, self._strategy = model, graph, strategy
+        self._ops, self._symbols = ((), ()) if strategy in ("flag", "replace") else _kernels(graph)
+        self.mistakes = Mistakes(settings)
+        self._find()
 
-    return after
+    def _find(self) -> None:
+        self.found = find(self._model, self.mistakes.settings, self._graph)
+        self.everything = replace(self.found.plan, ops=self._ops, symbols=self._symbols)
+
+    def after(self, plan: Plan | None, report: Report | None) -> Plan | None:
+        """What to try after a plan that left a report's cuts; what to begin with, after None."""
+        everything, cuts = self.everything, report.cuts if report is not None else ()
+        if plan is None:
+            light = _only(everything, self.found.lasting)
+            if everything:
+                return light if self._strategy == "auto" and light else everything
+            plan = everything
+        wider = _with_cuts(plan, everything, self._graph, cuts)
+        if wider != plan:
+            return wider
+        if report is not None and self.mistakes.learn(report):
+            self._find()
+            return _with_cuts(plan, self.everything, self._graph, cuts)
+        return everything if plan != everything else None
 
 
 def _with_cuts(plan: Plan, everything: Plan, graph: Reached, cuts: Sequence[Cut]) -> Plan:
     """A plan that also rewrites the functions in which cuts, or the grad modes over them, lie."""
-    places = {(cut.path, cut.line) for cut in cuts}
-    for cut in cuts:
-        path, _, line = (cut.scope or "").rpartition(":")
-        places |= {(path, int(line))} if line.isdigit() else set()
+    places = {original_place(*place) for cut in cuts for place in _places(cut)}
     here = {
         name_of(member)
         for member in (*graph.methods, *graph.helpers)
@@ -216,6 +239,14 @@ def _only(plan: Plan, functions: Collection[str]) -> Plan:
     )
 
 
+def _places(cut: Cut) -> Iterator[tuple[str, int]]:
+    """Where a cut lies, and what switches gradients off there."""
+    yield cut.path, cut.line
+    path, _, line = (cut.scope or "").rpartition(":")
+    if line.isdigit():
+        yield path, int(line)
+
+
 def _covers(code: CodeType, path: str, line: int) -> bool:
     """Whether a function of a file holds a line."""
     return code.co_filename == path and code.co_firstlineno <= line <= last_line(code)
@@ -223,7 +254,7 @@ def _covers(code: CodeType, path: str, line: int) -> bool:
 
 def _message(cuts: Sequence[Cut], found: Found, error: str = "") -> str:
     """What is left, a place a line."""
-    lines = [f"{cut.place}: {cut.message}" for cut in cuts]
+    lines = [f"{cut.place}: {if_meant(cut).message}" for cut in cuts]
     lines += [
         f"{finding.path}:{finding.line}: {finding.rule} {finding.message}"
         for finding in found.remaining

@@ -9,7 +9,9 @@ A pass is registered by being here.  It defines
 * ``find(module, options)``: yields :class:`~trainify.findings.Finding` for one parsed file,
 * optionally ``concerns(data, path, project)``: whether a file with a needle is worth parsing, given
   the files around it,
-* optionally ``PLANS = True``: ``find`` works out its fixes only if ``options.plan``.
+* optionally ``PLANS = True``: ``find`` works out its fixes only if ``options.plan``,
+* optionally ``proven(module, place)``: the same as ``find`` for one
+  :class:`~trainify.findings.Proven` place, where values have said what the code does not.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 if TYPE_CHECKING:
     from ..engine import Options
     from ..facts import ModuleFacts, Project
-    from ..findings import Finding
+    from ..findings import Finding, Proven
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,14 @@ def concerns(of: Pass, data: bytes, path: str, project: Project) -> bool:
 def plans(of: Pass) -> bool:
     """Whether a pass leaves out its fixes where ``options.plan`` is false."""
     return bool(getattr(of, "PLANS", False))
+
+
+def proven(of: Pass, module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    """What a pass has to say of the places of ``options.proven``."""
+    asked: Callable[[ModuleFacts, Proven], Iterator[Finding]] | None = getattr(of, "proven", None)
+    for place in options.proven if asked is not None else ():
+        assert asked is not None
+        yield from asked(module, place)
 
 
 @cache

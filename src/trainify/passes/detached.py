@@ -14,9 +14,10 @@ from ..facts.flow import FunctionFlow
 from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
 from ..facts.losses import CutNames, losses_without_gradient, lost, results
+from ..facts.stops import looks_meant
 from ..facts.trainable import is_trainable
 from ..facts.words import declare, places
-from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
+from ..findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety
 from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
@@ -168,6 +169,41 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             )
             yield _finding(module, message, cut.node)
     yield from _rotations(module)
+
+
+def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
+    """What is detached on a line, and has to learn; of several, only if nothing of it is meant."""
+    if place.kind not in ("detach", "data"):
+        return
+    nodes = (n for n in ast.walk(module.tree) if isinstance(n, (ast.Call, ast.Attribute)))
+    found = [node for node in nodes if _is_on(module, node, place)]
+    if len(found) > 1 and not place.wholly:
+        return
+    for node in found:
+        if not _is_meant(module, node) and not looks_meant(module, module.statement(node)):
+            message = f"`{_name(node)}` takes the gradient from what is trained through."
+            yield _finding(module, message, node, Safety.SAFE)
+
+
+def _is_on(module: ModuleFacts, node: ast.Call | ast.Attribute, place: Proven) -> bool:
+    """Whether a node detaches on a line, as Python counts: by where the method's name ends."""
+    if not isinstance(node, ast.Call if place.kind == "detach" else ast.Attribute):
+        return False
+    name = node.func if isinstance(node, ast.Call) else node
+    if isinstance(name, ast.Attribute) and not isinstance(name.ctx, ast.Load):
+        return False
+    return name.end_lineno == place.line and _inner(module, node) is not None
+
+
+def _inner(module: ModuleFacts, node: ast.expr) -> ast.expr | None:
+    """What is detached, also by the function, ``torch.detach(x)``, or in place."""
+    if isinstance(node, ast.Call) and not node.keywords:
+        if len(node.args) == 1:
+            if {target.name for target in module.resolve(node.func)} == {"torch.detach"}:
+                return node.args[0]
+        elif isinstance(node.func, ast.Attribute) and node.func.attr == "detach_":
+            return node.func.value
+    return detached(node)
 
 
 def _method(
@@ -366,33 +402,55 @@ def _parameters_of(
 
 # -- fixes ----------------------------------------------------------------------------------------
 
-_SUFFIX = re.compile(r"[\s\\]*\.\s*(?:detach\s*\(\s*\)|data)$")
+_SUFFIX = re.compile(r"[\s\\]*\.\s*(?:detach_?\s*\(\s*\)|data)$")
 
 
 def _name(node: ast.expr) -> str:
     return ".data" if isinstance(node, ast.Attribute) else ".detach()"
 
 
-def _finding(module: ModuleFacts, message: str, node: ast.expr) -> Finding:
-    edit = removal(module, node)
+def _finding(
+    module: ModuleFacts, message: str, node: ast.expr, safety: Safety = Safety.UNSAFE
+) -> Finding:
+    edit = _removal(module, node)
     if edit is None:
         return module.finding("TRN301", message, node)
-    fix = Fix(
-        f"Drop {_name(node)}",
-        (edit,),
-        Safety.UNSAFE,
-        f"that nothing relies on {_name(node)} to stop the gradient or to free the graph",
-    )
+    look_at = f"that nothing relies on {_name(node)} to stop the gradient or to free the graph"
+    fix = Fix(f"Drop {_name(node)}", (edit,), safety, look_at if safety is Safety.UNSAFE else "")
     return module.finding("TRN301", message, node, dict.fromkeys(STRATEGIES, fix))
 
 
-def removal(module: ModuleFacts, node: ast.expr) -> Edit | None:
-    """The node without its ``.detach()`` or ``.data``, and without parentheses that it needed."""
+def _is_all(statement: ast.stmt, node: ast.expr, inner: ast.expr) -> bool:
+    """Whether a statement does nothing else: ``x = x.detach()``, ``x.detach_()``."""
+    if not isinstance(inner, ast.Name):
+        return False
+    if isinstance(statement, ast.Assign) and statement.value is node:
+        names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
+        return names == [inner.id] and len(statement.targets) == 1
+    return isinstance(statement, ast.Expr) and statement.value is node
+
+
+def _removal(module: ModuleFacts, node: ast.expr) -> Edit | None:
+    """The node without its ``.detach()`` or ``.data``, and without parentheses that it needed.
+
+    A statement that would then do nothing goes as a whole.
+    """
+    from ..rewrite.layout import operand
+    from ..rewrite.scopes import without_statement
+
     text = module.source(node)
     suffix = _SUFFIX.search(text)
-    inner = detached(node)
+    inner = _inner(module, node)
+    statement = module.statement(node)
+    if inner is not None and _is_all(statement, node, inner):
+        if "#" not in module.line_text(statement.lineno):
+            whole = without_statement(module, statement)
+            if whole is not None:
+                return whole
+    if inner is not None and isinstance(node, ast.Call) and node.args:  # torch.detach(x)
+        return Edit(module.start(node), module.end(node), operand(module, inner))
     if suffix is None or inner is None:
-        return None  # Variable(x.data), torch.detach(x)
+        return None  # Variable(x.data)
     start, end = module.start(node), module.end(node)
     alone = isinstance(module.parent(node), (ast.Return, ast.Assign)) and "\n" not in text
     wrapped = module.text[start : start + 1] == "(" and module.start(inner) == start + 1

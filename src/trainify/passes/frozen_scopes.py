@@ -9,12 +9,14 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.comments import explained
 from ..facts.frozen import is_frozen
 from ..facts.grad_bytes import MODES, Mention, mentions
 from ..facts.grad_mode import (
     Scope,
     decorator_scope,
     scope_around,
+    scope_at,
     scope_inside,
     wrapping,
 )
@@ -30,8 +32,9 @@ from ..facts.graph import (
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_forward
 from ..facts.memo import once
 from ..facts.names import parameters, self_name
+from ..facts.stops import looks_meant
 from ..facts.trainable import returns_numbers, submodules, trained_submodules
-from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
+from ..findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety
 from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
@@ -180,6 +183,28 @@ def _cut_off(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
             scopes[owner] = step.cut.scope
     for owner, behind in by_scope.items():
         yield _finding(module, graph, function, steps, scopes[owner], sorted(behind))
+
+
+def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
+    """A scope in which something is computed that has to learn."""
+    from ..rewrite import scopes as rewrite
+
+    scope = scope_at(module, place.line) if place.kind == "scope" else None
+    if scope is None or explained(module, scope.node) or gradient_unwanted(module, scope.owner):
+        return
+    lines = set(place.lines)
+
+    def needed(statement: ast.stmt) -> bool:
+        ran = range(statement.lineno, (statement.end_lineno or 0) + 1)
+        return not lines.isdisjoint(ran) and not looks_meant(module, statement)
+
+    edits = rewrite.freed(module, scope, needed)
+    if not edits:
+        return
+    text = module.source(scope.node)
+    message = f"What is computed under `{text}` is trained through, and its gradient ends there."
+    fixes = dict.fromkeys(STRATEGIES, Fix(f"Compute it outside {text}", tuple(edits)))
+    yield module.finding("TRN206", message, scope.node, fixes)
 
 
 def _attributes(

@@ -22,9 +22,10 @@ from ..facts.losses import (
     results,
 )
 from ..facts.module import head
+from ..facts.stops import looks_meant
 from ..facts.trainable import is_trainable
 from ..facts.words import declare, places
-from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
+from ..findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety
 from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
@@ -170,6 +171,35 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             yield _finding(module, message, cut)
 
 
+def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
+    """A value that leaves torch on a line and comes back there, and has to learn."""
+    if place.kind not in ("value", "detach"):
+        return
+    calls = [c for c in module.calls if c.lineno <= place.line <= (c.end_lineno or 0)]
+    copies = [call for call in calls if _makes_tensor(module, call)]
+    numbers = [call for call in calls if isinstance(module.parent(call), ast.BinOp)]
+    kinds = (("tensor", copies), ("number", numbers if place.kind == "value" else []))
+    for kind, found in kinds:
+        for call in found:
+            text = _Rewriter(module, call, certain=True).text(kind)
+            cut = Cut(call, "tensor" if kind == "tensor" else "number", frozenset(), True)
+            meant = _is_meant(module, cut) or looks_meant(module, module.statement(call))
+            if text is not None and text != module.source(call) and not meant:
+                message = f"`{_title(module, cut)}` gives a constant of what is trained through."
+                yield module.finding("TRN302", message, call, _stay(module, call, text))
+                return
+
+
+def _makes_tensor(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call gives a tensor that holds the values it is given, and no history."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "new_tensor":
+        return True
+    return any(
+        target.name in ("torch.tensor", "torch.as_tensor", "torch.asarray", "torch.from_numpy")
+        for target in module.resolve(call.func)
+    )
+
+
 def _method(module: ModuleFacts, function: ast.FunctionDef, names: CutNames) -> Iterator[Finding]:
     gradients = Gradients(module, function)
     if not names.surely(gradients):
@@ -211,10 +241,20 @@ def _finding(module: ModuleFacts, message: str, cut: Cut) -> Finding:
     text = _Rewriter(module, node).text(cut.kind)
     if text is None:
         return module.finding("TRN302", message, node)
-    edit = Edit(module.start(node), module.end(node), text)
     look_at = "that its device, dtype and shape are still what follows expects"
-    fix = Fix("Stay with tensors", (edit,), Safety.UNSAFE, look_at)
-    return module.finding("TRN302", message, node, dict.fromkeys(STRATEGIES, fix))
+    fixes = _stay(module, node, text, Safety.UNSAFE, look_at)
+    return module.finding("TRN302", message, node, fixes)
+
+
+def _stay(
+    module: ModuleFacts,
+    node: ast.Call,
+    text: str,
+    safety: Safety = Safety.SAFE,
+    look_at: str = "",
+) -> dict[str, Fix]:
+    edit = Edit(module.start(node), module.end(node), text)
+    return dict.fromkeys(STRATEGIES, Fix("Stay with tensors", (edit,), safety, look_at))
 
 
 _ELEMENTWISE = {
@@ -229,11 +269,15 @@ _PLACES = frozenset({"dtype", "device", "requires_grad"})
 
 
 class _Rewriter:
-    """The torch form of a round trip, where there is one."""
+    """The torch form of a round trip, where there is one.
 
-    def __init__(self, module: ModuleFacts, node: ast.Call) -> None:
+    ``certain``: a run has shown that it is tensors that go in.
+    """
+
+    def __init__(self, module: ModuleFacts, node: ast.Call, certain: bool = False) -> None:
         self.module = module
         self.node = node
+        self.certain = certain
         self.statement = module.statement(node)
         self.gradients = Gradients(module, module.function(node) or module.tree)
 
@@ -256,6 +300,8 @@ class _Rewriter:
 
     def _tensor(self, node: ast.expr) -> str | None:
         """The tensor whose values an expression gives."""
+        from ..rewrite.layout import operand
+
         base = _stripped(node)
         if isinstance(base, (ast.List, ast.Tuple)):
             parts = [self._tensor(element) for element in base.elts]
@@ -274,17 +320,18 @@ class _Rewriter:
                 if name not in _ELEMENTWISE or base.keywords or inner is None or torch is None:
                     return None
                 return f"{torch}.{_ELEMENTWISE[name]}({inner})"
-        if not self.gradients.value(base, self.statement).sure:
+        read = base is not node or isinstance(base, (ast.Name, ast.Attribute, ast.Subscript))
+        if not (self.certain and read) and not self.gradients.value(base, self.statement).sure:
             return None
         if isinstance(base, ast.Name) and self._is_list(base):
             torch = self._torch()
             return f"{torch}.stack({base.id})" if torch is not None else None
-        return self._operand(base)
+        return operand(self.module, base)
 
     def _stacked_comprehension(self, node: ast.ListComp) -> str | None:
         value = self.gradients.value(node, self.statement)
         element, torch = _stripped(node.elt), self._torch()
-        if torch is None or not (value.sure or value.cuts):
+        if torch is None or not (self.certain or value.sure or value.cuts):
             return None
         if isinstance(element, (ast.List, ast.ListComp, ast.Tuple)):
             return None
@@ -292,12 +339,6 @@ class _Rewriter:
             return None
         rest = self.module.text[self.module.end(node.elt) : self.module.end(node)]
         return f"{torch}.stack([{self.module.source(element)}{rest})"
-
-    def _operand(self, node: ast.expr) -> str:
-        text = self.module.source(node)
-        if isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
-            return text
-        return f"({text})"
 
     def _is_list(self, node: ast.Name) -> bool:
         reaching = self.gradients.flow.reaching(node.id, self.statement)

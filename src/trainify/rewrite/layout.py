@@ -170,6 +170,14 @@ def _ends_fit(line: str, opening: int, limit: int) -> bool:
     return opening < limit and len(line) - _matching(line, opening) <= limit
 
 
+def operand(module: ModuleFacts, node: ast.expr) -> str:
+    """The text of an expression as an operand, in parentheses where it needs them."""
+    text = module.source(node)
+    if isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)):
+        return text
+    return f"({text})"
+
+
 def _operands(line: str) -> list[str]:
     """``x = `` and the operands of the value, each but the first with its operator before it."""
     equals = re.match(r"[\w., ]+ = |return ", line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
@@ -153,11 +153,13 @@ def lifted(
     module: ModuleFacts, scope: ast.With | ast.AsyncWith, needed: Sequence[ast.stmt]
 ) -> list[Edit] | None:
     """Take some statements out of a ``with``, order and comments kept; the others stay in it."""
-    if not layout.owns_lines(module, scope) or scope.body[0].lineno == scope.lineno:
-        return None
     item = scope.items[0]
-    if len(scope.items) > 1 or _is_bound(module, item):
+    if len(scope.items) > 1 or _is_bound(module, item) or not layout.owns_lines(module, scope):
         return None
+    if scope.body[0].lineno == scope.lineno:
+        if any(statement not in needed for statement in scope.body):
+            return None
+        return [Edit(module.start(scope), module.start(scope.body[0]), "")]
     outer, inner = module.indentation(scope), module.indentation(scope.body[0])
     if not inner.startswith(outer):
         return None
@@ -183,6 +185,26 @@ def lifted(
             edits.append(Edit(head_start, comment_start, ""))
         inside = stays
     return edits
+
+
+def freed(module: ModuleFacts, scope: Scope, needed: Callable[[ast.stmt], bool]) -> list[Edit]:
+    """Take out of a scope the statements of its body that are needed, and it where nothing is left.
+
+    What only hands on what is there already goes with them.  An empty list where the lines do not
+    allow it, or nothing is needed.  Other scopes than a ``with`` go as a whole.
+    """
+    owner = scope.owner
+    if not isinstance(owner, (ast.With, ast.AsyncWith)):
+        return removal(module, scope)
+    out = [statement for statement in owner.body if needed(statement)]
+    if all(statement in out or not _computes(statement) for statement in owner.body) and out:
+        return unwrapped(module, owner, scope.node)
+    return lifted(module, owner, out) or [] if out else []
+
+
+def _computes(statement: ast.stmt) -> bool:
+    kinds = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.AugAssign)
+    return any(isinstance(node, kinds) for node in ast.walk(statement))
 
 
 def narrowed(

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from ...suppressions import allows
+from ..rewritten import original_place
 from .cuts import Suspect
 from .places import callers
 
@@ -47,15 +48,17 @@ class Allowed:
         return any(self._matches(pattern, suspect) for pattern in self._patterns)
 
     def _matches(self, pattern: str, suspect: Suspect) -> bool:
-        path = suspect.place.path.replace("\\", "/")
-        module = suspect.module
-        names = (suspect.place.function, suspect.place.function.rpartition(".")[2], module)
+        places = [suspect.place, *([suspect.scope] if suspect.scope else [])]
+        functions = [place.function for place in places]
+        names = (*functions, *(name.rpartition(".")[2] for name in functions), suspect.module)
         if any(fnmatchcase(name, pattern) for name in names if name):
             return True
-        return any(
-            fnmatchcase(text, pattern) or fnmatchcase(text, f"*/{pattern}")
-            for text in (path, f"{path}:{suspect.place.line}")
-        )
+        texts = []
+        for place in places:
+            path, line = original_place(place.path, place.line)
+            path = path.replace("\\", "/")
+            texts += [path, f"{path}:{line}"]
+        return any(fnmatchcase(t, pattern) or fnmatchcase(t, f"*/{pattern}") for t in texts)
 
 
 def _says_so(path: str, line: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from .places import Place
 from .report import Cause
-from .trace import Call, Key, Sight, Trace
+from .trace import Call, Key, Sight, Trace, Within
 
 MISSING, WRONG = "missing", "wrong"
 
@@ -43,6 +43,7 @@ class Suspect:
     place: Place = field(init=False)
     module: str = field(init=False)
     scope: Place | None = field(init=False)
+    within: Within | None = field(init=False)
     detail: str = ""
     op: str | None = None
     parameters: set[str] = field(default_factory=set)
@@ -51,7 +52,13 @@ class Suspect:
         self.place = self.call.place
         self.module = self.call.module
         self.scope = self.call.scope
+        self.within = self.call.within
         self.op = None if self.hidden else self.call.name
+
+    @property
+    def line(self) -> int:
+        """The line at which its scope's function gets to it; 0 where that is not known."""
+        return self.within[1] if self.within is not None and self.within[0] == self.scope else 0
 
     @property
     def site(self) -> Any:
@@ -114,6 +121,8 @@ class Comparison:
         attached = any(d and s.attached for d, s in zip(depending, call.ins, strict=True))
         if call.leaves and any(d and s.floating for d, s in zip(depending, call.ins, strict=True)):
             yield Suspect(Cause.HOST, MISSING, call, ("host", 0))
+        if call.name.endswith(".detach_") and attached:
+            yield Suspect(Cause.DETACH, MISSING, call, ("in", 0))
         for j, (out, twin) in enumerate(zip(call.outs, other.outs, strict=True)):
             if not self._depends(out, twin):
                 continue

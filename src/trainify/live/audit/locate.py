@@ -177,6 +177,7 @@ class Locator(Observer):
         suspect.module = call.module
         if call.scope is not None:
             suspect.cause, suspect.scope = Cause.GRAD_MODE, call.scope
+            suspect.within = call.within
         suspect.op = call.name
         suspect.parameters |= Walk(self._names).parameters(tensors)
 

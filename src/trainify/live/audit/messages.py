@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .cuts import MISSING, WRONG, Suspect
 from .report import Cause, Cut
@@ -10,6 +11,19 @@ from .report import Cause, Cut
 _ORDER = (Cause.SAVED, Cause.HOST, Cause.QUANTIZATION, Cause.IN_PLACE, Cause.KERNEL,
           Cause.BACKWARD, Cause.GRAD_MODE, Cause.DATA, Cause.DETACH, Cause.OPAQUE)  # fmt: skip
 """Where several things happen on a line, the first of these is what is said."""
+
+
+STOPS = (Cause.GRAD_MODE, Cause.DETACH, Cause.DATA, Cause.HOST)
+"""What also stands where somebody stops a gradient on purpose."""
+
+_MEANT = " If that is meant, allow it: allow=, --allow or `# trainify: stop-grad`."
+
+
+def if_meant(cut: Cut) -> Cut:
+    """A cut whose message says how to allow it; others than stops cannot be meant."""
+    if cut.cause not in STOPS or cut.message.endswith(_MEANT):
+        return cut
+    return replace(cut, message=cut.message + _MEANT)
 
 
 def cut_of(group: Sequence[Suspect]) -> Cut:
@@ -30,6 +44,7 @@ def cut_of(group: Sequence[Suspect]) -> Cut:
         modules=tuple(dict.fromkeys(each.module for each in group if each.module)),
         parameters=tuple(names),
         scope=str(first.scope) if first.scope is not None else None,
+        lines=tuple(sorted({each.line for each in group} - {0})),
     )
 
 

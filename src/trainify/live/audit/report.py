@@ -55,7 +55,8 @@ class Cut:
     a qualified name, None where it is not known.  ``path`` and ``line`` (from 1) are those of the
     innermost code outside of torch, ``function`` is its name.  ``modules`` are the paths, in the
     model, of the modules that ran there.  ``scope`` is the ``file:line`` that switched gradients
-    off.  ``parameters`` are the names of those whose gradient is cut off or bent here.
+    off, ``lines`` are those, in the function that did so, through which the gradient would go.
+    ``parameters`` are the names of those whose gradient is cut off or bent here.
     """
 
     cause: Cause
@@ -69,6 +70,7 @@ class Cut:
     modules: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     scope: str | None = None
+    lines: tuple[int, ...] = ()
 
     @property
     def place(self) -> str:

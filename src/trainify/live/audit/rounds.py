@@ -25,6 +25,7 @@ from .report import Cause, Cut, patterns
 from .runs import Step
 from .saved import Saved, Saving
 from .targets import is_target
+from .through import Lines, history_behind, lines_through
 from .trace import Call, Observer, Sight, Trace, Tracer, Unseen, node_of
 
 Progress = Callable[[str], None]
@@ -50,6 +51,10 @@ class Outcome:
     """The modules in which something depends on parameters."""
     stopped: list[Place]
     """Where gradients are stopped or shaped on purpose."""
+    through: Lines
+    """The lines of ignored scopes through which gradients go."""
+    spared: Lines
+    """The lines of scopes at which gradients are stopped on purpose."""
     notes: list[str]
 
 
@@ -66,6 +71,9 @@ class _Round:
         self.notes: list[str] = []
         self.scopes: set[Place] = set()
         self.stopped: list[Place] = []
+        self.spared: Lines = {}
+        self.ends: list[Suspect] = []
+        """Those at which a gradient ends that should not."""
         self.zeros: list[str] = []
         """Parameters whose gradient has arrived, and is zero throughout."""
 
@@ -78,6 +86,7 @@ class _Round:
         value = loss.detach().double().item()
         if not math.isfinite(value):
             raise ValueError(f"the loss is {value}: nothing can be said of its gradients")
+        behind = history_behind(loss) if step.ignored else set()
         del loss
         self.tell("forward with other parameters")
         checks = LocalChecks()
@@ -108,9 +117,12 @@ class _Round:
                 f"derivative of {where} is zero"
             )
         stopped = [*self.stopped, *checks.shaped, *_on_purpose(trace)]
+        ends = (sight for each in self.ends for sight in each.call.ins)
+        through = lines_through(trace, behind, ends) if step.ignored else {}
         return Outcome(
-            trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, self.notes
-        )
+            trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, through,
+            self.spared, self.notes,
+        )  # fmt: skip
 
     def _gradients(self, loss: Tensor) -> tuple[dict[str, bool], str]:
         """Which parameters get one, and what backward raises."""
@@ -174,6 +186,9 @@ class _Round:
         targets = _targets(suspects, got)
         allowed = [e for e in suspects if e.place in targets or self.allowed.covers(e)]
         self.stopped += [each.place for each in allowed]
+        for each in allowed:
+            if each.within is not None:
+                self.spared.setdefault(each.within[0], set()).add(each.within[1])
         suspects = [each for each in suspects if each not in allowed]
         trial = Trial(step, allowed)
         return self._influential(suspects, trial)
@@ -204,6 +219,7 @@ class _Round:
             self.tell(f"whether the loss depends on place {number} of {len(groups)}")
             if trial.matters(group):
                 cuts.append(cut_of(group := _that_matter(group, trial)))
+                self.ends += group
                 self.scopes.update(
                     each.scope
                     for each in group

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +12,13 @@ from torch import nn
 from .allowed import Allowed
 from .directional import Proof, prove
 from .losses import Loss
+from .messages import if_meant
 from .passages import passages_of
 from .places import Place, raised
-from .report import Cut, Report, patterns
+from .report import Cause, Cut, Report, patterns
 from .rounds import Outcome, Progress, look
 from .runs import Step
+from .through import Lines
 from .trace import Unseen
 
 _ROUNDS = 3
@@ -81,6 +83,11 @@ _WAS_OFF = (
 )
 
 
+def _may_be_meant(cut: Cut, missing: Collection[str]) -> bool:
+    """Whether a gradient is stopped by name, or one of what learns by another way as well."""
+    return cut.cause is Cause.DETACH or not any(name in missing for name in cut.parameters)
+
+
 def _listed(places: Iterable[Place]) -> str:
     return ", ".join(dict.fromkeys(map(str, places)))
 
@@ -91,12 +98,14 @@ class _Audit:
         self.allowed = allowed
         self.tell = tell
         self.notes: list[str] = []
+        self.through: Lines = {}
+        self.spared: Lines = {}
 
     def report(self, proof: bool) -> Report:
         step = self.step
         seen = look(step, self.allowed, self.tell)
         self.notes += seen.notes
-        cuts = [*seen.cuts, *self._behind(seen)]
+        cuts = self._with_lines([*seen.cuts, *self._behind(seen)])
         hit = {name for cut in cuts for name in cut.parameters}
         rest = [name for name, got in seen.got.items() if name not in hit and not got]
         unused, lost = ((), ()) if seen.error else self._unused(rest, seen.loss)
@@ -112,6 +121,7 @@ class _Audit:
             self._doubt(lost, said, seen.stopped)
         missing = tuple(name for name, got in seen.got.items() if name in hit and not got)
         wrong = tuple(name for name, got in seen.got.items() if name in hit and got)
+        cuts = [if_meant(cut) if _may_be_meant(cut, missing) else cut for cut in cuts]
         passages = passages_of(
             seen.trace, step.parameters, set(missing), set(wrong), set(unused), cuts,
             seen.depending,
@@ -176,6 +186,7 @@ class _Audit:
             if not scopes:
                 break
             self.step.ignored |= scopes
+            self._merge(self.spared, seen.spared)
             try:
                 seen = look(self.step, self.allowed, self.tell)
             except Exception as error:  # it runs without gradients, and with them it does not
@@ -185,10 +196,27 @@ class _Audit:
                     f"{raised(error, self.step.places)}; what else is cut there was not seen"
                 )
                 break
+            self._merge(self.through, seen.through)
             for cut in seen.cuts:
                 found.setdefault((cut.place, cut.cause), cut)
         self.step.ignored.clear()
         return list(found.values())[known:]
+
+    def _merge(self, into: Lines, found: Lines) -> None:
+        for scope, lines in found.items():
+            into.setdefault(scope, set()).update(lines)
+
+    def _with_lines(self, cuts: Sequence[Cut]) -> list[Cut]:
+        """Cuts by grad modes with all lines through which a gradient would go."""
+        through = {str(scope): lines for scope, lines in self.through.items()}
+        spared = {str(scope): lines for scope, lines in self.spared.items()}
+        found = []
+        for cut in cuts:
+            if cut.cause is Cause.GRAD_MODE and cut.scope is not None:
+                lines = {*cut.lines, *through.get(cut.scope, ())} - spared.get(cut.scope, set())
+                cut = replace(cut, lines=tuple(sorted(lines)))
+            found.append(cut)
+        return found
 
     def _unused(
         self, names: Sequence[str], value: float

@@ -27,8 +27,8 @@ _ATOMS = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, F
 class State:
     """Copies of all tensors of a model and its inputs, of what holds them, and of the RNGs.
 
-    Found are parameters, buffers, and the tensors, lists, dicts and generators that modules and
-    inputs hold in attributes: caches, above all.
+    Found are parameters, buffers, and the tensors, lists, dicts and generators that modules, their
+    classes and inputs hold in attributes: caches, above all.
     """
 
     def __init__(self, model: nn.Module, inputs: Any) -> None:
@@ -48,6 +48,9 @@ class State:
         self._seen.update(map(id, modules))
         for module in modules:
             self._hold(module.__dict__, _DEPTH)
+        for cls in dict.fromkeys(cls for module in modules for cls in type(module).__mro__):
+            if not cls.__module__.startswith("torch."):
+                self._hold([v for n, v in vars(cls).items() if n[:2] != "__"], _DEPTH)
         self._hold([*model.parameters(), *model.buffers()], _DEPTH)  # TorchScript's lie elsewhere
         self._hold(inputs, _DEPTH)
         self._versions = {

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from .digest import Digests
 from .pinned import Pinned
-from .places import NOWHERE, Place, Places, callers, decorated
+from .places import NOWHERE, Place, Places, callers, decorated, qualified
 
 _LEAVE = {"item", "tolist", "numpy", "__array__", "__float__", "__complex__"}
 """Methods through which values leave torch; ``__bool__``, ``__int__`` have no derivative."""
@@ -39,6 +39,9 @@ _TORCH_OPS = ("aten", "prims", "prim")
 
 Key = tuple[Hashable, str, int, int]
 """Which call it is: what is called, file, line, and the how many-th time."""
+
+Within = tuple[Place, int]
+"""A scope without gradients, and the line that runs of the function in which it stands."""
 
 
 class Sight:
@@ -90,7 +93,7 @@ class Call:
     """One call, with what it took, returned and wrote."""
 
     __slots__ = ("function", "grad", "ins", "key", "leaves", "module", "outs", "place", "refused",
-                 "scope", "written")  # fmt: skip
+                 "scope", "within", "written")  # fmt: skip
 
     def __init__(self, key: Key, function: Any, place: Place, module: str) -> None:
         self.key = key
@@ -101,6 +104,8 @@ class Call:
         """Whether gradients were on."""
         self.scope: Place | None = None
         """What had switched them off."""
+        self.within: Within | None = None
+        """The scope around it, also one that does not get to switch gradients off."""
         self.refused = False
         """Whether torch refuses to record it, and raises: a result that goes to ``out=``."""
         self.leaves = False
@@ -324,6 +329,7 @@ class Tracer(TorchFunctionMode):
         call = Call((*what, times), function, place, self._modules.current)
         if not call.grad:
             call.scope = self._grad.place(frame)
+        call.within = self._grad.within(call.scope, frame)
         return call
 
     def _note_writes(
@@ -395,12 +401,16 @@ class _GradMode:
         self._ignored = ignored
         self._off: Place | None = None
         self._before: list[Place | None] = []
+        self._passing: list[Place] = []
+        """The ignored places that would have gradients off, the innermost last."""
 
     def switch(self, on: bool, frame: FrameType) -> bool:
         """Gradients are about to be switched on or off by a call in ``frame``: whether they are."""
         if on:
             if not torch.is_grad_enabled():
                 self._before.append(self._off)
+            elif self._passing:
+                self._passing.pop()
             self._off = None
         elif torch.is_grad_enabled():
             ends = any(
@@ -410,12 +420,24 @@ class _GradMode:
             found = self._before.pop() if self._before else None
             place = (found if ends else None) or self._switched(frame)
             if place in self._ignored:
+                self._passing.append(place)
                 return False
             self._off = place
         return True
 
     def place(self, frame: FrameType) -> Place | None:
         return self._off or decorated(frame)
+
+    def within(self, scope: Place | None, frame: FrameType) -> Within | None:
+        """The scope that gradients are off by, else the ignored one around, for a call."""
+        scope = scope or (self._passing[-1] if self._passing else None)
+        if scope is None:
+            return None
+        for each in callers(frame):
+            code = each.f_code
+            if code.co_filename == scope.path and qualified(code) == scope.function:
+                return scope, each.f_lineno
+        return None
 
     def _switched(self, frame: FrameType) -> Place:
         outside = self._places.frame(frame)

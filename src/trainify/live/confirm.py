@@ -1,0 +1,110 @@
+"""Which cuts that an audit has found are rewritten although the code may mean them.
+
+A scope without gradients, a ``detach()``, ``.data`` or a round trip in the middle of a model can be
+a mistake or a stop-gradient; the code looks the same.  The values tell them apart: what is stopped
+on purpose learns by another way, or is not to learn and does not require a gradient.  So a cut is
+confirmed as a mistake if a parameter gets no gradient at all because of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from ..findings import Proven
+from .audit import Cause, Cut, Report
+from .audit.report import patterns
+from .rewritten import Confirmed, Settings, confirmed, differ, original_place
+
+_KINDS = {
+    Cause.GRAD_MODE: "scope",
+    Cause.DATA: "data",
+    Cause.HOST: "value",
+    Cause.DETACH: "detach",
+}
+"""What is rather a mistake comes first; any other cause is one in any case."""
+
+_REFERENCE = re.compile(
+    r"(?:^|[._])(?:teacher|target|ema|momentum|frozen|ref|reference|old)(?:[._\d]|$)", re.IGNORECASE
+)
+
+
+class StopRemoved(UserWarning):
+    """Gradients pass where the code stops them, and only an audit says that this is a mistake."""
+
+
+class Mistakes:
+    """What was confirmed so far, for the settings of a rewriting."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._told: dict[_Site, str] = {}
+
+    def learn(self, report: Report) -> bool:
+        """Confirm the mistakes among the cuts of a report; whether that rewrites anything more."""
+        before = self.settings
+        for path, place, names in _mistakes(report):
+            found = confirmed(path, place)
+            known = {_site(each): each for each in self.settings.confirmed}
+            old = known.get(_site(found))
+            if old is not None:
+                lines = tuple(sorted({*old.place.lines, *place.lines}))
+                found = replace(old, place=replace(old.place, lines=lines))
+            known[_site(found)] = found
+            more = replace(self.settings, confirmed=tuple(sorted(known.values())))
+            if differ(path, self.settings, more):
+                self.settings = more
+                listed = ", ".join(patterns(names))
+                self._told[_site(found)] = f"{path}:{place.line}: `{found.text}`, for {listed}"
+        return self.settings != before
+
+    @property
+    def told(self) -> str:
+        """What is rewritten only because of an audit, and how to have it left alone."""
+        if not self._told:
+            return ""
+        lines = "".join(f"\n  {line}" for line in self._told.values())
+        return (
+            "the code stops gradients of which the audit says that parameters learn by no other "
+            f'way; they pass now:{lines}\nWhere that is meant, say so: allow=["FILE:LINE"], or '
+            "`# trainify: stop-grad` on the line"
+        )
+
+
+_Site = tuple[str, int, str]
+
+
+def _site(each: Confirmed) -> _Site:
+    return each.file, each.place.line, each.place.kind
+
+
+def _mistakes(report: Report) -> Iterator[tuple[str, Proven, tuple[str, ...]]]:
+    """Files, places in them as they are on disk, and what gets no gradient because of these."""
+    missing = {name for name in report.missing if not _REFERENCE.search(name)}
+    blamed = {id(cut) for name in missing for cut in _plainest(report.cuts, name)}
+    for cut in report.cuts:
+        if id(cut) not in blamed or cut.cause not in _KINDS:
+            continue
+        path, line = cut.path, cut.line
+        if cut.cause is Cause.GRAD_MODE:
+            path, _, number = (cut.scope or "").rpartition(":")
+            if not number.isdigit():
+                continue
+            line = int(number)
+        file, line = original_place(path, line)
+        lines = {original_place(path, each)[1] for each in cut.lines}
+        wholly = missing.issuperset(cut.parameters)
+        place = Proven(line, _KINDS[cut.cause], tuple(sorted(lines)), wholly)
+        yield file, place, tuple(name for name in cut.parameters if name in missing)
+
+
+def _plainest(cuts: Iterable[Cut], parameter: str) -> Iterator[Cut]:
+    """The cuts that a parameter is behind, of the plainest kind only: the others may be meant."""
+    behind = [cut for cut in cuts if parameter in cut.parameters]
+    first = min(map(_rank, behind), default=0)
+    return (cut for cut in behind if _rank(cut) == first)
+
+
+def _rank(cut: Cut) -> int:
+    return 1 + list(_KINDS).index(cut.cause) if cut.cause in _KINDS else 0

@@ -1,0 +1,683 @@
+"""Stops in the middle of a model: mistakes are rewritten by what the audit says, the rest stays."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import pickle
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from live_package import package
+from torch import nn
+
+import trainify
+from trainify.live.rewritten import source_of
+from trainify.live.swap import plan_of
+
+HEAD = '''
+import numpy as np
+import torch.nn.functional as F
+
+def scoped(f):
+    return torch.no_grad()(f)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.mid = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 8)
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.target_net = nn.Linear(8, 8)
+        self.seen = None
+
+'''  # fmt: skip
+
+
+class Case(NamedTuple):
+    """A forward, and the same as a person would write it for training."""
+
+    wrong: str
+    right: str
+    lines: tuple[str, ...]
+    """What stands on the lines that the audit names, in order."""
+
+
+MISTAKES = {
+    "scope": Case(
+        """
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.fc(x)
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h)
+""",
+        ("h = self.fc(x)",),
+    ),
+    "scope in one line": Case(
+        """
+    def forward(self, x):
+        with torch.no_grad(): h = self.fc(x)
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h)
+""",
+        ("with torch.no_grad(): h = self.fc(x)",),
+    ),
+    "only what is needed leaves": Case(
+        """
+    def forward(self, x):
+        with torch.no_grad():
+            t = self.frozen(x)  # does not learn
+            # through the first layer
+            h = self.fc(x).relu()
+
+            h = h + t
+            self.seen = h.mean()
+            best = h.argmax(-1)
+        return self.head(h) * best[:, None]
+""",
+        """
+    def forward(self, x):
+        with torch.no_grad():
+            t = self.frozen(x)  # does not learn
+        # through the first layer
+        h = self.fc(x).relu()
+
+        h = h + t
+        with torch.no_grad():
+            self.seen = h.mean()
+            best = h.argmax(-1)
+        return self.head(h) * best[:, None]
+""",
+        ("h = self.fc(x).relu()",),
+    ),
+    "return in a scope": Case(
+        """
+    def features(self, x):
+        with torch.inference_mode():
+            h = self.fc(x)
+            return h
+
+    def forward(self, x):
+        return self.head(self.features(x))
+""",
+        """
+    def features(self, x):
+        h = self.fc(x)
+        return h
+
+    def forward(self, x):
+        return self.head(self.features(x))
+""",
+        ("h = self.fc(x)",),
+    ),
+    "nested scopes": Case(
+        """
+    def forward(self, x):
+        with torch.no_grad():
+            t = self.frozen(x)
+            with torch.inference_mode():
+                t = t * 2
+                h = self.fc(x)
+            h = h + t
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        with torch.no_grad():
+            t = self.frozen(x)
+        with torch.inference_mode():
+            t = t * 2
+        h = self.fc(x)
+        h = h + t
+        return self.head(h)
+""",
+        ("h = self.fc(x)",),
+    ),
+    "two scopes": Case(
+        """
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.fc(x)
+        h = h.tanh()
+        with torch.no_grad():
+            h = self.mid(h)
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        h = h.tanh()
+        h = self.mid(h)
+        return self.head(h)
+""",
+        ("h = self.fc(x)", "h = self.mid(h)"),
+    ),
+    "one of several contexts": Case(
+        """
+    def forward(self, x):
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            h = self.fc(x)
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            h = self.fc(x)
+        return self.head(h)
+""",
+        ("h = self.fc(x)",),
+    ),
+    "loop": Case(
+        """
+    def forward(self, x):
+        with torch.no_grad():
+            for layer in (self.fc, self.mid):
+                x = layer(x).tanh()
+        return self.head(x)
+""",
+        """
+    def forward(self, x):
+        for layer in (self.fc, self.mid):
+            x = layer(x).tanh()
+        return self.head(x)
+""",
+        ("x = layer(x).tanh()",),
+    ),
+    "decorated helper": Case(
+        """
+    @torch.no_grad()
+    def features(self, x):
+        return self.fc(x).tanh()
+
+    def forward(self, x):
+        return self.head(self.features(x))
+""",
+        """
+    def features(self, x):
+        return self.fc(x).tanh()
+
+    def forward(self, x):
+        return self.head(self.features(x))
+""",
+        ("return self.fc(x).tanh()",),
+    ),
+    "switch": Case(
+        """
+    def forward(self, x):
+        torch.set_grad_enabled(False)
+        h = self.fc(x)
+        torch.set_grad_enabled(True)
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h)
+""",
+        ("h = self.fc(x)",),
+    ),
+    "detach": Case(
+        """
+    def forward(self, x):
+        h = self.fc(x).detach()
+        return self.head(h.tanh())
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h.tanh())
+""",
+        ("h = self.fc(x).detach()",),
+    ),
+    "detach and nothing else": Case(
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        h = h.detach()
+        return self.head(h.tanh())
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h.tanh())
+""",
+        ("h = h.detach()",),
+    ),
+    "in place": Case(
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        h.detach_()
+        return self.head(h.tanh())
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h.tanh())
+""",
+        ("h.detach_()",),
+    ),
+    "function": Case(
+        """
+    def forward(self, x):
+        h = torch.detach(self.fc(x) * 2).tanh()
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        h = (self.fc(x) * 2).tanh()
+        return self.head(h)
+""",
+        ("h = torch.detach(self.fc(x) * 2).tanh()",),
+    ),
+    "over several lines": Case(
+        """
+    def forward(self, x):
+        h = (
+            self.fc(x)
+            .tanh()
+            .detach()
+        )
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        h = (
+            self.fc(x)
+            .tanh()
+        )
+        return self.head(h)
+""",
+        (".detach()",),
+    ),
+    "data": Case(
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h.data.tanh())
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h.tanh())
+""",
+        ("return self.head(h.data.tanh())",),
+    ),
+    "copied": Case(
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        h = torch.tensor(h, dtype=torch.float32)
+        return self.head(h.tanh())
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        h = h.to(dtype=torch.float32)
+        return self.head(h.tanh())
+""",
+        ("h = torch.tensor(h, dtype=torch.float32)",),
+    ),
+    "through numpy": Case(
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        h = torch.from_numpy(np.tanh(h.detach().cpu().numpy()))
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        h = torch.tanh(h)
+        return self.head(h)
+""",
+        ("h = torch.from_numpy(np.tanh(h.detach().cpu().numpy()))",),
+    ),
+    "through a list": Case(
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(torch.tensor(h.tolist()).tanh())
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h.tanh())
+""",
+        ("return self.head(torch.tensor(h.tolist()).tanh())",),
+    ),
+    "a stop behind a scope, which is meant": Case(
+        """
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.fc(x)
+        out = self.head(h)
+        return out + h.detach() * self.seen_before(out)  # ALLOWED
+
+    def seen_before(self, out):
+        return out.mean()
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        out = self.head(h)
+        return out + h.detach() * self.seen_before(out)  # ALLOWED
+
+    def seen_before(self, out):
+        return out.mean()
+""",
+        ("h = self.fc(x)",),
+    ),
+    "a stop in a scope, which is meant": Case(
+        """
+    def forward(self, x):
+        with torch.no_grad():
+            t = self.mid(x)  # ALLOWED
+            h = self.fc(x)
+        return self.head(h) * t + self.mid(h)
+""",
+        """
+    def forward(self, x):
+        with torch.no_grad():
+            t = self.mid(x)  # ALLOWED
+        h = self.fc(x)
+        return self.head(h) * t + self.mid(h)
+""",
+        ("h = self.fc(x)",),
+    ),
+}  # fmt: skip
+
+
+def batch() -> torch.Tensor:
+    return torch.linspace(-1, 1, 24).reshape(3, 8)
+
+
+def build(root: Path, forward: str) -> nn.Module:
+    torch.manual_seed(0)
+    module = package(root, model=HEAD + forward.lstrip("\n"))["model"]
+    model: nn.Module = module.Model()
+    return model
+
+
+def gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
+    model.zero_grad()
+    model(batch()).square().sum().backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_keeps_parameters_from_any_gradient(tmp_path: Path, name: str) -> None:
+    case = MISTAKES[name]
+    model = build(tmp_path, case.wrong)
+    expected = gradients(build(tmp_path, case.right))
+    lines = text_of(model).splitlines()
+    allow = [f"model.py:{i}" for i, line in enumerate(lines, 1) if line.endswith("# ALLOWED")]
+    report = trainify.audit(model, batch(), proof=False, allow=allow)
+    assert [lines[cut.line - 1].strip() for cut in report.cuts] == [*case.lines]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainify.trainify(model, batch(), allow=allow)
+    (warned,) = (each for each in caught if each.category is trainify.StopRemoved)
+    assert warned.filename == __file__
+    assert patched(model) == HEAD_LINES + case.right.lstrip("\n")
+    for parameter, gradient in gradients(model).items():
+        right = expected[parameter]
+        assert (gradient is None) == (right is None), parameter
+        torch.testing.assert_close(gradient, right)
+    trainify.restore(model)
+    assert trainify.source_diff(model) == ""
+
+
+HEAD_LINES = "import torch\nfrom torch import nn\n" + HEAD
+
+
+def text_of(model: nn.Module) -> str:
+    return Path(inspect.getfile(type(model))).read_text()
+
+
+def patched(model: nn.Module) -> str:
+    """The file of a model's class after its source diff."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "model.py")
+        file.write_text(text_of(model))
+        diff = trainify.source_diff(model)
+        subprocess.run(["git", "apply"], input=diff.encode(), cwd=folder, check=True)
+        return file.read_text()
+
+
+# -- what stays -----------------------------------------------------------------------------------
+
+RIGHT = {
+    "a frozen encoder": """
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.frozen(x)
+        return self.head(h) + self.fc(x)
+""",
+    "a metric": """
+    def forward(self, x):
+        h = self.fc(x)
+        with torch.no_grad():
+            self.seen = h.square().mean()
+        return self.head(h)
+""",
+    "a choice": """
+    def forward(self, x):
+        h = self.fc(x)
+        with torch.no_grad():
+            best = h.argmax(-1)
+        return self.head(h) * best[:, None]
+""",
+    "a straight-through estimator": """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h + (h.round() - h).detach())
+""",
+    "a codebook": """
+    def forward(self, x):
+        z, q = self.fc(x), self.mid(x)
+        loss = F.mse_loss(q, z.detach()) + F.mse_loss(z, q.detach())
+        return loss + self.head(z + (q - z).detach()).square().mean()
+""",
+    "two views of one thing": """
+    def forward(self, x):
+        z1, z2 = self.fc(x), self.fc(x + 1)
+        p1, p2 = self.head(z1), self.head(z2)
+        first = F.cosine_similarity(p1, z2.detach()).mean()
+        return first + F.cosine_similarity(p2, z1.detach()).mean()
+""",
+    "a comment": """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h.detach())  # trainify: stop-grad
+""",
+    "a comment at a scope": """
+    def forward(self, x):
+        with torch.no_grad():  # trainify: stop-grad
+            h = self.fc(x)
+        return self.head(h)
+""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_stays(tmp_path: Path, name: str) -> None:
+    model = build(tmp_path, RIGHT[name])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainify.trainify(model, batch())
+    assert trainify.source_diff(model) == ""
+
+
+STOPS = {
+    "half of the gradient": """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h.detach()) + h  # <-
+""",
+    "half, in a scope": """
+    def forward(self, x):
+        h = self.fc(x)
+        with torch.no_grad():
+            g = h.sigmoid()  # <-
+        return self.head(h) * g
+""",
+    "a temporal difference": """
+    def forward(self, x):
+        with torch.no_grad():
+            goal = self.fc(x + 1).amax(-1)  # <-
+        return (self.fc(x).amax(-1) - goal).square().mean()
+""",
+    "a scale": """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h / h.abs().max().item())  # <-
+""",
+    "a target network that requires a gradient": """
+    def forward(self, x):
+        with torch.no_grad():
+            goal = self.target_net(x)  # <-
+        return (self.fc(x) - goal).square().mean()
+""",
+    "a discriminator's step": """
+    def forward(self, x):
+        fake = self.fc(x)
+        return self.head(fake.detach())  # <-
+""",
+    "a state that is kept": """
+    h = 0.0
+
+    def forward(self, x):
+        self.h = self.fc(x + self.h).detach()  # <-
+        return self.head(self.h)
+""",
+    "a cache": """
+    cache = torch.zeros(3, 8)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.cache[:3] = self.fc(x)  # <-
+        return self.head(self.cache * 1)
+""",
+    "a cache by a method": """
+    cache = torch.zeros(3, 8)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.cache.copy_(self.fc(x))  # <-
+        return self.head(self.cache * 1)
+""",
+    "a critic": """
+    def critic_loss(self, x):
+        return self.head(self.fc(x).detach())  # <-
+
+    def forward(self, x):
+        return self.critic_loss(x)
+""",
+    "a comment that says so": """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h.detach())  # the backbone is frozen <-
+""",
+    "one of two on a line": """
+    def forward(self, x):
+        a, b = self.fc(x), self.mid(x)
+        return self.head(a.detach() * b.detach()) + b  # <-
+""",
+    "a switch that is an argument": """
+    train_backbone = False
+
+    def forward(self, x):
+        with torch.set_grad_enabled(self.train_backbone):
+            h = self.fc(x)  # <-
+        return self.head(h)
+""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_what_may_be_meant_is_named_and_stays(tmp_path: Path, name: str) -> None:
+    """It is for the user to allow it; then the model is as it should be."""
+    model = build(tmp_path, STOPS[name])
+    lines = text_of(model).splitlines()
+    (line,) = (i for i, text in enumerate(lines, 1) if text.endswith("<-"))
+    with pytest.raises(trainify.NotTrainable, match=r"allow=") as raised:
+        trainify.trainify(model, batch())
+    assert [cut.line for cut in raised.value.report.cuts] == [line]
+    assert trainify.source_diff(model) == ""
+    trainify.trainify(model, batch(), allow=[f"model.py:{line}"])
+    assert trainify.source_diff(model) == ""
+
+
+def test_a_scope_is_allowed_by_its_own_line(tmp_path: Path) -> None:
+    model = build(tmp_path, MISTAKES["scope"].wrong)
+    line = 1 + text_of(model).splitlines().index("        with torch.no_grad():")
+    assert trainify.audit(model, batch(), allow=[f"model.py:{line}"]).ok
+
+
+HELPERS = """
+@torch.no_grad()
+def features(model, x):
+    return model.fc(x).tanh()
+
+def unrelated(model, x):
+    return model.fc(x).detach()
+"""
+USER = """
+from .helpers import features
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = features(self, x)
+        h = h.detach()
+        return self.head(h)
+"""
+
+
+@pytest.mark.filterwarnings("ignore::trainify.StopRemoved")
+def test_functions_of_other_files_and_copies(tmp_path: Path) -> None:
+    modules = package(tmp_path, helpers=HELPERS, model=USER)
+    unrelated = modules["helpers"].unrelated.__code__
+    model = modules["model"].Model()
+    trainify.trainify(model, batch())
+    assert modules["helpers"].unrelated.__code__ is unrelated
+    copies = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+    for each in (model, *copies):
+        assert None not in gradients(each).values()
+    for each in (model, *copies):
+        trainify.restore(each)
+        assert each(batch()).requires_grad and gradients(each)["fc.weight"] is None
+
+
+@pytest.mark.filterwarnings("ignore::trainify.StopRemoved")
+def test_a_file_that_has_changed_is_not_rewritten_by_line(tmp_path: Path) -> None:
+    """The line may be another one by the time that a pickle is loaded."""
+    model = build(tmp_path, MISTAKES["detach"].wrong)
+    code, file = type(model).forward.__code__, Path(inspect.getfile(type(model)))
+    trainify.trainify(model, batch())
+    found = plan_of(model)
+    assert found is not None and source_of(code, found[1].settings).changed
+    file.write_text(file.read_text().replace("self.fc(x).detach()", "self.mid(x).detach()"))
+    os.utime(file, (0, 0))
+    assert not source_of(code, found[1].settings).changed
