@@ -98,7 +98,6 @@ def find_upwards(folder: str, *names: str) -> str | None:
 def load_config(paths: Iterable[str]) -> Config:
     """Read the nearest ``pyproject.toml`` above ``paths`` that has a ``[tool.trainify]`` table."""
     start = common_folder(paths)
-    options = Options(releases=find_releases(start))
     folder: str | None = start
     while folder and (folder := find_upwards(folder, "pyproject.toml")):
         path = os.path.join(folder, "pyproject.toml")
@@ -110,10 +109,14 @@ def load_config(paths: Iterable[str]) -> Config:
         if b"trainify" in data:
             table = _table(data, _shown(path))
             if table is not None:
-                return _parse(table, _shown(path), folder, data.decode(), options)
+                config = _parse(table, _shown(path), folder, data.decode())
+                break
         parent = os.path.dirname(folder)
         folder = parent if parent != folder else None
-    return Config(options)
+    else:
+        config = Config()
+    releases = find_releases(start, settled=config.options.releases)
+    return replace(config, options=replace(config.options, releases=releases))
 
 
 def _shown(path: str) -> str:
@@ -221,7 +224,7 @@ def _releases(value: object) -> tuple[Release, ...]:
         specifier = text[library.end() :].replace(" ", "")
         if library[0] not in LIBRARIES:
             known = ", ".join(LIBRARIES)
-            raise _Mistake(f"no op differs between releases of {library[0]!r}; known are: {known}")
+            raise _Mistake(f"releases of {library[0]!r} make no difference; those do of: {known}")
         if not specifier or assumed_version(specifier, ()) is None:
             raise _Mistake(f"{specifier!r} is no version specifier, like '==0.8.5' or '>=0.6,<0.9'")
         found.append(Release(library[0], specifier, "pyproject.toml"))
@@ -268,8 +271,8 @@ _SETTINGS: Mapping[str, Callable[[object], Any]] = {
 }
 
 
-def _parse(table: object, path: str, root: str, text: str, options: Options) -> Config:
-    """The settings of a table; ``options`` are those of before."""
+def _parse(table: object, path: str, root: str, text: str) -> Config:
+    """The settings of a table."""
     if not isinstance(table, dict):
         raise ConfigError(path, "tool.trainify must be a table", _line(text, "trainify"))
     values: dict[str, Any] = {}
@@ -291,7 +294,7 @@ def _parse(table: object, path: str, root: str, text: str, options: Options) -> 
                 name = ".".join(filter(None, (name, below and repr(below))))
                 line = _line(text, key, below)
             raise ConfigError(path, f"{name}: {mistake}", line) from None
-    options = replace(options, **{key: values.pop(key) for key in _OPTIONS if key in values})
+    options = Options(**{key: values.pop(key) for key in _OPTIONS if key in values})
     return Config(options, root=root, **values)
 
 

@@ -1,7 +1,8 @@
 """Which release of a library a project is written for, as its own files say.
 
 What a kernel computes changes between releases (where it rounds, say).  Rows of the catalog that
-hold for some releases only name them; here is what the project says.  Files are searched, not
+hold for some releases only name them, and what is written into a file is not in every PyTorch; here
+is what the project says.  Files are searched, not
 parsed: the answer is a version or a range of them, and nothing is run or imported.
 """
 
@@ -36,35 +37,56 @@ _METADATA = ("pyproject.toml", "setup.cfg", "setup.py", "Pipfile", "environment.
 _ENVIRONMENTS = (".venv", "venv", "env")
 
 
-LIBRARIES = ("vllm",)
-"""Those that rows of the catalog tell releases of apart."""
+LIBRARIES = ("vllm", "torch")
+"""Those of which releases are told apart: by rows of the catalog, or because what is written into a
+file is not in all of them."""
+
+_NEEDS = {"vllm": (("<0.5.4", "torch", "<2.4"), ("<0.10.2", "torch", "<2.8"))}
+"""What releases of a library, which stands earlier above, require of another one."""
 
 
 def find_releases(
     folder: str,
     libraries: Iterable[str] = LIBRARIES,
     installed_in: Iterable[str] | None = None,
+    settled: Iterable[Release] = (),
 ) -> tuple[Release, ...]:
     """What holds for code in ``folder``, for each of the libraries that anything is said about.
 
-    The source of the library itself comes first, then a lock file, then a version pinned by a
-    requirement, then one that is installed (in the project's own environment, or in the folders
-    ``installed_in``, which are those that this process imports from), then a range.  Folders are
-    asked from ``folder`` upwards, until one says something or a repository ends.
+    Nothing is asked about those that are ``settled``.  The source of the library itself comes
+    first, then a lock file, then a version pinned by a requirement, then one that is installed (in
+    the project's own environment, or in the folders ``installed_in``, which are those that this
+    process imports from) and suits the other libraries, then a range.  Folders are asked from
+    ``folder`` upwards, until one says something or a repository ends.
     """
     installed_in = tuple(sys.path if installed_in is None else installed_in)
-    found = []
+    found = list(settled)
     for library in libraries:
+        if any(release.library == library for release in found):
+            continue
         stated = _in_project(os.path.abspath(folder), library)
         exact = [r for r in stated if r.specifier.startswith("==")]
         installed = _installed(installed_in, library, "the installed package")
         if exact:
             found.append(exact[0])
-        elif installed and all(admits(r.specifier, installed.specifier[2:]) for r in stated):
+        elif installed and all(
+            admits(r.specifier, installed.specifier[2:]) for r in (*stated, *needed(found, library))
+        ):
             found.append(installed)
         elif stated:
             found.append(stated[0])
     return tuple(found)
+
+
+def needed(releases: Iterable[Release], library: str) -> Iterator[Release]:
+    """What other libraries, of the releases that a project has, need of this one."""
+    for release in releases:
+        needs = _NEEDS.get(release.library, ())
+        version = assumed_version(release.specifier, tuple(of for of, _, _ in needs))
+        for of, other, specifier in needs:
+            if other == library and version is not None and admits(of, version):
+                yield Release(library, specifier, str(release))
+                break
 
 
 def _in_project(folder: str, library: str) -> list[Release]:

@@ -9,7 +9,7 @@ import pytest
 
 from trainify.catalog import lookup, named_releases
 from trainify.config import ConfigError, load_config
-from trainify.engine import Options, check_text, fix_paths
+from trainify.engine import Options, check_text, fix_paths, fix_text
 from trainify.releases import LIBRARIES, Release, admits, assumed_version, find_releases
 
 NORM = "vllm._custom_ops.rms_norm"
@@ -57,7 +57,7 @@ def test_what_a_file_says(tmp_path: Path, name: str, text: str, specifier: str) 
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
-    (found,) = find_releases(str(tmp_path))
+    (found,) = find_releases(str(tmp_path), installed_in=())
     assert (found.library, found.specifier, found.source) == ("vllm", specifier, name)
     assert assumed_version(found.specifier, ()) is not None
 
@@ -74,12 +74,12 @@ def test_what_a_file_says(tmp_path: Path, name: str, text: str, specifier: str) 
 )
 def test_what_says_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "requirements.txt").write_text(text)
-    assert find_releases(str(tmp_path)) == ()
+    assert find_releases(str(tmp_path), installed_in=()) == ()
 
 
 def test_the_most_certain_comes_first(tmp_path: Path) -> None:
     def found() -> str:
-        return " ".join(f"{r} {r.source}" for r in find_releases(str(tmp_path)))
+        return " ".join(f"{r} {r.source}" for r in find_releases(str(tmp_path), installed_in=()))
 
     write(tmp_path, requirements_txt="vllm>=0.6\n")
     assert found() == "vllm>=0.6 requirements.txt"
@@ -107,10 +107,10 @@ def test_folders_are_asked_upwards_to_the_end_of_the_repository(tmp_path: Path) 
     write(tmp_path, requirements_txt="vllm==0.1\n", repo__requirements_txt="vllm==0.8.5\n")
     inner = tmp_path / "repo/src/models"
     inner.mkdir(parents=True)
-    assert [str(r) for r in find_releases(str(inner))] == ["vllm 0.8.5"]
+    assert [str(r) for r in find_releases(str(inner), installed_in=())] == ["vllm 0.8.5"]
     (tmp_path / "repo/requirements.txt").unlink()
     (tmp_path / "repo/.git").mkdir()
-    assert find_releases(str(inner)) == ()
+    assert find_releases(str(inner), installed_in=()) == ()
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_ops_that_a_release_does_not_have_are_still_known() -> None:
 
 
 def test_every_library_that_rows_tell_apart_is_looked_for() -> None:
-    assert set(named_releases()) == set(LIBRARIES)
+    assert set(named_releases()) < set(LIBRARIES)
     for specifiers in named_releases().values():
         assert all(any(admits(s, v) for v in ("0.1", "0.23.0", "99")) for s in specifiers)
 
@@ -175,7 +175,7 @@ def test_a_release_can_be_stated(tmp_path: Path) -> None:
     for wrong, message in [
         ('["vllm"]', "'' is no version specifier"),
         ('["vllm=0.8"]', "'=0.8' is no version specifier"),
-        ('["vlm==0.8"]', "no op differs between releases of 'vlm'; known are: vllm"),
+        ('["vlm==0.8"]', "releases of 'vlm' make no difference; those do of: vllm, torch"),
         ('"vllm==0.8"', "must be a list of strings"),
     ]:
         path.write_text(f"[tool.trainify]\nstrategy = 'flag'\nreleases = {wrong}\n")
@@ -191,6 +191,87 @@ def test_the_verdicts_are_about_the_row_that_was_used(tmp_path: Path) -> None:
     (job,) = jobs_of(check_text(CODE, "m.py", options), options)
     assert job.op.since == "vllm<0.20"
     assert json.dumps(job.op.equivalent) == '"out = rms_norm_llama(input, weight, epsilon)"'
+
+
+# -- PyTorch --------------------------------------------------------------------------------------
+
+
+def test_what_is_installed_has_to_suit_the_other_libraries(tmp_path: Path) -> None:
+    (tmp_path / "site/torch-2.13.0.dist-info").mkdir(parents=True)
+
+    def found(requirements: str) -> list[str]:
+        write(tmp_path / "code", requirements_txt=requirements)
+        return [
+            str(r)
+            for r in find_releases(str(tmp_path / "code"), installed_in=[str(tmp_path / "site")])
+        ]
+
+    assert found("vllm>=0.2\n") == ["vllm>=0.2", "torch 2.13.0"]
+    assert found("vllm==0.10.2\n") == ["vllm 0.10.2", "torch 2.13.0"]
+    assert found("vllm==0.10.1\n") == ["vllm 0.10.1"]
+    assert found("vllm==0.2.7\ntorch>=2.1\n") == ["vllm 0.2.7", "torch>=2.1"]
+    assert found("vllm==0.2.7\ntorch == 2.1.2\n") == ["vllm 0.2.7", "torch 2.1.2"]
+
+
+@pytest.mark.parametrize("strategy", ["flag", "replace"])
+@pytest.mark.parametrize(
+    ("torch", "vllm", "spelled_out"),
+    [
+        ("==2.1.2", "==0.2.7", True),  # has no F.rms_norm
+        ("==2.4.0", "==0.8.5", False),  # rounds nothing where there is no weight
+        ("==2.7.1", "==0.33.0", True),  # rounds ahead of the weight
+        ("==2.8.0", "==0.33.0", False),
+        (">=2.0", "==0.33.0", False),
+        (None, "==0.2.7", True),  # which needs torch 2.1
+        (">=2.0", "==0.2.7", True),
+    ],
+)
+def test_a_norm_is_spelled_out_for_a_torch_that_has_none(
+    torch: str | None, vllm: str, spelled_out: bool, strategy: str
+) -> None:
+    releases = [Release("vllm", vllm, "x")] + ([Release("torch", torch, "x")] if torch else [])
+    text = fix_text(CODE, "m.py", Options(strategy=strategy, releases=tuple(releases))).text
+    assert ("def rms_norm_in_float32(" in text) == spelled_out
+    assert ("F.rms_norm" in text.replace("as F.rms_norm has it", "")) != spelled_out
+
+
+def test_queries_are_grouped_for_a_torch_that_does_not() -> None:
+    code = """\
+import torch
+from flashinfer import single_prefill_with_kv_cache
+
+
+def attend(q, k, v):
+    return single_prefill_with_kv_cache(q, k, v, causal=True)
+"""
+    for torch, own in (("==2.4.0", True), ("==2.5.0", False)):
+        options = Options(strategy="replace", releases=(Release("torch", torch, "x"),))
+        text = fix_text(code, "m.py", options).text
+        assert ("def grouped_query_attention(" in text) == own
+        assert ("enable_gqa=" in text) != own
+
+
+TYPED = """\
+import torch
+from torch import nn
+from typing import Optional
+from vllm import _custom_ops as ops
+
+
+class Layer(nn.Module):
+    def forward(self, x, weight: Optional[torch.Tensor]):
+        out = torch.empty_like(x)
+        ops.rms_norm(out, x, weight, self.eps)
+        return out
+"""
+
+
+def test_helpers_write_types_as_the_file_does() -> None:
+    options = Options(strategy="replace", releases=(Release("torch", "==2.7", "x"),))
+    text = fix_text(TYPED, "m.py", options).text
+    assert "weight: Optional[torch.Tensor], eps" in text and "| None" not in text
+    newer = fix_text("from __future__ import annotations\n" + TYPED, "m.py", options).text
+    assert "weight: torch.Tensor | None, eps" in newer
 
 
 # -- the library itself ---------------------------------------------------------------------------

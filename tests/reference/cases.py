@@ -21,6 +21,7 @@ from trainify.reference import (
     matmul,
     moe,
     norm,
+    older_torch,
     rope,
     softmax,
     state_space,
@@ -203,6 +204,7 @@ def expect_dropout_add_norm(
 
 NORMS = [
     Case(norm.rms_norm, draw_norm, expect_rms_norm, exact=True),
+    Case(older_torch.rms_norm_in_float32, draw_norm, expect_rms_norm, exact=True),
     Case(norm.rms_norm_llama, draw_norm, expect_rms_norm_llama, exact=True),
     Case(
         norm.rms_norm_weight_dtype,
@@ -992,6 +994,11 @@ def draw_single_decode(draw: Draw) -> tuple[Any, ...]:
 
 ATTENTIONS = [
     Case(attention.attention_bhsd, draw_bhsd, expect_bhsd),
+    Case(
+        older_torch.grouped_query_attention,
+        lambda draw: draw_bhsd(draw)[:-1],
+        lambda *args: expect_bhsd(*args, 0.0),
+    ),
     Case(
         attention.attention,
         draw_attention,

@@ -21,6 +21,7 @@ from .raw_launches import kernel_of, launch
 if TYPE_CHECKING:
     from ..engine import Options
     from ..facts.module import FunctionNode
+    from ..releases import Release
     from ..rewrite.own_function import Forward
 
 _HEAD = """\
@@ -103,11 +104,13 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
                     yield finding
                 else:
                     broken.append((_forward(module, cls, backward, options), finding))
-    yield from _with_backward(module, broken)
+    yield from _with_backward(module, broken, options.releases)
 
 
 def _with_backward(
-    module: ModuleFacts, broken: Sequence[tuple[Forward | None, Finding]]
+    module: ModuleFacts,
+    broken: Sequence[tuple[Forward | None, Finding]],
+    releases: Sequence[Release],
 ) -> Iterator[Finding]:
     """The findings on functions without a backward, each with one where it is known."""
     forwards = [forward for forward, _ in broken if forward is not None]
@@ -116,7 +119,7 @@ def _with_backward(
         return
     from ..rewrite.own_function import fixes
 
-    found = fixes(module, forwards)
+    found = fixes(module, forwards, releases)
     for forward, finding in broken:
         fix = found[forward.owner] if forward is not None else None
         if isinstance(fix, str):

@@ -141,7 +141,8 @@ def _of_kernel(
         for d in function.decorator_list
     )
     try:
-        return dict.fromkeys(STRATEGIES, kernel_fix(module, forward, name, registered, own=own))
+        fix = kernel_fix(module, forward, name, registered, options.releases, own=own)
+        return dict.fromkeys(STRATEGIES, fix)
     except CannotRegister:
         return {}
 

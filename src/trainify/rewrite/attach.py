@@ -16,6 +16,7 @@ from itertools import count
 from ..catalog import FusedOp
 from ..facts import ModuleFacts
 from ..findings import Fix
+from ..releases import Release
 from . import branch, layout
 from .autograd import Call as Call
 from .autograd import CannotAttach as CannotAttach
@@ -28,7 +29,9 @@ from .template import Rendered, assign_all
 class Functions:
     """The classes of a file; those calls have none that ``reasons`` names."""
 
-    def __init__(self, module: ModuleFacts, calls: Sequence[Call]) -> None:
+    def __init__(
+        self, module: ModuleFacts, calls: Sequence[Call], releases: Sequence[Release] = ()
+    ) -> None:
         self.module = module
         self.reasons: dict[ast.Call, str] = {}
         self._calls = {call.node: call for call in calls}
@@ -44,7 +47,8 @@ class Functions:
             else:
                 self._functions.update((call.node, function) for call in group)
         modules = [name for call in calls for name in call.op.imports]
-        self.vocabulary = Vocabulary(module, [f.backward.use for f in self.all], modules)
+        uses = [f.backward.use for f in self.all]
+        self.vocabulary = Vocabulary(module, uses, modules, releases)
 
     @property
     def all(self) -> list[KernelFunction]:

@@ -21,6 +21,7 @@ from .layout import CannotPlace as CannotPlace
 from .unneeded import unneeded
 
 if TYPE_CHECKING:
+    from ..releases import Release
     from .specialize import Library, Use
 
 _MAX_SPELLED_OUT = 3
@@ -68,12 +69,18 @@ class Vocabulary:
 
     ``uses`` are all the places of the file in which an equivalent is to be written: they share
     their helpers.  ``modules`` are those that the equivalents name in full, of the user's own.
+    ``releases`` are those of libraries that the file is written for.
     """
 
     def __init__(
-        self, module: ModuleFacts, uses: Sequence[Use] = (), modules: Iterable[str] = ()
+        self,
+        module: ModuleFacts,
+        uses: Sequence[Use] = (),
+        modules: Iterable[str] = (),
+        releases: Sequence[Release] = (),
     ) -> None:
         self.module = module
+        self.releases = releases
         self.uses = uses
         self.modules = tuple(dict.fromkeys(modules))
 
@@ -91,10 +98,11 @@ class Vocabulary:
     @cached_property
     def library(self) -> Library:
         """The helpers that the uses need: those that the file has from before, where they serve."""
+        from .older_torch import lacks
         from .specialize import library
 
-        uses = tuple(dict.fromkeys(self.uses))
-        fresh = library(uses)
+        uses, lacking = tuple(dict.fromkeys(self.uses)), lacks(self.releases)
+        fresh = library(uses, lacking=lacking)
         there = layout.functions_at_top(self.module)
         keep = tuple(
             (name, frozenset(a.arg for a in there[name].args.args))
@@ -103,7 +111,11 @@ class Vocabulary:
         )
         if not keep:
             return fresh
-        candidates = [fresh, library(uses, keep), library(uses, keep, sure=False)]
+        candidates = [
+            fresh,
+            library(uses, keep, lacking=lacking),
+            library(uses, keep, sure=False, lacking=lacking),
+        ]
         return max(candidates, key=lambda c: sum(self._names(c)[n] == n for n in c.functions))
 
     @cached_property
@@ -139,7 +151,21 @@ class Vocabulary:
             helper_names=names,
             unit=self.module.indent_unit,
             width=layout.width(self.module),
+            typing=self._typing,
         )
+
+    @cached_property
+    def _typing(self) -> dict[str, str]:
+        """What the file writes types with that are older than ``X | None`` and ``tuple[X]``."""
+        found = {}
+        for name, newer in (
+            ("Optional", r"\| None\b|from __future__ import annotations"),
+            ("Tuple", r"\btuple\["),
+        ):
+            own = layout.bound_at_top(self.module, f"typing.{name}")
+            if own and not re.search(newer, self.module.text):
+                found[name] = own
+        return found
 
     def refuse_shadowed(self, statement: ast.stmt, used: str) -> None:
         """Raise :class:`CannotPlace` where ``torch`` or ``F`` means something else."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..catalog import Schema
 from ..facts import ModuleFacts
 from ..findings import Edit, Fix, Safety
+from ..releases import Release
 from . import layout
 from .autograd import CannotAttach
 from .branch import Vocabulary
@@ -81,11 +83,18 @@ def library_fix(
 
 
 def kernel_fix(
-    module: ModuleFacts, forward: Forward, name: str, registered: ast.stmt, *, own: bool
+    module: ModuleFacts,
+    forward: Forward,
+    name: str,
+    registered: ast.stmt,
+    releases: Sequence[Release] = (),
+    *,
+    own: bool,
 ) -> Fix:
     """Register the formula of the kernel that a function runs.
 
-    ``own`` says that the function itself has become the operator, which ``registered`` states.
+    ``own`` says that the function itself has become the operator, which ``registered`` states;
+    ``releases`` are those of the project.
     """
     function = forward.node
     if registered not in module.tree.body or function not in module.tree.body:
@@ -97,7 +106,7 @@ def kernel_fix(
     backward = _free(module, f"{function.name}_backward")
     try:
         kernel = OwnFunction(module, forward)
-        vocabulary = Vocabulary(module, [kernel.backward.use])
+        vocabulary = Vocabulary(module, [kernel.backward.use], releases=releases)
         blocks, helpers = kernel.formula(vocabulary, setup, backward)
         lines = [line for block in blocks for line in block]
         vocabulary.refuse_shadowed(function, "\n".join(lines))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ..catalog import FusedOp
 from ..facts import ModuleFacts, Target
 from ..findings import Edit, Fix, Safety
+from ..releases import Release
 from . import layout
 from .autograd import Call, CannotAttach, KernelFunction
 from .branch import Vocabulary
@@ -140,8 +141,10 @@ class OwnFunction(KernelFunction):
         return [[head, *fitted], method], backward.helpers
 
 
-def fixes(module: ModuleFacts, forwards: Sequence[Forward]) -> dict[ast.AST, Fix | str]:
-    """The fix for each class, or why there is none."""
+def fixes(
+    module: ModuleFacts, forwards: Sequence[Forward], releases: Sequence[Release] = ()
+) -> dict[ast.AST, Fix | str]:
+    """The fix for each class, or why there is none; ``releases`` are those of the project."""
     found: dict[ast.AST, Fix | str] = {}
     functions: list[OwnFunction] = []
     for forward in forwards:
@@ -149,7 +152,7 @@ def fixes(module: ModuleFacts, forwards: Sequence[Forward]) -> dict[ast.AST, Fix
             functions.append(OwnFunction(module, forward))
         except CannotAttach as error:
             found[forward.owner] = str(error)
-    vocabulary = Vocabulary(module, [f.backward.use for f in functions])
+    vocabulary = Vocabulary(module, [f.backward.use for f in functions], releases=releases)
     for function in functions:
         cls, look_at = function.forward.owner, function.forward.look_at
         try:

@@ -38,6 +38,8 @@ from .fold import (
     used_parameters,
 )
 from .layout import fit
+from .older_torch import NAMES as OLDER
+from .older_torch import for_release
 
 _MAX_INLINE_STATEMENTS = 3
 _MAX_INLINE_WIDTH = 160
@@ -72,7 +74,7 @@ class Reference:
 
     @cached_property
     def calls(self) -> tuple[str, ...]:
-        """Functions of the same module that this one calls."""
+        """Functions that this one calls: of the same module, or those for an older PyTorch."""
         names = [n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)]
         return tuple(dict.fromkeys(n for n in names if n in self.siblings and n != self.name))
 
@@ -138,7 +140,7 @@ def _parse(path: Path) -> dict[str, Reference]:
     text = path.read_text(encoding="utf-8")
     trees = {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
     nodes = {n.name.value: n for n in cst.parse_module(text).body if isinstance(n, cst.FunctionDef)}
-    siblings = frozenset(trees)
+    siblings = frozenset((*trees, *OLDER))
     return {name: Reference(name, nodes[name], trees[name], siblings) for name in trees}
 
 
@@ -316,22 +318,24 @@ def is_simple(text: str) -> bool:
 
 
 @lru_cache(1024)
-def _fold(name: str, known: tuple[tuple[str, str], ...]) -> Reference:
-    """A reference function for what is known of its parameters."""
+def _fold(
+    name: str, known: tuple[tuple[str, str], ...], lacking: tuple[str, ...] = ()
+) -> Reference:
+    """A reference function for what is known of its parameters, without what PyTorch lacks."""
     original = reference(name)
     assert original is not None
     facts = {
         name: GIVEN if text == code(GIVEN) else cst.parse_expression(text) for name, text in known
     }
-    return original.with_node(fold(original.node, facts), facts)
+    return original.with_node(fold(for_release(original.node, lacking), facts), facts)
 
 
 class Library:
     """The reference functions that some uses need, specialized to what all uses agree on.
 
     ``keep`` names parameters, by function, that are to stay although all uses agree on them;
-    without ``sure`` nothing is taken as not None.  Ask :func:`library` for one: editors ask again
-    and again.
+    without ``sure`` nothing is taken as not None; ``lacking`` is what the project's PyTorch lacks
+    (:func:`.older_torch.lacks`).  Ask :func:`library` for one: editors ask again and again.
     """
 
     def __init__(
@@ -339,10 +343,12 @@ class Library:
         uses: Sequence[Use] = (),
         keep: Mapping[str, AbstractSet[str]] | None = None,
         sure: bool = True,
+        lacking: tuple[str, ...] = (),
     ) -> None:
         self.functions: dict[str, Reference] = {}
         """By name, callees first."""
         self._sure = sure
+        self._lacking = lacking
         self._resolved: dict[Use, tuple[cst.BaseExpression, Reference | None]] = {}
         self._standing = {top.name for use in uses if (top := self._standing_for(use)) is not None}
         demands: dict[str, list[Known]] = {}
@@ -369,7 +375,7 @@ class Library:
             if not inline or use.late:
                 demands.setdefault(top.name, []).append(facts)
 
-        order = dict.fromkeys(n for name in demands for n in with_callees(name))
+        order = dict.fromkeys([*OLDER, *(n for name in demands for n in with_callees(name))])
         folded: dict[str, tuple[Reference, Known]] = {}
         for name in reversed(order):
             if name in demands:
@@ -404,7 +410,8 @@ class Library:
 
     def _folded(self, function: Reference, known: Known) -> Reference:
         facts = self._believed(known)
-        return _fold(function.name, tuple((name, code(value)) for name, value in facts.items()))
+        known_texts = tuple((name, code(value)) for name, value in facts.items())
+        return _fold(function.name, known_texts, self._lacking)
 
     def _finished(self, function: Reference, known: Known) -> Reference:
         """A folded function with its calls written as those functions want them."""
@@ -453,9 +460,10 @@ def library(
     uses: tuple[Use, ...] = (),
     keep: tuple[tuple[str, frozenset[str]], ...] = (),
     sure: bool = True,
+    lacking: tuple[str, ...] = (),
 ) -> Library:
     """The library for these uses, which is made once."""
-    return Library(uses, dict(keep), sure)
+    return Library(uses, dict(keep), sure, lacking)
 
 
 # -- text ---------------------------------------------------------------------------------------
@@ -469,13 +477,22 @@ def helper_text(
     helper_names: Mapping[str, str],
     unit: str,
     width: int,
+    typing: Mapping[str, str] | None = None,
 ) -> str:
-    """The text of a helper function as it stands in the user's file."""
+    """The text of a helper function as it stands in the user's file.
+
+    ``typing`` has the file's names for ``Optional`` and ``Tuple``, where it writes types with them.
+    """
     names = {name: cst.Name(new) for name, new in helper_names.items()}
     mapping = {"torch": expression(torch), "F": expression(functional), **names}
     node = function.node.visit(Substitute(mapping))
     assert isinstance(node, cst.FunctionDef)
     head = one_line(code(node.with_changes(body=_PASS, leading_lines=[], decorators=[])))
+    typing = typing or {}
+    if "Optional" in typing:
+        head = _OR_NONE.sub(rf"{typing['Optional']}[\g<1>]", head)
+    if "Tuple" in typing:
+        head = re.sub(r"\btuple\[", f"{typing['Tuple']}[", head)
     lines = fit(head.removesuffix(" pass"), "", unit, width)
     lines += _docstring(function, unit, width)
     for statement in body_of(node):
@@ -483,6 +500,7 @@ def helper_text(
     return "\n".join(lines) + "\n"
 
 
+_OR_NONE = re.compile(r"(?<![|] )([\w.]+(?:\[[\w., ]*\])?) \| None")
 _PASS = cst.SimpleStatementSuite([cst.Pass()])
 _END = cst.TrailingWhitespace()
 

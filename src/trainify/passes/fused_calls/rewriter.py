@@ -42,9 +42,9 @@ class Rewriter:
 
             sites = [plan.site for plan in self.plans.values()]
             uses = {site: use_of(site) for site in sites if site.unsupported() is None}
-            self._plan(Equivalents(self.module, uses, self.options.flag))
+            self._plan(Equivalents(self.module, uses, self.options))
             calls = [call for site in sites if (call := attachable(site)) is not None]
-            self._plan(Functions(self.module, calls))
+            self._plan(Functions(self.module, calls, self.options.releases))
         for plan in self.plans.values():
             yield self._finding(plan)
 

@@ -15,6 +15,7 @@ from .site import Site
 from .statements import SIMPLE
 
 if TYPE_CHECKING:
+    from ...engine import Options
     from ...rewrite.attach import Applied, Call
     from ...rewrite.branch import Change
     from ...rewrite.specialize import Use
@@ -44,14 +45,14 @@ class Equivalents:
 
     strategies: tuple[str, ...] = ("flag", "replace")
 
-    def __init__(self, module: ModuleFacts, uses: Mapping[Site, Use], flag: str) -> None:
+    def __init__(self, module: ModuleFacts, uses: Mapping[Site, Use], options: Options) -> None:
         from ...rewrite.branch import Vocabulary
 
         self.module = module
-        self.flag = flag
+        self.flag = options.flag
         self.uses = {site.call: (site.op, use) for site, use in uses.items()}
         modules = [name for site in uses for name in site.op.imports]
-        self.vocabulary = Vocabulary(module, list(uses.values()), modules)
+        self.vocabulary = Vocabulary(module, list(uses.values()), modules, options.releases)
 
     def template(self, call: ast.Call, arguments: Mapping[str, str | None]) -> Template:
         from ...rewrite.template import Template
