@@ -15,7 +15,7 @@ from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from . import passes
-from .catalog import FusedOp
+from .catalog import FusedOp, roots
 from .catalog.own import registered
 from .findings import (
     STRATEGIES,
@@ -223,12 +223,17 @@ def fix_text(
     """
     options = options or Options()
     applied: list[Finding] = []
+    original = text
     compiles = _compiles(text, path)
     for _ in range(MAX_ROUNDS):
         findings = check_text(text, path, options, project)
         wanted = findings if accept is None else _accepted(text, findings, options, accept)
         chosen = select_fixes(wanted, options.strategy, unsafe=options.unsafe)
         if not chosen:
+            if applied and accept is None:
+                cleared = _without_idle_imports(original, text, path, project, options)
+                if cleared != text:
+                    text, findings = cleared, check_text(cleared, path, options, project)
             return FixResult(text, applied, findings)
         rules = ", ".join(sorted({finding.rule for finding, _ in chosen}))
         edits = [edit for _, fix in chosen for edit in fix.edits]
@@ -264,6 +269,16 @@ def _moved(
         if line:
             within = {moved_line(each) for each in place.lines} - {0}
             yield replace(place, line=line, lines=tuple(sorted(within)))
+
+
+def _without_idle_imports(
+    original: str, text: str, path: str, project: Project | None, options: Options
+) -> str:
+    """A fixed text without the imports of kernels that only what was fixed had a use for."""
+    from .rewrite.imports import idle_imports
+
+    before, after = _parse(original, path, project), _parse(text, path, project)
+    return apply_edits(text, idle_imports(before, after, roots(options.ops)))
 
 
 def _accepted(

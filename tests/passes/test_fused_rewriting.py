@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from verbs import becomes, findings, fix
 
-HEAD = "import torch\nimport torch.nn.functional as F\nfrom vllm import _custom_ops as ops\n\n\n"
+REPLACED = "import torch\nimport torch.nn.functional as F\n\n\n"
+HEAD = f"{REPLACED.rstrip()}\nfrom vllm import _custom_ops as ops\n\n\n"
 
 
 def test_replace_drops_the_buffer_and_keeps_comments() -> None:
@@ -19,7 +20,7 @@ def f(x, w, eps):
     ops.rms_norm(out, x, w.data, eps)  # fused
     return out
 """,
-        HEAD
+        REPLACED
         + """\
 def f(x, w, eps):
     # norm first
@@ -83,7 +84,7 @@ def f(x, w: torch.Tensor):
     ops.rms_norm(out, x, w, 1e-6)
     return out
 """,
-        HEAD
+        REPLACED
         + """\
 def f(x, w: torch.Tensor):
     out = torch.empty_like(x)
@@ -106,7 +107,7 @@ def f(x, w: torch.Tensor):
     ops.rms_norm(rows, x, w, 1e-6)
     return out
 """,
-        HEAD
+        REPLACED
         + """\
 def f(x, w: torch.Tensor):
     out = torch.empty(2, 3, 8)
@@ -127,7 +128,7 @@ def f(x, w: torch.Tensor):
     ops.rms_norm(out.view(-1, 8), x.view(-1, 8), w, 1e-6)
     return out
 """,
-        HEAD
+        REPLACED
         + """\
 def f(x, w: torch.Tensor):
     input = x.view(-1, 8)
@@ -148,7 +149,7 @@ def f(x, w: torch.Tensor):
     ops.rms_norm(out, x, w, 1e-6)
     return left.sum()
 """,
-        HEAD
+        REPLACED
         + """\
 def f(x, w: torch.Tensor):
     out = torch.empty_like(x)
@@ -171,7 +172,7 @@ def f(x, y, w: torch.Tensor):
     ops.rms_norm(out[:, 8:], y, w, 1e-6)
     return out
 """,
-        HEAD
+        REPLACED
         + """\
 def f(x, y, w: torch.Tensor):
     out = torch.empty(4, 16)
@@ -223,7 +224,7 @@ def f(y, r, w: torch.Tensor):
     ops.fused_add_rms_norm(x, r, w, 1e-6)
     return x + skip, r
 """,
-        HEAD
+        REPLACED
         + """\
 def f(y, r, w: torch.Tensor):
     x = y * 2
@@ -248,7 +249,7 @@ def f(x, w: torch.Tensor):
     ops.rms_norm(out, x, w, 1e-6)
     return out + residual
 """,
-        HEAD
+        REPLACED
         + """\
 def f(x, w: torch.Tensor):
     residual = x
@@ -349,7 +350,7 @@ class Norm(torch.nn.Module):
         ops.rms_norm(self.out, x, self.weight.data, self.eps)
         return self.out
 """,
-        HEAD
+        REPLACED
         + """\
 class Norm(torch.nn.Module):
     def forward(self, x):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from verbs import becomes, findings, fix, stays
+
+from trainify.engine import Options, fix_text
+from trainify.facts import Project
 
 HEAD = """\
 import torch
@@ -76,6 +81,38 @@ def test_a_kernel_that_was_not_looked_at() -> None:
     text = LAYER.replace("self.op(out, x)", "torch.ops.vllm.fused_mla_dual_rms_norm(out, x)")
     assert [f.rule for f in findings(text)] == ["TRN108"]
     assert CALL in fix(text)
+
+
+STATIC = """\
+    @staticmethod
+    def act(x, approximate):
+        d = x.shape[-1] // 2
+        return F.gelu(x[..., :d], approximate=approximate) * x[..., d:]
+
+"""
+
+
+@pytest.mark.parametrize(("cut", "fixed"), [("", True), (".detach()", False)])
+def test_a_twin_that_calls_a_method_of_its_own(cut: str, fixed: bool) -> None:
+    before, _, after = LAYER.partition("        d = x.shape[-1] // 2\n        return F.gelu")
+    call = "        return self.act(x, self.approximate)" + after[after.index("\n") :]
+    static = STATIC.replace("* x[..., d:]", f"* x[..., d:]{cut}")
+    text = (before + call).replace("    def forward_native", static + "    def forward_native")
+    assert (CALL in fix(text)) == fixed
+
+
+@pytest.mark.parametrize(("cut", "fixed"), [("", True), (".detach()", False)])
+def test_a_twin_that_calls_a_method_of_another_file(tmp_path: Path, cut: str, fixed: bool) -> None:
+    before, _, after = LAYER.partition("        d = x.shape[-1] // 2\n        return F.gelu")
+    call = "        return Common.act(x, self.approximate)" + after[after.index("\n") :]
+    static = STATIC.replace("* x[..., d:]", f"* x[..., d:]{cut}")
+    (tmp_path / "common.py").write_text(
+        f"import torch.nn.functional as F\n\n\nclass Common:\n{static}"
+    )
+    text = f"from common import Common\n{before}{call}"
+    project = Project((str(tmp_path),))
+    result = fix_text(text, str(tmp_path / "layer.py"), Options(), project)
+    assert (CALL in result.text) == fixed
 
 
 @pytest.mark.parametrize(

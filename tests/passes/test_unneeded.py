@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from verbs import becomes, fix
 
-HEAD = "import torch\nimport torch.nn.functional as F\nfrom vllm import _custom_ops as ops\n\n\n"
+from trainify.engine import Options, fix_text
+from trainify.facts import Project
+
+TORCH = "import torch\nimport torch.nn.functional as F\n"
+HEAD = f"{TORCH}from vllm import _custom_ops as ops\n\n\n"
 
 NORM = (
     HEAD
@@ -18,8 +24,10 @@ def f(self, x, w: torch.Tensor):
 """
 )
 REPLACED = (
-    HEAD
+    TORCH
     + """\
+
+
 def f(self, x, w: torch.Tensor):
 {before}    out = F.rms_norm(x, x.shape[-1:], w, 1e-6)
     return out
@@ -73,7 +81,7 @@ def test_what_the_new_line_reads_stays() -> None:
     becomes(
         HEAD + "def f(x, w: torch.Tensor):\n    eps = 1e-6\n    out = torch.empty_like(x)\n"
         "    ops.rms_norm(out, x, w, eps)\n    return out\n",
-        HEAD + "def f(x, w: torch.Tensor):\n    eps = 1e-6\n"
+        TORCH + "\n\ndef f(x, w: torch.Tensor):\n    eps = 1e-6\n"
         "    out = F.rms_norm(x, x.shape[-1:], w, eps)\n    return out\n",
         strategy="replace",
     )
@@ -147,3 +155,84 @@ def test_an_import_for_one_call(imports: str, ops: str, strategy: str) -> None:
 def test_an_import_that_does_more(imports: str, ops: str) -> None:
     text = fix(LAZY.format(imports=imports, ops=ops), strategy="replace")
     assert f"    {imports}\n\n    out = F" in text
+
+
+# -- imports of the file --------------------------------------------------------------------------
+
+CALL = """
+
+def f(x, w: torch.Tensor):
+    out = torch.empty_like(x)
+    {ops}.rms_norm(out, x, w, 1e-6)
+    return out
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "left", "ops"),
+    [
+        ("from vllm import _custom_ops as ops\n", "", "ops"),
+        ("import vllm._custom_ops as ops\n", "", "ops"),
+        ("\nfrom vllm import _custom_ops as ops\n", "", "ops"),
+        (
+            "from vllm import _custom_ops as ops\nfrom mine import x\n",
+            "from mine import x\n",
+            "ops",
+        ),
+        ("from vllm import a, _custom_ops as ops\n", "from vllm import a\n", "ops"),
+        ("from vllm import _custom_ops as ops, a\n", "from vllm import a\n", "ops"),
+        (
+            "from vllm import (\n    a,\n    _custom_ops as ops,\n)\n",
+            "from vllm import (\n    a,\n)\n",
+            "ops",
+        ),
+    ],
+)
+def test_an_import_that_only_the_calls_used(imports: str, left: str, ops: str) -> None:
+    text = fix(TORCH + imports + CALL.format(ops=ops), strategy="replace")
+    assert text.startswith(TORCH + left + "\n\ndef f")
+
+
+@pytest.mark.parametrize(
+    ("imports", "rest"),
+    [
+        ("from vllm import _custom_ops as ops  # registers more\n", ""),
+        ("# registers more\nfrom vllm import _custom_ops as ops\n", ""),
+        ("from vllm import _custom_ops as ops\n", "\n\nprint(ops)\n"),
+        ("from vllm import _custom_ops as ops\n", "\n\n__all__ = ['f', 'ops']\n"),
+        ("from vllm import _custom_ops as ops\n", "\n\ndef g(x: 'ops.Kind'): ...\n"),
+        ("from vllm import _custom_ops as ops\n", "\n\ndef g(name):\n    return globals()[name]\n"),
+        ("from vllm import _custom_ops as ops\n", "\n\nRELU = torch.ops.aten.relu\n"),
+        ("from vllm import _custom_ops as ops\nfrom mine import ops\n", "\n\nops = None\n"),
+        ("from mine import x as y\nfrom vllm import _custom_ops as ops; print(y)\n", ""),
+    ],
+)
+def test_an_import_that_may_be_wanted(imports: str, rest: str) -> None:
+    text = fix(TORCH + imports + CALL.format(ops="ops") + rest, strategy="replace")
+    assert TORCH + imports in text
+
+
+@pytest.mark.parametrize("strategy", ["flag", "attach"])
+def test_an_import_of_a_kernel_that_stays(strategy: str) -> None:
+    assert "as ops\n" in fix(HEAD + CALL.format(ops="ops").lstrip(), strategy=strategy)
+
+
+@pytest.mark.parametrize(
+    ("other", "goes"),
+    [
+        ("from layer import f\n", True),
+        ("from .layer import f, ops\n", False),
+        ("from pkg.layer import (\n    f,\n    ops,\n)\n", False),
+        ("import layer\n\nlayer.ops.rms_norm\n", False),
+        ("import torch\n\ntorch.ops.vllm.relu\n", False),
+    ],
+)
+def test_an_import_that_another_file_takes_from_here(
+    tmp_path: Path, other: str, goes: bool
+) -> None:
+    (tmp_path / "other.py").write_text(other)
+    text = TORCH + "from vllm import _custom_ops as ops\n" + CALL.format(ops="ops")
+    options, project = Options(strategy="replace"), Project((tmp_path,))
+    fixed = fix_text(text, str(tmp_path / "layer.py"), options, project).text
+    assert ("as ops\n" not in fixed) == goes
+    assert "as ops\n" in fix_text(text, str(tmp_path / "__init__.py"), options, project).text

@@ -142,6 +142,14 @@ OPS: tuple[FusedOp, ...] = (
         since="vllm<0.20",
     ),
     FusedOp(
+        names=("torch.ops.vllm.flashinfer_rotary_embedding",),
+        schema="flashinfer_rotary_embedding(Tensor positions, Tensor(a!) query, Tensor(b!) key, "
+        "int head_size, Tensor cos_sin_cache, bool is_neox) -> ()",
+        equivalent="query, key = "
+        "rotary_embedding(positions, query, key, head_size, cos_sin_cache, is_neox)",
+        source="vllm/model_executor/layers/rotary_embedding/common.py, vllm 0.33.0",
+    ),
+    FusedOp(
         names=(
             "vllm._custom_ops.batched_rotary_embedding",
             "torch.ops._C.batched_rotary_embedding",

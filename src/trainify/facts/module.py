@@ -82,6 +82,9 @@ class _Place:
     function: FunctionNode | None
 
 
+_UNBREAKABLE = re.compile(r"://|#\s*(noqa|type:|pragma:|fmt:|pylint:|ruff:)")
+
+
 class ModuleFacts:
     """A parsed file.
 
@@ -118,10 +121,10 @@ class ModuleFacts:
             return start + column
         return start + len(self.line_text(line).encode()[:column].decode(errors="replace"))
 
-    def start(self, node: ast.stmt | ast.expr) -> int:
+    def start(self, node: ast.stmt | ast.expr | ast.alias) -> int:
         return self.offset(node.lineno, node.col_offset)
 
-    def end(self, node: ast.stmt | ast.expr) -> int:
+    def end(self, node: ast.stmt | ast.expr | ast.alias) -> int:
         assert node.end_lineno is not None and node.end_col_offset is not None
         return self.offset(node.end_lineno, node.end_col_offset)
 
@@ -155,7 +158,9 @@ class ModuleFacts:
 
     @cached_property
     def longest_line(self) -> int:
-        return max(map(len, self.text.splitlines()), default=0)
+        """The length of the longest line, without those that no formatter can break."""
+        lines = (line for line in self.text.splitlines() if not _UNBREAKABLE.search(line))
+        return max(map(len, lines), default=0)
 
     def string_lines(self, first: int, last: int) -> set[int]:
         """Those of some lines that begin inside a string literal: their white space is data."""

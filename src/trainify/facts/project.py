@@ -227,6 +227,12 @@ class Project:
         others = self._others(module, mentions)
         return others if elsewhere else chain([module], others)
 
+    def says(self, module: ModuleFacts, pattern: bytes) -> bool:
+        """Whether a regular expression is found in another file around ``module``."""
+        here, search = Path(module.path).absolute(), re.compile(pattern).search
+        others = (p for p in self.neighbours(module.path) if p.absolute() != here)
+        return any(search(self._bytes(path)) for path in others)
+
     def _others(
         self, module: ModuleFacts, relevant: Callable[[bytes], object]
     ) -> Iterator[ModuleFacts]:

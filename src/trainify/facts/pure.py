@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ..catalog import lookup
@@ -153,11 +153,10 @@ def _call(
             return f"nothing is known of a backward of `{text}`"
         if name.startswith(_MODULES):
             return "" if not name.endswith("_") else f"`{text}` writes in place"
-        for other in module.functions:
-            if name == f"{module.module_name}.{other.name}".lstrip("."):
-                if depth == 0 or other is function:
-                    return f"`{text}` calls too deep"
-                return why_not_follow(module, [other], other, depth - 1, again)
+        for owner, other in _defined(module, name):
+            if depth == 0 or other is function:
+                return f"`{text}` calls too deep"
+            return why_not_follow(owner, [other], other, depth - 1, again)
     if targets:
         return f"nothing is known of a backward of `{text}`"
     if isinstance(callee, ast.Attribute):
@@ -172,6 +171,26 @@ def _call(
     if isinstance(callee, ast.Name) and callee.id in _BUILTINS:
         return ""
     return f"nothing is known of a backward of `{text}`"
+
+
+def _defined(module: ModuleFacts, name: str) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
+    """The function or method of this qualified name, in this file or another of the project."""
+    path = name.split(".")
+    for length in (1, 2):
+        owner = _owner(module, ".".join(path[:-length]))
+        for function in owner.functions_named(path[-1]) if owner is not None else ():
+            assert owner is not None
+            cls = owner.method_class(function)
+            if path[-length:] == [*([cls.name] if cls else []), function.name]:
+                yield owner, function
+
+
+def _owner(module: ModuleFacts, name: str) -> ModuleFacts | None:
+    """The module of this name, if it is of the project."""
+    if name == module.module_name:
+        return module
+    path = module.project.find_module(module, name) if name else None
+    return module.project.load(path) if path is not None else None
 
 
 def _is_own(node: ast.expr, function: FunctionNode) -> bool:

@@ -1,0 +1,114 @@
+"""Imports of kernels that a file needs no longer, once its calls of them are gone.
+
+What was never used may stand there for what importing it does; what was used until now was there to
+be used.  It goes, unless something else may want it: other files, a comment, ops that it registers.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from ..facts import ModuleFacts
+from ..findings import Edit
+from . import layout
+
+_BY_NAME = re.compile(r"\b(globals|eval|exec)\(|\bsys\.modules\b")
+
+
+def idle_imports(before: ModuleFacts, after: ModuleFacts, libraries: Collection[str]) -> list[Edit]:
+    """What deletes from a fixed file the imports of libraries that it used before, and no more."""
+    if Path(after.path).name == "__init__.py" or _BY_NAME.search(after.text):
+        return []
+    gone = _used(before) - _used(after)
+    edits: list[Edit] = []
+    for statement in after.tree.body:
+        if gone and isinstance(statement, (ast.Import, ast.ImportFrom)):
+            idle = [
+                alias
+                for alias in statement.names
+                if _bound_by(alias) in gone and _package(statement, alias) in libraries
+            ]
+            if idle and _can_go(after, statement, idle):
+                edits += _deletion(after, statement, idle)
+    return edits
+
+
+def _used(module: ModuleFacts) -> set[str]:
+    """The words of a file's code and strings that an import may have been made for."""
+    docstrings = {
+        node.body[0].value
+        for node in (module.tree, *module.classes, *module.functions)
+        if node.body and isinstance(node.body[0], ast.Expr)
+    }
+    used: set[str] = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Name):
+            used.add(node.id)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            used.update(node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if node not in docstrings:
+                used.update(re.findall(r"\w+", node.value))  # an annotation, or __all__
+    return used
+
+
+def _package(statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
+    """The package that something is imported from; empty for the file's own."""
+    if isinstance(statement, ast.Import):
+        return alias.name.partition(".")[0]
+    return "" if statement.level else (statement.module or "").partition(".")[0]
+
+
+def _bound_by(alias: ast.alias) -> str | None:
+    """The one name that an import is for; None where it makes others good as well."""
+    return alias.asname or (None if "." in alias.name else alias.name)
+
+
+def _can_go(module: ModuleFacts, statement: ast.stmt, idle: list[ast.alias]) -> bool:
+    names = module.names.bindings(module.tree)
+    bound = [_bound_by(alias) or "" for alias in idle]
+    if any(len(names.get(name, ())) > 1 for name in bound):
+        return False  # a fallback stands somewhere
+    start, end = layout.line_start(module, statement), layout.line_end(module, statement)
+    above = module.line_text(statement.lineno - 1) if statement.lineno > 1 else ""
+    if "#" in module.text[start:end] or above.lstrip().startswith("#"):
+        return False
+    if "torch.ops" in module.text or module.project.says(module, b"torch.ops"):
+        return False  # of which importing the library makes some
+    stem = re.escape(Path(module.path).stem)
+    taken = rf"\b{stem}\s+import\s*(\([^)]*|[^\n(]*)\b({'|'.join(bound)})\b"
+    through = rf"\b{stem}\.({'|'.join(bound)})\b"
+    return not module.project.says(module, f"{taken}|{through}".encode())
+
+
+def _deletion(
+    module: ModuleFacts, statement: ast.Import | ast.ImportFrom, idle: list[ast.alias]
+) -> Iterator[Edit]:
+    kept = [alias for alias in statement.names if alias not in idle]
+    if not kept:
+        if layout.owns_lines(module, statement):
+            yield _without_lines(module, statement)
+        return
+    last = statement.names.index(kept[-1])
+    for alias, following in zip(statement.names[:last], statement.names[1:], strict=False):
+        if alias in idle:
+            yield Edit(module.start(alias), module.start(following), "")
+    if last + 1 < len(statement.names):
+        yield Edit(module.end(kept[-1]), module.end(statement.names[-1]), "")
+
+
+def _without_lines(module: ModuleFacts, statement: ast.stmt) -> Edit:
+    """The deletion of a statement, with the blank lines above where some are below as well."""
+    assert statement.end_lineno is not None
+    first, last = statement.lineno, statement.end_lineno
+    while first > 1 and not module.line_text(first - 1).strip() and _is_blank(module, last + 1):
+        first -= 1
+    end = module.line_starts[last] if last < len(module.line_starts) else len(module.text)
+    return Edit(module.line_starts[first - 1], end, "")
+
+
+def _is_blank(module: ModuleFacts, line: int) -> bool:
+    return line > len(module.line_starts) or not module.line_text(line).strip()
