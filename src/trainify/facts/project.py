@@ -216,16 +216,15 @@ class Project:
         return not here and defined.search(self._bytes(path)) is not None
 
     def mentioning(
-        self, module: ModuleFacts, *words: str, containing: bytes = b"", elsewhere: bool = False
+        self, module: ModuleFacts, *words: str, containing: bytes = b""
     ) -> Iterator[ModuleFacts]:
-        """``module``, unless ``elsewhere``, and the project's other files with one of the words."""
+        """``module``, and the project's other files with one of the words."""
         needles = [word.encode() for word in words]
 
         def mentions(data: bytes) -> bool:
             return containing in data and any(needle in data for needle in needles)
 
-        others = self._others(module, mentions)
-        return others if elsewhere else chain([module], others)
+        return chain([module], self._others(module, mentions))
 
     def says(self, module: ModuleFacts, pattern: bytes) -> bool:
         """Whether a regular expression is found in another file around ``module``."""
