@@ -11,7 +11,8 @@ import libcst as cst
 import pytest
 
 from trainify.rewrite.expressions import code, one_line
-from trainify.rewrite.fold import GIVEN, fold
+from trainify.rewrite.fold import fold
+from trainify.rewrite.fold.values import GIVEN
 
 
 def folded(text: str, **known: Any) -> str:

@@ -16,7 +16,7 @@ from . import layout
 from .backward import Backward, Body, backward_of
 from .branch import Vocabulary
 from .expressions import expression, one_line
-from .fold import is_literal
+from .fold.values import is_literal
 from .kernels import CannotMove, Moved, is_steady, passed, spelled
 from .specialize import Reference, reference, with_callees
 from .template import fresh

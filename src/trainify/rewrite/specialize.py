@@ -24,19 +24,10 @@ import libcst as cst
 
 from ..facts.names import is_none
 from .expressions import Substitute, bare, code, expression, one_line
-from .fold import (
-    GIVEN,
-    Known,
-    body_of,
-    fold,
-    fold_expression,
-    given_names,
-    is_given,
-    is_literal,
-    leading,
-    literal,
-    used_parameters,
-)
+from .fold import body_of, fold, used_parameters
+from .fold.blocks import leading
+from .fold.expressions import fold_expression
+from .fold.values import GIVEN, Known, given_names, is_given, is_literal, literal
 from .layout import fit
 from .older_torch import NAMES as OLDER
 from .older_torch import for_release
