@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from verbs import rules, stays
+from verbs import findings, fix, rules, stays
 
 from trainify.engine import Options, check_paths
+from trainify.findings import Safety
 
 NORM = """
 import torch
@@ -130,3 +131,106 @@ def test_an_argument_that_is_assigned_in_the_call_is_said_not_to_be_understood()
             return out
         """
     assert rules(text) == ["TRN103"]
+
+
+# -- what is built before it is called ------------------------------------------------------------
+
+BUILT = """\
+import torch
+from deepspeed.ops.op_builder import InferenceBuilder
+
+
+class Norm(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        {made}
+
+    def forward(self, x):
+        return {kernels}.rms_norm(x, self.weight, self.eps)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "kernels"),
+    [
+        ("pass", "InferenceBuilder().load()"),
+        ("self.kernels = InferenceBuilder().load()", "self.kernels"),
+        ("self.kernels = InferenceBuilder().load(verbose=False)", "self.kernels"),
+        ("builder = InferenceBuilder()\n        self.kernels = builder.load()", "self.kernels"),
+    ],
+)
+def test_kernels_of_a_builder(made: str, kernels: str) -> None:
+    (finding,) = findings(BUILT.format(made=made, kernels=kernels))
+    assert finding.rule == "TRN101"
+    assert "reached through a builder, whose kernels share a workspace" in finding.message
+
+
+EXTENSION = """\
+import torch
+import torch.nn.functional as F
+from torch.utils.cpp_extension import load, load_inline
+
+
+class Norm(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        {made}
+
+    def forward(self, x):
+        return {kernels}.{kernel}(x, self.weight, 1e-6)
+"""
+LOAD = "load(name='norms', sources=['norms.cpp', 'norms.cu'])"
+
+
+@pytest.mark.parametrize(
+    ("made", "kernels"),
+    [
+        (f"self.kernels = {LOAD}", "self.kernels"),
+        (f"self.kernels = {{'norm': {LOAD}}}", "self.kernels['norm']"),
+        (
+            f"self.kernels = {LOAD.replace('load(', 'torch.utils.cpp_extension.load(')}",
+            "self.kernels",
+        ),
+        ("self.kernels = load_inline('n', CPP, cuda_sources=CUDA)", "self.kernels"),
+    ],
+)
+def test_kernels_of_an_extension(made: str, kernels: str) -> None:
+    text = EXTENSION.format(made=made, kernels=kernels, kernel="rms_norm")
+    (finding,) = findings(text)
+    assert finding.rule == "TRN108" and finding.fixes["replace"].safety is Safety.UNSAFE
+    replaced = fix(text, strategy="replace", unsafe=True)
+    assert "return F.rms_norm(x, x.shape[-1:], self.weight, 1e-6)" in replaced
+
+
+@pytest.mark.parametrize(
+    ("made", "kernel"),
+    [
+        ("self.kernels = load(name='norms', sources=['norms.cpp'])", "rms_norm"),  # of ATen's ops
+        (f"self.kernels = {LOAD}", "furthest_points"),
+        (f"self.kernels = {LOAD}", "rms_norm_backward"),
+    ],
+)
+def test_an_extension_that_may_do_anything(made: str, kernel: str) -> None:
+    stays(EXTENSION.format(made=made, kernels="self.kernels", kernel=kernel))
+
+
+def test_an_extension_in_a_function_with_a_backward() -> None:
+    stays(
+        f"""\
+        import torch
+        from torch.utils.cpp_extension import load
+
+        kernels = {LOAD}
+
+
+        class Norm(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, weight):
+                ctx.save_for_backward(x, weight)
+                return kernels.rms_norm(x, weight, 1e-6)
+
+            @staticmethod
+            def backward(ctx, grad):
+                return kernels.rms_norm_backward(grad, *ctx.saved_tensors)
+        """
+    )

@@ -1,9 +1,9 @@
-"""A kernel that is looked up in a dict by a literal key."""
+"""A kernel that is looked up in a dict, by a literal key or by one that varies."""
 
 from __future__ import annotations
 
 import pytest
-from verbs import becomes, stays
+from verbs import becomes, findings, fix, stays
 
 TABLE = """\
 import torch
@@ -46,3 +46,72 @@ def test_by_a_literal_key() -> None:
 def test_what_may_be_another(old: str, new: str) -> None:
     assert old in TABLE
     stays(TABLE.replace(old, new))
+
+
+LAYER = """\
+import torch
+import torch.nn.functional as F
+from vllm import _custom_ops as ops
+
+
+class Norm(torch.nn.Module):
+    def __init__(self, fast):
+        super().__init__()
+        self.kernels = {"norm": ops.rms_norm}
+
+    def forward(self, x):
+        out = torch.empty_like(x)
+        self.kernels["norm"](out, x, self.weight, 1e-6)
+        return out
+"""
+
+
+def test_a_dict_of_a_layer() -> None:
+    call = "out = F.rms_norm(x, x.shape[-1:], self.weight, 1e-6)"
+    assert call in fix(LAYER, strategy="replace")
+    stays(LAYER.replace("super().__init__()", "super().__init__()\n        add(self.kernels)"))
+
+
+# -- by a key that varies -------------------------------------------------------------------------
+
+ACTIVATIONS = """\
+import torch
+import torch.nn.functional as F
+from vllm import _custom_ops as ops
+
+ACTIVATIONS = {"silu": ops.silu_and_mul, "gelu": ops.gelu_and_mul}
+
+
+def activate(kind, x):
+    out = torch.empty_like(x)
+    ACTIVATIONS[kind](out, x)
+    return out
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ACTIVATIONS,
+        ACTIVATIONS.replace(
+            "    ACTIVATIONS[kind](out, x)", "    act = ACTIVATIONS[kind]\n    act(out, x)"
+        ),
+    ],
+)
+def test_all_in_the_dict_are_kernels(text: str) -> None:
+    (finding,) = findings(text)
+    assert finding.rule == "TRN103" and not finding.fixes
+    assert "may be `vllm._custom_ops.gelu_and_mul` or `vllm._custom_ops.silu_and_mul`" in (
+        finding.message
+    )
+
+
+def test_all_in_the_dict_are_one_kernel() -> None:
+    text = ACTIVATIONS.replace("ops.gelu_and_mul", "torch.ops._C.silu_and_mul")
+    (finding,) = findings(text)
+    assert finding.rule == "TRN101" and finding.fixes
+
+
+@pytest.mark.parametrize("value", ["F.gelu", "gelu", "lambda out, x: x", "nn.GELU()"])
+def test_a_registry_in_which_some_are_kernels(value: str) -> None:
+    stays(ACTIVATIONS.replace("ops.gelu_and_mul", value))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -26,6 +27,8 @@ _TRANSPARENT_CALLS = (
     "torch.no_grad",
     "torch.compiler.disable",
 )
+_BUILDER = re.compile(r"deepspeed\.[\w.]*Builder(\(\)\.load)?")
+_EXTENSIONS = ("torch.utils.cpp_extension.load", "torch.utils.cpp_extension.load_inline")
 
 
 class Target(NamedTuple):
@@ -234,44 +237,81 @@ class Names:
             entry = self._entry(node)
             if entry is not None:
                 yield from self._resolve(entry, depth + 1)
-        elif isinstance(node, ast.Call) and node.args:
+        elif isinstance(node, ast.Call):
             yield from self._resolve_call(node, depth)
 
     def _entry(self, node: ast.Subscript) -> ast.expr | None:
-        """What stands under a literal key of a dict of the module that nobody changes."""
-        table = node.value
-        if not isinstance(table, ast.Name) or not isinstance(node.slice, ast.Constant):
+        """What stands under a literal key of a dict that nobody changes."""
+        if not isinstance(node.slice, ast.Constant):
             return None
-        found = self._visible(table.id, self.module.scope(node))
-        if len(found) != 1 or found[0] not in self.bindings(self.module.tree).get(table.id, ()):
+        made = self._table(node.value)
+        values = (
+            [
+                value
+                for key, value in zip(made.keys, made.values, strict=True)
+                if isinstance(key, ast.Constant) and key.value == node.slice.value
+            ]
+            if made is not None
+            else []
+        )
+        return values[0] if len(values) == 1 else None
+
+    def entries(self, node: ast.expr) -> Sequence[ast.expr]:
+        """All that ``TABLE[key]`` can be for a key that varies; empty for other expressions.
+
+        It is looked up in a dict that nobody changes, there or in the one assignment of a name.
+        """
+        if isinstance(node, ast.Name):
+            flow = self.module.flow(self.module.function(node) or self.module.tree)
+            made = flow.only_definition(node.id, self.module.statement(node))
+            node = made.value if made is not None and made.value is not None else node
+        if not isinstance(node, ast.Subscript) or isinstance(node.slice, ast.Constant):
+            return ()
+        table = self._table(node.value)
+        return table.values if table is not None else ()
+
+    def _table(self, node: ast.expr) -> ast.Dict | None:
+        """The dict of the module, or of ``self``, that a name stands for, if nobody changes it."""
+        if isinstance(node, ast.Name):
+            found = self._visible(node.id, self.module.scope(node))
+            known = self.bindings(self.module.tree).get(node.id, ())
+            name = node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            cls = self.self_class(node.value)
+            found = known = self.attributes(cls).get(node.attr, []) if cls is not None else []
+            name = node.attr
+        else:
+            return None
+        if len(found) != 1 or found[0] not in known:
             return None
         made = found[0].value
-        if not isinstance(made, ast.Dict) or self._may_change(table.id):
+        if not isinstance(made, ast.Dict) or self._may_change(name, type(node)):
             return None
-        values = [
-            value
-            for key, value in zip(made.keys, made.values, strict=True)
-            if isinstance(key, ast.Constant) and key.value == node.slice.value
-        ]
-        plain = all(isinstance(key, ast.Constant) for key in made.keys)  # no **others
-        return values[0] if plain and len(values) == 1 else None
+        return made if all(isinstance(key, ast.Constant) for key in made.keys) else None
 
-    def _may_change(self, name: str) -> bool:
+    def _may_change(self, name: str, kind: type[ast.expr]) -> bool:
         """Whether the file uses a dict otherwise than by looking something up in it."""
         for node in ast.walk(self.module.tree):
-            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+            if isinstance(node, kind) and name == getattr(node, "id", getattr(node, "attr", None)):
                 parent = self.module.parent(node)
                 looked_up = isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Load)
-                if not looked_up or parent.value is not node:  # type: ignore[union-attr]
-                    return True
+                if isinstance(getattr(node, "ctx", None), ast.Load):
+                    if not looked_up or parent.value is not node:  # type: ignore[union-attr]
+                        return True
         return False
 
     def _resolve_call(self, node: ast.Call, depth: int) -> Iterator[Target]:
         """``functools.partial(f, ...)``, ``getattr(m, "f")``, wrappers that keep the meaning.
 
-        ``kernels.get_kernel('owner/name')`` is its own name.
+        ``kernels.get_kernel('owner/name')`` is its own name, ``InferenceBuilder().load()`` as well,
+        and ``torch.utils.cpp_extension.load()`` is that of an extension with CUDA sources.
         """
         function = {target.name for target in self._resolve(node.func, depth + 1)}
+        yield from (Target(f"{name}()") for name in function if _BUILDER.fullmatch(name))
+        if not function.isdisjoint(_EXTENSIONS) and _has_cuda(node):
+            yield Target("torch.utils.cpp_extension.load()")
+        if not node.args:
+            return
         if isinstance(node.func, ast.Name) and node.func.id == "getattr":
             name = node.args[1] if len(node.args) >= 2 else None
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
@@ -385,6 +425,14 @@ class Names:
                         self._opaque
                     )
         return self._answer(node, None)
+
+
+def _has_cuda(node: ast.Call) -> bool:
+    """Whether an extension is made of CUDA sources, as its call says."""
+    if any(keyword.arg == "cuda_sources" for keyword in node.keywords):
+        return True
+    texts = (n.value for n in ast.walk(node) if isinstance(n, ast.Constant))
+    return any(isinstance(text, str) and text.endswith(".cu") for text in texts)
 
 
 def _attributes_in(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.Attribute, ast.expr]]:

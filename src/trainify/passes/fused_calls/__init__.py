@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,16 @@ from ...facts.guards import gradient_unwanted, serves_backward
 from ...facts.trainable import may_hold_weight
 from ...findings import STRATEGIES, Edit, Finding, Fix
 from .. import Needle, Rule
-from .calls import Ambiguous, bind, by_operands, match, misread, takes_a_tensor, unverified_kernel
+from .calls import (
+    Ambiguous,
+    bind,
+    by_operands,
+    match,
+    misread,
+    of_extension,
+    takes_a_tensor,
+    unverified_kernel,
+)
 from .rewriter import Rewriter, other_path, twin
 from .site import Site
 from .words import words_for
@@ -160,19 +170,17 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             if kernel is not None and not gradient_unwanted(module, call):
                 message = f"`{module.source(call.func)}` is a kernel without a known backward."
                 site = by_operands(module, call, kernel, "TRN108", message)
-                if site is not None:
+                if site is not None and not _in_function_with_backward(module, call):
                     sites.append(site)
-                else:
+                elif site is None and not of_extension(kernel):  # that may do anything
                     fixes = other_path(module, call, options)
                     yield module.finding("TRN108", message, call, fixes)
             continue
         op, target = matched
         if not op.cuts or gradient_unwanted(module, call):
             continue
-        function = module.function(call)
-        if function is not None and "autograd.Function" in module.text:
-            if serves_backward(module, function):
-                continue
+        if _in_function_with_backward(module, call):
+            continue
         if op.equivalent is None:
             if takes_a_tensor(call, target):
                 fixes = other_path(module, call, options)
@@ -201,6 +209,13 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     if sites:
         yield from Rewriter(module, options, sites).findings()
         yield from _cut_before(module, sites)
+
+
+def _in_function_with_backward(module: ModuleFacts, call: ast.Call) -> bool:
+    function = module.function(call)
+    if function is None or "autograd.Function" not in module.text:
+        return False
+    return serves_backward(module, function)
 
 
 def _cut_before(module: ModuleFacts, sites: Sequence[Site]) -> Iterator[Finding]:

@@ -27,7 +27,12 @@ class Ambiguous(Exception):
 def match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedOp, Target] | None:
     """The op that a call runs; raises :class:`Ambiguous` where the code leaves it open."""
     own, releases = options.ops, options.releases
-    targets, unknown = module.names.candidates(call.func)
+    entries = [module.resolve(entry) for entry in module.names.entries(call.func)]
+    if entries:
+        targets = tuple(dict.fromkeys(target for entry in entries for target in entry))
+        unknown = not all(entries)
+    else:
+        targets, unknown = module.names.candidates(call.func)
     found: list[tuple[FusedOp, Target]] = []
     others: list[str] = []
     for target in targets:
@@ -41,6 +46,8 @@ def match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedO
             others.append(target.name)
     if not any(op.cuts for op, _ in found):
         return found[0] if found else None
+    if entries and (others or unknown or not all(op.cuts for op, _ in found)):
+        return None  # a registry, in which kernels are some of many
     meanings = {
         (op.equivalent, tuple(a.name for a in op.signature.arguments) if op.equivalent else ())
         for op, _ in found
@@ -102,10 +109,17 @@ def misread(op: FusedOp, bound: Mapping[str, ast.expr | None]) -> str:
 
 def unverified_kernel(module: ModuleFacts, call: ast.Call) -> Target | None:
     for target in module.resolve(call.func):
+        if of_extension(target):
+            return target
         family = unverified().get(target.name)
         if family is not None and family not in _HARMLESS and takes_a_tensor(call, target):
             return target
     return None
+
+
+def of_extension(target: Target) -> bool:
+    """Whether a function is one of a CUDA extension that the code builds itself."""
+    return target.name.startswith("torch.utils.cpp_extension.load().")
 
 
 def by_operands(

@@ -15,6 +15,8 @@ _STEMS = declare(b"rms_norm(", b"rmsnorm(", b"_and_mul(", b"rotary_embedding(")
 (_IMPORT_MODULE,) = declare(b"import_module(")
 _IMPORTED = re.compile(rb"import_module\(\s*[rbu]?[\"'](?:\.|([a-zA-Z_]\w*))")
 """The package that is imported by name; nothing of a name that begins with a dot: the user's."""
+(_EXTENSION,) = declare(b"cpp_extension")
+_CUDA = (b'.cu"', b".cu'", b"cuda_sources")
 _SPACES = (b" ", b"\t")
 _BARE_IMPORT = re.compile(rb"[ \t]*import[ \t]+(\w+)[ \t]*(?:#.*)?\r?$")
 _CALL_OF_STEM = re.compile(
@@ -30,6 +32,10 @@ def _calls_from_elsewhere(data: bytes) -> bool:
         for at in places(data, stem)
         for match in _CALL_OF_STEM.finditer(data, data.rfind(b"\n", 0, at) + 1, at + len(stem))
     )
+
+
+def _builds_kernels(data: bytes) -> bool:
+    return any(word in data for word in _CUDA)
 
 
 class Words:
@@ -59,6 +65,7 @@ class Words:
             Look(self._packages, self._imports),
             Look((_IMPORT_MODULE,), self._imports_by_name),
             b"get_kernel",
+            Look((_EXTENSION,), _builds_kernels),
             *(root.encode() for root in self._whole),
             Look(_STEMS, _calls_from_elsewhere),
             *self.stems[len(_STEMS) :],
@@ -102,7 +109,9 @@ class Words:
     @cached_property
     def imports(self) -> re.Pattern[str]:
         whole = "|".join(map(re.escape, self._whole))
-        return re.compile(rf"import_module|get_kernel|{whole}|^{self._import}", re.MULTILINE)
+        return re.compile(
+            rf"import_module|get_kernel|cpp_extension|{whole}|^{self._import}", re.MULTILINE
+        )
 
 
 words_for = cache(Words)
