@@ -600,6 +600,7 @@ FAMILIES = {
     "apply_rotary": lambda: {"x": _x(2, 3, HEADS, D), "cos": _x(8, D // 2), "sin": _x(8, D // 2)},
     "apply_rotary_pos_emb": full_tables,
     "rotate_query_key": tables,
+    "rotate_query_key_or_pairs": lambda: {**tables(), "cos": _x(T, D), "sin": _x(T, D)},
     "rotate_query_key_fp32": full_tables,
     "rotate_two_halves": two_halves,
     "rope_ragged": rope,

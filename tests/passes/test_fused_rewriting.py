@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from verbs import becomes, findings, fix
+
+from trainify.engine import Options, fix_text
 
 REPLACED = "import torch\nimport torch.nn.functional as F\n\n\n"
 HEAD = f"{REPLACED.rstrip()}\nfrom vllm import _custom_ops as ops\n\n\n"
@@ -533,3 +537,22 @@ class Norm(nn.Module):
     assert fixed.count("import torch\n") == 1
     assert "if torch.is_grad_enabled() and x.requires_grad:" in fixed
     assert fix(guarded.replace("(nn.Module)", "")).count("import torch\n") == 2
+
+
+def test_an_import_is_parted_from_those_of_the_file_s_own_package(tmp_path: Path) -> None:
+    text = """\
+# Copyright
+from mine.kernels import fast
+from vllm._custom_ops import silu_and_mul
+
+
+def f(x, out):
+    silu_and_mul(out, x)
+    return fast(out)
+"""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/__init__.py").touch()
+    path = tmp_path / "mine/act.py"
+    fixed = fix_text(text, str(path), Options(unsafe=True)).text
+    head = "# Copyright\nimport torch\nimport torch.nn.functional as F\n\nfrom mine.kernels"
+    assert fixed.startswith(head)

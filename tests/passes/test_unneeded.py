@@ -44,6 +44,7 @@ def f(self, x, w: torch.Tensor):
         "    n = max(len(x), self.config.rows)\n    shape = [n, self.width]",
         "    rows, width = x.shape\n    shape = rows, width",
         "    shape = x.shape\n",  # with a blank line below
+        "    if self.flat:\n        shape = x.shape[:1]\n    else:\n        shape = x.shape",
     ],
 )
 def test_shapes_that_nobody_reads(before: str) -> None:
@@ -64,11 +65,32 @@ def test_shapes_that_nobody_reads(before: str) -> None:
         "    shape = x.shape[0], next(self.widths)",
         "    self.shape = shape = x.shape",
         "    shape = self.shapes.pop()",
-        "    if self.flat:\n        shape = x.shape[1:]",
+        "    if self.flat:\n        # all in one\n        shape = x.shape[1:]\n    else:\n        shape = 1",
+        "    if self.flat():\n        shape = x.shape[1:]",
+        "    if self.flat:\n        shape = x.shape[1:]\n    else:\n        raise ValueError(shape)",
     ],
 )
 def test_what_stays(before: str) -> None:
     becomes(NORM.format(before=before), REPLACED.format(before=before + "\n"), strategy="replace")
+
+
+def test_buffers_that_one_of_two_branches_makes() -> None:
+    before = """\
+import torch
+from lmdeploy.pytorch.kernels.cuda import apply_rotary_pos_emb as rotate
+
+
+def f(q, k, cos, sin, inplace):
+    if inplace:
+        q_embed, k_embed = q, k
+    else:
+        q_embed = torch.empty_like(q)
+        k_embed = torch.empty_like(k)
+    return rotate(q, k, cos, sin, q_embed, k_embed)
+"""
+    text = fix(before, strategy="replace", unsafe=True)
+    assert "def f(q, k, cos, sin, inplace):\n    cos_, sin_ = cos.chunk(2, dim=-1)[0], " in text
+    assert "    if inplace:\n" in fix(before, unsafe=True)
 
 
 def test_one_of_two_names_is_read() -> None:

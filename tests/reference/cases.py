@@ -345,6 +345,16 @@ def expect_swigluoai(x: Tensor, alpha: float, limit: float) -> Tensor:
     return ((up + 1) * gate / (1 + torch.exp(-alpha * gate))).to(x.dtype)
 
 
+def expect_silu_and_mul_up_to(x: Tensor, limit: float) -> Tensor:
+    gate, up = wide(x).chunk(2, -1)
+    if limit:
+        gate, up = (
+            gate.minimum(gate * 0 + limit),
+            up.maximum(up * 0 - limit).minimum(up * 0 + limit),
+        )
+    return (silu(gate) * up).to(x.dtype)
+
+
 def expect_clamped_swiglu(x: Tensor, limit: float, alpha: float, beta: float) -> Tensor:
     """vLLM's kernel: the activated half is rounded, the other is not."""
     gate, up = halves(wide(x))
@@ -394,6 +404,11 @@ def draw_plain(draw: Draw) -> tuple[Any, ...]:
 ACTIVATIONS = [
     Case(activation.silu_and_mul, draw_halves, gated(silu), exact=True),
     Case(activation.silu_and_mul_fp32, draw_halves, gated_fp32(silu), exact=True),
+    Case(
+        activation.silu_and_mul_up_to,
+        lambda draw: (*draw_halves(draw), draw.random.choice((0.0, 0.5))),
+        expect_silu_and_mul_up_to,
+    ),
     Case(
         activation.mul_and_silu,
         draw_halves,
@@ -640,6 +655,12 @@ def draw_query_key(draw: Draw) -> tuple[Any, ...]:
     return q, k, angles.cos().to(draw.dtype), angles.sin().to(draw.dtype), draw.flag()
 
 
+def draw_query_key_or_pairs(draw: Draw) -> tuple[Any, ...]:
+    q, k, cos, sin, complex_mode = draw_query_key(draw)
+    repeats = (1, 1 if complex_mode else 2)
+    return q, k, cos.repeat(repeats), sin.repeat(repeats), complex_mode
+
+
 def expect_query_key(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, is_neox: bool
 ) -> tuple[Tensor, Tensor]:
@@ -773,6 +794,17 @@ ROPES += [
         expect_ragged,
     ),
     Case(rope.rotate_query_key, draw_query_key, expect_query_key, exact=True),
+    Case(
+        rope.rotate_query_key_or_pairs,
+        draw_query_key_or_pairs,
+        lambda q, k, cos, sin, complex_mode: expect_query_key(
+            q,
+            k,
+            *(t[:, : t.shape[-1] // (1 if complex_mode else 2)] for t in (cos, sin)),
+            not complex_mode,
+        ),
+        exact=True,
+    ),
     Case(
         rope.rotate_query_key_fp32,
         draw_hugging_face,

@@ -67,9 +67,8 @@ OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=("aiter.ops.activation.silu_and_mul", "aiter.silu_and_mul"),
         schema="silu_and_mul(Tensor(a!) out, Tensor input, float limit=0.0) -> ()",
-        equivalent="out = silu_and_mul_fp32(input)",
-        source=_AITER,
-        unsupported=("limit",),
+        equivalent="out = silu_and_mul_up_to(input, limit)",
+        source="csrc/kernels/activation_kernels.cu, aiter 02d69c399518",
     ),
     FusedOp(
         names=("aiter.ops.activation.gelu_and_mul", "aiter.gelu_and_mul"),

@@ -29,12 +29,10 @@ OPS: tuple[FusedOp, ...] = (
             "lmdeploy.pytorch.kernels.cuda.apply_rotary_pos_emb",
         ),
         schema="apply_rotary_pos_emb(Tensor q, Tensor k, Tensor cos, Tensor sin, "
-        "Tensor? q_embed=None, Tensor? k_embed=None, bool complex_mode=False)"
-        " -> (Tensor, Tensor)",
-        equivalent="rotate_query_key(q, k, cos.chunk(2, -1)[0].to(q.dtype), "
-        "sin.chunk(2, -1)[0].to(q.dtype), True)",
+        "Tensor(a!)? q_embed=None, Tensor(b!)? k_embed=None, bool complex_mode=False)"
+        " -> (Tensor(a!), Tensor(b!))",
+        equivalent="rotate_query_key_or_pairs(q, k, cos, sin, complex_mode)",
         source="lmdeploy/pytorch/kernels/cuda/apply_rotary_pos_emb.py",
-        unsupported=("q_embed", "k_embed", "complex_mode"),
     ),
     FusedOp(
         names=("lmdeploy.pytorch.kernels.cuda.awq_kernels.awq_linear",),

@@ -23,6 +23,17 @@ def silu_and_mul_fp32(input: torch.Tensor) -> torch.Tensor:
     return (F.silu(gate) * up).to(input.dtype)
 
 
+def silu_and_mul_up_to(input: torch.Tensor, limit: float = 0.0) -> torch.Tensor:
+    """SwiGLU in float32, rounded once, of operands that are clamped where limit is not 0.
+
+    The first half to limit at most, the second half to within +-limit.
+    """
+    gate, up = input.chunk(2, dim=-1)
+    if limit != 0.0:
+        gate, up = gate.clamp(max=limit), up.float().clamp(-limit, limit)
+    return (F.silu(gate.float()) * up.float()).to(input.dtype)
+
+
 def silu_and_mul_backward(grad: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
     """The gradient of SwiGLU, in float32, rounded once."""
     gate, up = input.float().chunk(2, dim=-1)

@@ -209,6 +209,23 @@ def rotate_query_key_backward(
     return rotate_pairs(grad_q, cos, sin, is_neox), rotate_pairs(grad_k, cos, sin, is_neox)
 
 
+def rotate_query_key_or_pairs(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    complex_mode: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate q and k [T, heads, D] by tables, in their dtype.
+
+    The tables are [T, R], their halves alike, and half i of the features pairs with half i + R/2;
+    with complex_mode they are [T, R/2] and neighbours pair.
+    """
+    if not complex_mode:
+        cos, sin = cos.chunk(2, dim=-1)[0], sin.chunk(2, dim=-1)[0]
+    return rotate_query_key(q, k, cos.to(q.dtype), sin.to(q.dtype), not complex_mode)
+
+
 def rotate_query_key_fp32(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -200,6 +200,8 @@ class Vocabulary:
             for name in self.modules
             if self._uses(used, name) and not layout.imports(self.module, name)
         ]
+        if edits:
+            edits += layout.import_gap(self.module)
         edits += [layout.helper_edit(self.module, text) for text in texts]
         return edits
 

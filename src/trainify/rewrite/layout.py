@@ -301,16 +301,15 @@ def is_taken(module: ModuleFacts, name: str) -> bool:
 def import_edit(module: ModuleFacts, line: str) -> Edit:
     """Insert an import: after the last import of torch, else where one from outside belongs."""
     imports = _top_level_imports(module)
-    torch_imports: list[ast.stmt] = [
-        node
-        for node in imports
-        if isinstance(node, ast.Import) and node.names[0].name.partition(".")[0] == "torch"
-    ]
+    torch_imports = _imports_torch(imports)
     own = [node for node in imports if _is_own(module, node)]
     outside = [node for node in imports if node not in own]
     if own and own[0] is imports[0] and not torch_imports:
         offset = line_start(module, own[0])
-        return Edit(offset, offset, line + module.newline)
+        if not offset:
+            return Edit(offset, offset, line + module.newline)
+        offset -= len(module.newline)  # so that what parts them from the file's own comes after
+        return Edit(offset, offset, module.newline + line)
     after = (torch_imports or [n for n in outside if not _is_future(n)] or imports)[-1:]
     if after:
         offset = line_end(module, after[0])
@@ -321,6 +320,23 @@ def import_edit(module: ModuleFacts, line: str) -> Edit:
         return Edit(offset, offset, f"{module.newline}{module.newline}{line}")
     offset = line_start(module, first)
     return Edit(offset, offset, line + module.newline)
+
+
+def _imports_torch(imports: Sequence[ast.stmt]) -> list[ast.stmt]:
+    return [
+        node
+        for node in imports
+        if isinstance(node, ast.Import) and node.names[0].name.partition(".")[0] == "torch"
+    ]
+
+
+def import_gap(module: ModuleFacts) -> list[Edit]:
+    """The blank line between imports that are inserted and the file's own, which come first."""
+    imports = _top_level_imports(module)
+    if not imports or not _is_own(module, imports[0]) or _imports_torch(imports):
+        return []
+    offset = line_start(module, imports[0])
+    return [Edit(offset, offset, module.newline)]
 
 
 def _is_own(module: ModuleFacts, node: ast.stmt) -> bool:

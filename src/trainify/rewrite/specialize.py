@@ -514,7 +514,7 @@ def _docstring(function: Reference, unit: str, width: int) -> list[str]:
     paragraphs = [told[0], " ".join(told[1:])] if len(told) > 1 else told
     if len(paragraphs) == 1 and len(paragraphs[0]) + 6 <= room:
         return [f'{unit}"""{paragraphs[0]}"""']
-    lines = textwrap.wrap('"""' + paragraphs[0], room)
+    lines = textwrap.wrap('"""' + paragraphs[0], room - 3)  # one line would end in the quotes
     for paragraph in paragraphs[1:]:
         lines += ["", *textwrap.wrap(paragraph, room)]
     return [(unit + line).rstrip() for line in (*lines, '"""')]

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from ..facts import ModuleFacts
+from ..facts.flow import is_allocation
 from ..facts.module import FunctionNode
 from . import layout
 
@@ -48,10 +49,14 @@ def unneeded(
 
 def _bound_by(module: ModuleFacts, statement: ast.stmt) -> set[str]:
     """What a statement binds that has no other effect; empty for all others."""
+    if isinstance(statement, ast.If) and _is_of_shapes(statement.test):
+        found = [_bound_by(module, inner) for inner in (*statement.body, *statement.orelse)]
+        return set().union(*found) if all(found) else set()
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target = statement.targets[0]
         names = target.elts if isinstance(target, ast.Tuple) else [target]
-        if all(isinstance(n, ast.Name) for n in names) and _is_of_shapes(statement.value):
+        made = _is_of_shapes(statement.value) or _is_buffer(statement.value)
+        if all(isinstance(n, ast.Name) for n in names) and made:
             return {n.id for n in names if isinstance(n, ast.Name)}
     if isinstance(statement, (ast.Import, ast.ImportFrom)) and len(statement.names) == 1:
         (alias,) = statement.names
@@ -60,6 +65,14 @@ def _bound_by(module: ModuleFacts, statement: ast.stmt) -> set[str]:
         if not dotted and alias.name != "*" and "torch.ops" not in module.text:
             return {alias.asname or alias.name}
     return set()
+
+
+def _is_buffer(node: ast.expr) -> bool:
+    """Whether an expression makes a tensor without values, of a shape that is reckoned."""
+    if not isinstance(node, ast.Call) or not is_allocation(node):
+        return False
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    return all(map(_is_of_shapes, given))
 
 
 def _is_of_shapes(node: ast.expr) -> bool:
@@ -78,6 +91,10 @@ def _is_of_shapes(node: ast.expr) -> bool:
         return _is_of_shapes(node.left) and _is_of_shapes(node.right)
     if isinstance(node, ast.UnaryOp):
         return _is_of_shapes(node.operand)
+    if isinstance(node, ast.Compare):
+        return all(map(_is_of_shapes, (node.left, *node.comparators)))
+    if isinstance(node, ast.BoolOp):
+        return all(map(_is_of_shapes, node.values))
     if isinstance(node, ast.Starred):
         return _is_of_shapes(node.value)
     if isinstance(node, ast.Call) and not node.keywords:

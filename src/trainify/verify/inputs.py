@@ -202,6 +202,13 @@ def _tables(draw: Draw) -> Values:
     return {"q": q, "k": k, "cos": cos, "sin": sin, "is_neox": draw.pick("is_neox", True, False)}
 
 
+def _tables_or_pairs(draw: Draw) -> Values:
+    """Tables [T, R] whose halves are alike, or [T, R/2] where neighbours pair."""
+    values = {**_tables(draw), "complex_mode": draw.pick("complex_mode", True, False)}
+    repeats = (1, 1 if values["complex_mode"] else 2)
+    return {**values, "cos": values["cos"].repeat(repeats), "sin": values["sin"].repeat(repeats)}
+
+
 def _full_tables(draw: Draw) -> Values:
     """Hugging Face's layout: tables [B, S, D] whose halves are alike."""
     batch, steps, dim = draw.size(1, 2), draw.size(1, 4), draw.head_dim
@@ -440,6 +447,7 @@ MAKERS: Mapping[str, Callable[[Draw], Values]] = {
     **dict.fromkeys(("rotary_embedding", "rotary_embedding_rounded"), _rotary),
     **dict.fromkeys(("rope_at", "llama31_rope_at", "rope_ragged", "llama31_rope_ragged"), _rope_at),
     "rotate_query_key": _tables,
+    "rotate_query_key_or_pairs": _tables_or_pairs,
     "rotate_query_key_fp32": _full_tables,
     "apply_rotary_pos_emb": _broadcast_tables,
     "rotate_two_halves": _two_halves,
