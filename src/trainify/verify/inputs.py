@@ -429,9 +429,9 @@ def _state_update(draw: Draw) -> Values:
 
 
 _GATED = """
-    silu_and_mul silu_and_mul_fp32 mul_and_silu gelu_and_mul gelu_and_mul_fp32 gelu_tanh_and_mul
-    gelu_tanh_and_mul_fp32 fatrelu_and_mul swigluoai_and_mul clamped_swiglu swiglustep_and_mul
-    situ_and_mul gelu_and_mul_sparse
+    silu_and_mul silu_and_mul_fp32 silu_and_mul_up_to mul_and_silu gelu_and_mul gelu_and_mul_fp32
+    gelu_tanh_and_mul gelu_tanh_and_mul_fp32 fatrelu_and_mul swigluoai_and_mul clamped_swiglu
+    swiglustep_and_mul situ_and_mul gelu_and_mul_sparse
 """.split()
 _POINTWISE = """
     gelu_tanh gelu_new gelu_fast gelu_quick relu_squared soft_cap scaled_soft_cap rotate_half
