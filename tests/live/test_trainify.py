@@ -239,6 +239,97 @@ def test_what_outlives_a_step(tmp_path: Path) -> None:
     trainify.restore(model)
 
 
+@pytest.mark.parametrize("route", ["dispatcher", "symbol"])
+def test_what_another_model_has_brought_about_is_needed_too(modules: Modules, route: str) -> None:
+    """The second is right as long as the first is; it must not end with that."""
+    first, second = build(modules, route), build(modules, route)
+    trainify.trainify(first, batch())
+    trainify.trainify(second, batch())
+    trainify.restore(first)
+    assert_right(modules, second)
+    trainify.restore(second)
+    assert is_cut(second)
+
+
+TWO_USERS = """
+from .norms import norm
+
+class One(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return norm(x, self.weight)
+
+class Two(One):
+    pass
+"""
+NORM = """
+def above(x):
+    return x.data
+
+def norm(x, weight):
+    out = torch.empty_like(x)
+    torch.ops._C.rms_norm(out, x, weight.data, 1e-6)
+    return out
+"""
+
+
+def test_one_rewriting_is_shared_by_models_of_two_kinds(tmp_path: Path) -> None:
+    module = package(tmp_path, norms=NORM, model=TWO_USERS)["model"]
+    first, second = module.One(), module.Two()
+    trainify.trainify(first, batch(), strategy="replace")
+    trainify.trainify(second, batch(), strategy="replace")
+    trainify.restore(first)
+    assert second(batch()).requires_grad
+    trainify.restore(second)
+    assert not second(batch()).requires_grad
+
+
+BESIDE_IT = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(8, 8) for _ in range(2)]
+        self.fc = nn.Linear(8, 8)
+        self.norm = Norm()
+
+    halved = lambda self, x: x / 2
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(self.halved(self.fc(x)))
+"""
+
+
+def test_the_error_names_only_what_concerns_it(tmp_path: Path) -> None:
+    norm = UNKNOWN.replace("Model", "Norm").replace(
+        "self.fc = nn.Linear(8, 8)", "self.fc = nn.Tanh()"
+    )
+    model = package(tmp_path, model=norm + BESIDE_IT)["model"].Model()
+    with pytest.warns(trainify.NotEverything) as warned:
+        trainify.trainify(model)
+    assert "TRN501" in str(warned[0].message) and "a lambda has no body" in str(warned[0].message)
+    trainify.restore(model)
+    with pytest.raises(trainify.NotTrainable) as raised:
+        trainify.trainify(model, batch())
+    assert len(str(raised.value).splitlines()) == 2 and "model.py:15: " in str(raised.value)
+    assert raised.value.remaining == raised.value.refused == ()
+
+
+def test_a_class_of_no_module(tmp_path: Path) -> None:
+    """What exec defines in a bare namespace is said to be of ``builtins``."""
+    space: dict[str, Any] = {"nn": nn, "torch": torch}
+    exec(SCOPED, space)
+    model = space["Model"]()
+    with pytest.raises(trainify.NotTrainable, match="no source, so there is nothing to rewrite"):
+        trainify.trainify(model)
+    with pytest.raises(trainify.NotTrainable, match="no source, so there is nothing to rewrite"):
+        trainify.trainify(model, batch())
+
+
 def test_an_interrupt_undoes_it(modules: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainify.live import trainable
 

@@ -15,12 +15,12 @@ from torch import nn
 
 from . import decorators
 from .attach import Attached, attach, forget_compiled, is_attached
-from .inplace import helper, in_place, name_of, original_code
+from .inplace import helper, in_place, is_changed, name_of, original_code
 from .reach import Member, members
 from .rewritten import Definition, Refused, Rewritten, source_of
 from .shared import Shared
 from .swap import Plan, become, plan_of, swapped, without
-from .symbol import symbol
+from .symbol import is_differentiable, symbol
 
 
 def apply(model: nn.Module, plan: Plan) -> None:
@@ -44,6 +44,19 @@ def apply(model: nn.Module, plan: Plan) -> None:
         raise
     finally:
         forget_compiled()
+
+
+def in_effect(plan: Plan) -> Plan:
+    """The part of a plan outside of modules' own classes that others have brought about already.
+
+    A model that it is right for needs it too, or it ends with them.
+    """
+    return Plan(
+        plan.settings,
+        helpers=tuple(name for name in plan.helpers if is_changed(helper(name).function)),
+        ops=tuple(op for op in plan.ops if _registered(op).in_effect),
+        symbols=tuple(name for name in plan.symbols if is_differentiable(name)),
+    )
 
 
 def again(module: nn.Module, plan: Plan) -> None:

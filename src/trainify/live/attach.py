@@ -112,6 +112,11 @@ def known_ops() -> tuple[str, ...]:
     return tuple(formula.name for formula in _known())
 
 
+def attached_ops() -> tuple[str, ...]:
+    """The registered ops that have been given a backward, and still have it."""
+    return tuple(_attached)
+
+
 def is_attached(op: str) -> bool:
     """Whether an op, by its name, has been given a backward."""
     return op in _attached

@@ -6,9 +6,13 @@ code, and all of them see the old one again when the last model that needs the n
 
 from __future__ import annotations
 
+import ast
 import importlib
+from itertools import zip_longest
 from types import CodeType, FunctionType
 from typing import Any
+
+from torch import nn
 
 from . import decorators
 from .reach import Member
@@ -29,13 +33,19 @@ class InPlace(Shared):
         self._cells = decorators.rescoped(member.value, old, new, self.function)
         self._before: list[Any] = []
 
+    def hold(self, owner: nn.Module) -> None:
+        other = _changed.get(self.function)
+        if other is not None and other is not self:
+            here, there = _first_difference(self.new, other.new)
+            raise Refused(
+                f"{self.function.__module__}.{self.function.__qualname__} becomes `{here}` for "
+                f"{type(owner).__qualname__}, and is `{there}` for {other.owners}; restore that "
+                "model first"
+            )
+        super().hold(owner)
+
     def change(self) -> None:
         function = self.function
-        if function in _changed:
-            raise Refused(
-                f"{function.__qualname__} is rewritten in another way for another model; "
-                "restore that one first"
-            )
         self._before = [cell.cell_contents for cell, _ in self._cells]
         self._old_code = function.__code__
         self._old_defaults = function.__defaults__, function.__kwdefaults__
@@ -57,12 +67,25 @@ class InPlace(Shared):
 _changed: dict[FunctionType, InPlace] = {}
 """The functions that run other code at the moment."""
 
-_all_in_place: dict[tuple[FunctionType, CodeType], InPlace] = {}
+_all_in_place: dict[tuple[FunctionType, str], InPlace] = {}
+
+
+def is_changed(function: FunctionType) -> bool:
+    """Whether a function runs other code at the moment."""
+    return function in _changed
+
+
+def _first_difference(one: Definition, other: Definition) -> tuple[str, str]:
+    """The first lines in which two definitions differ; the last where one is longer."""
+    lines = [ast.unparse(each.node).splitlines() for each in (one, other)]
+    pairs = zip_longest(*lines, fillvalue="")
+    here, there = next(pair for pair in pairs if pair[0] != pair[1])
+    return here.strip(), there.strip()
 
 
 def in_place(member: Member, old: Definition, new: Definition) -> InPlace:
-    """The one change of a function to this code, however many modules hold it."""
-    key = (member.function, new.code)
+    """The one change of a function to what says the same, however many modules hold it."""
+    key = (member.function, ast.dump(new.node))
     if key not in _all_in_place:
         _all_in_place[key] = InPlace(member, old, new)
     return _all_in_place[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import itertools
 import sys
@@ -124,7 +125,7 @@ class _Graph:
 
     def module(self, cls: type) -> None:
         for each in cls.__mro__:
-            if _followed(each.__module__) and each not in self.classes:
+            if _is_followed(each) and each not in self.classes:
                 self.classes[each] = None
                 self._annotated(each)
 
@@ -152,7 +153,7 @@ class _Graph:
         elif isinstance(value, (dict, list, tuple)):
             for each in _elements(value):
                 self.value(each, depth)
-        elif depth and _followed(type(value).__module__):
+        elif depth and _is_followed(type(value)):
             self._seen.add(id(value))
             self.module(type(value))
             for each in list(getattr(value, "__dict__", {}).values()):
@@ -175,7 +176,7 @@ class _Graph:
             if "<locals>" not in function.__qualname__ and "." in function.__qualname__:
                 return  # a method; its class is followed
             self._add(Member(None, name, value, function))
-        elif _followed(type(value).__module__):
+        elif _is_followed(type(value)):
             self.module(type(value))
 
     def _table(self, table: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> None:
@@ -188,7 +189,7 @@ class _Graph:
 
     def _add(self, member: Member) -> None:
         function = member.function
-        if function in self.found or not _followed(function.__module__):
+        if function in self.found or not _is_followed(function):
             return
         self.found[function] = member
         self._waiting.append(function)
@@ -250,9 +251,25 @@ def _elements(table: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[Any]:
 _TABLE = 256
 
 
-def _followed(module: object) -> bool:
+def _is_followed(what: FunctionType | type) -> bool:
+    """Whether a function or class is neither of torch nor of the standard library.
+
+    What ``exec`` has defined says that it is of no module, or of ``builtins``.
+    """
+    module = what.__module__
+    if module is None or module == "builtins":
+        return vars(builtins).get(what.__name__) is not what and not _is_in_c(what)
     root = module.partition(".")[0] if isinstance(module, str) else "builtins"
     return root not in _NOT_FOLLOWED and root not in sys.stdlib_module_names - {"__main__"}
+
+
+def _is_in_c(what: FunctionType | type) -> bool:
+    """Whether a class was defined in C, as that of a generator is."""
+    return isinstance(what, type) and not what.__flags__ & _HEAP_TYPE
+
+
+_HEAP_TYPE = 1 << 9
+"""CPython's flag for classes that were made at run time."""
 
 
 def addresses(value: Any, holder: str, name: str) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,11 @@ class Shared:
         self._holders: dict[int, weakref.ref[nn.Module]] = {}
         self._changed = False
 
+    @property
+    def in_effect(self) -> bool:
+        """Whether it is changed, for anybody."""
+        return self._changed
+
     def change(self) -> None:
         """Make the change; raises where that cannot be, having changed nothing."""
         raise NotImplementedError
@@ -27,6 +32,14 @@ class Shared:
     def undo(self) -> None:
         """Take it back."""
         raise NotImplementedError
+
+    @property
+    def owners(self) -> str:
+        """The classes of the modules that hold it."""
+        held = (reference() for reference in self._holders.values())
+        return ", ".join(
+            dict.fromkeys(type(each).__qualname__ for each in held if each is not None)
+        )
 
     def hold(self, owner: nn.Module) -> None:
         """Keep it for ``owner``; twice is once."""

@@ -6,9 +6,10 @@ file is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import FunctionType
+from types import CodeType, FunctionType
 
 import torch
 from torch import nn
@@ -28,33 +29,61 @@ class Found:
 
     ``lasting`` are the functions of the plan whose fault shows in a later step only, as a cache's
     does.  ``remaining`` was found in the model's files and has no fix that takes effect;
-    ``refused`` says why functions could not be looked at.
+    ``obstacles`` are functions that could not be looked at.
     """
 
     plan: Plan
     lasting: frozenset[str] = frozenset()
     remaining: tuple[Finding, ...] = ()
-    refused: tuple[str, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Why functions could not be looked at, each reason once."""
+        return tuple(dict.fromkeys(each.reason for each in self.obstacles))
+
+    def of(self, functions: Collection[CodeType]) -> Found:
+        """The part that concerns some functions, and code that no file has."""
+        remaining = (f for f in self.remaining if any(covers(c, f.path, f.line) for c in functions))
+        obstacles = (o for o in self.obstacles if o.code in functions or not o.has_file)
+        return replace(self, remaining=tuple(remaining), obstacles=tuple(obstacles))
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a function, or without ``code`` a compiled module, could not be looked at."""
+
+    reason: str
+    code: CodeType | None = None
+
+    @property
+    def has_file(self) -> bool:
+        return self.code is not None and os.path.isfile(self.code.co_filename)
+
+
+def covers(code: CodeType, path: str, line: int) -> bool:
+    """Whether a function of a file holds a line."""
+    return code.co_filename == path and code.co_firstlineno <= line <= last_line(code)
 
 
 def find(model: nn.Module, settings: Settings, graph: Reached) -> Found:
     """What ``trainify fix`` would change of the functions that a model's modules run."""
-    refused: dict[str, None] = {}
+    obstacles: dict[Obstacle, None] = {}
     sources: dict[Rewritten, None] = {}
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
-            refused[f"{module.original_name}: what torch.jit compiled has no source that runs"] = (
-                None
-            )
+            said = f"{module.original_name}: what torch.jit compiled has no source that runs"
+            obstacles[Obstacle(said)] = None
 
     def changes(member: Member) -> bool:
+        code = original_code(member.function)
         try:
-            source = source_of(original_code(member.function), settings)
+            source = source_of(code, settings)
             sources[source] = None
-            return source.of(member.function, original_code(member.function)) is not None
+            return source.of(member.function, code) is not None
         except Refused as reason:
             if not _is_generated(member.function):
-                refused[str(reason)] = None
+                obstacles[Obstacle(str(reason), code)] = None
             return False
 
     methods = {name_of(member): member for member in graph.methods if changes(member)}
@@ -65,7 +94,7 @@ def find(model: nn.Module, settings: Settings, graph: Reached) -> Found:
         Plan(settings, tuple(methods), tuple(helpers)),
         frozenset(name for name, member in changed.items() if _is_lasting(member, settings)),
         tuple(_remaining(model, graph, sources)),
-        tuple(refused),
+        tuple(obstacles),
     )
 
 

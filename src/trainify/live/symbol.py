@@ -71,6 +71,14 @@ _symbols: dict[Kernel, Symbol] = {}
 """By the kernel, and by what takes its place."""
 
 
+def is_differentiable(name: str) -> bool:
+    """Whether a function by this name has a backward at the moment, for whoever holds it."""
+    module, _, own = name.partition(":")
+    kernel = vars(sys.modules[module]).get(own) if module in sys.modules else None
+    made = _symbols.get(kernel) if kernel is not None else None
+    return made is not None and made.in_effect
+
+
 # -- the op ---------------------------------------------------------------------------------------
 
 _library = torch.library.Library("trainify", "FRAGMENT")

@@ -11,18 +11,17 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from .apply import apply, restore
-from .attach import CannotAttach, known_ops
+from .apply import apply, in_effect, restore
+from .attach import CannotAttach, attached_ops, known_ops
 from .audit import Cut, Report
 from .audit.losses import Loss
 from .audit.messages import if_meant
 from .audit.run import audit
 from .confirm import Mistakes, StopRemoved
 from .inplace import name_of, original_code
-from .loads import last_line
-from .reach import Reached, reached
+from .reach import Member, Reached, reached
 from .rewritten import Refused, Settings, original_place
-from .source import Found, find
+from .source import Found, covers, find
 from .swap import Plan
 
 STRATEGIES = ("auto", "flag", "replace", "attach")
@@ -36,7 +35,8 @@ class NotTrainable(RuntimeError):
     """A model that could not be made trainable, and is as it was.
 
     ``report`` is what the audit found last, where one was made; ``remaining`` are findings in the
-    source that have no fix, ``refused`` says why functions could not be rewritten.
+    source that have no fix, ``refused`` says why functions could not be rewritten.  Where cuts are
+    left, only what concerns the functions around them is among these.
     """
 
     def __init__(self, message: str, report: Report | None, found: Found) -> None:
@@ -119,8 +119,9 @@ def _kernels(graph: Reached) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The registered ops, and the functions around other kernels, that get a backward as they are.
 
     By name, as far as the functions of the model show it; an op too many is one that never runs.
+    What has one already has it for as long as another model needs it.
     """
-    ops = tuple(op for op in known_ops() if op in graph.ops)
+    ops = tuple(op for op in (*known_ops(), *attached_ops()) if op in graph.ops)
     symbols = tuple(
         name
         for name, kernel in graph.kernels.items()
@@ -152,6 +153,8 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans) -> None:
                 apply(model, plan)
             report, error = judge(), None
             if report.ok:
+                if plan is None:
+                    apply(model, in_effect(plans.everything))
                 if plans.mistakes.told:
                     warnings.warn(plans.mistakes.told, StopRemoved, stacklevel=3)
                 return
@@ -168,7 +171,8 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans) -> None:
     cuts = report.cuts if report else ()
     said = f"running it: {type(error).__name__}: {error}" if error else ""
     said = said or (report.error if report else "")
-    raise NotTrainable(_message(cuts, plans.found, said), report, plans.found) from error
+    found = plans.found.of(plans.around(cuts)) if cuts and not error else plans.found
+    raise NotTrainable(_message(cuts, found, said), report, found) from error
 
 
 _MOST_PLANS = 16
@@ -210,24 +214,28 @@ class _Plans:
             if everything:
                 return light if self._strategy == "auto" and light else everything
             plan = everything
-        wider = _with_cuts(plan, everything, self._graph, cuts)
+        wider = self._with_cuts(plan, everything, cuts)
         if wider != plan:
             return wider
         if report is not None and self.mistakes.learn(report):
             self._find()
-            return _with_cuts(plan, self.everything, self._graph, cuts)
+            return self._with_cuts(plan, self.everything, cuts)
         return everything if plan != everything else None
 
+    def around(self, cuts: Iterable[Cut]) -> set[CodeType]:
+        """The functions in which cuts, or the grad modes over them, lie."""
+        return {original_code(member.function) for member in self._around(cuts)}
 
-def _with_cuts(plan: Plan, everything: Plan, graph: Reached, cuts: Sequence[Cut]) -> Plan:
-    """A plan that also rewrites the functions in which cuts, or the grad modes over them, lie."""
-    places = {original_place(*place) for cut in cuts for place in _places(cut)}
-    here = {
-        name_of(member)
-        for member in (*graph.methods, *graph.helpers)
-        if any(_covers(original_code(member.function), *place) for place in places)
-    }
-    return _only(everything, {*plan.methods, *plan.helpers, *here})
+    def _around(self, cuts: Iterable[Cut]) -> Iterator[Member]:
+        places = {original_place(*place) for cut in cuts for place in _places(cut)}
+        for member in (*self._graph.methods, *self._graph.helpers):
+            if any(covers(original_code(member.function), *place) for place in places):
+                yield member
+
+    def _with_cuts(self, plan: Plan, everything: Plan, cuts: Iterable[Cut]) -> Plan:
+        """A plan that also rewrites the functions around cuts."""
+        here = map(name_of, self._around(cuts))
+        return _only(everything, {*plan.methods, *plan.helpers, *here})
 
 
 def _only(plan: Plan, functions: Collection[str]) -> Plan:
@@ -245,11 +253,6 @@ def _places(cut: Cut) -> Iterator[tuple[str, int]]:
     path, _, line = (cut.scope or "").rpartition(":")
     if line.isdigit():
         yield path, int(line)
-
-
-def _covers(code: CodeType, path: str, line: int) -> bool:
-    """Whether a function of a file holds a line."""
-    return code.co_filename == path and code.co_firstlineno <= line <= last_line(code)
 
 
 def _message(cuts: Sequence[Cut], found: Found, error: str = "") -> str:
