@@ -22,9 +22,14 @@ class Net(nn.Module):
         self.norm = nn.LayerNorm(d)
         self.proj = nn.Linear(d, d)
         self.relu = nn.ReLU()
+        self.act = nn.ELU(inplace=True)
+        self.first = nn.Sequential(nn.ReLU(True), nn.Linear(d, d))
+        self.row = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, d), nn.ELU(1.0, True))
         self.gain = nn.Parameter(torch.ones(d))
         self.pos = nn.Parameter(torch.ones(3, d))
         self.wte = nn.Embedding(5, d)
+        self.register_buffer("gauge", torch.ones(d))
+        self.steps = 1
 
 """
 
@@ -50,6 +55,27 @@ FAULTS = {
         "distances": "d = torch.cdist(self.proj(x), x)\nd.mul_(-1.0)\nx = d.softmax(-1) @ x",
         "inplace": "y = torch.tanh(self.proj(x))\ny = F.relu(y, inplace=True)\nx = y",
         "inplace, alone": "y = torch.tanh(self.proj(x))\nF.elu(y, 1.0, inplace=True)\nx = y",
+        "inplace, by place": "y = torch.tanh(self.proj(x))\nx = F.elu(y, 1.0, True)",
+        "inplace, at once": "x = F.elu(torch.tanh(self.proj(x)), inplace=True)",
+        "inplace, within": "y = torch.tanh(self.proj(x))\nx = self.proj(F.elu(y, inplace=True))",
+        "function": "y = torch.tanh(self.proj(x))\nF.elu_(y)\nx = y",
+        "function of torch": "y = torch.tanh(self.proj(x))\ntorch.relu_(y)\nx = y",
+        "module": "y = torch.tanh(self.proj(x))\nx = self.act(y)",
+        "module, alone": "y = torch.tanh(self.proj(x))\nself.act(y)\nx = y",
+        "module, at once": "x = self.act(torch.tanh(self.proj(x)))",
+        "module, result": "y = self.act(self.proj(x))\ny += 1.0\nx = y",
+        "sequential": "y = torch.tanh(self.proj(x))\nx = self.first(y)",
+        "in a row": "net = nn.Sequential(nn.Tanh(), nn.ELU(inplace=True))\nx = net(self.proj(x))",
+        "in a row, a view": (
+            "net = nn.Sequential(\n    nn.Sigmoid(),  # gate\n    nn.Identity(),\n"
+            "    nn.ELU(0.5, True),\n)\nx = net(self.proj(x))"
+        ),
+        "in a list": "layers = [nn.Tanh(), nn.ELU(1.0, True)]\nx = nn.Sequential(*layers)(self.proj(x))",
+        "walrus": "if (y := torch.tanh(self.proj(x))) is not None:\n    y.mul_(2.0)\nx = y",
+        "element": "ys = [torch.tanh(self.proj(x)), x]\nys[0].mul_(2.0)\nx = ys[0] + ys[1]",
+        "elements": (
+            "ys = [torch.tanh(self.proj(r)) for r in x]\nfor y in ys:\n    y.mul_(2.0)\nx = torch.stack(ys)"
+        ),
         "attribute": "self.h = torch.tanh(self.proj(x))\nself.h.mul_(2.0)\nx = self.h",
         "attribute, part": "self.h = torch.tanh(self.proj(x))\nself.h[:, 0] = 0.0\nx = self.h",
         "closure": (
@@ -98,6 +124,16 @@ FAULTS = {
         "named like data": "image = self.proj(x)\nimage /= image.norm(dim=-1, keepdim=True)\nx = image",
         "slice": "h = self.proj(x)\ny = h[:, :2] * self.gain[:2]\nh[:, 2:] = y\nx = h",
         "inplace": "h = self.proj(x)\ny = self.norm(h)\nh = F.relu(h, inplace=True)\nx = h + y",
+        "module": "h = self.proj(x)\ny = self.norm(h)\nx = self.act(h) + y",
+        "sequential": "h = self.proj(x)\ny = self.norm(h)\nx = self.first(h) + y",
+        "walrus": "if (h := self.proj(x)) is not None:\n    y = h**3\n    h -= 1.0\nx = h * y",
+        "attribute": "self.h = self.proj(x)\ny = self.h**3\nself.h -= 1.0\nx = self.h * y",
+        "attribute, method": "self.h = self.proj(x)\ny = self.norm(self.h)\nself.h.neg_()\nx = self.h + y",
+        "buffer": (
+            "h = self.proj(x)\nx = h * self.gauge\nwith torch.no_grad():\n    self.gauge.mul_(1.0)"
+        ),
+        "buffer, part": "x = self.proj(x) * self.gauge\nself.gauge[:2] = self.gauge[:2].clone()",
+        "buffer, divided by": "x = self.proj(x) / self.gauge\nself.gauge.clamp_(min=0.5)",
         "of a view": "y = self.proj(x)\nz = y.pow(2)\nv = y[:, :2]\nv.mul_(2.0)\nx = y * z",
         "slice add": "h = self.proj(x)\nh[:, :2] += h[:, :2] * self.gain[:2]\nx = h",
         "chain": "h = self.proj(x)\ny = torch.cos(h)\nh.mul_(2.0).add_(y)\nx = h",
@@ -184,6 +220,30 @@ RIGHT = {
     "list": "ys = [x[0].clone(), x[1].clone()]\nfor i in range(2):\n    ys[i] += 1.0\n    ys[i] = ys[i] * self.gain\nx = torch.stack(ys)",
     "number": "n = 1\nn += 2\nx = x * n",
     "inplace": "h = self.proj(x)\nh = F.relu(h, inplace=True)\nx = self.norm(h)",
+    "module": "h = self.act(self.proj(x))\nx = self.norm(h)",
+    "module of a norm": "h = self.norm(self.proj(x))\nh += x\nx = self.proj(self.act(h))",
+    "module, new value": "h = self.act(self.proj(x))\nh = h + x\nx = self.act(h)",
+    "sequential": "x = self.first(self.proj(x))",
+    "row": "x = self.row(x)",
+    "row of others": "x = nn.Sequential(nn.GELU(), nn.ELU(inplace=True))(self.proj(x))",
+    "the turn before": (
+        "for i in range(2):\n    if i:\n        x = self.norm(x)\n    else:\n        x = self.proj(x)\n"
+        "    x = self.act(x)"
+    ),
+    "no row": "acts = nn.ModuleList([nn.Tanh(), nn.ELU(inplace=True)])\nx = acts[0](self.proj(x))",
+    "numbers in a list": "ys = [torch.tanh(self.proj(x)), self.proj(x)]\nys[1].mul_(2.0)\nx = ys[0] + ys[1]",
+    "new elements": "ys = [torch.tanh(self.proj(x)), x]\nys[0] = ys[0] * 2\nx = ys[0]",
+    "walrus": "if (y := self.proj(x)) is not None:\n    y.mul_(2.0)\nx = torch.tanh(y)",
+    "walrus, new value": "y = torch.tanh(self.proj(x))\nif (y := y * 2.0) is not None:\n    y.mul_(2.0)\nx = y",
+    "init": "t = torch.empty(4, dtype=x.dtype)\nnn.init.ones_(t)\nx = self.proj(x) * t",
+    "buffer added": "x = self.proj(x) + self.gauge\nself.gauge.mul_(1.0)",
+    "buffer, new": "x = self.proj(x) * self.gauge\nself.gauge = self.gauge * 1.0",
+    "buffer, data": "x = self.proj(x) * self.gauge\nself.gauge.data.mul_(1.0)",
+    "buffer, in evaluation": (
+        "x = self.proj(x) * self.gauge\nif not self.training:\n    self.gauge.mul_(1.0)"
+    ),
+    "buffer, copied": "x = self.proj(x) * self.gauge[torch.arange(4)]\nself.gauge.mul_(1.0)",
+    "number of steps": "x = self.proj(x) * self.steps\nself.steps += 0",
     "not inplace": "y = torch.tanh(self.proj(x))\nx = F.relu(y, inplace=False)",
     "table at once": "f = torch.exp(torch.arange(4, dtype=x.dtype)).mul_(2.0)\nx = self.proj(x) * f",
     "scores at once": "x = (self.proj(x) @ x.mT).mul_(0.5).softmax(-1) @ x",
@@ -219,6 +279,25 @@ RIGHT = {
 def test_what_runs_stays(lines: str) -> None:
     check_gradients(module(lines))
     stays(module(lines))
+
+
+def test_an_activation_that_is_initialized_is_reported() -> None:
+    """A clone would run, and pass on the gradient of values that are gone."""
+    text = module("y = torch.tanh(self.proj(x))\nnn.init.normal_(y)\nx = y")
+    with pytest.raises(RuntimeError):
+        check_gradients(text)
+    assert rules(fix(text, unsafe=True)) == ["TRN403"]
+
+
+def test_a_buffer_that_is_overwritten_before_it_is_read_stays() -> None:
+    """It raises where two steps forward come before one backward, which does not show."""
+    stays(module("self.gauge.mul_(0.5)\nx = self.proj(x) * self.gauge"))
+
+
+def test_one_new_value_is_enough() -> None:
+    text = module("h = self.act(self.proj(x))\nh += x\nx = self.act(h)")
+    assert rules(text) == ["TRN403"]
+    check_gradients(fix(text))
 
 
 ESTIMATORS = {

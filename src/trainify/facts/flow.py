@@ -134,6 +134,10 @@ class FunctionFlow:
         self._definitions: dict[ast.stmt, tuple[list[Definition], list[Definition]]] = {}
         self._reaching: dict[tuple[str, ast.stmt], frozenset[Definition]] = {}
 
+    @cached_property
+    def _has_walrus(self) -> bool:
+        return ":=" in self.module.text
+
     # -- tables ---------------------------------------------------------------------------------
 
     @cached_property
@@ -157,8 +161,7 @@ class FunctionFlow:
         return known
 
     def _find_definitions(self, statement: ast.stmt) -> tuple[list[Definition], list[Definition]]:
-        sure: list[Definition] = []
-        maybe: list[Definition] = []
+        sure, maybe = self._walruses(statement)
         if isinstance(statement, ast.Assign):
             for target in statement.targets:
                 sure += _targets(target, statement.value, statement)
@@ -188,6 +191,27 @@ class FunctionFlow:
                     maybe += s + m
         return sure, maybe
 
+    def _walruses(self, statement: ast.stmt) -> tuple[list[Definition], list[Definition]]:
+        """What ``(y := f(x))`` defines in a statement, blocks left out: surely, and maybe."""
+        sure: list[Definition] = []
+        maybe: list[Definition] = []
+        if not self._has_walrus or isinstance(statement, _DEFINITIONS):
+            return sure, maybe
+        pending: list[tuple[ast.AST, bool]] = [
+            (child, False)
+            for child in ast.iter_child_nodes(statement)
+            if not isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case))
+        ]
+        for node, depends in pending:  # grows meanwhile
+            if isinstance(node, ast.NamedExpr):
+                made = Definition(node.target.id, statement, node.value)
+                (maybe if depends else sure).append(made)
+            if not isinstance(node, ast.Lambda):
+                depends = depends or isinstance(node, (ast.BoolOp, ast.IfExp, ast.comprehension))
+                depends = depends or isinstance(node, _COMPREHENSIONS)
+                pending += [(child, depends) for child in ast.iter_child_nodes(node)]
+        return sure, maybe
+
     def reaching(self, name: str, statement: ast.stmt) -> frozenset[Definition]:
         """The definitions of ``name`` that may be the current one when ``statement`` starts."""
         key = name, statement
@@ -212,6 +236,10 @@ class FunctionFlow:
             parent = self.module.parent(current)
             if parent is None or parent is self.function:
                 break
+            sure, maybe = self._walruses(parent) if isinstance(parent, ast.stmt) else ([], [])
+            found.update(d for d in maybe if d.name == name)
+            if any(d.name == name for d in sure):
+                return frozenset([*found, *(d for d in sure if d.name == name)])
             if isinstance(parent, (ast.For, ast.AsyncFor, ast.While)):
                 _, maybe = self.definitions_in(parent)
                 found.update(d for d in maybe if d.name == name)
@@ -432,6 +460,8 @@ class FunctionFlow:
         return next(iter(reaching)) if len(reaching) == 1 else None
 
 
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _COMPOUND = (
     *(ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match),
     *(ast.ClassDef,),

@@ -12,13 +12,24 @@ from functools import lru_cache
 from .words import declare, places, undeclared
 
 _ASSIGNING = declare(b"+= ", b"-= ", b"*= ", b"/= ", b"] = ")
-_CALLED, _INPLACE = declare(b"_(", b", inplace=True")
-SIGNS = (*_ASSIGNING, _CALLED, _INPLACE)
+_CALLED, _ASKED, *_MAY_ASK = declare(b"_(", b"inplace=True", b"LU(", b"elu(", b"ropout(")
+SIGNS = (*_ASSIGNING, _CALLED, _ASKED, *_MAY_ASK)
 """What a file needs for :func:`writes` to find something."""
 _NAME = re.compile(rb"[ \t]*(\w+)")
 _WRITTEN = re.compile(rb"[ \t]*(?:self\.)?(\w+)")
 _METHOD = re.compile(rb"(\w+)(?:\.\w+\([^()]*\)|\[[^\]]*\])*\.[a-z]+(?:_[a-z]+)*$")
-_ARGUMENT = re.compile(rb"\((\w+)(?:, [^()]*)?$")
+_FUNCTION = re.compile(
+    rb"\b(?:(?:leaky_|r)?relu6?|[sc]?elu|silu|mish|hard\w+|\w*dropout\w*|threshold)"
+    rb"(\()[^\n]*$"
+)
+"""The function that is asked to write into its argument."""
+_MADE_IN_PLACE = re.compile(
+    rb"self\.(\w+)(?:: [\w.]+)? = (?:[\w.]*Sequential\(\s*)?[\w.]*(?:LU6?|Mish|Hard\w+|Dropout\w*|"
+    rb"Threshold)\([^()\n]*$"
+)
+"""The module that is made to write into its argument, or to begin with that."""
+_GIVEN = re.compile(rb"\(\s*([A-Za-z_]\w*)[\s,)\[]")
+_INITIALIZED = re.compile(rb"\binit\.\w+_$")
 _INERT = (b"requires_grad", b"normal", b"uniform", b"init", b"constant", b"zeros", b"ones", b"_")
 _PLAIN = re.compile(
     rb"(?:self|model|torch|np|\w*(?:loss|masks?|labels?|ids?|dict|kwargs|idx|indices|index|positions?|"
@@ -38,8 +49,8 @@ def writes(data: bytes) -> tuple[tuple[int, bytes], ...]:
     if b"def forward" not in data and not _may_train(data):
         return ()
     found = {at: _first_name(data, at) for sign in _ASSIGNING for at in places(data, sign)}
-    for at in places(data, _INPLACE):
-        match = _ARGUMENT.search(data, data.rfind(b"\n", 0, at) + 1, at)
+    for at in in_place_calls(data):
+        match = _GIVEN.match(data, at)
         found[at] = match[1] if match else b""
     for at in places(data, _CALLED):
         begin = max(data.rfind(b"\n", 0, at) + 1, at - 200)
@@ -47,6 +58,31 @@ def writes(data: bytes) -> tuple[tuple[int, bytes], ...]:
             match = _METHOD.search(data, begin, at)
             found[at] = match[1] if match else b""
     return tuple((at, name) for at, name in found.items() if name and not _PLAIN.match(name))
+
+
+@lru_cache(maxsize=2)
+def in_place_calls(data: bytes) -> tuple[int, ...]:
+    """Where the arguments begin of calls that overwrite their first one, methods left out."""
+    found = set()
+    modules = set()
+    for at in _asking(data):
+        line = data.rfind(b"\n", 0, at) + 1
+        asked = _FUNCTION.search(data, line, at)
+        made = None if asked else _MADE_IN_PLACE.search(data, max(0, line - _NEAR), at)
+        if asked is not None:
+            found.add(asked.start(1))
+        elif made is not None:
+            modules.add(made[1])
+    for name in modules:
+        found.update(at + len(name) + 1 for at in undeclared(data, b".%s(" % name))
+    for at in places(data, _CALLED):
+        begin = max(0, at - 40)
+        if data.endswith((b"F.relu", b"torch.relu", b"elu"), begin, at):
+            if data.endswith((b"F", b"torch"), begin, data.rfind(b".", begin, at)):
+                found.add(at + 1)
+        elif data.endswith(_INERT, begin, at) and _INITIALIZED.search(data, begin, at + 1):
+            found.add(at + 1)
+    return tuple(found)
 
 
 def _may_train(data: bytes) -> bool:
@@ -124,7 +160,32 @@ def chained(data: bytes, maker: Maker) -> bool:
         if dot > 0 and data[dot - 1 : dot] == b")" and not data.endswith(_INERT, dot, at):
             if maker(data, max(0, dot - _NEAR), dot) and may_be_trained(data, at):
                 return True
-    return False
+    return any(
+        maker(data, at, data.find(b"\n", at)) and may_be_trained(data, at)
+        for at in in_place_calls(data)
+    )
+
+
+def _asking(data: bytes) -> Iterator[int]:
+    """Where a function or a module is told to work in place: by name, or by the last argument."""
+    yield from places(data, _ASKED)
+    for word in _MAY_ASK:
+        for at in places(data, word):
+            told = data.find(b"True)", at, at + _SHORT)
+            if told > 0 and b"\n" not in data[at:told]:
+                yield told
+
+
+_SHORT = 60
+_ROW = re.compile(
+    rb"(?:LU|Sigmoid|Tanh|Softm\w+|LogSoftmax)\((?:[^()]|\([^()]*\))*\)\s*,\s*(?:#[^\n]*\s*)*"
+    rb"(?:[\w.]*(?:Identity|latten)\([^()]*\)\s*,\s*)?[\w.]+\([^()]*$"
+)
+
+
+def in_a_row(data: bytes) -> bool:
+    """Whether a module that overwrites its input stands behind one that saves its result."""
+    return any(_ROW.search(data, max(0, at - _NEAR), at) for at in _asking(data))
 
 
 Maker = Callable[[bytes, int, int], object]
@@ -155,8 +216,15 @@ def _made_by(data: bytes, at: int, name: bytes, maker: Maker, methods: tuple[byt
     while bound >= 0:
         line = data.rfind(b"\n", 0, bound) + 1
         equals = data.find(b"=", bound, bound + 60)
-        if data[bound + len(name) : bound + len(name) + 1] in b"[.":
-            pass  # what is written into it does not make it
+        if data[bound + len(name) : bound + len(name) + 1] in b"[." or _is_word(
+            data, bound + len(name)
+        ):
+            pass  # what is written into it does not make it, nor does another name
+        elif data.endswith(b"for ", line, bound) and data.startswith(b" in ", bound + len(name)):
+            looped = _NAME.match(data, bound + len(name) + 4)
+            if maker(data, bound, data.find(b"\n", bound) + 1):
+                return True
+            name = looped[1] if looped is not None else name
         elif equals >= 0 and not data[line:bound].strip(b" \t\r\n(,_." + _LETTERS):
             end = data.find(b"\n", equals) + 1
             if maker(data, equals, end):
@@ -245,6 +313,10 @@ def _saved(
 
 
 def _is_operand(data: bytes, at: int, behind: int, products: bool) -> bool:
+    if data.endswith(b"self.", 0, at):
+        at, products = at - 5, True
+        if data.endswith(b" / ", 0, at):
+            return True
     before = data[at - 1 : at]
     if before == b"(":
         if data.endswith(_LAYERS, at - 30, at - 1) and not _is_word(data, behind):

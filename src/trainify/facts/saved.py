@@ -15,8 +15,20 @@ from typing import TYPE_CHECKING, TypeGuard
 from .flow import Definition, FunctionFlow
 from .guards import gradient_unwanted
 from .names import self_name
+from .overwriting import overwritten, writes_in_place
+from .trainable import is_buffer
 from .walk import walk
-from .writes import Root, Write, callers, is_element, is_view, root_of, roots, roots_of
+from .writes import (
+    Root,
+    Write,
+    attribute_of,
+    callers,
+    is_element,
+    is_view,
+    root_of,
+    roots,
+    roots_of,
+)
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -26,7 +38,9 @@ RESULT_SAVED = frozenset(
     "tan relu logsumexp logcumsumexp cumprod prod norm vector_norm std amax amin cdist "
     "scaled_dot_product_attention".split()
 )
-_RESULT_SAVED_MODULES = frozenset("ReLU Tanh Sigmoid Softmax LogSoftmax".split())
+_RESULT_SAVED_MODULES = frozenset("ReLU Tanh Sigmoid Softmax LogSoftmax Softmin".split())
+_RESULT_SAVED_IN_PLACE = frozenset("ELU CELU SELU LeakyReLU elu celu selu leaky_relu".split())
+"""Those that save their input, unless they overwrite that."""
 
 _INPUT_SAVED = frozenset(
     "pow square cos sin abs log log2 log10 log1p erf var std norm silu gelu mish softplus "
@@ -93,6 +107,18 @@ def saved_result(module: ModuleFacts, definition: Definition) -> str | None:
     return saving_call(module, path[-1] if path else definition.value)
 
 
+def saves_its_result(module: ModuleFacts, made: ast.expr) -> bool:
+    """Whether an expression makes a module of torch's that saves its result for backward."""
+    if not isinstance(made, ast.Call):
+        return False
+    if not any(target.name.startswith("torch.nn.") for target in module.resolve(made.func)):
+        return False
+    cls = module.source(made.func).rpartition(".")[2]
+    return cls in _RESULT_SAVED_MODULES or (
+        cls in _RESULT_SAVED_IN_PLACE and writes_in_place(module, made)
+    )
+
+
 def _gives_views(node: ast.expr) -> bool:
     """Whether each element of a result is a view that may be written: that of ``tensor_split``."""
     return (
@@ -110,7 +136,11 @@ def saving_call(module: ModuleFacts, node: ast.expr) -> str | None:
     text = module.source(function)
     cls = submodule(module, function)
     if cls is not None:
-        return text if cls in _RESULT_SAVED_MODULES else None
+        if cls in _RESULT_SAVED_MODULES:
+            return text
+        return text if cls in _RESULT_SAVED_IN_PLACE and overwritten(module, node) else None
+    if getattr(function, "attr", None) in _RESULT_SAVED_IN_PLACE and overwritten(module, node):
+        return text
     if isinstance(function, ast.Attribute) and function.attr in RESULT_SAVED:
         if _is_tensor_op(module, function) and not is_constant(module, node):
             return text
@@ -193,7 +223,7 @@ def _is_tensor_op(module: ModuleFacts, function: ast.Attribute) -> bool:
 
 
 def savers(module: ModuleFacts, function: FunctionNode) -> tuple[Saver, ...]:
-    """Every operation of a function that saves an input which has a name."""
+    """Every operation of a function that saves an input which has a name, or is an attribute."""
     found = module.savers.get(function)
     if found is None:
         found = module.savers[function] = tuple(_savers(module, function))
@@ -225,7 +255,7 @@ def _saved(module: ModuleFacts, node: ast.BinOp | ast.Call) -> Iterator[Saver]:
     cls = submodule(module, function)
     if cls is not None:
         if node.args and _INPUT_SAVED_MODULES.search(cls):
-            if root_of(node.args[0])[0] is not None:
+            if _has_storage(node.args[0]):
                 yield Saver(node, node.args[0], text)
     elif method in _INPUT_SAVED or method in _PRODUCTS:
         assert isinstance(function, ast.Attribute)
@@ -239,7 +269,7 @@ def _saved(module: ModuleFacts, node: ast.BinOp | ast.Call) -> Iterator[Saver]:
         if not operands:
             return
         if method in _INPUT_SAVED:
-            if root_of(operands[0])[0] is not None and carries(module, operands[0]):
+            if _has_storage(operands[0]) and carries(module, operands[0]):
                 yield Saver(node, operands[0], text, alone=True)
         else:
             yield from _saved_by_product(module, node, operands, text)
@@ -249,7 +279,7 @@ def _saved_by_operator(module: ModuleFacts, node: ast.BinOp) -> Iterator[Saver]:
     text = " ".join(module.source(node).split())
     if isinstance(node.op, ast.Pow):
         if isinstance(node.right, ast.Constant) and carries(module, node.left):
-            if root_of(node.left)[0] is not None:
+            if _has_storage(node.left):
                 yield Saver(node, node.left, text, alone=True)
     elif isinstance(node.op, (ast.Mult, ast.MatMult, ast.Div)):
         yield from _saved_by_product(module, node, [node.left, node.right], text)
@@ -259,10 +289,15 @@ def _saved_by_product(
     module: ModuleFacts, node: ast.expr, operands: list[ast.expr], text: str
 ) -> Iterator[Saver]:
     for operand in operands:
-        if root_of(operand)[0] is None:
+        if not _has_storage(operand):
             continue
         if any(carries(module, other) for other in operands if other is not operand):
             yield Saver(node, operand, text)
+
+
+def _has_storage(operand: ast.expr) -> bool:
+    """Whether what is saved can be written later, by a name or as an attribute."""
+    return root_of(operand)[0] is not None or attribute_of(operand) is not None
 
 
 def _reaches_loss(module: ModuleFacts, node: ast.expr) -> bool:
@@ -316,7 +351,7 @@ def carries(module: ModuleFacts, node: ast.expr, depth: int = 0) -> bool:
     if isinstance(node, ast.Attribute):
         if node.attr in ("T", "mT", "real", "imag"):
             return carries(module, node.value, depth + 1)
-        return is_parameter(module, node)
+        return is_parameter(module, node) or _attribute_carries(module, node, depth)
     if isinstance(node, ast.Call):
         return _call_carries(module, node, depth)
     return False
@@ -343,6 +378,22 @@ def _name_carries(module: ModuleFacts, node: ast.Name, depth: int) -> bool:
         elif definition.value is None or not carries(module, definition.value, depth + 1):
             return False
     return True
+
+
+def _attribute_carries(module: ModuleFacts, node: ast.Attribute, depth: int) -> bool:
+    """Whether only the function around gives ``self.h`` its value, and one that is in the graph."""
+    cls = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+    bindings = module.names.attributes(cls).get(node.attr, []) if cls is not None else []
+    return (
+        bool(bindings)
+        and not is_buffer(module, node)
+        and all(
+            b.value is not None
+            and module.function(b.node) is module.function(node)
+            and carries(module, b.value, depth + 1)
+            for b in bindings
+        )
+    )
 
 
 def is_called_like_an_activation(name: str) -> bool:
@@ -497,13 +548,13 @@ def _are_views(module: ModuleFacts, path: list[ast.expr]) -> bool:
 
 def _hits(module: ModuleFacts, flow: FunctionFlow, write: Write, saver: Saver) -> bool:
     name, path = root_of(saver.operand)
-    assert name is not None and write.name is not None
-    if not _are_views(module, path):
+    assert write.name is not None
+    if name is None or not _are_views(module, path):
         return False
     statement = module.statement(saver.node)
     pieces = any(isinstance(n, ast.Subscript) and is_element(n) for n in (*path, write.target))
     saved = roots(module, flow, name.id, statement)
-    before = _before(module, write, saver.node)
+    before = runs_before(module, saver.node, write)
     overwritten = (
         _roots_after(module, flow, write, statement)
         if before
@@ -522,7 +573,7 @@ def _hits(module: ModuleFacts, flow: FunctionFlow, write: Write, saver: Saver) -
     return False
 
 
-def _before(module: ModuleFacts, write: Write, node: ast.expr) -> bool:
+def runs_before(module: ModuleFacts, node: ast.expr, write: Write) -> bool:
     """Whether an operation runs before a write in one pass through the function."""
     statement = module.statement(node)
     if statement is write.statement:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from .flow import Definition, FunctionFlow
 from .guards import gradient_unwanted, implies_unwanted, is_autograd_function
+from .overwriting import candidates, evaluated, initializes, overwritten
 from .trainable import returns_numbers, submodules, trained_submodules
-from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -58,6 +58,8 @@ class Write:
     """A statement that overwrites ``target``: ``x``, ``x[:, 0]``, ``self.state``.
 
     ``inputs`` are evaluated before; ``part`` says that only a piece of ``name`` is written.
+    ``call`` is the function or module that writes, where it is no method: ``F.relu(x, True)``.
+    ``unseen`` are writes under ``no_grad``, which leaves take: those of ``nn.init``.
     """
 
     statement: ast.stmt
@@ -65,18 +67,16 @@ class Write:
     inputs: tuple[ast.expr, ...]
     name: ast.Name | None
     part: bool
-
-
-_METHOD_CALL = re.compile(r"_\s*\(")
+    call: ast.Call | None = None
+    unseen: bool = False
 
 
 def writes_of(module: ModuleFacts) -> Iterator[Write]:
     """What the statements of a file overwrite, in order."""
-    text = module.text
-    lines = {module.position(match.start())[0] for match in _METHOD_CALL.finditer(text)}
+    lines = set(candidates(module))
     for statement in module.statements:
         calls = not lines.isdisjoint(range(statement.lineno, _last_line(statement) + 1))
-        write = _write_of(statement, calls)
+        write = _write_of(module, statement, calls)
         if write is not None:
             yield write
 
@@ -85,8 +85,8 @@ def _last_line(statement: ast.stmt) -> int:
     return statement.end_lineno or statement.lineno
 
 
-def _write_of(statement: ast.stmt, calls: bool) -> Write | None:
-    """What a statement overwrites, if it does; ``calls`` where it may call a method for that."""
+def _write_of(module: ModuleFacts, statement: ast.stmt, calls: bool) -> Write | None:
+    """What a statement overwrites, if it does; ``calls`` where it may call something for that."""
     if isinstance(statement, ast.AugAssign):
         return _write(statement, statement.target, (statement.value,))
     if isinstance(statement, ast.Assign):
@@ -95,34 +95,13 @@ def _write_of(statement: ast.stmt, calls: bool) -> Write | None:
             target = next((t for t in target.elts if isinstance(t, ast.Subscript)), target)
         if len(statement.targets) == 1 and isinstance(target, ast.Subscript):
             return _write(statement, target, (statement.value,))
-    if isinstance(statement, (ast.Assign, ast.Expr, ast.Return)):
-        operand = _operand_in_place(statement.value)
-        if operand is not None:
-            return _write(statement, operand, ())
     if calls and isinstance(statement, (ast.Assign, ast.Expr, ast.Return)):
-        call = _innermost(statement.value)
-        if call is not None:
-            assert isinstance(call.func, ast.Attribute)
-            inputs = (*call.args, *(k.value for k in call.keywords))
-            return _write(statement, call.func.value, inputs)
-    return None
-
-
-_IN_PLACE = frozenset(
-    "relu relu6 leaky_relu rrelu elu selu celu silu mish hardtanh hardswish hardsigmoid threshold "
-    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout".split()
-)
-
-
-def _operand_in_place(node: ast.expr | None) -> ast.expr | None:
-    """``x`` of ``F.relu(x, inplace=True)``."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return None
-    if node.func.attr not in _IN_PLACE or not node.args:
-        return None
-    told = (k.value for k in node.keywords if k.arg == "inplace")
-    if any(isinstance(value, ast.Constant) and value.value is True for value in told):
-        return node.args[0]
+        method = _innermost(statement.value)
+        if method is not None:
+            assert isinstance(method.func, ast.Attribute)
+            inputs = (*method.args, *(k.value for k in method.keywords))
+            return _write(statement, method.func.value, inputs)
+        return _by_call(module, statement)
     return None
 
 
@@ -134,26 +113,55 @@ def _innermost(node: ast.expr | None) -> ast.Call | None:
     current: ast.expr | None = node
     while isinstance(current, (ast.Call, ast.Attribute, ast.Subscript)):
         if isinstance(current, ast.Call):
-            if isinstance(current.func, ast.Attribute) and current.func.attr in METHODS:
+            if _is_method(current):
                 found = current
             current = current.func
         else:
             current = current.value
     if found is None:
-        for inner in walk(node):
-            if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
-                if inner.func.attr in METHODS:
-                    found = inner
+        for inner in evaluated(node):
+            if isinstance(inner, ast.Call) and _is_method(inner):
+                found = inner
     return found
 
 
-def _write(statement: ast.stmt, target: ast.expr, inputs: tuple[ast.expr, ...]) -> Write:
+def _is_method(call: ast.Call) -> bool:
+    """``x.mul_(a)``, of whatever; ``torch.relu_(x)`` is a function."""
+    return (
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr in METHODS
+        and not (isinstance(call.func.value, ast.Name) and call.func.value.id in _NAMESPACES)
+    )
+
+
+_NAMESPACES = ("torch", "F")
+
+
+def _by_call(module: ModuleFacts, statement: ast.Assign | ast.Expr | ast.Return) -> Write | None:
+    """What a statement gives to a call that overwrites it, first of all what has a name."""
+    found = None
+    for call in evaluated(statement.value) if statement.value is not None else ():
+        target = overwritten(module, call) if isinstance(call, ast.Call) else None
+        if target is not None and (found is None or found.name is None):
+            assert isinstance(call, ast.Call)
+            inputs = tuple(a for a in call.args if a is not target)
+            found = _write(statement, target, inputs, call, initializes(module, call))
+    return found
+
+
+def _write(
+    statement: ast.stmt,
+    target: ast.expr,
+    inputs: tuple[ast.expr, ...],
+    call: ast.Call | None = None,
+    unseen: bool = False,
+) -> Write:
     name, path = root_of(target)
     part = any(isinstance(node, ast.Subscript) for node in path) or any(
         isinstance(node, ast.Call) and _method(node) in ("narrow", "select", "diagonal", "unbind")
         for node in path
     )
-    return Write(statement, target, inputs, name, part)
+    return Write(statement, target, inputs, name, part, call, unseen)
 
 
 def root_of(node: ast.expr) -> tuple[ast.Name | None, list[ast.expr]]:
@@ -170,7 +178,7 @@ def root_of(node: ast.expr) -> tuple[ast.Name | None, list[ast.expr]]:
             if node.func.attr not in _ALIASES and not written:
                 return None, path
             owner = node.func.value
-            if isinstance(owner, ast.Name) and owner.id == "torch":
+            if isinstance(owner, ast.Name) and owner.id in _NAMESPACES:
                 if not node.args:
                     return None, path
                 owner = node.args[0]
@@ -178,6 +186,15 @@ def root_of(node: ast.expr) -> tuple[ast.Name | None, list[ast.expr]]:
         else:
             return None, path
     return node, path
+
+
+def attribute_of(node: ast.expr) -> ast.Attribute | None:
+    """``self.state``, whose storage ``self.state[:, 0]`` has; None for what has a local name."""
+    name, path = root_of(node)
+    owner = path[-1] if path and name is None else None
+    if isinstance(owner, ast.Attribute) and isinstance(owner.value, ast.Name):
+        return owner
+    return None
 
 
 def _method(node: ast.Call) -> str:

@@ -6,17 +6,20 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts, places, words
-from ..facts.flow import is_allocation
+from ..facts.flow import Definition, FunctionFlow, is_allocation
 from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.memo import once
-from ..facts.saved import RESULT_SAVED, is_constant, saved_result, saving_call
+from ..facts.overwriting import without_asking
+from ..facts.rows import overwriting_rows
+from ..facts.saved import RESULT_SAVED, is_constant, saved_result, saving_call, submodule
 from ..facts.training import reaches_result, trains
 from ..facts.walk import walk
-from ..facts.writes import Write, in_callers, in_network, root_of, roots
-from ..findings import Finding, Fix
+from ..facts.writes import Write, in_callers, in_network, is_element, root_of, roots
+from ..findings import STRATEGIES, Edit, Finding, Fix
 from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
@@ -61,9 +64,11 @@ class Head(nn.Module):
         name="in-place-on-saved-result",
         summary="A result that backward needs is overwritten in place.",
         why=(
-            "tanh, sigmoid, exp, softmax and their like save their result for backward. "
-            "Overwriting it makes backward raise: one of the variables needed for gradient "
-            "computation has been modified by an inplace operation."
+            "tanh, sigmoid, relu, exp, softmax and their like save their result for backward. "
+            "Overwriting it, with a method, an operator, `inplace=True` or a module that was made "
+            "so, makes backward raise: one of the variables needed for gradient computation has "
+            "been modified by an inplace operation. What a convolution, a linear layer or a norm "
+            "returns is saved by nobody: relu may overwrite that."
         ),
         before="""\
 import torch
@@ -94,7 +99,10 @@ class Head(nn.Module):
 )
 
 
-_MAKER = re.compile(rf"(?:{'|'.join(sorted(RESULT_SAVED))})\(".encode())
+_FUNCTION = re.compile(rf"(?:{'|'.join(sorted(RESULT_SAVED))})\(".encode())
+_CALLED = re.compile(rb"\bself\.(\w+)\(")
+_SAVERS = words.declare(b"LU(", b"Sigmoid(", b"Tanh(", b"Softmax(", b"Softmin(")
+_HOLDS = re.compile(rb"self\.(\w+) = [\w.]*$")
 _METHODS = tuple(f"{name}_(".encode() for name in sorted(RESULT_SAVED))
 
 
@@ -105,8 +113,30 @@ def _has_out(data: bytes) -> bool:
     return any(places.may_be_trained(data, at) for at in words.places(data, _OUT))
 
 
+def _saves_result(data: bytes, begin: int, end: int) -> bool:
+    """Whether a function, or a module that the file makes, may save its result there."""
+    return _FUNCTION.search(data, begin, end) is not None or any(
+        match[1] in _modules(data) for match in _CALLED.finditer(data, begin, end)
+    )
+
+
+@lru_cache(maxsize=2)
+def _modules(data: bytes) -> frozenset[bytes]:
+    """The attributes that hold a module which may save its result."""
+    made = (
+        _HOLDS.search(data, data.rfind(b"\n", 0, at) + 1, at)
+        for word in _SAVERS
+        for at in words.places(data, word)
+    )
+    return frozenset(match[1] for match in made if match is not None)
+
+
 def _may_concern(data: bytes) -> bool:
-    return places.overwrites(data, _MAKER.search, _METHODS) or places.chained(data, _MAKER.search)
+    return (
+        places.overwrites(data, _saves_result, _METHODS)
+        or places.chained(data, _saves_result)
+        or places.in_a_row(data)
+    )
 
 
 NEEDLES: tuple[Needle, ...] = (Look((_OUT,), _has_out), Look(places.SIGNS, _may_concern))
@@ -130,6 +160,7 @@ class Harm:
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    yield from _rows(module)
     found: list[Harm] = []
     for statement in module.statements:
         if not isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign, ast.Return)):
@@ -141,7 +172,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if not in_network(module, function) and not _is_trained(module, hit):
             continue
         if function is None or not serves_backward(module, function):
-            found.append(hit)
+            if not _comes_second(module, found, hit):
+                found.append(hit)
     if not found:
         return
     from ..rewrite import branch
@@ -162,6 +194,37 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for harm in found:
         known = fixes.get(harm.change.first, {}) if harm.change is not None else harm.fixes
         yield module.finding(harm.rule, harm.message, harm.statement, known)
+
+
+def _comes_second(module: ModuleFacts, found: list[Harm], hit: Harm) -> bool:
+    """Whether a call overwrites a name that has a new value from an earlier harm's fix on."""
+    write = module.writes.get(hit.statement)
+    if write is None or write.call is None or write.name is None:
+        return False
+    return any(
+        earlier.operation is hit.operation is not None
+        and (first := module.writes.get(earlier.statement)) is not None
+        and first.name is not None
+        and first.name.id == write.name.id
+        and earlier.change is not None
+        and earlier.change.first is earlier.statement
+        for earlier in found
+    )
+
+
+def _rows(module: ModuleFacts) -> Iterator[Finding]:
+    """``nn.Sequential(nn.Sigmoid(), nn.Dropout(0.1, inplace=True))``."""
+    for saver, writer in overwriting_rows(module):
+        message = (
+            f"`{module.source(writer)}` overwrites what `{module.source(saver)}` saved for "
+            f"backward, which raises{_unless(module, writer)}."
+        )
+        text = without_asking(module, writer)
+        fixes = {}
+        if text is not None:
+            edit = Edit(module.start(writer), module.end(writer), text)
+            fixes = dict.fromkeys(STRATEGIES, Fix("Do not overwrite the result", (edit,)))
+        yield module.finding("TRN403", message, writer, fixes)
 
 
 def _is_trained(module: ModuleFacts, harm: Harm) -> bool:
@@ -302,10 +365,14 @@ def _tensors(module: ModuleFacts, call: ast.Call) -> list[str] | None:
 
 @dataclass(frozen=True)
 class _Made:
-    """The operation that saved its result, by its name; ``call`` where that shows."""
+    """The operation that saved its result, by its name; ``call`` where that shows.
+
+    ``kept`` says that a list or a tuple holds the result, where a new value would not be.
+    """
 
     name: str
     call: ast.expr | None = None
+    kept: bool = False
 
 
 def _overwrite(module: ModuleFacts, options: Options, statement: ast.stmt) -> Harm | None:
@@ -319,7 +386,11 @@ def _overwrite(module: ModuleFacts, options: Options, statement: ast.stmt) -> Ha
 
     change = None
     fixes: Mapping[str, Fix] = {}
-    if write.name is not None:
+    if write.unseen:
+        return Harm("TRN403", message, statement, made.call)
+    if made.kept:
+        pass
+    elif write.name is not None:
         change = new_value(module, write, [write.name.id])
         fixes = clone_first(module, write, options, [write.name.id]) if change is None else {}
     elif made.call is not None and module.statement(made.call) is statement:
@@ -327,6 +398,12 @@ def _overwrite(module: ModuleFacts, options: Options, statement: ast.stmt) -> Ha
     if change is None and not fixes and made.call is not None:
         change = result_clone(module, made.call)
     return Harm("TRN403", message, statement, made.call, change, fixes)
+
+
+def _unless(module: ModuleFacts, writer: ast.Call) -> str:
+    """Dropout leaves its input alone where its probability is 0."""
+    name = submodule(module, writer.func) or module.source(writer.func).rpartition(".")[2]
+    return " unless its probability is 0" if "dropout" in name.lower() else ""
 
 
 def _harm(module: ModuleFacts, write: Write) -> tuple[str, _Made] | None:
@@ -342,9 +419,10 @@ def _harm(module: ModuleFacts, write: Write) -> tuple[str, _Made] | None:
         if made.call is not None and module.statement(made.call) is write.statement:
             text = f"The result of `{made.name}`"
             return f"{text} is overwritten in place, but saved for backward, which raises.", made
+        unless = _unless(module, write.call) if write.call is not None else ""
         return (
             f"`{text}` is overwritten in place, but `{made.name}` saved it for backward, which "
-            "raises."
+            f"raises{unless}."
         ), made
     for passed in in_callers(module, write):
         made = _made_by(module, passed)
@@ -396,11 +474,49 @@ def _made_by(module: ModuleFacts, write: Write) -> _Made | None:
         made = module.flow(outer).all_definitions(name)
         found = made if len(made) == 1 else []
     for definition in found:
+        at = definition.statement
+        if write.call is not None and at is not None and at.lineno >= write.statement.lineno:
+            continue  # of the turn before, if no branch between gives a new value
         saver = saved_result(module, definition)
         if saver is not None and definition.value is not None:
             _, path = root_of(definition.value)
             return _Made(saver, path[-1] if path else definition.value)
+        for element in _elements(module, flow, definition, write):
+            _, path = root_of(element)
+            owner = path[-1] if path else element
+            saver = saving_call(module, owner)
+            if saver is not None:
+                return _Made(saver, owner, kept=True)
     return None
+
+
+def _elements(
+    module: ModuleFacts, flow: FunctionFlow, definition: Definition, write: Write
+) -> Iterator[ast.expr]:
+    """What ``ys[0].mul_(2)``, or ``y.mul_(2)`` in ``for y in ys``, writes into: elements of it."""
+    held, made, index = definition.value, definition.statement, None
+    if isinstance(made, (ast.For, ast.AsyncFor)) and isinstance(made.target, ast.Name):
+        held = made.iter
+        if isinstance(held, ast.Name):
+            only = flow.only_definition(held.id, made)
+            held = only.value if only is not None and only.index is None else None
+    elif definition.index is None:
+        node = write.target
+        while isinstance(node, (ast.Subscript, ast.Attribute, ast.Call)):
+            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+                if not is_element(node) or not isinstance(write.statement, ast.Expr):
+                    return
+                index = node.slice
+            node = node.func if isinstance(node, ast.Call) else node.value
+        if index is None:
+            return
+    if isinstance(held, (ast.ListComp, ast.GeneratorExp)):
+        yield held.elt
+    elif isinstance(held, (ast.List, ast.Tuple)):
+        if not isinstance(index, ast.Constant):
+            yield from held.elts
+        elif isinstance(index.value, int) and -len(held.elts) <= index.value < len(held.elts):
+            yield held.elts[index.value]
 
 
 def _saver(module: ModuleFacts, statement: ast.stmt, name: str) -> str | None:

@@ -209,7 +209,7 @@ _NOT_A_STEP = re.compile(r"__init__|init|reset|clear|load|build|setup")
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for statement, write in module.writes.items():
         function = module.function(statement)
-        if function is None:
+        if function is None or write.unseen:
             continue
         if write.name is None:
             yield from _buffer(module, function, write)

@@ -96,7 +96,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     harms: list[Write] = []
     messages: list[str] = []
     for statement, write in module.writes.items():
-        if write.name is None:
+        if write.name is None or write.unseen:
             continue
         if not in_network(module, module.function(statement)):
             continue

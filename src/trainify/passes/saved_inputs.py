@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts, places
 from ..facts.guards import gradient_unwanted
+from ..facts.kept_inputs import destroyed_attribute
 from ..facts.saved import Saver, destroyed, destroyed_by_next_call
 from ..facts.training import reaches_result, trains
 from ..facts.writes import Write, in_callers, in_network
@@ -75,10 +76,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     harms: list[tuple[Write, Saver]] = []
     messages: list[str] = []
     for statement, write in module.writes.items():
-        if write.name is None:
-            continue
-        found = _harm(module, write)
-        if found is None or gradient_unwanted(module, statement):
+        own = write.name is None
+        found = _own(module, write) if own else _harm(module, write)
+        if found is None or (not own and gradient_unwanted(module, statement)):
             continue
         saver, message = found
         if not reaches_result(module, saver.node):
@@ -94,6 +94,17 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for (write, saver), message, each in zip(harms, messages, fixes, strict=True):
         related = module.related(f"`{saver.op}` saves it here.", saver.node)
         yield module.finding("TRN404", message, write.statement, each, (related,))
+
+
+def _own(module: ModuleFacts, write: Write) -> tuple[Saver, str] | None:
+    """The same of an attribute of the object's own, ``self.scale``."""
+    saver = destroyed_attribute(module, write)
+    if saver is None:
+        return None
+    return saver, (
+        f"`{module.source(write.target)}` is overwritten in place, but `{saver.op}` saved it for "
+        "backward, which raises."
+    )
 
 
 def _harm(module: ModuleFacts, write: Write) -> tuple[Saver, str] | None:

@@ -78,7 +78,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     harms: list[Write] = []
     messages: list[str] = []
     for statement, write in module.writes.items():
-        if write.name is None:
+        if write.name is None or write.unseen:
             continue
         split = _split(module, write)
         if split is None or gradient_unwanted(module, statement):

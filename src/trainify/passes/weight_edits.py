@@ -82,7 +82,7 @@ _PREPARES = re.compile(
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for statement, write in module.writes.items():
-        if write.name is not None:
+        if write.name is not None or write.unseen:
             continue
         _, path = root_of(write.target)
         weight = path[-1] if path else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.dtypes import AUTOCAST, has_dtype_of, is_float32, is_number
+from ..facts.overwriting import without_asking
 from ..facts.saved import Saver
 from ..facts.writes import METHODS, Write, root_of
 from ..findings import Fix
@@ -126,6 +127,8 @@ def _value(module: ModuleFacts, write: Write) -> str | None:
         return _infix(module, write.name, sign, statement.value) if sign else None
     assert isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
     call = statement.value
+    if write.call is not None:
+        return without_asking(module, call) if write.call is call else None
     if not isinstance(call.func, ast.Attribute) or call.func.value is not write.target:
         return _chain(module, statement.value)
     method = call.func.attr
@@ -192,7 +195,10 @@ def _functional_call(
     assert write.name is not None and isinstance(statement, (ast.Assign, ast.Return))
     if statement.value is None:
         return None
-    value = _chain(module, statement.value)
+    if write.call is None:
+        value = _chain(module, statement.value)
+    else:
+        value = without_asking(module, write.call) if write.call is statement.value else None
     rebound = _rebound(module, write) if value is not None else None
     if value is None or rebound is None or rebound[0]:
         return None
@@ -211,6 +217,8 @@ def _functional_call(
 
 def new_result(module: ModuleFacts, write: Write) -> branch.Change | None:
     """``torch.exp(x).add(1)`` for ``torch.exp(x).add_(1)``: nobody else has that result."""
+    if write.call is not None:
+        return None
     statement = write.statement
     text, start = module.source(statement), module.start(statement)
     change = branch.Change([statement], [], title="out-of-place form")

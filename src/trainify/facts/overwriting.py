@@ -1,0 +1,168 @@
+"""Which calls overwrite what they are given, other than methods: ``F.relu(x, inplace=True)``.
+
+Functions and modules of torch are asked to by an argument, ``torch.relu_`` and ``nn.init`` by name.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .memo import once
+from .walk import walk
+
+if TYPE_CHECKING:
+    from .module import ModuleFacts
+
+_MODULES = {
+    **dict.fromkeys("ReLU ReLU6 SiLU SELU Mish Hardswish Hardsigmoid".split(), 0),
+    **dict.fromkeys("ELU CELU LeakyReLU AlphaDropout FeatureAlphaDropout".split(), 1),
+    **dict.fromkeys("Dropout Dropout1d Dropout2d Dropout3d".split(), 1),
+    **dict.fromkeys("Hardtanh RReLU Threshold".split(), 2),
+}
+_FUNCTIONS = {
+    **dict.fromkeys("relu relu6 silu selu mish hardswish hardsigmoid".split(), 1),
+    **dict.fromkeys("elu celu leaky_relu".split(), 2),
+    **dict.fromkeys("dropout dropout1d dropout2d dropout3d hardtanh threshold".split(), 3),
+    **dict.fromkeys("alpha_dropout feature_alpha_dropout".split(), 3),
+    "rrelu": 4,
+}
+"""Where ``inplace`` stands among the arguments."""
+_OF_INIT = "torch.nn.init."
+_CANDIDATE = re.compile(
+    rf"\w_\s*\(|inplace\s*=\s*True|\b(?:{'|'.join(_FUNCTIONS)})\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*True\)"
+)
+
+
+def candidates(module: ModuleFacts) -> Iterator[int]:
+    """The lines on which something may be overwritten by a call, methods included."""
+    text = module.text
+    for match in _CANDIDATE.finditer(text):
+        yield module.position(match.start())[0]
+    names = {name for _, name in _attributes(module)}
+    if names:
+        for match in re.finditer(rf"\.(?:{'|'.join(map(re.escape, names))})\(", text):
+            yield module.position(match.start())[0]
+
+
+def overwritten(module: ModuleFacts, call: ast.Call) -> ast.expr | None:
+    """The argument that a call of a function or of a module overwrites."""
+    if not call.args or isinstance(call.args[0], ast.Starred):
+        return None
+    function = call.func
+    name = _last_name(function)
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+        cls = module.names.self_class(function.value) if _attributes(module) else None
+        if cls is not None and (cls, name) in _attributes(module):
+            return call.args[0]
+    if name.endswith("_") and not name.endswith("__"):
+        return call.args[0] if _is_torchs(module, function) else None
+    if name in _FUNCTIONS:
+        if _asks(call, None):  # whoever has an argument of this name means what torch does
+            return call.args[0]
+        if _asks(call, _FUNCTIONS[name]) and _is_torchs(module, function):
+            return call.args[0]
+    return None
+
+
+def initializes(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call is one of ``nn.init``, which autograd does not see: it runs under no_grad."""
+    return any(target.name.startswith(_OF_INIT) for target in module.resolve(call.func))
+
+
+def writes_in_place(module: ModuleFacts, node: ast.expr) -> bool:
+    """Whether an expression makes a module of torch's that overwrites its input."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = _last_name(node.func)
+    if name == "Sequential" and node.args:
+        return writes_in_place(module, node.args[0])
+    if name not in _MODULES or not _asks(node, _MODULES[name]):
+        return False
+    return any(target.name.startswith("torch.nn.") for target in module.resolve(node.func))
+
+
+def without_asking(module: ModuleFacts, call: ast.Call) -> str | None:
+    """The same call of a module or a function of torch's, not in place; None for others."""
+    name = _last_name(call.func)
+    text = " ".join(module.source(call).split())
+    if "#" in text or not (_is_torchs(module, call.func) or writes_in_place(module, call)):
+        return None
+    if name in _FUNCTIONS or name in _MODULES:
+        for i, keyword in enumerate(call.keywords):
+            if keyword.arg == "inplace":
+                kept: list[ast.expr | ast.keyword] = [
+                    *call.args,
+                    *call.keywords[:i],
+                    *call.keywords[i + 1 :],
+                ]
+                given = ", ".join(" ".join(_argument(module, each).split()) for each in kept)
+                return f"{module.source(call.func)}({given})"
+        at = {**_FUNCTIONS, **_MODULES}[name]
+        given = ", ".join(" ".join(module.source(each).split()) for each in call.args[:at])
+        return f"{module.source(call.func)}({given})" if not call.keywords else None
+    if name.removesuffix("_") in _FUNCTIONS:
+        return f"{module.source(call.func)[:-1]}{text[len(module.source(call.func)) :]}"
+    return None
+
+
+def _last_name(function: ast.expr) -> str:
+    return str(getattr(function, "attr", None) or getattr(function, "id", ""))
+
+
+def _argument(module: ModuleFacts, each: ast.expr | ast.keyword) -> str:
+    if isinstance(each, ast.keyword):
+        value = module.source(each.value)
+        return f"{each.arg}={value}" if each.arg is not None else f"**{value}"
+    return module.source(each)
+
+
+def _is_torchs(module: ModuleFacts, function: ast.expr) -> bool:
+    if isinstance(function, ast.Attribute) and not isinstance(
+        function.value, (ast.Name, ast.Attribute)
+    ):
+        return False
+    return any(
+        target.name.startswith(("torch.nn.functional.", _OF_INIT))
+        or (target.name.startswith("torch.") and target.name.count(".") == 1)
+        for target in module.resolve(function)
+    )
+
+
+def _asks(call: ast.Call, position: int | None) -> bool:
+    """Whether a call says ``inplace=True``, or ``True`` at the place of that."""
+    told = [k.value for k in call.keywords if k.arg == "inplace"]
+    if position is not None:
+        told += call.args[position : position + 1]
+    return any(isinstance(value, ast.Constant) and value.value is True for value in told)
+
+
+_MAKES = re.compile(rf"\b(?:{'|'.join(_MODULES)})\([^()\n]*True\b")
+
+
+@once
+def _attributes(module: ModuleFacts) -> frozenset[tuple[ast.ClassDef, str]]:
+    """The attributes of classes that hold a module which overwrites its input."""
+    if _MAKES.search(module.text) is None:
+        return frozenset()
+    return frozenset(
+        (cls, name)
+        for cls in module.classes
+        for name, bindings in module.names.attributes(cls).items()
+        if name not in module.rebound
+        and all(b.value is not None and writes_in_place(module, b.value) for b in bindings)
+    )
+
+
+def evaluated(node: ast.AST) -> Iterator[ast.AST]:
+    """What is evaluated once where a node is: nothing in a lambda or in a comprehension."""
+    apart = {
+        inner
+        for each in walk(node)
+        if isinstance(each, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp))
+        for inner in walk(each)
+        if inner is not each
+    }
+    return (each for each in walk(node) if each not in apart)
