@@ -52,7 +52,7 @@ def is_false(node: ast.expr | None) -> bool:
 def _is_of(module: ModuleFacts, cls: ast.ClassDef, name: str, node: ast.expr) -> bool:
     """Whether what is frozen is ``name`` of an instance of ``cls``, or of one called a model."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr != "parameters":
+        if node.func.attr not in ("parameters", "named_parameters"):
             return False
         node = node.func.value
     if isinstance(node, ast.Attribute) and node.attr in ("weight", "bias"):
@@ -84,9 +84,12 @@ def frozen_places(module: ModuleFacts) -> Iterator[ast.expr]:
 
 
 def _through_loop(module: ModuleFacts, node: ast.expr, statement: ast.stmt) -> ast.expr:
-    """``self.embed.parameters()`` for the ``p`` of a loop over them."""
+    """``self.embed.parameters()`` for the ``p`` of a loop over them; of loops in loops as well."""
+    root = node
+    while isinstance(root, (ast.Attribute, ast.Call)):
+        root = root.func if isinstance(root, ast.Call) else root.value
     loop = module.parent(statement)
-    if isinstance(node, ast.Name) and isinstance(loop, ast.For):
-        if isinstance(loop.target, ast.Name) and loop.target.id == node.id:
-            return loop.iter
+    if isinstance(root, ast.Name) and isinstance(loop, ast.For):
+        if any(isinstance(n, ast.Name) and n.id == root.id for n in ast.walk(loop.target)):
+            return _through_loop(module, loop.iter, loop)
     return node

@@ -111,17 +111,23 @@ def _mention(data: bytes, mode: bytes, start: int, end: int) -> Mention | None:
 _MAKES = re.compile(
     rb"=[^\n=]*\b(?!Buffer\()[A-Z]\w*\(|=[ \t(]*\r?\n[ \t(]*(?:\w+\.)*(?!Buffer\()[A-Z]\w*\("
 )
-_CLASS = re.compile(rb"\nclass (\w+)")
+_CLASS = re.compile(rb"\nclass (\w+)(?:\(([^()]*)\))?")
+_BARE_BASES = re.compile(rb"[\s,]*(?:torch\.)?(?:nn\.)?(?:Module|ABC|abc\.ABC)?[\s,]*$")
 _NEXT = (b"\nclass ", b"\ndef ", b"\n@")
 
 
 def makes_modules(data: bytes, at: int) -> bool:
-    """Whether the class around a place makes something that may be a module, for an attribute."""
+    """Whether the class around a place makes something that may be a module, for an attribute.
+
+    So may a class that it derives from.
+    """
     begin = max(0, data.rfind(b"\nclass ", 0, at))
     named = _CLASS.match(data, begin)
     if named is not None and NOT_TRAINED.search(named[1].decode(errors="replace")):
         if data.find(b" class ", begin, at) < 0:  # nor may it be another one, inside of that
             return False
+    if named is not None and named[2] and not _BARE_BASES.match(named[2]):
+        return True
     ends = [end for word in _NEXT if (end := data.find(word, at)) >= 0]
     return _MAKES.search(data, begin, min(ends, default=len(data))) is not None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -51,7 +51,7 @@ def _is_module_base(
             return known[path, qualified]
         known[path, qualified] = False  # for classes that derive from one another
         depth = 0
-    home = _definition(module, base, qualified)
+    home = definition_of(module, base, qualified)
     if home is None:
         found = _FOREIGN_MODULE.search(qualified.rpartition(".")[2]) is not None
     else:
@@ -59,6 +59,15 @@ def _is_module_base(
     if path is not None:
         known[path, qualified] = found
     return found
+
+
+def bases_of(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[tuple[ModuleFacts, ast.ClassDef]]:
+    """The classes of the project that a class derives from, each with its file."""
+    for base in cls.bases:
+        for target in module.resolve(base, cls):
+            home = definition_of(module, base, target.name)
+            if home is not None:
+                yield home
 
 
 def made_by(module: ModuleFacts, node: ast.expr, depth: int = 0) -> Made | None:
@@ -77,7 +86,7 @@ def made_by(module: ModuleFacts, node: ast.expr, depth: int = 0) -> Made | None:
             return made_by(module, node.args[0], depth + 1)
         if target.name.startswith("torch.nn."):
             return _made_by_torch(module, node, target.name.rpartition(".")[2], depth)
-        home = _definition(module, node.func, target.name)
+        home = definition_of(module, node.func, target.name)
         if home is not None and is_module_class(*home):
             return "weights" if has_weights(*home, depth + 1) else "plain"
     return None
@@ -97,7 +106,7 @@ def has_weights(module: ModuleFacts, cls: ast.ClassDef, depth: int = 0) -> bool:
             name = target.name.rpartition(".")[2]
             if target.name.startswith("torch.nn.") and _WITH_WEIGHTS.match(name):
                 return True
-            home = _definition(module, base, target.name)
+            home = definition_of(module, base, target.name)
             if home is not None and home[1] is not cls and has_weights(*home, depth + 1):
                 return True
     return False
@@ -181,7 +190,7 @@ def imported_function(
     return None
 
 
-def _definition(
+def definition_of(
     module: ModuleFacts, node: ast.expr, qualified: str
 ) -> tuple[ModuleFacts, ast.ClassDef] | None:
     """The class behind a name: of this file, or imported from another one of the project."""

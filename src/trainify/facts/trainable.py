@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .flow import is_view_method
-from .frozen import is_frozen
+from .frozen import is_false, is_frozen
+from .layers import bases_of
 from .memo import once
 from .walk import statements, walk
 
@@ -63,12 +64,38 @@ def holds_weights(module: ModuleFacts, cls: ast.ClassDef) -> bool:
         return False
     text = module.source(cls)
     if "requires_grad" in text and _FROZEN.search(text):
-        return False
+        return bool(trained_submodules(module, cls)) and _says_what_it_freezes(module, cls)
     for bindings in module.names.attributes(cls).values():
         for binding in bindings:
             if isinstance(binding.value, ast.Call) and _makes_module(module, binding.value):
                 return True
-    return False
+    return any(holds_weights(*base) for base in bases_of(module, cls) if base[1] is not cls)
+
+
+def _says_what_it_freezes(module: ModuleFacts, cls: ast.ClassDef) -> bool:
+    """Whether all that a class freezes are attributes of its own, so that the others learn.
+
+    ``if "lora" not in name`` leaves some of them, too.
+    """
+    for node in module.frozen_places:
+        function = module.function(node)
+        if module.method_class(function) is not cls:
+            continue
+        if isinstance(module.parent(module.statement(node)), ast.If):
+            continue
+        root = node
+        while isinstance(root, (ast.Call, ast.Subscript)) or (
+            isinstance(root, ast.Attribute) and not isinstance(root.value, ast.Name)
+        ):
+            root = root.func if isinstance(root, ast.Call) else root.value
+        if isinstance(root, ast.Attribute) and isinstance(root.value, ast.Name):
+            if module.names.self_class(root.value) is cls and root.attr not in _OF_ALL:
+                continue
+        return False
+    return True
+
+
+_OF_ALL = ("parameters", "named_parameters", "modules", "children", "requires_grad_")
 
 
 def makes_weights(module: ModuleFacts, call: ast.Call) -> bool:
@@ -156,8 +183,15 @@ def trained_submodules(module: ModuleFacts, cls: ast.ClassDef) -> frozenset[str]
         for name, values in submodules(module, cls).items()
         if name not in left_alone
         and not is_reference(name)
-        and not any(_is_loaded(module, value) for value in values)
+        and not any(_is_loaded(module, value) or _is_constant(value) for value in values)
         and not is_frozen(module, cls, name)
+    )
+
+
+def _is_constant(value: ast.expr) -> bool:
+    """``nn.Parameter(table, requires_grad=False)``."""
+    return isinstance(value, ast.Call) and any(
+        k.arg == "requires_grad" and is_false(k.value) for k in value.keywords
     )
 
 
