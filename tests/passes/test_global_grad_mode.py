@@ -314,6 +314,57 @@ def test_right_as_it_is(text: str) -> None:
     stays(text)
 
 
+ELSEWHERE = """\
+import torch
+
+torch.set_grad_enabled(False)
+
+
+class Trainer:
+    {decorator}
+    def {name}(self, x):
+        {body}
+
+    def step(self, x):
+        self.loss(x).backward()
+
+    def loss(self, x):
+        return self.model(x).mean()
+
+    {outer}
+    def fit(self, x):
+        self.step(x)
+"""
+PLAIN = {"decorator": "", "name": "saliency", "body": "return self.model(x)", "outer": ""}
+
+
+@pytest.mark.parametrize(
+    "on",
+    [
+        {"decorator": "@torch.enable_grad()"},
+        {"body": "with torch.enable_grad():\n            return self.model(x)"},
+        {"body": "torch.set_grad_enabled(True)\n        torch.set_grad_enabled(False)"},
+    ],
+)
+def test_gradients_that_are_on_for_something_else(on: dict[str, str]) -> None:
+    assert rules(ELSEWHERE.format(**{**PLAIN, **on})) == ["TRN204"]
+
+
+@pytest.mark.parametrize(
+    "on",
+    [
+        {"outer": "@torch.enable_grad()"},
+        {"decorator": "@torch.enable_grad()", "body": "self.fit(x)"},
+        {"decorator": "@torch.enable_grad()", "body": "self.step(x)"},
+        {"body": "torch.set_grad_enabled(True)"},
+        {"name": "model", "body": "with torch.enable_grad():\n            return x * self.w"},
+        {"name": "step_of", "outer": "@torch.set_grad_enabled(True)"},
+    ],
+)
+def test_gradients_that_are_on_for_what_trains(on: dict[str, str]) -> None:
+    stays(ELSEWHERE.format(**{**PLAIN, **on}))
+
+
 def project(folder: Path, **files: str) -> dict[str, str]:
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.grad_bytes import MODES, mentions
 from ..facts.grad_mode import own_nodes, scope_around
 from ..facts.guards import is_inference_entry, runs_model
+from ..facts.memo import once
 from ..facts.names import self_name
 from ..facts.trainable import returns_numbers, weights_made
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
@@ -26,7 +27,8 @@ RULES = (
         name="gradients-off-everywhere",
         summary="Gradients are switched off, and never on again, in a program that trains.",
         why=(
-            "set_grad_enabled(False) as a statement holds until something sets it again: for the "
+            "set_grad_enabled(False) as a statement holds until something sets it again, and an "
+            "enable_grad() around something else does not: for the "
             "whole program where it stands at the top of a file, even one that is only imported. "
             "No loss has a graph after it. What was meant is a scope around inference."
         ),
@@ -67,6 +69,7 @@ _ON = re.compile(
     r"enable_grad\b|set_grad_enabled\(\s*(?!(?:mode\s*=\s*)?(?:False|0)\b)|\.__exit__\(|"
     r"inference_mode\(\s*(?:mode\s*=\s*)?False"
 )
+"""What may switch gradients on, in a function's text."""
 _INFERS = re.compile(
     r"_?(detect|test|valid|eval|embed|extract|classif|segment|demo|inpaint|transl|transcri)",
 )
@@ -76,13 +79,15 @@ _LOSS_CALL = re.compile(r"loss|cross_entropy|criterion|kl_div|\bnll", re.IGNOREC
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    if _ON.search(module.text):
+    if _stays_on(module):
         return
     for statement, switched in module.grad_switches.items():
         if switched is None or switched.mode is None:
             continue
         call = switched.call
         function = module.function(statement)
+        if function is not None and _may_switch_on(module, function):
+            continue
         place = _place(module, statement, function)
         if place == "import" and _trains_after_import(module):
             yield _finding(module, statement, call, None)
@@ -148,8 +153,54 @@ def _is_from_scratch(module: ModuleFacts) -> bool:
     return any(next(weights_made(module, call), None) is not None for call in module.calls)
 
 
-def _training_functions(module: ModuleFacts) -> set[str]:
-    return {f.name for f in module.functions if _trains(module, f)}
+@once
+def _training_functions(module: ModuleFacts) -> frozenset[str]:
+    """The functions that train, unless gradients may be on again in them, below or above them."""
+    training = frozenset(f.name for f in module.functions if _trains(module, f))
+    switching = {f.name for f in module.functions if _may_switch_on(module, f)}
+    if not training or not switching:
+        return training
+    calls = {f.name: _called(f) for f in module.functions}
+    return frozenset(
+        name
+        for name in training
+        if switching.isdisjoint(_closure(calls, name))
+        and not any(name in _closure(calls, other) for other in switching)
+    )
+
+
+def _closure(calls: Mapping[str, set[str]], name: str) -> set[str]:
+    """A function and all that it calls, of one file, by name."""
+    seen: set[str] = set()
+    pending = {name}
+    while pending:
+        seen |= pending
+        pending = {each for n in pending for each in calls.get(n, ())} - seen
+    return seen
+
+
+def _may_switch_on(module: ModuleFacts, function: FunctionNode) -> bool:
+    return any(_ON.search(module.source(each)) for each in (function, *function.decorator_list))
+
+
+def _stays_on(module: ModuleFacts) -> bool:
+    """Whether gradients may be switched on for the rest of a run: by a statement, or at import.
+
+    One that another statement of its block takes back is over by then.
+    """
+    if _ON.search(module.text) is None:
+        return False
+    for statement, switched in module.grad_switches.items():
+        if switched is not None and switched.mode is None:
+            block = module.block(statement)
+            after = (module.grad_switches.get(s) for s in block[block.index(statement) + 1 :])
+            if not any(later is not None and later.mode is not None for later in after):
+                return True
+    return any(
+        _ON.search(module.source(statement))
+        for statement in module.tree.body
+        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+    )
 
 
 def _trains_after_import(module: ModuleFacts) -> bool:
@@ -168,7 +219,7 @@ _BACKWARD = re.compile(rb"\.backward\(")
 
 def _training_imports(module: ModuleFacts) -> frozenset[str]:
     """What a file that trains imports; nothing where gradients are switched on again there."""
-    if _ON.search(module.text) or not (_trains(module, module.tree) or _training_functions(module)):
+    if _stays_on(module) or not (_trains(module, module.tree) or _training_functions(module)):
         return frozenset()
     names: set[str] = set()
     for node in ast.walk(module.tree):
@@ -246,7 +297,8 @@ def _finding(
     since = "From its import on" if function is None else f"From `{function.name}` on"
     if function is None and module.parent(statement) is not module.tree:
         since = "From here on"
-    message = f"`{text}` is never undone. {since}, no loss has a graph, in training either."
+    never = "not undone for what trains" if _ON.search(module.text) else "never undone"
+    message = f"`{text}` is {never}. {since}, no loss has a graph, in training either."
     fix = _fix(module, statement, call, function)
     fixes = dict.fromkeys(STRATEGIES, fix) if fix is not None else {}
     return module.finding("TRN204", message, statement, fixes)
