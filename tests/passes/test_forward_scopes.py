@@ -462,7 +462,9 @@ def main(build, x):
     [
         ("model = freeze(model)\n    train(model, teacher, x)", "", 1),
         ("freeze(model)\n    train(model, teacher, x)", "", 1),
-        ("train(freeze(model), teacher, x)", "", 0),  # not followed
+        ("train(freeze(model), teacher, x)", "", 1),
+        ("train(teacher, freeze(model), x)", "", 0),
+        ("train(teacher=teacher, x=x, model=freeze(model))", "", 1),
         ("train(model, teacher, x)\n    freeze(model)", "", 0),  # when all is done
         ("freeze(teacher)\n    train(model, teacher, x)", " + teacher(x).mean()", 0),
         ("freeze(model)\n    train(teacher, model, x)", "", 0),

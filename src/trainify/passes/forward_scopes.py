@@ -463,6 +463,29 @@ def _handed_on(
             for known in (given, *targets):
                 if isinstance(known, ast.Name):
                     yield caller, known.id, call.lineno
+            if _gives_back(function, name):
+                yield from _as_argument(module, call)
+
+
+def _as_argument(
+    module: ModuleFacts, call: ast.Call
+) -> Iterator[tuple[FunctionNode | ast.Module, str, int]]:
+    """The function of the file that gets what a call returns: ``train(freeze(model))``."""
+    outer = module.parent(call)
+    if isinstance(outer, ast.keyword):
+        outer = module.parent(outer)
+    user = _function_named(module, outer) if isinstance(outer, ast.Call) else None
+    if user is not None and isinstance(outer, ast.Call):
+        for parameter in parameters(user.args):
+            if module.project.argument(module, user, outer, parameter.arg) is call:
+                yield user, parameter.arg, 0
+
+
+def _gives_back(function: FunctionNode | ast.Module, name: str) -> bool:
+    return any(
+        isinstance(node, ast.Return) and isinstance(node.value, ast.Name) and node.value.id == name
+        for node in own_nodes(function)
+    )
 
 
 def _function_named(module: ModuleFacts, call: ast.Call) -> FunctionNode | None:
