@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,9 @@ RULES = (
         why=(
             "Autograd cannot look into a custom operator, even where its body is PyTorch. Its "
             "result requires grad, so everything looks right until backward(), which raises: no "
-            "autograd formula was registered."
+            "autograd formula was registered. An operator that writes into its arguments does not "
+            "raise: what it wrote has no gradient, or that of the value before, and none can be "
+            "registered for it."
         ),
         before="""\
 import torch
@@ -85,6 +87,8 @@ _DIFFERENTIABLE = re.compile(r"[\"'](Autograd\w*|CompositeImplicitAutograd)[\"']
 _TENSOR = re.compile(
     r"(torch\.)?Tensor( \| None)?|(\w+\.)*(Optional|[lL]ist|Sequence)\[(torch\.)?Tensor\]"
 )
+_KEPT = re.compile(r"cache|buf|workspace|state|counter|count|stat|kv|lock|flag|signal|semaphore")
+"""Arguments that nobody computes a loss from right away."""
 _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|setup_context)(_|$)")
 
 
@@ -97,13 +101,19 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 def _decorated(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     """Functions that ``torch.library.custom_op`` makes operators."""
     for function in module.functions:
-        name = _op_name(module, function)
-        if name is None or not _may_be_trained(function) or _NO_GRADIENT.search(function.name):
+        name, written = _op_name(module, function)
+        if name is None or _NO_GRADIENT.search(function.name):
+            continue
+        if not _may_be_trained(function, written):
             continue
         if _has_formula(module, function, name):
             continue
         wanted = _is_wanted(module, function)
         if wanted is False:
+            continue
+        if written:
+            if wanted:
+                yield module.finding("TRN110", _writes(name, written), head(function))
             continue
         message = f"`{name}` has no autograd formula: backward() raises where it meets the op."
         fixes: dict[str, Fix] = {}
@@ -147,24 +157,42 @@ def _of_kernel(
         return {}
 
 
-def _op_name(module: ModuleFacts, function: FunctionNode) -> str | None:
-    """``ns::name`` of an operator that mutates nothing, and that a decorator registers."""
+def _op_name(module: ModuleFacts, function: FunctionNode) -> tuple[str | None, tuple[str, ...]]:
+    """``ns::name`` of an operator that a decorator registers, and the arguments that it writes."""
     for decorator in function.decorator_list:
         if isinstance(decorator, ast.Call) and module.is_name(decorator.func, *_CUSTOM_OP):
             mutated = next((k.value for k in decorator.keywords if k.arg == "mutates_args"), None)
-            none = isinstance(mutated, (ast.Tuple, ast.List)) and not mutated.elts
+            if isinstance(mutated, (ast.Tuple, ast.List, ast.Set)):
+                texts = [e.value if isinstance(e, ast.Constant) else None for e in mutated.elts]
+            elif isinstance(mutated, ast.Call) and not mutated.args:  # set()
+                texts = []
+            else:
+                continue
             first = decorator.args[0] if decorator.args else None
-            if none or (isinstance(mutated, ast.Call) and not mutated.args):  # set()
-                if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                    return first.value
-    return None
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                written = tuple(text for text in texts if isinstance(text, str))
+                if len(written) == len(texts):
+                    return first.value, written
+    return None, ()
 
 
-def _may_be_trained(function: FunctionNode) -> bool:
-    """Whether it takes tensors and gives some."""
+def _writes(name: str, written: Sequence[str]) -> str:
+    listed = " and ".join(f"`{each}`" for each in written)
+    return (
+        f"`{name}` writes into {listed}, and autograd does not see it: what is written has no "
+        "gradient, or that of the value before. An operator that writes cannot have a formula; one "
+        "that returns its result can."
+    )
+
+
+def _may_be_trained(function: FunctionNode, written: Sequence[str]) -> bool:
+    """Whether it takes tensors, and gives some or writes into some that are not kept."""
     given = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    returned = ast.unparse(function.returns) if function.returns is not None else ""
-    return "Tensor" in returned and any(_TENSOR.fullmatch(_annotation(a)) for a in given)
+    if not any(_TENSOR.fullmatch(_annotation(a)) for a in given):
+        return False
+    if written:
+        return not any(_KEPT.search(name) for name in written)
+    return function.returns is not None and "Tensor" in ast.unparse(function.returns)
 
 
 def _annotation(argument: ast.arg) -> str:
