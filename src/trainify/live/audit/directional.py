@@ -7,7 +7,7 @@ that each parameter contributes about the same; what is wrong with one shows in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -81,11 +81,12 @@ def _prove(step: Step, precision: _Precision, name: str, tell: Callable[[str], N
     if not gradients:
         return Proof(doubts=["no gradient is other than zero: there is nothing to compare"])
     del loss, found
+    names = list(gradients)
     directions = _Directions(step, gradients, precision)
-    verdict = directions.compare(list(gradients))
+    verdict = directions.compare(names)
     if verdict.agrees:
         return Proof(
-            f"{name}: the loss changes along {len(gradients)} parameters as their gradients say, "
+            f"{name}: the loss changes along {len(names)} parameters as their gradients say, "
             f"to {verdict.error:.0e}"
         )
     if not verdict.certain:
@@ -98,7 +99,7 @@ def _prove(step: Step, precision: _Precision, name: str, tell: Callable[[str], N
     return Proof(
         wrong={
             each: f"{one.told:.6g} against {one.measured:.6g} in {name}"
-            for each, one in directions.search(list(gradients))
+            for each, one in directions.search(names)
         }
     )
 
@@ -127,7 +128,8 @@ class _Compared:
 class _Directions:
     """A direction through all parameters, and how the loss should change along it."""
 
-    def __init__(self, step: Step, gradients: Mapping[str, Tensor], precision: _Precision) -> None:
+    def __init__(self, step: Step, gradients: dict[str, Tensor], precision: _Precision) -> None:
+        """``gradients`` are taken out one by one: each is freed as its direction is made."""
         self._step = step
         self._precision = precision
         self._spent = 0
@@ -142,10 +144,11 @@ class _Directions:
         common = reach[len(reach) // 2]
         self._directions: dict[str, Tensor] = {}
         self._told: dict[str, float] = {}
-        for i, (name, gradient) in enumerate(gradients.items()):
-            noise = noise_like(gradient, i)
+        for i, name in enumerate(norms):
+            gradient = gradients.pop(name)
             length = min(longest[name], common / norms[name]) / 2
-            direction = noise.mul_(length / max(noise.norm().item(), 1e-30))
+            direction = noise_like(gradient, i)
+            direction.mul_(length / max(direction.norm().item(), 1e-30))
             direction.add_(gradient, alpha=length / norms[name])
             row = padding.get(id(step.parameters[name]))
             if row is not None:  # it is not to learn, whatever the loss says

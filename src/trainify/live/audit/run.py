@@ -47,6 +47,11 @@ def audit(
     The model is left as it was: parameters, gradients, buffers, what it holds in attributes, and
     the random number generators.
 
+    Beside the model and what its forward needs, that takes the memory of two copies of its
+    parameters: what they were, and their gradients.  With ``proof`` it takes that of five, where
+    they are float32: what they were, and in float64, which counts twice, the model and its
+    gradients.
+
     Args:
         model: A model whose parameters require gradients where they should learn.
         inputs: What it is called with; ``keywords`` as well.

@@ -33,7 +33,9 @@ class Step:
         inputs: Sequence[Any],
         keywords: Mapping[str, Any],
         loss: Loss | None,
+        copies: Mapping[int, Tensor] | None = None,
     ) -> None:
+        """``copies`` as for :class:`State`."""
         _refuse_other(model, loss)
         self.model = model
         self.inputs = tuple(inputs)
@@ -47,7 +49,7 @@ class Step:
         """Whether values are rounded to integers, so that only a larger nudge moves them."""
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.names = {id(p): n for n, p in self.parameters.items()}
-        self.state = State(model, [self.inputs, self.keywords])
+        self.state = State(model, [self.inputs, self.keywords], copies)
 
     def run(
         self, observer: Observer | None = None, change: Change | None = None

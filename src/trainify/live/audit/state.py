@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,15 @@ class State:
     classes and inputs hold in attributes: caches, above all.
     """
 
-    def __init__(self, model: nn.Module, inputs: Any) -> None:
-        self._tensors: dict[int, tuple[Tensor, Tensor, bool]] = {}
+    def __init__(
+        self, model: nn.Module, inputs: Any, copies: Mapping[int, Tensor] | None = None
+    ) -> None:
+        """``copies`` are there already: of tensors, by their id, the values, to fewer bits.
+
+        So that a model in float64 takes no second copy of what it was made from.
+        """
+        self._copies = copies or {}
+        self._tensors: dict[int, _Kept] = {}
         self._holders: list[tuple[Any, Any]] = []
         self._generators: list[tuple[torch.Generator, Tensor]] = []
         self.trusting = False
@@ -59,6 +66,7 @@ class State:
             if id(parameter) in self._tensors and not parameter.is_inference()
         }
 
+        self._copies = {}
         self._counts = ExitStack()
         for tensor in self.tensors:
             if not tensor.is_inference():
@@ -67,21 +75,26 @@ class State:
     @property
     def tensors(self) -> Iterator[Tensor]:
         """All that were there from the start."""
-        for tensor, _, _ in self._tensors.values():
-            yield tensor
+        for kept in self._tensors.values():
+            yield kept.tensor
+
+    def copy_of(self, tensor: Tensor) -> Tensor | None:
+        """The values that a tensor had at the start, not to be changed; None for one not held."""
+        kept = self._tensors.get(id(tensor))
+        return None if kept is None else kept.values
 
     def restore(self, thorough: bool = False) -> None:
         """Put everything back but the gradients, ``thorough`` or as far as it is needed."""
         for holder, kept in self._holders:
             _put_back(holder, kept)
         with torch.no_grad():
-            for key, (tensor, kept, attached) in self._tensors.items():
+            for key, kept in self._tensors.items():
                 version = self._versions.get(key)
-                untouched = version is not None and tensor._version == version
+                untouched = version is not None and kept.tensor._version == version
                 if not (self.trusting and untouched) or thorough:
-                    _refill(tensor, kept, attached)
+                    kept.refill()
                     if version is not None:
-                        self._versions[key] = tensor._version
+                        self._versions[key] = kept.tensor._version
         for array, kept in self._arrays:
             array[...] = kept
         for generator, state in self._generators:
@@ -106,7 +119,10 @@ class State:
         inner: Iterable[Any] = ()
         if isinstance(value, Tensor):
             if not value.is_meta and value.layout is torch.strided:
-                self._tensors[id(value)] = (value, value.detach().clone(), value.requires_grad)
+                values = self._copies.get(id(value))
+                if values is None:
+                    values = value.detach().clone()
+                self._tensors[id(value)] = _Kept(value, values, value.requires_grad, value.dtype)
         elif isinstance(value, torch.Generator):
             self._generators.append((value, value.get_state()))
         elif type(value).__name__ == "ndarray":
@@ -134,15 +150,24 @@ def _put_back(holder: Any, kept: Any) -> None:
         (holder.extend if isinstance(holder, (list, deque)) else holder.update)(kept)
 
 
-def _refill(tensor: Tensor, kept: Tensor, attached: bool) -> None:
-    if tensor.requires_grad and not attached:  # it was given a history by a write
-        tensor.detach_()
-    with torch.inference_mode(tensor.is_inference()):
-        target = tensor if tensor.is_inference() else tensor.detach()
-        if target.shape == kept.shape and target.dtype == kept.dtype:
-            target.copy_(kept)
-        else:
-            tensor.data = kept.clone()
+class _Kept(NamedTuple):
+    """A tensor as it was; ``values`` may have fewer bits, if these are all that it had."""
+
+    tensor: Tensor
+    values: Tensor
+    attached: bool
+    dtype: torch.dtype
+
+    def refill(self) -> None:
+        tensor, values = self.tensor, self.values
+        if tensor.requires_grad and not self.attached:  # it was given a history by a write
+            tensor.detach_()
+        with torch.inference_mode(tensor.is_inference()):
+            target = tensor if tensor.is_inference() else tensor.detach()
+            if target.shape == values.shape and target.dtype == self.dtype:
+                target.copy_(values)
+            else:
+                tensor.data = values.to(self.dtype, copy=True)
 
 
 def _random_states() -> list[Callable[[], None]]:

@@ -31,12 +31,19 @@ def widened(step: Step, dtype: torch.dtype) -> Step:
     step.state.restore()
     model, inputs, keywords = copy.deepcopy((step.model, step.inputs, step.keywords))
 
-    def wide(value: Any) -> Any:
+    def widen(value: Any) -> Any:
         floating = isinstance(value, Tensor) and value.is_floating_point()
         return value.to(dtype) if floating else value
 
-    inputs, keywords = tree_map(wide, (inputs, keywords))
-    other = Step(model.to(dtype), inputs, keywords, step.loss)
+    inputs, keywords = tree_map(widen, (inputs, keywords))
+    parameters = list(model.to(dtype).parameters())
+    copies = {
+        id(wide): values
+        for wide, original in zip(parameters, step.model.parameters(), strict=True)
+        if original.dtype in _SMALLER[dtype]
+        and (values := step.state.copy_of(original)) is not None
+    }
+    other = Step(model, inputs, keywords, step.loss, copies)
     other.ignored = step.ignored
     other.state.trusting = step.state.trusting
     other.pinned.used = step.pinned.used
