@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import trainify
+from trainify.catalog.own import _registered
 from trainify.live.attach import _attached
 from trainify.reference import activation, norm, rope
 
@@ -177,34 +179,135 @@ def test_an_input_that_is_overwritten() -> None:
     torch.testing.assert_close(found, right)
 
 
-def test_double_backward_or_a_clear_refusal() -> None:
-    x, w = (t.double().detach().requires_grad_() for t in inputs([(3, 4), (4,)]))
+Defined = Callable[[str, str, Callable[..., None]], str]
+
+
+@pytest.fixture
+def defined() -> Iterator[Defined]:
+    """Defines and registers an op by its schema, its equivalent, and a kernel; its name."""
     library = torch.library.Library("trainify_tests", "FRAGMENT")
-    library.define("norm(Tensor(a!) out, Tensor x, Tensor weight, float eps) -> ()")
+    before = list(_registered)
+
+    def define(schema: str, equivalent: str, kernel: Callable[..., None]) -> str:
+        name = schema.partition("(")[0]
+        library.define(schema)
+        library.impl(name, kernel, "CPU")
+        trainify.register(f"torch.ops.trainify_tests.{name}", schema, equivalent)
+        return f"trainify_tests::{name}"
+
+    yield define
+    _registered[:] = before
+    library._destroy()
+
+
+def doubles(*shapes: tuple[int, ...]) -> list[Tensor]:
+    return [torch.randn(s, dtype=torch.double, requires_grad=True) for s in shapes]
+
+
+def test_second_derivatives(defined: Defined) -> None:
+    """Of a closed form, with and without a result in it, and of an equivalent computed again."""
 
     def kernel(out: Tensor, x: Tensor, weight: Tensor, eps: float) -> None:
         out.copy_(F.rms_norm(x, x.shape[-1:], weight, eps))
 
-    library.impl("norm", kernel, "CPU")
-    trainify.register(
-        "torch.ops.trainify_tests.norm",
-        "norm(Tensor(a!) out, Tensor x, Tensor weight, float eps) -> ()",
-        "out = rms_norm(x, weight, eps)",
-    )
+    schema = "(Tensor(a!) out, Tensor x, Tensor weight, float eps) -> ()"
+    names = [
+        defined(f"norm{schema}", "out = rms_norm(x, weight, eps)", kernel),
+        defined(f"again{schema}", "out = 1 * rms_norm(x, weight, eps)", kernel),
+    ]
 
-    def run(x: Tensor, w: Tensor) -> Tensor:
+    def run(op: Callable[..., None], x: Tensor, w: Tensor) -> Tensor:
         out = torch.empty_like(x)
-        torch.ops.trainify_tests.norm(out, x, w, 1e-6)
+        op(out, x, w, 1e-6)
         return out
 
-    with trainify.attach(torch.ops.trainify_tests.norm.default):
-        assert torch.autograd.gradcheck(run, (x, w))
-        assert torch.autograd.gradgradcheck(run, (x, w))
-    library._destroy()
+    with trainify.attach(*names):
+        for op in (torch.ops.trainify_tests.norm, torch.ops.trainify_tests.again):
+            assert torch.autograd.gradcheck(partial(run, op), doubles((3, 4), (4,)))
+            assert torch.autograd.gradgradcheck(partial(run, op), doubles((3, 4), (4,)))
+
+    def add_norm(x: Tensor, r: Tensor, w: Tensor, eps: float) -> None:
+        r += x
+        x.copy_(F.rms_norm(r, r.shape[-1:], w, eps))
+
+    name = defined(
+        "add_norm(Tensor(a!) x, Tensor(b!) r, Tensor w, float eps) -> ()",
+        "x, r = fused_add_rms_norm(x, r, w, eps)",
+        add_norm,
+    )
+
+    def both(x: Tensor, r: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        x, r = x * 1, r * 1
+        torch.ops.trainify_tests.add_norm(x, r, w, 1e-6)
+        return x, r
+
+    with trainify.attach(name):
+        assert torch.autograd.gradcheck(both, doubles((3, 4), (3, 4), (4,)))
+        assert torch.autograd.gradgradcheck(both, doubles((3, 4), (3, 4), (4,)))
+
+
+def test_second_derivatives_of_what_is_overwritten_are_refused(defined: Defined) -> None:
+    def kernel(x: Tensor) -> None:
+        x.mul_(x)
+
+    name = defined("square(Tensor(a!) x) -> ()", "x = x * x", kernel)
+
+    def square(x: Tensor) -> Tensor:
+        x = x * 1
+        torch.ops.trainify_tests.square(x)
+        return x
+
+    (x,) = doubles((3,))
+    with trainify.attach(name):
+        assert torch.autograd.gradcheck(square, x)
+        with pytest.raises(RuntimeError, match="has overwritten 'x'"):
+            torch.autograd.grad(square(x).sum(), x, create_graph=True)
+
+
+def test_a_table_that_is_trained_gets_its_gradient() -> None:
+    """Which no closed form has."""
+    q, k = inputs([(T, H), (T, H)])
+    learned = table().requires_grad_()
     with trainify.attach("_C::rotary_embedding"):
-        q, k = inputs([(T, H), (T, H)])
-        with pytest.raises(RuntimeError, match="has overwritten 'query'"):
-            torch.autograd.grad(rotary(q, k).sum(), q, create_graph=True)
+        turned, other = q * 1, k * 1
+        torch.ops._C.rotary_embedding(torch.arange(T), turned, other, D, learned, True)
+        found = torch.autograd.grad((turned * other).sum(), [q, k, learned])
+    turned, other = rope.rotary_embedding(torch.arange(T), q, k, D, learned, True)
+    right = torch.autograd.grad((turned * other).sum(), [q, k, learned])
+    torch.testing.assert_close(found, right)
+
+
+def test_kernels_write_where_they_are_told_unless_that_is_a_view(defined: Defined) -> None:
+    """No copies there and back."""
+    written = []
+
+    def kernel(out: Tensor, x: Tensor) -> None:
+        written.append(out.data_ptr())
+        out.copy_(x.sigmoid())
+
+    name = defined("sigmoid(Tensor(a!) out, Tensor x) -> ()", "out = torch.sigmoid(x)", kernel)
+    (x,) = inputs([(T, H)])
+    with trainify.attach(name):
+        for out, same in ((torch.empty(T, H), True), (torch.empty(T, H + 1)[:, 1:], False)):
+            torch.ops.trainify_tests.sigmoid(out, x)
+            (found,) = torch.autograd.grad(out.sum(), x)
+            torch.testing.assert_close(found, x.sigmoid() * (1 - x.sigmoid()))
+            assert (written.pop() == out.data_ptr()) == same
+
+
+def test_what_backward_kept_may_not_be_overwritten() -> None:
+    """An op that another one's gradient needs: an error, as for torch's own in-place ops."""
+    x, w = inputs([(T, H), (H,)])
+    with trainify.attach("_C::rms_norm", "_C::fused_add_rms_norm"):
+        y, r = x * 1, x * 2
+        squared = y.square()
+        torch.ops._C.fused_add_rms_norm(y, r, w, 1e-6)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            (squared.sum() + y.sum()).backward()
+        with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+            before = x.detach().clone()
+            torch.ops._C.fused_add_rms_norm(x, r, w, 1e-6)
+        assert torch.equal(x, before)
 
 
 def test_views_that_were_made_together_are_refused_with_a_reason() -> None:

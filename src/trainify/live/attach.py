@@ -2,15 +2,15 @@
 
 An op that a library registers with PyTorch's dispatcher (``torch.ops._C.rms_norm``) has a kernel
 for a device and none for autograd.  Here it gets one for its Autograd key: the forward is the fused
-kernel, on the same bits, and the backward differentiates the reference that the catalog gives for
-the op.  No source changes, no module changes, and without a gradient to compute nothing but the
+kernel, on the same bits, and the backward is that of the reference that the catalog gives for the
+op.  No source changes, no module changes, and without a gradient to compute nothing but the
 fused kernel runs.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +23,7 @@ from ..catalog.own import registered
 from ..releases import find_releases
 from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
+from .derivative import Derivative
 
 Op = str | OpOverload | OpOverloadPacket
 """An op: ``"_C::rms_norm"``, ``torch.ops._C.rms_norm`` or ``torch.ops._C.rms_norm.default``."""
@@ -81,10 +82,10 @@ class Attached:
 def attach(*ops: Op) -> Attached:
     """Give registered ops a backward; their forward stays what it is, to the bit.
 
-    With a gradient to compute, the fused kernel runs on copies of what it writes into, so that the
-    results can be put where they belong in a way that autograd sees, views included.  Backward
-    computes the reference of :mod:`trainify.reference` again and differentiates that.  The
-    transforms of :mod:`torch.func` do not go through such an op; they raise.
+    With a gradient to compute, the fused kernel runs on copies of what it writes into where that is
+    a view, so that the results can be put where they belong in a way that autograd sees.  Backward
+    is the closed form of the reference in :mod:`trainify.reference`, or computes that again and
+    differentiates it.  The transforms of :mod:`torch.func` do not go through; they raise.
 
     Args:
         ops: The ops, which have to be registered (import their library first).  Without any, every
@@ -252,7 +253,11 @@ class _Formula:
         self.arguments = row.signature.arguments[: len(op._schema.arguments)]
         self.names = [argument.name for argument in self.arguments]
         self.written = [i for i, argument in enumerate(self.arguments) if argument.written]
-        self.reads = [name in self.equivalent.reads for name in self.names]
+        reads = self.equivalent.reads
+        self.reads = [name in reads for name in self.names]
+        self.returns = 0 if self._returns_written() else len(op._schema.returns)
+        results = [self.names[i] for i in self.written] + [RETURNED] * self.returns
+        self.derivative = Derivative(self.equivalent, results)
         self.unsupported = {
             i: None if a.default is None else value_of(a.default)
             for i, a in enumerate(self.arguments)
@@ -265,13 +270,23 @@ class _Formula:
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
             return self.run(given)
         self._check(given)
+        in_place = [
+            i
+            for i in self.written
+            if _as_it_is(given[i]) and sum(_share(given[i], each) for each in tensors) == 1
+        ]
+        for i in in_place:
+            if not self.reads[i] and given[i].grad_fn is not None:
+                given[i].detach_()  # a buffer that is used again: what it held before is gone
         seen = [
-            value.detach() if isinstance(value, Tensor) and not read else value
-            for value, read in zip(given, self.reads, strict=True)
+            value.detach()
+            if isinstance(value, Tensor) and not self.reads[i] and i not in in_place
+            else value
+            for i, value in enumerate(given)
         ]  # what is not read has no gradient, and its history is not this op's
-        results = _Differentiable.apply(self, *seen)  # type: ignore[no-untyped-call]
+        results = _Differentiable.apply(self, in_place, *seen)  # type: ignore[no-untyped-call]
         for i, result in zip(self.written, results, strict=False):
-            if given[i] is not None:
+            if given[i] is not None and i not in in_place:
                 put(self.name, given[i], result, self.reads[i])
         returned = results[len(self.written) :]
         aliases = [given[i] for i in self._returns_written()]
@@ -345,76 +360,42 @@ def put(name: str, target: Tensor, result: Tensor, read: bool) -> None:
         ) from error
 
 
-def differentiate(
-    equivalent: Equivalent,
-    arguments: Mapping[str, Any],
-    results: Sequence[str],
-    inputs: Sequence[str],
-    grads: Sequence[Tensor | None],
-) -> list[Tensor | None]:
-    """The gradients of some arguments of an equivalent, by computing it again.
-
-    ``arguments`` are the values from before the call, ``results`` name what ``grads`` belong to:
-    arguments that are written, then ``_`` for each value that the op returns.  Where gradients are
-    recorded (``create_graph=True``), what comes back can be differentiated again.
-    """
-    create_graph = torch.is_grad_enabled()
-    given = dict(arguments)
-    with torch.enable_grad():
-        for name in inputs:
-            if not create_graph:
-                given[name] = given[name].detach().requires_grad_()
-        values = equivalent(given)
-        outputs = equivalent.outputs or [RETURNED] * len(values)
-        named = list(zip(outputs, values, strict=True))
-        returned = iter([value for name, value in named if name == RETURNED])
-        written = dict(named)
-        kept = [next(returned, None) if n == RETURNED else written.get(n) for n in results]
-        pairs = [
-            (result, grad.reshape(result.shape).to(result.dtype))
-            for result, grad in zip(kept, grads, strict=False)
-            if isinstance(result, Tensor) and result.requires_grad and grad is not None
-        ]
-    if not pairs:
-        return [None] * len(inputs)
-    found = torch.autograd.grad(
-        [result for result, _ in pairs],
-        [given[name] for name in inputs],
-        [grad for _, grad in pairs],
-        create_graph=create_graph,
-        allow_unused=True,
-    )
-    return list(found)
-
-
 class _Differentiable(torch.autograd.Function):
-    """An op whose results are new tensors: what it would have written, then what it returns."""
+    """An op that gives what it writes, then what it returns.
+
+    It writes into its arguments at ``in_place``, and into copies of the others.
+    """
 
     @staticmethod
-    def forward(ctx: Any, formula: _Formula, *args: Any) -> Any:
+    def forward(ctx: Any, formula: _Formula, in_place: Collection[int], *args: Any) -> Any:
         written = {i: args[i] for i in formula.written if args[i] is not None}
-        # What the kernel leaves alone has to stay, so it gets copies and not empty buffers.
-        copies = {i: value.clone() for i, value in written.items()}
+        wanted = [i for i, needed in enumerate(ctx.needs_input_grad[2:]) if needed]
         ctx.formula = formula
-        ctx.copied = []
+        ctx.way = formula.derivative.way(
+            dict(zip(formula.names, args, strict=True)), [formula.names[i] for i in wanted]
+        )
         ctx.others = list(args)
+        ctx.tensors = []
+        ctx.lost = None
         saved = []
         for i, value in enumerate(args):
             if isinstance(value, Tensor):
                 ctx.others[i] = None
-                if formula.reads[i]:
+                if formula.names[i] in ctx.way.reads:
                     if any(_share(value, each) for each in written.values()):
-                        ctx.copied.append(i)  # it is about to be overwritten
-                        value = value.clone()
+                        if i in wanted:
+                            ctx.lost = formula.names[i]
+                        value = value.clone()  # it is about to be overwritten
+                    ctx.tensors.append(i)
                     saved.append(value)
-        ctx.save_for_backward(*saved)
-        ctx.tensors = [i for i, v in enumerate(args) if isinstance(v, Tensor) and formula.reads[i]]
-        returned = formula.run([copies.get(i, value) for i, value in enumerate(args)])
-        results = [copies.get(i) for i in formula.written]
-        if not formula._returns_written():
+        # What the kernel leaves alone has to stay, so these are no empty buffers.
+        into = {i: v if i in in_place else v.clone() for i, v in written.items()}
+        returned = formula.run([into.get(i, value) for i, value in enumerate(args)])
+        results = [into.get(i) for i in formula.written]
+        if formula.returns:
             results += returned if isinstance(returned, (list, tuple)) else [returned]
-        while results and results[-1] is None and len(results) > len(formula.written):
-            results.pop()
+        ctx.save_for_backward(*saved, *(results[i] for i in ctx.way.results))
+        ctx.mark_dirty(*(args[i] for i in in_place))
         ctx.mark_non_differentiable(
             *(r for r in results if isinstance(r, Tensor) and not r.is_floating_point())
         )
@@ -423,25 +404,38 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         formula: _Formula = ctx.formula
-        inputs = [i for i in ctx.tensors if ctx.needs_input_grad[i + 1]]
-        values = list(ctx.others)
-        for i, value in zip(ctx.tensors, ctx.saved_tensors, strict=True):
-            values[i] = value
-        lost = [formula.names[i] for i in inputs if i in ctx.copied]
-        if lost and torch.is_grad_enabled():
+        if ctx.lost and torch.is_grad_enabled():
             raise RuntimeError(
-                f"{formula.name} has overwritten {lost[0]!r}: its gradient cannot be "
+                f"{formula.name} has overwritten {ctx.lost!r}: its gradient cannot be "
                 "differentiated again (create_graph=True)"
             )
-        gradients = differentiate(
-            formula.equivalent,
+        wanted = [i for i, needed in enumerate(ctx.needs_input_grad[2:]) if needed]
+        saved = iter(ctx.saved_tensors)
+        values = list(ctx.others)
+        for i in ctx.tensors:
+            values[i] = next(saved)
+        gradients = ctx.way(
             dict(zip(formula.names, values, strict=True)),
-            [formula.names[i] for i in formula.written] + [RETURNED] * len(grads),
-            [formula.names[i] for i in inputs],
+            dict(zip(ctx.way.results, saved, strict=True)),
+            [formula.names[i] for i in wanted],
             grads,
         )
-        found = dict(zip(inputs, gradients, strict=True))
-        return (None, *(found.get(i) for i in range(len(values))))
+        found = dict(zip(wanted, gradients, strict=True))
+        return (None, None, *(found.get(i) for i in range(len(values))))
+
+
+def _as_it_is(target: Any) -> bool:
+    """Whether a kernel may write into a tensor and autograd be told afterwards.
+
+    Not so into a view, whose base has a history of its own, nor where writing is refused: that has
+    to be before, not after.
+    """
+    return (
+        type(target) is Tensor
+        and target.is_floating_point()
+        and not (target._is_view() or target.is_inference())
+        and not (target.is_leaf and target.requires_grad)
+    )
 
 
 def _share(a: Tensor, b: Tensor) -> bool:

@@ -15,7 +15,7 @@ import importlib
 import re
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -26,7 +26,8 @@ from ..catalog import RETURNED, FusedOp, lookup
 from ..catalog.own import registered
 from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
-from .attach import CannotAttach, differentiate, put
+from .attach import CannotAttach, put
+from .derivative import Derivative
 from .shared import Shared
 
 Kernel = Callable[..., Any]
@@ -116,6 +117,7 @@ class _Op:
             a for a in self.arguments if a.name not in self.fixed and a.name not in self.targets
         ]
         self.reads = self.equivalent.reads
+        self.derivative = Derivative(self.equivalent, self.results)
         self.op = self._define()
 
     def _define(self) -> Any:
@@ -175,35 +177,30 @@ class _Op:
 
     def save(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
         """Keep what backward reads."""
-        names = [a.name for a in self.taken]
-        tensors = {
-            name: value
-            for name, value in zip(names, inputs, strict=True)
-            if isinstance(value, Tensor) and name in self.reads
-        }
-        ctx.save_for_backward(*tensors.values())
-        ctx.tensors = list(tensors)
-        ctx.others = {
-            name: value
-            for name, value in zip(names, inputs, strict=True)
-            if not isinstance(value, Tensor)
-        }
+        given = dict(zip([a.name for a in self.taken], inputs, strict=True))
+        wanted = _names(given, ctx.needs_input_grad[: len(given)])  # torch adds one of its own
+        ctx.way = self.derivative.way(given, wanted)
         results = output if isinstance(output, (tuple, list)) else (output,)
+        tensors = {n: v for n, v in given.items() if isinstance(v, Tensor) and n in ctx.way.reads}
+        ctx.save_for_backward(*tensors.values(), *(results[i] for i in ctx.way.results))
+        ctx.tensors = list(tensors)
+        ctx.others = {n: v for n, v in given.items() if not isinstance(v, Tensor)}
         ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
 
     def backward(self, ctx: Any, *grads: Tensor | None) -> Any:
-        """The gradients of the arguments, by the equivalent."""
+        """The gradients of the arguments."""
         names = [a.name for a in self.taken]
-        values = dict(ctx.others) | dict(zip(ctx.tensors, ctx.saved_tensors, strict=True))
-        wanted = [
-            name
-            for name, needed in zip(names, ctx.needs_input_grad, strict=True)
-            if needed and name in values
-        ]
-        found = differentiate(self.equivalent, values, self.results, wanted, grads)
+        wanted = _names(names, ctx.needs_input_grad)
+        saved = iter(ctx.saved_tensors)
+        values = ctx.others | {name: next(saved) for name in ctx.tensors}
+        found = ctx.way(values, dict(zip(ctx.way.results, saved, strict=True)), wanted, grads)
         by_name = dict(zip(wanted, found, strict=True))
         gradients = tuple(by_name.get(name) for name in names)
         return gradients[0] if len(gradients) == 1 else gradients
+
+
+def _names(names: Iterable[str], which: Iterable[bool]) -> list[str]:
+    return [name for name, chosen in zip(names, which, strict=True) if chosen]
 
 
 _used: dict[str, int] = {}

@@ -38,8 +38,9 @@ def silu_and_mul_backward(grad: torch.Tensor, input: torch.Tensor) -> torch.Tens
     """The gradient of SwiGLU, in float32, rounded once."""
     gate, up = input.float().chunk(2, dim=-1)
     sigmoid = torch.sigmoid(gate)
-    grad_gate = grad * up * sigmoid * (1.0 + gate * (1.0 - sigmoid))
-    return torch.cat((grad_gate, grad * gate * sigmoid), dim=-1).to(input.dtype)
+    silu = gate * sigmoid
+    slope = torch.addcmul(sigmoid, silu, 1.0 - sigmoid)
+    return torch.cat((grad * up * slope, grad * silu), dim=-1).to(input.dtype)
 
 
 def mul_and_silu(input: torch.Tensor) -> torch.Tensor:

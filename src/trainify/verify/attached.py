@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from ..catalog import CONSTANTS
 from ..reference.backward import CLOSED_FORMS
 from ..reference.double import exact_in_double
+from .closed_form import Closed
 from .equivalent import Equivalent, reference_functions
 
 
@@ -54,26 +54,13 @@ def with_closed_form(equivalent: Equivalent) -> Callable[[dict[str, Any]], list[
 
     As the rewriting does, a closed form is taken where the equivalent is one call over names.
     """
-    call = equivalent.value
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+    closed = Closed.of(equivalent)
+    if closed is None:
         return None
-    if call.func.id not in CLOSED_FORMS:
-        return None
-    function = reference_functions()[call.func.id]
-    nodes = [*call.args, *(k.value for k in call.keywords)]
-    if not all(isinstance(node, (ast.Name, ast.Constant)) for node in nodes):
-        return None
-
-    def of(node: ast.expr, given: dict[str, Any]) -> Any:
-        return node.value if isinstance(node, ast.Constant) else given.get(node.id)  # type: ignore[attr-defined]
 
     def run(given: dict[str, Any]) -> list[Any]:
-        bound = inspect.signature(function).bind(
-            *(of(node, given) for node in call.args),
-            **{str(k.arg): of(k.value, given) for k in call.keywords},
-        )
-        bound.apply_defaults()
-        results = ClosedForm.apply(function, *bound.args)  # type: ignore[no-untyped-call]
+        applied = (closed.function, *closed.arguments(given))
+        results = ClosedForm.apply(*applied)  # type: ignore[no-untyped-call]
         return list(results) if isinstance(results, tuple) else [results]
 
     return run
