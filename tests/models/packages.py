@@ -52,6 +52,11 @@ class Package:
         """Tensors that outlive a call and are no parameters."""
         raise NotImplementedError
 
+    def double(self) -> None:
+        """Parameters and caches in float64; tables stay as they are."""
+        for parameter in self.model.parameters():
+            parameter.data = parameter.data.double()
+
     def to_hf(self, name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """The Hugging Face parameters that a parameter (or its gradient) holds."""
         raise NotImplementedError
@@ -100,6 +105,10 @@ class LlamaServing(Package):
     def state(self) -> list[torch.Tensor]:
         return [*self.llm.kv_caches, *self.model.buffers()]
 
+    def double(self) -> None:
+        super().double()
+        self.llm.kv_caches = [cache.double() for cache in self.llm.kv_caches]
+
     def to_hf(self, name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         return unpack(self.model.config, name, tensor)
 
@@ -129,6 +138,12 @@ class GemmaServing(Package):
         workspace = self.model.model.layers[0].mlp.act_fn.workspace.buffer
         kept = [] if workspace is None else [workspace]
         return [*pool.k_buffer, *pool.v_buffer, *self.model.buffers(), *kept]
+
+    def double(self) -> None:
+        super().double()
+        pool = self.engine.token_to_kv_pool
+        pool.k_buffer = [buffer.double() for buffer in pool.k_buffer]
+        pool.v_buffer = [buffer.double() for buffer in pool.v_buffer]
 
     def to_hf(self, name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         return unpack(self.model.config, name, tensor)
@@ -169,6 +184,13 @@ class LlamaRelease(Package):
     def state(self) -> list[torch.Tensor]:
         caches = [c for layer in self.model.layers for c in vars(layer.attention).values()]
         return [c for c in caches if isinstance(c, torch.Tensor)] + [self.model.freqs_cis]
+
+    def double(self) -> None:
+        super().double()
+        # torch.polar rounds otherwise than Hugging Face's sine and cosine.
+        inverse = 1.0 / 10000.0 ** (torch.arange(0, self.head_dim, 2).float() / self.head_dim)
+        angles = torch.outer(torch.arange(len(self.model.freqs_cis)).float(), inverse)
+        self.model.freqs_cis = torch.complex(angles.cos(), angles.sin())
 
     def to_hf(self, name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         stem, parameter = name.rsplit(".", 1)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
 import torch
-import torch.nn.functional as F
 from packages import (
     FIXTURES,
     PACKAGES,
@@ -15,9 +12,9 @@ from packages import (
     load_package,
     next_token_loss,
 )
-from transformers.models.llama import modeling_llama
 
 import trainify
+from trainify.reference.double import exact_in_double
 
 STRATEGIES = ("auto", "attach", "flag", "replace")
 
@@ -52,7 +49,7 @@ def step(model, oracle, batch, tolerance=1e-5):
     loss.backward()
     expected = next_token_loss(oracle(batch).logits, batch)
     expected.backward()
-    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(loss, expected, rtol=tolerance, atol=0)
     errors = gradient_errors(model.hf_gradients(), oracle)
     assert {name: error for name, error in errors.items() if not error <= tolerance} == {}
     return loss.item(), expected.item()
@@ -138,41 +135,11 @@ def test_thirty_steps_of_adamw(cls, model, strategy, checkpoint_of, batch):
             optimizer.zero_grad()
 
 
-def in_double_throughout(cls, checkpoint):
-    """Hugging Face's model, whose norms and softmax go to float32 whatever it is loaded in."""
-    oracle = cls.oracle.from_pretrained(checkpoint, dtype=torch.float64, attn_implementation="sdpa")
-    for module in oracle.modules():
-        if type(module).__name__.endswith("RMSNorm"):
-            norm = functools.partial(
-                F.rms_norm,
-                normalized_shape=module.weight.shape,
-                weight=module.weight,
-                eps=module.variance_epsilon,
-            )
-            module.forward = norm
-    return oracle
-
-
 @pytest.mark.parametrize("strategy", ["flag", "replace"])
-def test_in_double(strategy, checkpoint_of, batch, monkeypatch):
-    """What takes the place of the kernels does not round, but for the rotation in float32."""
-
-    def rotated(q, k, cos, sin, rotate=modeling_llama.apply_rotary_pos_emb):
-        return tuple(x.double() for x in rotate(q.float(), k.float(), cos.float(), sin.float()))
-
-    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", rotated)
-    cls = PACKAGES["llama_serving"]
-    model = cls(load_package(FIXTURES / cls.name), checkpoint_of[cls.kind])
+def test_in_double(cls, model, strategy, checkpoint_of, batch):
+    """What takes the place of the kernels is exact, where nobody rounds to float32."""
     trainify.trainify(model.model, strategy=strategy)
-    model.model.double()
-    model.llm.kv_caches = [cache.double() for cache in model.llm.kv_caches]
-    # The model's own goes to float32 for sampling.
-    vars(model.model)["compute_logits"] = lambda hidden: model.model.lm_head(hidden)
-    oracle = in_double_throughout(cls, checkpoint_of[cls.kind])
-    losses = []
-    for logits in (model.logits(batch), oracle(batch).logits):
-        losses.append(F.cross_entropy(logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten()))
-        losses[-1].backward()
-    torch.testing.assert_close(*losses, rtol=1e-9, atol=0)
-    assert max(gradient_errors(model.hf_gradients(), oracle).values()) <= 1e-9
-    trainify.restore(model.model)
+    model.double()
+    oracle = load_oracle(cls, checkpoint_of[cls.kind], torch.float64)
+    with exact_in_double():
+        step(model, oracle, batch, tolerance=1e-9)

@@ -8,6 +8,7 @@ import transformers
 from packages import FIXTURES, load_package, next_token_loss
 
 import trainify
+from trainify.reference.double import exact_in_double
 
 SIZE = {
     "vocab_size": 256,
@@ -25,7 +26,7 @@ FAMILIES = {
     "Mistral": {"sliding_window": 8},
     "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
 }
-STRATEGIES = ("auto", "flag", "replace")
+STRATEGIES = ("auto", "attach", "flag", "replace")
 
 
 @pytest.fixture(params=FAMILIES)
@@ -36,7 +37,7 @@ def family(request):
 @pytest.fixture
 def oracle(family):
     config = getattr(transformers, f"{family}Config")(
-        **SIZE, **FAMILIES[family], attn_implementation="eager"
+        **SIZE, **FAMILIES[family], attn_implementation="eager", experts_implementation="eager"
     )
     torch.manual_seed(0)
     model = getattr(transformers, f"{family}ForCausalLM")(config)
@@ -67,23 +68,23 @@ def logits(model, package, ids):
 
 def gradients(model, oracle):
     """Those of Hugging Face's parameters in the layout of the served model."""
-    twin = type(model)(oracle.config)
+    twin = type(model)(oracle.config).to(oracle.lm_head.weight.dtype)
     twin.load_weights((name, p.grad) for name, p in oracle.named_parameters())
     return dict(twin.named_parameters())
 
 
-def assert_same_step(model, oracle, package, ids):
+def assert_same_step(model, oracle, package, ids, tolerance=1e-5):
     loss = next_token_loss(logits(model, package, ids), ids)
     loss.backward()
     expected = next_token_loss(oracle(ids).logits, ids)
     expected.backward()
-    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(loss, expected, rtol=tolerance, atol=0)
     right = gradients(model, oracle)
     errors = {
         name: ((p.grad - right[name]).abs().max() / right[name].abs().max()).item()
         for name, p in model.named_parameters()
     }
-    assert {name: error for name, error in errors.items() if not error <= 1e-5} == {}
+    assert {name: error for name, error in errors.items() if not error <= tolerance} == {}
 
 
 @torch.no_grad()
@@ -97,6 +98,23 @@ def test_serves_what_hugging_face_computes(served, oracle, package, batch):
 def test_every_gradient_is_right(served, oracle, package, batch, strategy):
     trainify.trainify(served, strategy=strategy)
     assert_same_step(served, oracle, package, batch)
+
+
+def test_in_double(served, oracle, package, batch):
+    """What takes the place of the kernels is exact, where nobody rounds to float32."""
+    trainify.trainify(served, strategy="replace")
+    for parameter in (*served.parameters(), *oracle.parameters()):
+        parameter.data = parameter.data.double()
+    with exact_in_double():
+        assert_same_step(served, oracle, package, batch, tolerance=1e-9)
+
+
+def test_the_kernels_that_serve_are_those_that_train(served, package, batch):
+    with torch.no_grad():
+        expected = logits(served, package, batch)
+    trainify.trainify(served, strategy="attach")
+    trained = logits(served, package, batch)
+    assert trained.requires_grad and torch.equal(trained, expected)
 
 
 def test_audited(served, oracle, package, batch):
