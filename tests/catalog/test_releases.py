@@ -274,6 +274,21 @@ def test_helpers_write_types_as_the_file_does() -> None:
     assert "weight: torch.Tensor | None, eps" in newer
 
 
+def test_a_type_of_several_is_quoted_where_the_file_has_no_name_for_it() -> None:
+    source = """\
+import torch
+from typing import Optional
+from flash_attn import flash_attn_with_kvcache
+
+
+def decode(q, k_cache, v_cache, n: Optional[torch.Tensor], scale: float):
+    return flash_attn_with_kvcache(q, k_cache, v_cache, cache_seqlens=n, softmax_scale=scale)
+"""
+    text = fix_text(source, "m.py", Options(strategy="replace")).text
+    assert 'cache_seqlens: "torch.Tensor | int | None",' in text
+    assert "scale: Optional[float]" in text
+
+
 # -- the library itself ---------------------------------------------------------------------------
 
 

@@ -481,7 +481,10 @@ def helper_text(
     head = one_line(code(node.with_changes(body=_PASS, leading_lines=[], decorators=[])))
     typing = typing or {}
     if "Optional" in typing:
-        head = _OR_NONE.sub(rf"{typing['Optional']}[\g<1>]", head)
+        # A union of several is quoted: it needs no name that the file may not have.
+        head = _OR_NONE.sub(
+            lambda m: f'"{m[0]}"' if m["others"] else f"{typing['Optional']}[{m['last']}]", head
+        )
     if "Tuple" in typing:
         head = re.sub(r"\btuple\[", f"{typing['Tuple']}[", head)
     lines = fit(head.removesuffix(" pass"), "", unit, width)
@@ -491,7 +494,9 @@ def helper_text(
     return "\n".join(lines) + "\n"
 
 
-_OR_NONE = re.compile(r"(?<![|] )([\w.]+(?:\[[\w., ]*\])?) \| None")
+_OR_NONE = re.compile(
+    r"(?P<others>(?:[\w.]+(?:\[[\w., ]*\])? \| )*)(?P<last>[\w.]+(?:\[[\w., ]*\])?) \| None"
+)
 _PASS = cst.SimpleStatementSuite([cst.Pass()])
 _END = cst.TrailingWhitespace()
 
