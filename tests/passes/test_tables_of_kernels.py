@@ -115,3 +115,9 @@ def test_all_in_the_dict_are_one_kernel() -> None:
 @pytest.mark.parametrize("value", ["F.gelu", "gelu", "lambda out, x: x", "nn.GELU()"])
 def test_a_registry_in_which_some_are_kernels(value: str) -> None:
     stays(ACTIVATIONS.replace("ops.gelu_and_mul", value))
+
+
+@pytest.mark.parametrize("local", ["pass", "act = x"])
+def test_decorators_and_defaults_look_nothing_up(local: str) -> None:
+    head = f"@act(1)\ndef f(x, y=act(2)):\n    {local}\n\n\n"
+    assert [f.rule for f in findings(ACTIVATIONS.replace("def activate", head + "def activate"))]

@@ -262,8 +262,11 @@ class Names:
         It is looked up in a dict that nobody changes, there or in the one assignment of a name.
         """
         if isinstance(node, ast.Name):
-            flow = self.module.flow(self.module.function(node) or self.module.tree)
-            made = flow.only_definition(node.id, self.module.statement(node))
+            function, statement = self.module.function(node), self.module.statement(node)
+            if function is None or function is statement:  # a decorator, a default
+                return ()
+            flow = self.module.flow(function)
+            made = flow.only_definition(node.id, statement) if flow.is_local(node.id) else None
             node = made.value if made is not None and made.value is not None else node
         if not isinstance(node, ast.Subscript) or isinstance(node.slice, ast.Constant):
             return ()
@@ -413,7 +416,7 @@ class Names:
             function = self.module.function(node)
             statement = self.module.statement(node)
             flow = self.module.flow(function or self.module.tree)
-            if function is None or flow.is_local(node.id):
+            if statement is not function and (function is None or flow.is_local(node.id)):
                 scope: ast.AST = function or self.module.tree
                 reaching = flow.reaching(node.id, statement)
                 made = {d.statement for d in reaching}
