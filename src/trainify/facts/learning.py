@@ -125,6 +125,11 @@ def may_learn(module: ModuleFacts, call: ast.Call, depth: int = 0) -> bool:
     return not (LOSS_CALL.search(function.id) or _PLAIN.search(function.id))
 
 
+def is_tensor_method(name: str) -> bool:
+    """Whether a method of this name is a tensor's, or a container's, and runs no model."""
+    return name in _TENSOR_METHODS
+
+
 def _may_own_learn(module: ModuleFacts, cls: ast.ClassDef, name: str, depth: int) -> bool:
     """The same for ``self.name(...)``: a method, or something that was assigned."""
     for method in cls.body:

@@ -1,0 +1,309 @@
+"""TRN605: an optimizer among several whose parameters no loss of the step reaches."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeGuard
+
+from ..facts import ModuleFacts
+from ..facts.grad_mode import own_nodes
+from ..facts.graph import Cut, Graph
+from ..facts.learning import LOSS_CALL, backward_values, is_tensor_method
+from ..facts.memo import once
+from ..facts.names import Binding
+from ..findings import Finding
+from . import Look, Needle, Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+    from ..facts.module import FunctionNode
+
+RULES = (
+    Rule(
+        code="TRN605",
+        name="step-of-unreached-parameters",
+        summary="An optimizer steps parameters that no loss of the step has a graph to.",
+        why=(
+            "With several optimizers, each backward() fills only the parameters that its loss was "
+            "computed by. A generator whose loss sees `fake.detach()`, or an actor whose loss "
+            "takes the actions of the replay buffer, gets no gradient: step() walks over its "
+            "parameters, finds none, and returns as if it had worked."
+        ),
+        before="""\
+import torch
+
+
+def train(generator, critic, loader):
+    generator_optimizer = torch.optim.Adam(generator.parameters())
+    critic_optimizer = torch.optim.Adam(critic.parameters())
+    for real in loader:
+        fake = generator(torch.randn(8, 4)).detach()
+        critic_loss = critic(fake).mean() - critic(real).mean()
+        critic_optimizer.zero_grad()
+        critic_loss.backward()
+        critic_optimizer.step()
+        loss = -critic(fake).mean()
+        generator_optimizer.zero_grad()
+        loss.backward()
+        generator_optimizer.step()
+""",
+        after="",
+    ),
+)
+
+
+def _may_concern(data: bytes) -> bool:
+    return data.count(b".parameters()") > 1 and data.count(b"optim.") > 1 and b".step(" in data
+
+
+NEEDLES: tuple[Needle, ...] = (Look((b"backward(",), _may_concern),)
+
+_BY_HAND = re.compile(r"\.grad\b|autograd\.grad|closure|functional_call|\w_backward|backward_\w")
+"""What may give parameters a gradient in another way than ``backward`` of a loss."""
+_DATA = re.compile(r"loader|dataset|batch|buffer|memory|replay|\benv\b|sampler|iterator")
+_NUMBER = re.compile(
+    r"gamma|alpha|beta|tau|lambda|coef|discount|eps|scale|weight|size|steps?$|device|dtype|_dim$"
+)
+_WHOLE = re.compile(
+    r"(^|_|\.)(model|net|network|agent|policy|system|learner|ac|actor_critic|gan|vae|unet|backbone|"
+    r"pipe\w*|module|trainer)\d*$"
+)
+"""Names of what may have another model as a part."""
+_TARGET = re.compile(r"target|teacher|(^|_)ema(_|$)")
+_MAKES_DATA = frozenset("next iter enumerate zip len range tqdm float int list tuple sum".split())
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    if len(_optimizers(module)) < 2:
+        return
+    for function in (*module.functions, module.tree):
+        yield from _unreached(module, function)
+
+
+def _unreached(module: ModuleFacts, function: FunctionNode | ast.Module) -> Iterator[Finding]:
+    steps = list(_steps(module, function))
+    losses = [(v, module.statement(call)) for v, call in backward_values(module, function)]
+    if not steps or not losses or _is_differentiated_elsewhere(module, function):
+        return
+    reached, cuts, sure = _reach(module, function, losses)
+    if not sure or not reached:
+        return  # where no model is reached, another rule says why
+    for call, optimizer in steps:
+        owners = _optimizers(module)[optimizer]
+        if not owners or owners & reached:
+            continue
+        if any(_may_hold(module, function, whole, part) for whole in reached for part in owners):
+            continue
+        listed = " and ".join(f"`{owner}`" for owner in sorted(owners))
+        cut = next((cuts[owner] for owner in sorted(owners) if owner in cuts), None)
+        why = f"`{module.source(cut.node)}` is on the way" if cut is not None else ""
+        message = (
+            f"`{optimizer}` steps the parameters of {listed}, but no loss here has a graph to "
+            f"them{': ' + why if why else ''}. They get no gradient, and step() skips them without "
+            "a word."
+        )
+        related = (module.related("The graph ends here.", cut.node),) if cut is not None else ()
+        yield module.finding("TRN605", message, call, {}, related)
+
+
+@once
+def _optimizers(module: ModuleFacts) -> dict[str, frozenset[str]]:
+    """The optimizers of a file, by their text, with the models whose parameters they have.
+
+    None of those whose parameters come from somewhere else as well, or that are made twice.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for statement in module.statements:
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            continue
+        value = statement.value
+        if not isinstance(value, ast.Call) or not value.args:
+            continue
+        if not any(t.name.startswith("torch.optim.") for t in module.resolve(value.func)):
+            continue
+        name = ast.unparse(statement.targets[0])
+        found[name] = frozenset() if name in found else _owners(value.args[0])
+    return found
+
+
+def _owners(given: ast.expr) -> frozenset[str]:
+    """``{"a", "b"}`` of ``list(a.parameters()) + list(b.parameters())``."""
+    if isinstance(given, ast.Call):
+        function = given.func
+        if isinstance(function, ast.Attribute) and function.attr == "parameters":
+            owner = function.value
+            plain = isinstance(owner, ast.Name) or (
+                isinstance(owner, ast.Attribute) and isinstance(owner.value, ast.Name)
+            )
+            return frozenset({ast.unparse(owner)}) if plain else frozenset()
+        if getattr(function, "id", getattr(function, "attr", "")) in ("list", "chain"):
+            parts = [_owners(argument) for argument in given.args]
+            return frozenset().union(*parts) if all(parts) else frozenset()
+    elif isinstance(given, ast.BinOp):
+        left, right = _owners(given.left), _owners(given.right)
+        return left | right if left and right else frozenset()
+    return frozenset()
+
+
+def _steps(
+    module: ModuleFacts, function: FunctionNode | ast.Module
+) -> Iterator[tuple[ast.Call, str]]:
+    """``optimizer.step()`` and ``scaler.step(optimizer)``, with the optimizer's text."""
+    for node in own_nodes(function):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr == "step":
+            stepped = node.args[0] if node.args else node.func.value
+            if ast.unparse(stepped) in _optimizers(module):
+                yield node, ast.unparse(stepped)
+
+
+def _is_differentiated_elsewhere(module: ModuleFacts, function: FunctionNode | ast.Module) -> bool:
+    """Whether gradients may come from another function, or by hand."""
+    text = module.text if isinstance(function, ast.Module) else module.source(function)
+    if _BY_HAND.search(text):
+        return True
+    differentiating = {
+        f.name for f in module.functions if f is not function and "backward" in module.source(f)
+    }
+    called = {_last_name(n) for n in own_nodes(function) if isinstance(n, ast.Call)}
+    return not differentiating.isdisjoint(called - {"backward"})
+
+
+def _last_name(call: ast.Call) -> str:
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+
+
+def _reach(
+    module: ModuleFacts,
+    function: FunctionNode | ast.Module,
+    losses: list[tuple[ast.expr, ast.stmt]],
+) -> tuple[set[str], dict[str, Cut], bool]:
+    """The models that losses have a graph to, those that are cut off, and whether that is all."""
+    models = frozenset().union(*_optimizers(module).values())
+    reached: set[str] = set()
+    cuts: dict[str, Cut] = {}
+    for step in Graph(module, function).back_from(losses):
+        node = step.node.func if isinstance(step.node, ast.Call) else step.node
+        text = ast.unparse(node)
+        owner = next((m for m in models if text == m or text.startswith(f"{m}.")), None)
+        given = {m for a in _given(step.node) if (m := ast.unparse(a)) in models}
+        if step.cut is not None:
+            if owner is not None:
+                cuts.setdefault(owner, step.cut)
+        elif owner is not None or given:
+            reached |= given | ({owner} if owner is not None else set())
+        elif isinstance(step.node, ast.Call) and not _holds_nothing(module, step.node):
+            return reached, cuts, False
+        elif isinstance(step.node, ast.Attribute) and not _is_plain(module, step.node):
+            return reached, cuts, False  # self.loss, self.fake
+    return reached, cuts, True
+
+
+def _is_name(node: ast.expr) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name)
+
+
+def _given(node: ast.expr) -> Iterator[ast.expr]:
+    """What a call is given itself: ``checkpoint(generator, z)`` runs one."""
+    for argument in (
+        [*node.args, *(k.value for k in node.keywords)] if isinstance(node, ast.Call) else ()
+    ):
+        if isinstance(argument, (ast.Name, ast.Attribute)):
+            yield argument
+
+
+def _is_plain(module: ModuleFacts, node: ast.Attribute) -> bool:
+    """Whether an attribute of ``self`` is a number or data: ``self.gamma``, ``self.loader``."""
+    return bool(_NUMBER.search(node.attr) or _DATA.search(node.attr))
+
+
+def _may_hold(
+    module: ModuleFacts, function: FunctionNode | ast.Module, whole: str, part: str
+) -> bool:
+    """Whether one model may be a part of another, by what both are made of and called."""
+    for name, other in ((whole, part), (part, whole)):
+        values = _values(module, function, name)
+        if values is None or any(
+            not isinstance(value, ast.Call) or _mentions(value, other) for value in values
+        ):
+            return True
+        if name == whole and not values and _WHOLE.search(name):
+            return True
+    return False
+
+
+def _values(
+    module: ModuleFacts, function: FunctionNode | ast.Module, name: str
+) -> list[ast.expr] | None:
+    """What a model is made by; none where it is given from outside, None where that is unclear."""
+    owner, _, attribute = name.rpartition(".")
+    if not owner:
+        found = module.flow(function).all_definitions(name)
+        if any(d.value is None or d.index is not None for d in found):
+            return None
+        return [d.value for d in found if d.value is not None]
+    cls = module.method_class(function)
+    bindings = module.names.attributes(cls).get(attribute, []) if cls is not None else []
+    if not bindings or any(b.value is None for b in bindings):
+        return None
+    return [b.value for b in bindings if b.value is not None and not _is_given(module, b.value)]
+
+
+def _is_given(module: ModuleFacts, value: ast.expr) -> bool:
+    """``self.actor = actor``, a parameter."""
+    function = module.function(value)
+    return (
+        isinstance(value, ast.Name)
+        and function is not None
+        and value.id in module.flow(function).parameters
+    )
+
+
+def _mentions(node: ast.AST, name: str) -> bool:
+    last = name.rpartition(".")[2]
+    return any(
+        (isinstance(n, ast.Name) and n.id == last)
+        or (isinstance(n, ast.Attribute) and n.attr == last)
+        for n in ast.walk(node)
+    )
+
+
+def _holds_nothing(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call surely runs no model: torch's functions, tensor methods, losses, data."""
+    function = call.func
+    names = {target.name for target in module.resolve(function)}
+    if names:
+        return all(name.startswith(("torch.", "numpy.", "math.")) for name in names) or (
+            isinstance(function, ast.Name) and function.id in _MAKES_DATA
+        )
+    last = _last_name(call)
+    if isinstance(function, ast.Name):
+        if function.id in _MAKES_DATA:
+            return True
+        bindings = module.names.visible(function)
+    elif isinstance(function, ast.Attribute):
+        if is_tensor_method(last) or _DATA.search(module.source(function)):
+            return True
+        cls = module.names.self_class(function.value) if _is_name(function.value) else None
+        bindings = module.names.attributes(cls).get(last, []) if cls is not None else []
+    else:
+        return False
+    if _TARGET.search(last):
+        return True
+    return bool(LOSS_CALL.search(last) and bindings) and all(
+        _is_torchs_loss(module, binding) for binding in bindings
+    )
+
+
+def _is_torchs_loss(module: ModuleFacts, binding: Binding) -> bool:
+    """``criterion = nn.BCELoss()``, or a parameter: others may hold models of their own."""
+    if isinstance(binding.node, ast.arg) or (
+        binding.value is not None and _is_given(module, binding.value)
+    ):
+        return True
+    return isinstance(binding.value, ast.Call) and any(
+        target.name.startswith("torch.nn.") for target in module.resolve(binding.value.func)
+    )

@@ -1,0 +1,187 @@
+"""TRN605, run: which optimizers change nothing, and whether it is those that are reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from verbs import findings, stays
+
+SCRIPT = """\
+import itertools
+
+import torch
+from torch import nn
+
+criterion = nn.BCEWithLogitsLoss()
+
+
+def train(generator, critic, loader):
+    first = torch.optim.SGD({first}, lr=0.1)
+    second = torch.optim.SGD(list(critic.parameters()), lr=0.1)
+    for real in loader:
+        noise = torch.randn(8, 4)
+{body}
+"""
+CRITIC = (
+    "loss = critic(fake.detach()).mean() - critic(real).mean()\nloss.backward()\nsecond.step()\n"
+)
+STEP = "loss.backward()\nfirst.step()\n"
+WRONG = {
+    "detached": f"fake = generator(noise).detach()\n{CRITIC}loss = -critic(fake).mean()\n{STEP}",
+    "detached again": f"fake = generator(noise)\n{CRITIC}loss = -critic(fake.detach()).mean()\n{STEP}",
+    "no_grad": (
+        "with torch.no_grad():\n    fake = generator(noise)\n"
+        f"{CRITIC}loss = critic(fake).square().sum()\n{STEP}"
+    ),
+    "other": f"fake = generator(noise)\n{CRITIC}loss = -critic(real).mean()\n{STEP}",
+    "other optimizer": f"fake = generator(noise)\n{CRITIC}first.step()\n",
+    "criterion": (
+        f"fake = generator(noise).detach()\n{CRITIC}out = critic(fake)\n"
+        f"loss = criterion(out, torch.ones_like(out))\n{STEP}"
+    ),
+    "numbers": f"fake = generator(noise)\n{CRITIC}loss = critic((fake > 0).float()).mean()\n{STEP}",
+}
+RIGHT = {
+    "gan": f"fake = generator(noise)\n{CRITIC}loss = -critic(fake).mean()\n{STEP}",
+    "again": (
+        f"fake = generator(noise).detach()\n{CRITIC}fake = generator(noise)\nout = critic(fake)\n"
+        f"loss = criterion(out, torch.ones_like(out))\n{STEP}"
+    ),
+    "given": (
+        "fake = torch.utils.checkpoint.checkpoint(generator, noise, use_reentrant=False)\n"
+        f"{CRITIC}loss = -critic(fake).mean()\n{STEP}"
+    ),
+    "by hand": (
+        f"fake = generator(noise)\n{CRITIC}loss = -critic(fake).mean()\n"
+        "grads = torch.autograd.grad(loss, list(generator.parameters()))\n"
+        "for p, g in zip(generator.parameters(), grads):\n    p.grad = g\nfirst.step()\n"
+    ),
+    "both": f"fake = generator(noise)\nloss = critic(fake).mean()\n{STEP}second.step()\n",
+    "held": f"gan = nn.Sequential(generator, critic)\nloss = gan(noise).mean()\n{STEP}",
+}
+
+
+def script(body: str, first: str = "generator.parameters()") -> str:
+    lines = "".join(f"        {line}\n" for line in body.splitlines())
+    return SCRIPT.format(first=first, body=lines)
+
+
+def changes(text: str) -> bool:
+    """Whether the generator is another one after the script."""
+    scope: dict[str, Any] = {}
+    exec(compile(text, "script", "exec"), scope)
+    torch.manual_seed(0)
+    generator, critic = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    before = generator.weight.detach().clone()
+    scope["train"](generator, critic, [torch.randn(8, 4)])
+    return not torch.equal(before, generator.weight)
+
+
+@pytest.mark.parametrize("body", WRONG.values(), ids=WRONG)
+def test_what_never_learns_is_reported(body: str) -> None:
+    assert not changes(script(body))
+    (found,) = findings(script(body))
+    assert found.rule == "TRN605"
+    assert "`first` steps the parameters of `generator`" in found.message
+
+
+@pytest.mark.parametrize("body", RIGHT.values(), ids=RIGHT)
+def test_what_learns_stays(body: str) -> None:
+    assert changes(script(body))
+    stays(script(body))
+
+
+def test_where_the_graph_ends() -> None:
+    (found,) = findings(script(WRONG["detached again"]))
+    assert "`fake.detach()` is on the way" in found.message
+    assert [related.message for related in found.related] == ["The graph ends here."]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "itertools.chain(generator.parameters(), critic.parameters())",
+        "list(generator.parameters()) + list(critic.parameters())",
+        "[p for p in generator.parameters()]",
+        "generator.head.parameters()",
+        "make_groups(generator)",
+    ],
+)
+def test_an_optimizer_of_more_than_one_model_stays(first: str) -> None:
+    stays(script(WRONG["other"], first))
+
+
+AGENT = """\
+import torch
+
+
+class Agent:
+    def __init__(self, actor, critic):
+        self.actor = {actor}
+        self.critic = critic
+        self.actor_optimizer = torch.optim.Adam(self.actor.parameters())
+        self.critic_optimizer = torch.optim.Adam(self.critic.parameters())
+
+    def actor_loss(self, state):
+        return -self.critic(state, self.actor(state)).mean()
+
+    def differentiate(self, state):
+        self.actor_loss(state).backward()
+
+    def update(self, state, action, reward):
+        loss = (self.critic(state, action) - self.gamma * reward).square().mean()
+        loss.backward()
+        self.critic_optimizer.step()
+        {loss}
+        self.actor_optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("actor", "loss", "reported"),
+    [
+        ("actor", "(-self.critic(state, action).mean()).backward()", True),
+        ("actor", "(-self.critic(state, self.actor(state).detach()).mean()).backward()", True),
+        ("actor", "(-self.critic(state, self.actor(state)).mean()).backward()", False),
+        ("actor", "self.actor_loss(state).backward()", False),
+        ("actor", "self.differentiate(state)", False),
+        ("actor", "self.policy_loss(state).backward()", False),  # of a base class
+        ("actor", "(-self.critic(state, action).mean() + self.kept).backward()", False),
+        ("critic.actor", "(-self.critic(state, action).mean()).backward()", False),
+    ],
+)
+def test_an_actor_and_a_critic(actor: str, loss: str, reported: bool) -> None:
+    found = findings(AGENT.format(actor=actor, loss=loss))
+    assert [f.rule for f in found] == ["TRN605"] * reported
+
+
+PARTS = """\
+import torch
+from torch import nn
+
+
+def train({parameters}loader):
+    {made}
+    first = torch.optim.Adam(head.parameters())
+    second = torch.optim.Adam(model.parameters())
+    for x in loader:
+        model(x).mean().backward()
+        first.step()
+        second.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "made"),
+    [
+        ("model, head, ", ""),
+        ("model, ", "head = model.head"),
+        ("", "head = nn.Linear(4, 4)\n    model = nn.Sequential(nn.Linear(4, 4), head)"),
+        ("", "model, head = build()"),
+    ],
+)
+def test_a_part_of_what_is_reached_stays(parameters: str, made: str) -> None:
+    stays(PARTS.format(parameters=parameters, made=made))
