@@ -406,6 +406,8 @@ class Library:
 
     def _finished(self, function: Reference, known: Known) -> Reference:
         """A folded function with its calls written as those functions want them."""
+        if not function.calls:
+            return function.with_node(used_parameters(function.node))
         node = function.node.visit(_Calls(self))
         assert isinstance(node, cst.FunctionDef)
         given = {k: v for k, v in self._believed(known).items() if v is GIVEN}
