@@ -15,16 +15,34 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest_asyncio.fixture
-async def start() -> AsyncIterator[Callable[..., Awaitable[Editor]]]:
-    """Starts editors, and ends them with the test."""
-    started: list[Editor] = []
+@pytest_asyncio.fixture(scope="session")
+async def running() -> AsyncIterator[dict[str, Editor]]:
+    """Editors that stay open from test to test, by profile: starting a server takes a second."""
+    editors: dict[str, Editor] = {}
+    yield editors
+    for editor in editors.values():
+        await editor.stop()
 
-    async def begin(*arguments: object, **options: object) -> Editor:
-        started.append(await Editor.start(*arguments, **options))
-        return started[-1]
+
+@pytest_asyncio.fixture
+async def start(running: dict[str, Editor]) -> AsyncIterator[Callable[..., Awaitable[Editor]]]:
+    """Starts editors, which end with the test; one for a folder alone may have been running."""
+    started: list[Editor] = []
+    entered: list[Editor] = []
+
+    async def begin(profile: object, *folders: Path, **options: object) -> Editor:
+        if not isinstance(profile, str) or len(folders) != 1 or options:
+            started.append(await Editor.start(profile, *folders, **options))
+            return started[-1]
+        if profile not in running:
+            running[profile] = await Editor.start(profile)
+        await running[profile].enter(folders[0])
+        entered.append(running[profile])
+        return running[profile]
 
     yield begin
+    for editor in entered:
+        await editor.leave()
     for editor in started:
         await editor.stop()
 

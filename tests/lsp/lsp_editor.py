@@ -32,6 +32,7 @@ class Editor:
         self.published: dict[str, list[types.PublishDiagnosticsParams]] = {}
         self.registered: list[types.Registration] = []
         self.refreshed = 0
+        self.folder: types.WorkspaceFolder | None = None
         self._news = asyncio.Condition()
         features = client.protocol.fm.features
         features[types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS] = self._publish
@@ -89,6 +90,32 @@ class Editor:
         editor.encoding = given.capabilities.position_encoding or "utf-16"
         editor.pulls = given.capabilities.diagnostic_provider is not None
         return editor
+
+    async def enter(self, path: Path) -> None:
+        """Open a folder."""
+        assert self.folder is None and not self.texts
+        self.folder = types.WorkspaceFolder(path.as_uri(), path.name)
+        await self._folders([self.folder], [])
+
+    async def leave(self) -> None:
+        """Close the folder that was entered, and all texts."""
+        assert self.folder is not None
+        for uri in list(self.texts):
+            self.close(uri)  # a cell of a notebook that is still open is left alone
+        await self._folders([], [self.folder])
+        self.folder = None
+
+    async def _folders(
+        self, added: list[types.WorkspaceFolder], removed: list[types.WorkspaceFolder]
+    ) -> None:
+        event = types.WorkspaceFoldersChangeEvent(added, removed)
+        self.client.workspace_did_change_workspace_folders(
+            types.DidChangeWorkspaceFoldersParams(event)
+        )
+        # The server asks for settings and goes on when it has them: that is over by then.
+        nowhere = types.HoverParams(types.TextDocumentIdentifier("file:///"), types.Position(0, 0))
+        for _ in range(4):
+            await self.client.text_document_hover_async(nowhere)
 
     async def stop(self) -> None:
         await self.client.shutdown_session()
