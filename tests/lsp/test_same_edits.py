@@ -18,13 +18,13 @@ from trainify.findings import STRATEGIES, Finding, Safety, apply_edits
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ["fixtures", "tests/cases"])
+@pytest.mark.parametrize("name", ["fixtures/llama_serving", "fixtures/chat_serving", "tests/cases"])
 async def test_same_findings_and_edits(name: str, start) -> None:
     root = ROOT / name
     config = load_config([str(root)])
     checked = {r.path: r for r in check_paths([str(root)], config=config)}
     fixed = {r.path: r.change for r in fix_paths([str(root)], config=config)}
-    assert len(checked) > 30 and any(fixed.values())
+    assert len(checked) > 5 and any(fixed.values())
     project = Project([str(root)])
     editor = await start("visual_studio_code", root)
     seen = 0
@@ -48,7 +48,7 @@ async def test_same_findings_and_edits(name: str, start) -> None:
         change = fixed[path]
         assert text.encode() == (change.after if change else Path(path).read_bytes()), path
         editor.close(uri)
-    assert seen > 50
+    assert seen > 10
 
 
 async def said(editor: Editor, uri: str, findings: list[Finding]) -> list[types.Diagnostic]:
