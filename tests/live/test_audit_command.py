@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from trainify.cli import cli
 
@@ -85,6 +85,54 @@ def test_right_and_cut(run) -> None:
     done = run("models:cut")
     assert done.returncode == 1 and "models.py:11 in Block.forward: detach" in done.stdout
     assert run("models:cut", "--allow", "Block.forward").returncode == 0
+
+
+STOPPED = """\
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.head = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.fc(x)
+        return self.head(h)
+
+class Half(Model):
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h.detach()) + h
+
+def make():
+    return Model(), torch.ones(2, 8)
+
+def make_half():
+    return Half(), torch.ones(2, 8)
+"""
+
+
+def test_the_change_after_which_all_is_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stopped.py").write_text(STOPPED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def audit(*arguments: str) -> Result:
+        return CliRunner().invoke(cli, ["audit", *arguments])
+
+    done = audit("stopped.py:make", "--diff", "change.patch")
+    assert done.exit_code == 1 and "stopped.py:11 in Model.forward: grad mode" in done.stdout
+    assert "stopped.py:10: `with torch.no_grad():`, for fc.bias, fc.weight" in done.stderr
+    done = audit("stopped.py:make_half", "--diff", "none.patch")
+    assert done.exit_code == 1 and "no change was found after which all is well" in done.stderr
+    assert not Path("none.patch").exists()
+    subprocess.run(["git", "apply", "change.patch"], check=True)
+    assert audit("stopped.py:make", "--diff", "none.patch").exit_code == 0
+    assert not Path("none.patch").exists()
 
 
 def test_json(run) -> None:

@@ -37,6 +37,11 @@ _PATIENCE = 5.0
     help="Gradients may be stopped here: a file, file:line, function or module path. Repeatable.",
 )
 @click.option("--no-proof", is_flag=True, help="Do not compare with directional derivatives.")
+@click.option(
+    "--diff",
+    metavar="FILE",
+    help="Write to FILE, for git apply, the change of source after which all is well.",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -45,6 +50,7 @@ def command(
     output: str | None,
     allow: tuple[str, ...],
     no_proof: bool,
+    diff: str | None,
 ) -> None:
     """Run a step of a model, and say which gradients are missing or wrong, and where.
 
@@ -72,9 +78,47 @@ def command(
             progress=progress.tell,
             **keywords,
         )
+        change = ""
+        if diff is not None and not report.ok:
+            from ..trainable import NotTrainable
+
+            progress.tell("the change of source")
+            try:
+                change = _change(model, inputs, keywords, loss, allow)
+            except NotTrainable as error:
+                click.echo(
+                    f"trainify: no change was found after which all is well: {error}", err=True
+                )
     progress.done()
     _show(report, style, output, target)
+    if diff is not None and change:
+        _write(diff, change)
     ctx.exit(0 if report.ok else 1)
+
+
+def _change(
+    model: Any,
+    inputs: tuple[Any, ...],
+    keywords: dict[str, Any],
+    loss: Callable[..., Any] | None,
+    allow: tuple[str, ...],
+) -> str:
+    """What source makes a model trainable, as a diff; what only its audit says is told."""
+    import warnings
+
+    from ..apply import restore, source_diff
+    from ..confirm import StopRemoved
+    from ..trainable import trainify
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", StopRemoved)
+        trainify(model, *inputs, strategy="flag", loss=loss, allow=allow, **keywords)
+    for each in told:
+        click.echo(f"trainify: {each.message}", err=True)
+    change = source_diff(model)
+    restore(model)
+    return change
 
 
 class _Wrong(Exception):
@@ -162,11 +206,15 @@ def _show(report: Report, style: str, output: str | None, target: str) -> None:
         text = str(report)
     if output is None:
         click.echo(text)
-        return
+    else:
+        _write(output, f"{text}\n")
+
+
+def _write(file: str, text: str) -> None:
     from ...source import WriteError, write_file
 
     try:
-        write_file(output, f"{text}\n".encode())
+        write_file(file, text.encode(errors="surrogateescape"))
     except WriteError as error:
         raise click.UsageError(f"cannot write {error.path}: {error.reason}") from None
 
