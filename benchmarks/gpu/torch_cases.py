@@ -75,15 +75,14 @@ def formulas(device: str, dtype: torch.dtype, shape: tuple[int, int]) -> Iterato
 
 def gradients(device: str) -> dict[str, str]:
     """gradcheck of every reference function in float64 on the device; what failed, and why."""
-    from tests.reference.cases import CASES, Draw
+    from tests.reference.every_case import CASES
     from tests.reference.test_reference import closed
     from trainify.reference.double import exact_in_double
 
     outcome = {}
     for case in CASES:
         args = tuple(
-            a.to(device) if isinstance(a, torch.Tensor) else a
-            for a in case.make(Draw(0, torch.float64))
+            a.to(device) if isinstance(a, torch.Tensor) else a for a in case.make(0, torch.float64)
         )
         function, leaves = closed(case, args)
         if not leaves:

@@ -1,4 +1,4 @@
-"""One case per reference function: how to call it, and what it should give.
+"""One case per reference function: what it should give, for arguments of :mod:`verify.samples`.
 
 ``expected`` is written from the definition, element by element where that helps, and shares no code
 with the function under test.  ``exact`` says that the two agree bit for bit in bfloat16.
@@ -7,9 +7,8 @@ with the function under test.  ``exact`` says that the two agree bit for bit in 
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,52 +25,22 @@ from trainify.reference import (
     softmax,
     state_space,
 )
+from trainify.verify.samples import Draw, sample
 
 Tensor = torch.Tensor
-EPS = 1e-5
-
-
-class Draw:
-    """Random shapes, strides and values, the same for the same seed."""
-
-    def __init__(self, seed: int, dtype: torch.dtype) -> None:
-        self.random = random.Random(seed)
-        self.generator = torch.Generator().manual_seed(seed)
-        self.dtype = dtype
-
-    def size(self, low: int = 1, high: int = 4) -> int:
-        return self.random.randint(low, high)
-
-    def flag(self) -> bool:
-        return self.random.random() < 0.5
-
-    def tensor(self, *shape: int, scale: float = 1.0) -> Tensor:
-        """Values of about ``scale``; contiguous, a slice of something wider, or transposed."""
-        kind = self.random.choice(("contiguous", "slice", "transposed"))
-        if kind == "slice":
-            wide = torch.randn(*shape[:-1], shape[-1] + 3, generator=self.generator)
-            x = wide[..., 2:-1]
-        elif kind == "transposed" and len(shape) > 1:
-            x = torch.randn(shape[1], shape[0], *shape[2:], generator=self.generator)
-            x = x.transpose(0, 1)
-        else:
-            x = torch.randn(*shape, generator=self.generator)
-        return (x * scale).to(self.dtype)  # to() keeps strides where memory is dense
-
-    def rows(self) -> tuple[int, ...]:
-        return tuple(self.size(1, 3) for _ in range(self.size(1, 2)))
-
-    def integers(self, high: int, *shape: int) -> Tensor:
-        return torch.randint(high, shape, generator=self.generator)
 
 
 @dataclass(frozen=True)
 class Case:
     function: Callable[..., Any]
-    make: Callable[[Draw], tuple[Any, ...]]
     expected: Callable[..., Any]
     exact: bool = False
     name: str = ""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def make(self, seed: int, dtype: torch.dtype) -> tuple[Any, ...]:
+        """All arguments of the function, by position."""
+        return tuple(sample(self.function, Draw(seed, dtype, fixed=self.fixed)).values())
 
     def __str__(self) -> str:
         module = self.function.__module__.rpartition(".")[2]
@@ -92,38 +61,14 @@ def normed(x: Tensor, eps: float, statistics: Tensor | None = None) -> Tensor:
     return wide(x) * torch.rsqrt(source.pow(2).mean(-1, keepdim=True) + eps)
 
 
-def draw_norm(draw: Draw) -> tuple[Any, ...]:
-    features = draw.size(2, 6)
-    return draw.tensor(*draw.rows(), features, scale=2), draw.tensor(features), EPS
-
-
-def draw_add_norm(draw: Draw) -> tuple[Any, ...]:
-    x, weight, eps = draw_norm(draw)
-    return x, draw.tensor(*x.shape, scale=2), weight, eps
-
-
-def draw_layer_norm(draw: Draw) -> tuple[Any, ...]:
-    x, weight, eps = draw_norm(draw)
-    return x, weight, draw.tensor(*weight.shape), eps
-
-
-def draw_add_layer_norm(draw: Draw) -> tuple[Any, ...]:
-    x, weight, bias, eps = draw_layer_norm(draw)
-    return x, draw.tensor(*x.shape), weight, bias, eps
-
-
-def draw_head_norm(draw: Draw) -> tuple[Any, ...]:
-    heads, features = draw.size(1, 3), draw.size(2, 5)
-    return draw.tensor(*draw.rows(), heads, features), draw.tensor(heads, features), EPS
-
-
 def standardized(x: Tensor, eps: float) -> Tensor:
     centred = wide(x) - wide(x).mean(-1, keepdim=True)
     return centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + eps)
 
 
-def expect_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return (standardized(x, eps) * wide(weight) + wide(bias)).to(x.dtype)
+def expect_layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    out = standardized(x, eps) * (1 if weight is None else wide(weight))
+    return (out + (0 if bias is None else wide(bias))).to(x.dtype)
 
 
 def expect_fp32_sum(
@@ -152,16 +97,25 @@ def expect_xformers(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[T
     return (normed(stored, eps, statistics=total) * wide(weight)).to(x.dtype), stored
 
 
-def expect_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return (normed(x, eps) * wide(weight)).to(x.dtype)
+def expect_rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    return (normed(x, eps) * (1 if weight is None else wide(weight))).to(x.dtype)
+
+
+def expect_gated(x: Tensor, z: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+    gate = 1 if z is None else wide(z) / (1 + torch.exp(-wide(z)))
+    return (normed(x, eps) * wide(weight) * gate).to(x.dtype)
+
+
+def expect_maybe_add(
+    x: Tensor, weight: Tensor, eps: float, residual: Tensor | None
+) -> Tensor | tuple[Tensor, Tensor]:
+    if residual is None:
+        return expect_rms_norm(x, weight, eps)
+    return expect_rms_norm(x + residual, weight, eps), x + residual
 
 
 def expect_rms_norm_llama(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return normed(x, eps).to(x.dtype) * weight
-
-
-def reorder(values: tuple[Any, ...], *order: int) -> tuple[Any, ...]:
-    return tuple(values[i] for i in order)
 
 
 def expect_add_norm_with_scale(
@@ -170,19 +124,6 @@ def expect_add_norm_with_scale(
     total = x + residual
     scale = torch.rsqrt(wide(total).pow(2).mean(-1, keepdim=True) + eps)
     return expect_rms_norm(total, weight, eps), scale, total
-
-
-def draw_dropout_add_norm(draw: Draw) -> tuple[Any, ...]:
-    x, residual, weight, bias, eps = draw_add_layer_norm(draw)
-    return (
-        x,
-        residual if draw.flag() else None,
-        weight,
-        bias if draw.flag() else None,
-        eps,
-        draw.dtype == torch.float32,
-        draw.flag(),
-    )
 
 
 def expect_dropout_add_norm(
@@ -203,106 +144,79 @@ def expect_dropout_add_norm(
 
 
 NORMS = [
-    Case(norm.rms_norm, draw_norm, expect_rms_norm, exact=True),
-    Case(older_torch.rms_norm_in_float32, draw_norm, expect_rms_norm, exact=True),
-    Case(norm.rms_norm_llama, draw_norm, expect_rms_norm_llama, exact=True),
+    Case(norm.rms_norm, expect_rms_norm, exact=True),
+    Case(older_torch.rms_norm_in_float32, expect_rms_norm, exact=True),
+    Case(norm.rms_norm_llama, expect_rms_norm_llama, exact=True),
     Case(
         norm.rms_norm_weight_dtype,
-        draw_norm,
         lambda x, w, eps: (normed(x, eps).to(w.dtype) * w).to(x.dtype),
         exact=True,
     ),
-    Case(norm.rms_norm_clamped, draw_norm, expect_rms_norm, exact=True),
+    Case(norm.rms_norm_clamped, expect_rms_norm, exact=True),
     Case(
         norm.gemma_rms_norm,
-        draw_norm,
         lambda x, w, eps: (normed(x, eps) * (1 + wide(w))).to(x.dtype),
         exact=True,
     ),
-    Case(norm.fused_add_rms_norm, draw_add_norm, expect_rounded_sum(expect_rms_norm), exact=True),
-    Case(
-        norm.fused_add_rms_norm_llama,
-        draw_add_norm,
-        expect_rounded_sum(expect_rms_norm_llama),
-        exact=True,
-    ),
+    Case(norm.fused_add_rms_norm, expect_rounded_sum(expect_rms_norm), exact=True),
+    Case(norm.fused_add_rms_norm_llama, expect_rounded_sum(expect_rms_norm_llama), exact=True),
     Case(
         norm.fused_add_rms_norm_fp32,
-        draw_add_norm,
         expect_fp32_sum(lambda n, w: n * wide(w)),
         exact=True,
     ),
     Case(
         norm.fused_add_rms_norm_weight_dtype,
-        draw_add_norm,
         expect_fp32_sum(lambda n, w: n.to(w.dtype) * w),
         exact=True,
     ),
     Case(
         norm.gemma_fused_add_rms_norm,
-        draw_add_norm,
         expect_fp32_sum(lambda n, w: n * (1 + wide(w))),
         exact=True,
     ),
-    Case(norm.fused_add_rms_norm_xformers, draw_add_norm, expect_xformers, exact=True),
-    Case(norm.layer_norm, draw_layer_norm, expect_layer_norm),
-    Case(norm.layer_norm_fp32_weight, draw_layer_norm, expect_layer_norm),
-    Case(norm.fused_add_layer_norm, draw_add_layer_norm, expect_rounded_sum(expect_layer_norm)),
+    Case(norm.fused_add_rms_norm_xformers, expect_xformers, exact=True),
+    Case(norm.layer_norm, expect_layer_norm),
+    Case(norm.layer_norm_fp32_weight, expect_layer_norm),
+    Case(norm.fused_add_layer_norm, expect_rounded_sum(expect_layer_norm)),
     Case(
         norm.head_layer_norm,
-        draw_head_norm,
         lambda x, w, eps: (standardized(x, eps) * wide(w)).to(x.dtype),
     ),
     Case(
         norm.l2_norm,
-        lambda draw: (*draw_norm(draw)[:1], EPS),
         lambda x, eps: (wide(x) / torch.sqrt(wide(x).pow(2).sum(-1, keepdim=True) + eps)).to(
             x.dtype
         ),
     ),
-    Case(
-        norm.gated_rms_norm,
-        draw_add_norm,
-        lambda x, z, w, eps: (normed(x, eps) * wide(w) * (wide(z) / (1 + torch.exp(-wide(z))))).to(
-            x.dtype
-        ),
-    ),
+    Case(norm.gated_rms_norm, expect_gated),
     Case(
         norm.rms_norm_silu,
-        draw_norm,
         lambda x, w, eps: torch.nn.functional.silu(normed(x, eps) * wide(w)).to(x.dtype),
         exact=True,
     ),
 ]
 
 NORMS += [
-    Case(norm.rms_norm_saturated, draw_norm, expect_rms_norm, exact=True),
+    Case(norm.rms_norm_saturated, expect_rms_norm, exact=True),
     Case(
         norm.gated_rms_norm,
-        lambda draw: reorder((*draw_norm(draw), None), 0, 3, 1, 2),
         lambda x, z, w, eps: expect_rms_norm(x, w, eps),
         exact=True,
         name="no-gate",
+        fixed={"z": None},
     ),
-    Case(norm.add_rms_norm_with_scale, draw_add_norm, expect_add_norm_with_scale, exact=True),
+    Case(norm.add_rms_norm_with_scale, expect_add_norm_with_scale, exact=True),
     Case(
         norm.gemma_rms_norm_with_scale,
-        draw_norm,
         lambda x, w, eps: (
             (normed(x, eps) * (1 + wide(w))).to(x.dtype),
             torch.rsqrt(wide(x).pow(2).mean(-1, keepdim=True) + eps),
         ),
         exact=True,
     ),
-    Case(norm.rms_norm_maybe_add, draw_norm, expect_rms_norm, exact=True),
-    Case(
-        norm.rms_norm_maybe_add,
-        lambda draw: reorder(draw_add_norm(draw), 0, 2, 3, 1),
-        lambda x, w, eps, residual: expect_rounded_sum(expect_rms_norm)(x, residual, w, eps),
-        exact=True,
-        name="residual",
-    ),
-    Case(norm.dropout_add_norm, draw_dropout_add_norm, expect_dropout_add_norm),
+    Case(norm.rms_norm_maybe_add, expect_maybe_add, exact=True),
+    Case(norm.dropout_add_norm, expect_dropout_add_norm),
 ]
 
 
@@ -325,10 +239,6 @@ def gelu_tanh(x: Tensor) -> Tensor:
 def halves(x: Tensor) -> tuple[Tensor, Tensor]:
     d = x.shape[-1] // 2
     return x[..., :d], x[..., d:]
-
-
-def draw_halves(draw: Draw) -> tuple[Any, ...]:
-    return (draw.tensor(*draw.rows(), 2 * draw.size(1, 4), scale=2),)
 
 
 def gated(act: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -397,86 +307,59 @@ def expect_gelu_fast(x: Tensor) -> Tensor:
     return (wide((0.5 * wide(x)).to(dtype)) * wide((1 + wide(t)).to(dtype))).to(dtype)
 
 
-def draw_plain(draw: Draw) -> tuple[Any, ...]:
-    return (draw.tensor(*draw.rows(), draw.size(1, 6), scale=2),)
-
-
 ACTIVATIONS = [
-    Case(activation.silu_and_mul, draw_halves, gated(silu), exact=True),
-    Case(activation.silu_and_mul_fp32, draw_halves, gated_fp32(silu), exact=True),
-    Case(
-        activation.silu_and_mul_up_to,
-        lambda draw: (*draw_halves(draw), draw.random.choice((0.0, 0.5))),
-        expect_silu_and_mul_up_to,
-    ),
+    Case(activation.silu_and_mul, gated(silu), exact=True),
+    Case(activation.silu_and_mul_fp32, gated_fp32(silu), exact=True),
+    Case(activation.silu_and_mul_up_to, expect_silu_and_mul_up_to),
     Case(
         activation.mul_and_silu,
-        draw_halves,
         lambda x: halves(x)[0] * silu(halves(x)[1]),
         exact=True,
     ),
-    Case(activation.gelu_and_mul, draw_halves, gated(gelu)),
-    Case(activation.gelu_and_mul_fp32, draw_halves, gated_fp32(gelu)),
-    Case(activation.gelu_tanh_and_mul, draw_halves, gated(gelu_tanh)),
-    Case(activation.gelu_tanh_and_mul_fp32, draw_halves, gated_fp32(gelu_tanh)),
+    Case(activation.gelu_and_mul, gated(gelu)),
+    Case(activation.gelu_and_mul_fp32, gated_fp32(gelu)),
+    Case(activation.gelu_tanh_and_mul, gated(gelu_tanh)),
+    Case(activation.gelu_tanh_and_mul_fp32, gated_fp32(gelu_tanh)),
     Case(
         activation.fatrelu_and_mul,
-        lambda draw: (*draw_halves(draw), 0.3),
         lambda x, t: torch.where(halves(x)[0] > t, halves(x)[0], 0.0) * halves(x)[1],
         exact=True,
     ),
-    Case(
-        activation.swigluoai_and_mul,
-        lambda draw: (*draw_halves(draw), 1.702, 1.5),
-        expect_swigluoai,
-    ),
-    Case(
-        activation.clamped_swiglu,
-        lambda draw: (*draw_halves(draw), 1.5, 1.2, 0.5),
-        expect_clamped_swiglu,
-    ),
+    Case(activation.swigluoai_and_mul, expect_swigluoai),
+    Case(activation.clamped_swiglu, expect_clamped_swiglu),
     Case(
         activation.swiglustep_and_mul,
-        lambda draw: (*draw_halves(draw), 1.5),
         lambda x, limit: (
             silu(wide(halves(x)[0])).clip(max=limit) * wide(halves(x)[1]).clip(-limit, limit)
         ).to(x.dtype),
     ),
-    Case(activation.situ_and_mul, lambda draw: (*draw_halves(draw), 1.3, -1.0), expect_situ),
+    Case(activation.situ_and_mul, expect_situ),
     Case(
         activation.situ_and_mul,
-        lambda draw: (*draw_halves(draw), 1.3, 0.7),
         expect_situ,
         name="bounded",
+        fixed={"linear_beta": 0.7},
     ),
-    Case(
-        activation.gelu_and_mul_sparse,
-        lambda draw: (draw.tensor(draw.size(), 12), 0.2, "tanh" if draw.flag() else "none"),
-        expect_gelu_sparse,
-    ),
-    Case(activation.gelu_tanh, draw_plain, gelu_tanh),
-    Case(activation.gelu_new, draw_plain, expect_gelu_new, exact=True),
-    Case(activation.gelu_fast, draw_plain, expect_gelu_fast, exact=True),
+    Case(activation.gelu_and_mul_sparse, expect_gelu_sparse),
+    Case(activation.gelu_tanh, gelu_tanh),
+    Case(activation.gelu_new, expect_gelu_new, exact=True),
+    Case(activation.gelu_fast, expect_gelu_fast, exact=True),
     Case(
         activation.gelu_quick,
-        draw_plain,
         lambda x: (wide(x) / (1 + torch.exp(-1.702 * wide(x)))).to(x.dtype),
     ),
     Case(
         activation.relu_squared,
-        draw_plain,
         lambda x: wide(x).clip(min=0).pow(2).to(x.dtype),
         exact=True,
     ),
     Case(
         activation.soft_cap,
-        lambda draw: (*draw_plain(draw), 1.5),
         lambda x, cap: (cap * torch.tanh(wide(x) / cap)).to(x.dtype),
         exact=True,
     ),
     Case(
         activation.scaled_soft_cap,
-        lambda draw: (*draw_plain(draw), 0.7, 1.5),
         lambda x, multiplier, cap: cap * torch.tanh(wide(x) * multiplier / cap),
         exact=True,
     ),
@@ -503,32 +386,6 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, is_neox: bool, *, rounded: bool
     return torch.stack(out, dim=-1)
 
 
-def draw_rotate_pairs(draw: Draw) -> tuple[Any, ...]:
-    pairs, extra = draw.size(1, 3), 2 * draw.size(0, 1)
-    rows = draw.rows()
-    angles = torch.randn(*rows, pairs, generator=draw.generator)
-    cos, sin = angles.cos().to(draw.dtype), angles.sin().to(draw.dtype)
-    return draw.tensor(*rows, 2 * pairs + extra), cos, sin, draw.flag()
-
-
-def draw_rotary_embedding(draw: Draw, *, key: bool = True) -> tuple[Any, ...]:
-    pairs, extra = draw.size(1, 3), 2 * draw.size(0, 1)
-    head_size = 2 * pairs + extra
-    rows = (draw.size(), draw.size()) if draw.flag() else (draw.size(),)
-    heads, kv_heads = draw.size(1, 3), draw.size(1, 2)
-    angles = torch.randn(9, pairs, generator=draw.generator)
-    table = torch.cat((angles.cos(), angles.sin()), -1)
-    table = table if draw.dtype != torch.float64 else table.double()
-    flat = draw.flag()
-
-    def states(count: int) -> Tensor:
-        return draw.tensor(*rows, *((count * head_size,) if flat else (count, head_size)))
-
-    positions = draw.integers(9, *rows)
-    k = states(kv_heads) if key else None
-    return positions, states(heads), k, head_size, table, draw.flag()
-
-
 def expect_rotary_embedding(rounded: bool) -> Callable[..., tuple[Tensor, Tensor | None]]:
     def expect(
         positions: Tensor,
@@ -550,13 +407,6 @@ def expect_rotary_embedding(rounded: bool) -> Callable[..., tuple[Tensor, Tensor
         return turn(query), None if key is None else turn(key)
 
     return expect
-
-
-def draw_rope_at(draw: Draw) -> tuple[Any, ...]:
-    tokens, features = draw.size(), 8
-    rotary_dim = None if draw.flag() else 4
-    q, k = draw.tensor(tokens, 3, features), draw.tensor(tokens, 1, features)
-    return q, k, draw.integers(40, tokens), rotary_dim, draw.flag(), 2.0, 100.0
 
 
 def expect_rope_at(
@@ -583,7 +433,7 @@ def expect_rope_at(
                 frequency = (1 - smooth) * frequency / rope_scale + smooth * frequency
         else:
             frequency /= rope_scale
-        angles[:, i] = positions * frequency
+        angles[:, i] = positions.double() * frequency
     cos, sin = angles.cos().unsqueeze(1).to(q.dtype), angles.sin().unsqueeze(1).to(q.dtype)
     if q.dtype == torch.bfloat16:
         cos, sin = angles.cos().unsqueeze(1).float(), angles.sin().unsqueeze(1).float()
@@ -593,51 +443,37 @@ def expect_rope_at(
     )
 
 
+def positions_of(indptr: Tensor, offsets: Tensor) -> list[int]:
+    return [
+        int(offsets[i]) + j
+        for i in range(len(offsets))
+        for j in range(int(indptr[i + 1] - indptr[i]))
+    ]
+
+
 ROPES = [
     Case(
         rope.rotate_pairs,
-        draw_rotate_pairs,
         lambda x, c, s, n: rotated(x, c, s, n, rounded=True),
         exact=True,
     ),
+    Case(rope.rotary_embedding, expect_rotary_embedding(rounded=False), exact=True),
     Case(
         rope.rotary_embedding,
-        draw_rotary_embedding,
-        expect_rotary_embedding(rounded=False),
-        exact=True,
-    ),
-    Case(
-        rope.rotary_embedding,
-        lambda draw: draw_rotary_embedding(draw, key=False),
         expect_rotary_embedding(rounded=False),
         exact=True,
         name="no-key",
+        fixed={"key": None},
     ),
-    Case(
-        rope.rotary_embedding_rounded,
-        draw_rotary_embedding,
-        expect_rotary_embedding(rounded=True),
-        exact=True,
-    ),
-    Case(rope.rope_at, draw_rope_at, expect_rope_at),
-    Case(
-        rope.llama31_rope_at,
-        lambda draw: (*draw_rope_at(draw), 1.0, 4.0, 64.0),
-        expect_rope_at,
-    ),
+    Case(rope.rotary_embedding_rounded, expect_rotary_embedding(rounded=True), exact=True),
+    Case(rope.rope_at, expect_rope_at),
+    Case(rope.llama31_rope_at, expect_rope_at),
     Case(
         rope.ragged_positions,
-        lambda draw: (torch.tensor([0, 2, 2, 5]), torch.tensor([3, 9, 0])),
-        lambda indptr, offsets: torch.tensor([3, 4, 0, 1, 2]),
+        lambda *given: torch.tensor(positions_of(*given)),
         exact=True,
     ),
 ]
-
-
-def draw_two_halves(draw: Draw) -> tuple[Any, ...]:
-    rows, pairs = (draw.size(1, 3), draw.size(1, 3)), draw.size(1, 3)
-    tables = [draw.tensor(rows[0], 1, pairs) for _ in range(2)]
-    return draw.tensor(*rows, pairs), draw.tensor(*rows, pairs), *tables, draw.flag()
 
 
 def expect_two_halves(
@@ -648,19 +484,6 @@ def expect_two_halves(
     return halves(out)
 
 
-def draw_query_key(draw: Draw) -> tuple[Any, ...]:
-    tokens, pairs, extra = draw.size(), draw.size(1, 3), 2 * draw.size(0, 1)
-    angles = torch.randn(tokens, pairs, generator=draw.generator)
-    q, k = (draw.tensor(tokens, n, 2 * pairs + extra) for n in (3, 1))
-    return q, k, angles.cos().to(draw.dtype), angles.sin().to(draw.dtype), draw.flag()
-
-
-def draw_query_key_or_pairs(draw: Draw) -> tuple[Any, ...]:
-    q, k, cos, sin, complex_mode = draw_query_key(draw)
-    repeats = (1, 1 if complex_mode else 2)
-    return q, k, cos.repeat(repeats), sin.repeat(repeats), complex_mode
-
-
 def expect_query_key(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, is_neox: bool
 ) -> tuple[Tensor, Tensor]:
@@ -669,15 +492,6 @@ def expect_query_key(
         rotated(q, cos, sin, is_neox, rounded=True),
         rotated(k, cos, sin, is_neox, rounded=True),
     )
-
-
-def draw_hugging_face(draw: Draw) -> tuple[Any, ...]:
-    batch, steps, pairs = draw.size(1, 2), draw.size(1, 3), draw.size(1, 3)
-    angles = torch.randn(batch, steps, pairs, generator=draw.generator)
-    cos, sin = (t.repeat(1, 1, 2).to(draw.dtype) for t in (angles.cos(), angles.sin()))
-    dim = 1 if draw.flag() else 2
-    shape = (batch, 2, steps) if dim == 1 else (batch, steps, 2)
-    return draw.tensor(*shape, 2 * pairs), draw.tensor(*shape, 2 * pairs), cos, sin, dim
 
 
 def expect_hugging_face(rounded: bool) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -691,35 +505,15 @@ def expect_hugging_face(rounded: bool) -> Callable[..., tuple[Tensor, Tensor]]:
     return expect
 
 
-def draw_broadcast(draw: Draw) -> tuple[Any, ...]:
-    q, k, cos, sin, dim = draw_hugging_face(draw)
-    return q, k, cos.unsqueeze(dim), sin.unsqueeze(dim)
-
-
 def expect_broadcast(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     cos, sin = halves(cos)[0], halves(sin)[0]
     return rotated(q, cos, sin, True, rounded=True), rotated(k, cos, sin, True, rounded=True)
-
-
-def draw_tables(draw: Draw) -> tuple[Any, ...]:
-    q, k, cos, sin = draw_broadcast(draw)
-    columns = cos.shape[-1] // (2 if draw.flag() else 1)
-    return q, k, cos[..., :columns], sin[..., :columns]
 
 
 def expect_tables(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     pairs = q.shape[-1] // 2
     cos, sin = cos[..., :pairs], sin[..., :pairs]
     return rotated(q, cos, sin, True, rounded=True), rotated(k, cos, sin, True, rounded=True)
-
-
-def draw_apply_rotary(draw: Draw) -> tuple[Any, ...]:
-    batch, steps, pairs = draw.size(1, 2), draw.size(1, 3), draw.size(1, 3)
-    angles = torch.randn(8, pairs, generator=draw.generator)
-    x = draw.tensor(batch, steps, 2, 2 * pairs + 2 * draw.size(0, 1))
-    offsets: Any = draw.integers(5, batch) if draw.flag() else 3
-    tables = angles.cos().to(draw.dtype), angles.sin().to(draw.dtype)
-    return x, *tables, offsets, draw.flag(), draw.flag()
 
 
 def expect_apply_rotary(
@@ -731,17 +525,6 @@ def expect_apply_rotary(
         c, s = (wide(t[start : start + x.shape[1]])[:, None] for t in (cos, sin))
         out.append(rotated(x[b], c, -s if conjugate else s, not interleaved, rounded=False))
     return torch.stack(out)
-
-
-def draw_qk_norm_rope(draw: Draw) -> tuple[Any, ...]:
-    tokens, features = draw.size(), 4
-    angles = torch.randn(9, 2 if draw.flag() else 1, generator=draw.generator)
-    table = torch.cat((angles.cos(), angles.sin()), -1)
-    table = table if draw.dtype != torch.float64 else table.double()
-    weights = draw.tensor(features), draw.tensor(features)
-    qkv = draw.tensor(tokens, (2 + 1 + 1) * features).contiguous()
-    positions = draw.integers(9, tokens)
-    return qkv, 2, 1, 1, features, EPS, *weights, table, draw.flag(), positions
 
 
 def expect_qk_norm_rope(
@@ -772,31 +555,15 @@ def expect_qk_norm_rope(
 def expect_ragged(
     q: Tensor, k: Tensor, indptr: Tensor, offsets: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor]:
-    positions = [
-        int(offsets[i]) + j
-        for i in range(len(offsets))
-        for j in range(int(indptr[i + 1] - indptr[i]))
-    ]
-    return expect_rope_at(q, k, torch.tensor(positions), *rest)
-
-
-def draw_ragged(draw: Draw) -> tuple[Any, ...]:
-    lengths = [draw.size(0, 2), draw.size(1, 2)]
-    q, k = draw.tensor(sum(lengths), 2, 8), draw.tensor(sum(lengths), 1, 8)
-    return q, k, packed(lengths), draw.integers(9, 2), None, draw.flag(), 2.0, 100.0
+    return expect_rope_at(q, k, torch.tensor(positions_of(indptr, offsets)), *rest)
 
 
 ROPES += [
-    Case(rope.rope_ragged, draw_ragged, expect_ragged),
-    Case(
-        rope.llama31_rope_ragged,
-        lambda draw: (*draw_ragged(draw), 1.0, 4.0, 64.0),
-        expect_ragged,
-    ),
-    Case(rope.rotate_query_key, draw_query_key, expect_query_key, exact=True),
+    Case(rope.rope_ragged, expect_ragged),
+    Case(rope.llama31_rope_ragged, expect_ragged),
+    Case(rope.rotate_query_key, expect_query_key, exact=True),
     Case(
         rope.rotate_query_key_or_pairs,
-        draw_query_key_or_pairs,
         lambda q, k, cos, sin, complex_mode: expect_query_key(
             q,
             k,
@@ -805,23 +572,17 @@ ROPES += [
         ),
         exact=True,
     ),
-    Case(
-        rope.rotate_query_key_fp32,
-        draw_hugging_face,
-        expect_hugging_face(rounded=False),
-        exact=True,
-    ),
+    Case(rope.rotate_query_key_fp32, expect_hugging_face(rounded=False), exact=True),
     Case(
         rope.rotate_half,
-        lambda draw: (draw.tensor(3, 6),),
         lambda x: torch.cat((-halves(x)[1], halves(x)[0]), -1),
         exact=True,
     ),
-    Case(rope.apply_rotary_pos_emb, draw_broadcast, expect_broadcast, exact=True),
-    Case(rope.rotate_by_tables, draw_tables, expect_tables, exact=True),
-    Case(rope.rotate_two_halves, draw_two_halves, expect_two_halves, exact=True),
-    Case(rope.apply_rotary, draw_apply_rotary, expect_apply_rotary, exact=True),
-    Case(rope.fused_qk_norm_rope, draw_qk_norm_rope, expect_qk_norm_rope, exact=True),
+    Case(rope.apply_rotary_pos_emb, expect_broadcast, exact=True),
+    Case(rope.rotate_by_tables, expect_tables, exact=True),
+    Case(rope.rotate_two_halves, expect_two_halves, exact=True),
+    Case(rope.apply_rotary, expect_apply_rotary, exact=True),
+    Case(rope.fused_qk_norm_rope, expect_qk_norm_rope, exact=True),
 ]
 
 
@@ -861,38 +622,6 @@ def expect_attention(
     return torch.stack(out).view(*q.shape[:3], v.shape[-1]).to(q.dtype)
 
 
-def draw_dense(draw: Draw, same_length: bool | None = None) -> tuple[Any, ...]:
-    batch, kv_heads, groups = draw.size(1, 2), draw.size(1, 2), draw.size(1, 2)
-    q_len, k_len = draw.size(1, 4), draw.size(1, 4)
-    if same_length or (same_length is None and draw.flag()):
-        k_len = q_len
-    features = 4
-    return (
-        draw.tensor(batch, q_len, kv_heads * groups, features),
-        draw.tensor(batch, k_len, kv_heads, features),
-        draw.tensor(batch, k_len, kv_heads, features),
-    )
-
-
-def draw_options(draw: Draw) -> tuple[Any, ...]:
-    window = draw.random.choice((None, (-1, -1), (1, -1), (1, 1), [2, 0]))
-    return draw.random.choice((None, 0.7)), draw.flag(), window, draw.random.choice((0.0, 2.0))
-
-
-def draw_attention(draw: Draw) -> tuple[Any, ...]:
-    scale, causal, window, softcap = draw_options(draw)
-    return *draw_dense(draw), scale, causal, *(window or (-1, -1)), softcap
-
-
-def draw_bhsd(draw: Draw) -> tuple[Any, ...]:
-    q, k, v = (t.transpose(1, 2) for t in draw_dense(draw, same_length=True))
-    causal = draw.flag()
-    mask = None
-    if not causal and draw.flag():
-        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
-    return q, k, v, mask, causal, None, 0.0 if causal else draw.random.choice((0.0, 2.0))
-
-
 def expect_bhsd(
     q: Tensor,
     k: Tensor,
@@ -912,20 +641,6 @@ def packed(lengths: list[int]) -> Tensor:
     return torch.tensor([0, *lengths]).cumsum(0).int()
 
 
-def draw_varlen(draw: Draw) -> tuple[Any, ...]:
-    count = draw.size(1, 3)
-    q_lens = [draw.size(1, 3) for _ in range(count)]
-    k_lens = [draw.size(1, 4) for _ in range(count)]
-    kind = draw.random.choice(("free", "same", "equal"))
-    if kind == "same":
-        k_lens = q_lens
-    elif kind == "equal":
-        q_lens, k_lens = q_lens[:1] * count, k_lens[:1] * count
-    q = draw.tensor(sum(q_lens), 2, 4)
-    k, v = draw.tensor(sum(k_lens), 1, 4), draw.tensor(sum(k_lens), 1, 4)
-    return q, k, v, packed(q_lens), packed(k_lens), *draw_options(draw)
-
-
 def expect_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, *options: Any
 ) -> Tensor:
@@ -934,22 +649,6 @@ def expect_varlen(
         rows, keys = slice(cu_q[i], cu_q[i + 1]), slice(cu_k[i], cu_k[i + 1])
         out.append(expect_attention(q[None, rows], k[None, keys], v[None, keys], *options)[0])
     return torch.cat(out)
-
-
-def draw_cached(draw: Draw) -> tuple[Any, ...]:
-    batch, q_len, page, per_sequence = draw.size(1, 3), draw.size(1, 2), 2, 2
-    room = page * per_sequence
-    q = draw.tensor(batch, q_len, 2, 4)
-    lengths: Any = torch.randint(q_len, room + 1, (batch,), generator=draw.generator)
-    table = None
-    if draw.flag():
-        table = torch.randperm(batch * per_sequence + 1, generator=draw.generator)
-        table = table[: batch * per_sequence].view(batch, per_sequence)
-        shape = (batch * per_sequence + 1, page, 1, 4)
-    else:
-        shape = (batch, room, 1, 4)
-        lengths = draw.random.choice((lengths, room - 1, None))
-    return q, draw.tensor(*shape), draw.tensor(*shape), lengths, table, *draw_options(draw)
 
 
 def expect_cached(
@@ -965,15 +664,6 @@ def expect_cached(
             length = int(lengths[b]) if isinstance(lengths, Tensor) else lengths
         out.append(expect_attention(q[b : b + 1], k[None, :length], v[None, :length], *options))
     return torch.cat(out)
-
-
-def draw_paged(draw: Draw) -> tuple[Any, ...]:
-    sequences, blocks, block, features, inner = draw.size(1, 3), 5, 2, 4, 2
-    query = draw.tensor(sequences, 4, features)
-    keys = draw.tensor(blocks, 2, features // inner, block, inner)
-    values = draw.tensor(blocks, 2, features, block)
-    table = draw.integers(blocks, sequences, 2)
-    return query, keys, values, table, draw.integers(2 * block, sequences) + 1, 0.6
 
 
 def expect_paged(
@@ -995,14 +685,6 @@ def expect_paged(
     return torch.stack(out)
 
 
-def draw_single_prefill(draw: Draw) -> tuple[Any, ...]:
-    q, k, v = (t[0] for t in draw_dense(draw))
-    layout = "NHD"
-    if draw.flag():
-        layout, k, v = "HND", k.transpose(0, 1), v.transpose(0, 1)
-    return q, k, v, layout, None, draw.flag(), draw.random.choice((-1, 1)), None
-
-
 def expect_single_prefill(
     q: Tensor,
     k: Tensor,
@@ -1019,42 +701,26 @@ def expect_single_prefill(
     return expect_attention(q[None], k[None], v[None], *options)[0]
 
 
-def draw_single_decode(draw: Draw) -> tuple[Any, ...]:
-    q, k, v, layout, scale, _, window_left, _ = draw_single_prefill(draw)
-    return q[0], k, v, layout, scale, window_left, draw.random.choice((None, 2.0))
-
-
 ATTENTIONS = [
-    Case(attention.attention_bhsd, draw_bhsd, expect_bhsd),
-    Case(
-        older_torch.grouped_query_attention,
-        lambda draw: draw_bhsd(draw)[:-1],
-        lambda *args: expect_bhsd(*args, 0.0),
-    ),
+    Case(attention.attention_bhsd, expect_bhsd),
+    Case(older_torch.grouped_query_attention, lambda *args: expect_bhsd(*args, 0.0)),
     Case(
         attention.attention,
-        draw_attention,
         lambda q, k, v, scale, causal, left, right, cap: expect_attention(
             q, k, v, scale, causal, (left, right), cap
         ),
     ),
-    Case(attention.varlen_attention, draw_varlen, expect_varlen),
-    Case(attention.cached_attention, draw_cached, expect_cached),
-    Case(attention.paged_attention, draw_paged, expect_paged),
-    Case(attention.single_prefill, draw_single_prefill, expect_single_prefill),
+    Case(attention.varlen_attention, expect_varlen),
+    Case(attention.cached_attention, expect_cached),
+    Case(attention.paged_attention, expect_paged),
+    Case(attention.single_prefill, expect_single_prefill),
     Case(
         attention.single_decode,
-        draw_single_decode,
         lambda q, k, v, layout, scale, left, cap: expect_single_prefill(
             q[None], k, v, layout, scale, True, left, cap
         )[0],
     ),
 ]
-
-
-def draw_flat_options(draw: Draw) -> tuple[Any, ...]:
-    left, right = draw.random.choice(((-1, -1), (1, -1), (1, 1)))
-    return 0.7, draw.flag(), left, right, draw.random.choice((0.0, 2.0))
 
 
 def expect_pooled(
@@ -1067,30 +733,6 @@ def expect_pooled(
     return torch.stack(out)
 
 
-def draw_pooled(draw: Draw) -> tuple[Any, ...]:
-    pool = (9, 2, 4)
-    table, lengths = draw.integers(9, 3, 5), torch.tensor([2, 5])
-    table[2, 2:] = 10**6  # past the length of its request, and of the pool
-    return (
-        draw.tensor(2, 4, 4),
-        draw.tensor(*pool),
-        draw.tensor(*pool),
-        table,
-        torch.tensor([2, 0]),
-        lengths,
-    )
-
-
-def draw_merge(draw: Draw) -> tuple[Any, ...]:
-    tokens, heads = draw.size(), draw.size()
-
-    def part() -> tuple[Tensor, Tensor]:
-        s = draw.tensor(tokens, heads, scale=3)
-        return draw.tensor(tokens, heads, 3), s if draw.dtype == torch.float64 else s.float()
-
-    return *part(), *part()
-
-
 def expect_merge(v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor) -> tuple[Tensor, Tensor]:
     a, b = torch.pow(2, s_a), torch.pow(2, s_b)
     v = (a[..., None] * wide(v_a) + b[..., None] * wide(v_b)) / (a + b)[..., None]
@@ -1100,47 +742,30 @@ def expect_merge(v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor) -> tuple[Te
 ATTENTIONS += [
     Case(
         attention.varlen_attention_fwd,
-        lambda draw: (*draw_varlen(draw)[:5], *draw_flat_options(draw)),
         lambda q, k, v, cq, ck, scale, causal, left, right, cap: expect_varlen(
             q, k, v, cq, ck, scale, causal, (left, right), cap
         ),
     ),
     Case(
         attention.attention_fwd,
-        lambda draw: (*draw_dense(draw), *draw_flat_options(draw)),
         lambda q, k, v, scale, causal, left, right, cap: expect_attention(
             q, k, v, scale, causal, (left, right), cap
         ),
     ),
     Case(
         attention.prefill_attention,
-        lambda draw: (
-            draw.tensor(5, 2, 4),
-            draw.tensor(5, 1, 4),
-            draw.tensor(5, 1, 4),
-            torch.tensor([2, 3]),
-            0.6,
-            draw.flag(),
-        ),
         lambda q, k, v, lengths, scale, causal: expect_varlen(
             q, k, v, packed(lengths.tolist()), packed(lengths.tolist()), scale, causal
         ),
     ),
-    Case(attention.pooled_attention, draw_pooled, expect_pooled),
-    Case(attention.merge_state, draw_merge, expect_merge),
+    Case(attention.pooled_attention, expect_pooled),
+    Case(attention.merge_state, expect_merge),
     Case(
         attention.merge_states,
-        lambda draw: (
-            torch.stack((m := draw_merge(draw))[0::2], 1),
-            torch.stack(m[1::2], 1),
-        ),
         lambda v, s: expect_merge(v[:, 0], s[:, 0], v[:, 1], s[:, 1]),
     ),
     Case(
         attention.merge_attn_states,
-        lambda draw: tuple(
-            t.mT.contiguous() if i % 2 else t for i, t in enumerate(draw_merge(draw))
-        ),
         lambda v_a, s_a, v_b, s_b: expect_merge(
             v_a, s_a.mT / math.log(2), v_b, s_b.mT / math.log(2)
         )[0],
@@ -1149,15 +774,6 @@ ATTENTIONS += [
 
 
 # State space models.
-
-
-def draw_conv_update(draw: Draw) -> tuple[Any, ...]:
-    batch, features, width = draw.size(1, 2), draw.size(1, 3), draw.size(2, 3)
-    steps = () if draw.flag() else (draw.size(1, 2),)
-    state = draw.tensor(batch, features, width - 1 + draw.size(0, 1))
-    bias = draw.tensor(features) if draw.flag() else None
-    x = draw.tensor(batch, features, *steps)
-    return x, state, draw.tensor(features, width), bias, "silu" if draw.flag() else None
 
 
 def expect_conv_update(
@@ -1172,28 +788,6 @@ def expect_conv_update(
     result = torch.stack(out, -1)
     result = silu(result) if activation else result
     return result.to(x.dtype).view(x.shape), window[..., -state.shape[-1] :].to(state.dtype)
-
-
-def draw_state_update(draw: Draw) -> tuple[Any, ...]:
-    batch, features, order = draw.size(1, 2), draw.size(1, 2), draw.size(1, 3)
-    heads, groups = ((2,), (1,)) if draw.flag() else ((), ())
-    inner = (*heads, features)
-
-    def maybe(*shape: int) -> Tensor | None:
-        return draw.tensor(*shape) if draw.flag() else None
-
-    return (
-        draw.tensor(batch, *inner, order),
-        draw.tensor(batch, *inner),
-        draw.tensor(batch, *inner),
-        -draw.tensor(*inner, order).abs(),
-        draw.tensor(batch, *groups, order),
-        draw.tensor(batch, *groups, order),
-        maybe(*inner),
-        maybe(batch, *inner),
-        maybe(*inner),
-        draw.flag(),
-    )
 
 
 def expect_state_update(
@@ -1224,8 +818,8 @@ def expect_state_update(
 
 
 STATE_SPACES = [
-    Case(state_space.causal_conv1d_update, draw_conv_update, expect_conv_update),
-    Case(state_space.selective_state_update, draw_state_update, expect_state_update),
+    Case(state_space.causal_conv1d_update, expect_conv_update),
+    Case(state_space.selective_state_update, expect_state_update),
 ]
 
 
@@ -1237,19 +831,15 @@ def expect_softmax(x: Tensor) -> Tensor:
     return (weights / weights.sum(-1, keepdim=True)).to(x.dtype)
 
 
+def expect_softmax_temperature(x: Tensor, temperature: Tensor | float | None) -> Tensor:
+    if isinstance(temperature, Tensor):
+        temperature = wide(temperature)[..., None]
+    return expect_softmax(wide(x) / (1 if temperature is None else temperature))
+
+
 SOFTMAXES = [
-    Case(softmax.softmax, draw_plain, expect_softmax),
-    Case(
-        softmax.softmax_temperature,
-        lambda draw: (draw.tensor(3, 4), draw.random.choice((None, 0.7))),
-        lambda x, t: expect_softmax(wide(x) / (t or 1)),
-    ),
-    Case(
-        softmax.softmax_temperature,
-        lambda draw: (draw.tensor(3, 4), draw.tensor(3).abs() + 0.5),
-        lambda x, t: expect_softmax(wide(x) / wide(t)[:, None]),
-        name="per-row",
-    ),
+    Case(softmax.softmax, expect_softmax),
+    Case(softmax.softmax_temperature, expect_softmax_temperature),
 ]
 
 
@@ -1277,51 +867,23 @@ def expect_dynamic_quant(
     return to_codes(y / scale, dtype).to(x.dtype), scale
 
 
-def draw_fp8_norm(draw: Draw) -> tuple[Any, ...]:
-    x, weight, eps = draw_norm(draw)
-    return (
-        x,
-        weight,
-        draw.tensor(1).abs().to(torch.promote_types(draw.dtype, torch.float32)) + 0.5,
-        eps,
-    )
-
-
 NORMS += [
-    Case(
-        norm.quantize_through,
-        lambda draw: (
-            draw.tensor(4, 3, scale=9).to(torch.promote_types(draw.dtype, torch.float32)),
-            draw.random.choice((torch.int8, torch.float8_e4m3fn)),
-        ),
-        to_codes,
-    ),
-    Case(norm.rms_norm_fp8, draw_fp8_norm, expect_rms_norm_fp8),
+    Case(norm.quantize_through, to_codes),
+    Case(norm.rms_norm_fp8, expect_rms_norm_fp8),
     Case(
         norm.fused_add_rms_norm_fp8,
-        lambda draw: (lambda x, w, s, eps: (x, draw.tensor(*x.shape), w, s, eps))(
-            *draw_fp8_norm(draw)
-        ),
         lambda x, r, w, s, eps: (expect_rms_norm_fp8(x + r, w, s, eps), x + r),
     ),
     Case(
         norm.fused_add_rms_norm_fp32_fp8,
-        lambda draw: (lambda x, w, s, eps: (x, draw.tensor(*x.shape), w, s, eps))(
-            *draw_fp8_norm(draw)
-        ),
         lambda x, r, w, s, eps: (
             expect_rms_norm_fp8(wide(x) + wide(r), w, s, eps).to(x.dtype),
             (wide(x) + wide(r)).to(r.dtype),
         ),
     ),
-    Case(
-        norm.rms_norm_dynamic_quant,
-        lambda draw: (*draw_norm(draw), draw.random.choice((torch.int8, torch.float8_e4m3fn))),
-        expect_dynamic_quant,
-    ),
+    Case(norm.rms_norm_dynamic_quant, expect_dynamic_quant),
     Case(
         norm.group_norm,
-        lambda draw: (draw.tensor(2, 4, 3), 2, draw.tensor(4), draw.tensor(4), EPS),
         lambda x, groups, w, b, eps: (
             standardized(x.reshape(2, groups, -1), eps).view(x.shape) * wide(w)[:, None]
             + wide(b)[:, None]
@@ -1331,19 +893,6 @@ NORMS += [
 
 
 # Products with quantized weights.
-
-
-def draw_scaled(draw: Draw) -> tuple[Any, ...]:
-    m, k, n = draw.size(), draw.size(), draw.size()
-    rows, columns = draw.random.choice(((m, n), (1, 1)))
-    return (
-        draw.tensor(m, k),
-        draw.tensor(k, n),
-        draw.tensor(rows, 1),
-        draw.tensor(columns, 1) if draw.flag() else draw.tensor(columns),
-        draw.dtype,
-        draw.tensor(n) if draw.flag() else None,
-    )
 
 
 def expect_scaled(
@@ -1366,20 +915,6 @@ def expect_blocks(
     return out.to(dtype)
 
 
-def pack_awq(codes: Tensor) -> Tensor:
-    """Columns 8 i + (0, 2, 4, 6, 1, 3, 5, 7) into nibbles 0 to 7 of int32 i."""
-    packed = torch.zeros(codes.shape[0], codes.shape[1] // 8, dtype=torch.int64)
-    for nibble, column in enumerate((0, 2, 4, 6, 1, 3, 5, 7)):
-        packed |= codes[:, column::8].long() << 4 * nibble
-    return torch.where(packed >= 2**31, packed - 2**32, packed).int()
-
-
-def draw_awq(draw: Draw) -> tuple[Any, ...]:
-    groups, group = draw.size(1, 2), draw.size(1, 3)
-    codes, zeros = draw.integers(16, groups * group, 16), draw.integers(16, groups, 16)
-    return pack_awq(codes), draw.tensor(groups, 16), pack_awq(zeros)
-
-
 def expect_awq(qweight: Tensor, scales: Tensor, qzeros: Tensor) -> Tensor:
     k, n = len(qweight), scales.shape[1]
     order = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -1394,13 +929,6 @@ def expect_awq(qweight: Tensor, scales: Tensor, qzeros: Tensor) -> Tensor:
     return out
 
 
-def draw_bnb(draw: Draw) -> tuple[Any, ...]:
-    n, blocks = draw.size(1, 3), draw.size(1, 2)
-    dtype = torch.promote_types(draw.dtype, torch.float32)
-    packed = draw.integers(256, n * blocks * 2, 1).to(torch.uint8)
-    return packed, (n, 4 * blocks), draw.tensor(n * blocks).to(dtype), draw.tensor(16).to(dtype), 4
-
-
 def expect_bnb(
     packed: Tensor, shape: tuple[int, int], absmax: Tensor, code: Tensor, block: int
 ) -> Tensor:
@@ -1412,30 +940,16 @@ def expect_bnb(
 
 
 MATMULS = [
-    Case(matmul.scaled_mm, draw_scaled, expect_scaled),
-    Case(
-        matmul.block_scaled_mm,
-        lambda draw: (
-            draw.tensor(2, 5),
-            draw.tensor(3, 5),
-            draw.tensor(2, 3),
-            draw.tensor(2, 3),
-            2,
-            2,
-            draw.dtype,
-        ),
-        expect_blocks,
-    ),
-    Case(matmul.awq_weight, draw_awq, expect_awq),
+    Case(matmul.scaled_mm, expect_scaled),
+    Case(matmul.block_scaled_mm, expect_blocks),
+    Case(matmul.awq_weight, expect_awq),
     Case(
         matmul.awq_matmul,
-        lambda draw: (lambda w: (draw.tensor(2, len(w[0]), scale=0.1), *w))(draw_awq(draw)),
         lambda x, *w: (wide(x) @ wide(expect_awq(*w))).to(x.dtype),
     ),
-    Case(matmul.bnb_4bit_weight, draw_bnb, expect_bnb),
+    Case(matmul.bnb_4bit_weight, expect_bnb),
     Case(
         matmul.bnb_4bit_matmul,
-        lambda draw: (lambda w: (draw.tensor(2, w[1][1]), *w))(draw_bnb(draw)),
         lambda x, *w: (wide(x) @ wide(expect_bnb(*w).to(x.dtype)).t()).to(x.dtype),
     ),
 ]
@@ -1471,39 +985,29 @@ def expect_grouped_topk(
     scoring: str,
     scale: float,
     bias: Tensor | None,
+    best: int | None,
 ) -> tuple[Tensor, Tensor]:
-    scores = (
-        1 / (1 + torch.exp(-wide(gating))) if scoring == "sigmoid" else expect_softmax(wide(gating))
-    )
-    choice = (scores if bias is None else scores + wide(bias)).detach().clone()
-    size = choice.shape[1] // groups
-    for row in choice:
-        parts = [row[i * size : (i + 1) * size] for i in range(groups)]
-        worth = [
-            float(p.max()) if bias is None else float(p.sort(descending=True).values[:2].sum())
-            for p in parts
-        ]
-        for i in sorted(range(groups), key=lambda i: worth[i])[: groups - kept]:
-            parts[i][:] = -torch.inf
-    weights, ids = expect_topk(scores, choice, k, renormalize)
+    scores = wide(gating)
+    if scoring == "sigmoid":
+        scores = 1 / (1 + torch.exp(-scores))
+    elif scoring == "softmax":
+        scores = expect_softmax(scores)
+    choice = scores if bias is None else scores + wide(bias)
+    best = best or (1 if bias is None else 2)
+    weights, ids = expect_topk(scores, of_groups(choice, groups, kept, best), k, renormalize)
     return weights * scale, ids
 
 
-def draw_gating(draw: Draw, experts: int = 4) -> Tensor:
-    """Scores that lie apart, so that small steps change no choice."""
-    order = torch.stack([torch.randperm(experts, generator=draw.generator) for _ in range(3)])
-    return (order * 0.5 + draw.tensor(3, experts, scale=0.02)).to(draw.dtype)
-
-
-def draw_experts(draw: Draw) -> tuple[Any, ...]:
-    ids = torch.stack([torch.randperm(4, generator=draw.generator)[:2] for _ in range(3)])
-    return (
-        draw.tensor(3, 2),
-        draw.tensor(4, 6, 2),
-        draw.tensor(4, 2, 3),
-        draw.tensor(3, 2).to(torch.promote_types(draw.dtype, torch.float32)),
-        ids,
-    )
+def of_groups(choice: Tensor, groups: int, kept: int, best: int) -> Tensor:
+    """Scores, with those of other than the best groups at minus infinity."""
+    choice = choice.detach().clone()
+    size = choice.shape[1] // groups
+    for row in choice:
+        parts = [row[i * size : (i + 1) * size] for i in range(groups)]
+        worth = [float(p.sort(descending=True).values[:best].sum()) for p in parts]
+        for i in sorted(range(groups), key=lambda i: worth[i])[: groups - kept]:
+            parts[i][:] = -torch.inf
+    return choice
 
 
 def expect_experts(x: Tensor, w1: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
@@ -1524,45 +1028,21 @@ def expect_rows(weights_and_ids: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
     return weights, ids, torch.tensor(rows).int()
 
 
+def expect_softmax_rows(
+    gating: Tensor, k: int, renormalize: bool, dtype: torch.dtype
+) -> tuple[Tensor, ...]:
+    weights, ids, rows = expect_rows(expect_softmax_topk(gating, k, renormalize))
+    return weights.to(dtype), ids, rows
+
+
 EXPERTS = [
-    Case(
-        moe.softmax_topk,
-        lambda draw: (draw_gating(draw), 2, draw.flag()),
-        expect_softmax_topk,
-    ),
-    Case(
-        moe.softmax_topk_rows,
-        lambda draw: (draw_gating(draw), 2, draw.flag()),
-        lambda *args: expect_rows(expect_softmax_topk(*args)),
-    ),
-    Case(
-        moe.sigmoid_topk,
-        lambda draw: (
-            draw_gating(draw),
-            2,
-            draw.flag(),
-            draw.tensor(4, scale=0.01) if draw.flag() else None,
-        ),
-        expect_sigmoid_topk,
-    ),
-    Case(
-        moe.grouped_topk,
-        lambda draw: (
-            draw_gating(draw, 6),
-            2,
-            draw.flag(),
-            3,
-            2,
-            draw.random.choice(("softmax", "sigmoid")),
-            2.5,
-            draw.tensor(6, scale=0.001) if draw.flag() else None,
-        ),
-        expect_grouped_topk,
-    ),
-    Case(moe.moe_experts, draw_experts, expect_experts),
+    Case(moe.softmax_topk, expect_softmax_topk),
+    Case(moe.softmax_topk_rows, expect_softmax_rows),
+    Case(moe.sigmoid_topk, expect_sigmoid_topk),
+    Case(moe.grouped_topk, expect_grouped_topk),
+    Case(moe.moe_experts, expect_experts),
     Case(
         moe.fused_moe,
-        lambda draw: (*draw_experts(draw)[:3], draw_gating(draw), 2, draw.flag()),
         lambda x, w1, w2, gating, k, renormalize: expect_experts(
             x, w1, w2, *expect_softmax_topk(gating, k, renormalize)
         ),
@@ -1586,12 +1066,10 @@ def expect_shard(ids: Tensor, weight: Tensor, *ranges: tuple[int, int, int]) -> 
 EMBEDDINGS = [
     Case(
         embedding.embedding_shard,
-        lambda draw: (draw.integers(9, 6), draw.tensor(4, 3), 2, 6),
         lambda ids, w, start, end: expect_shard(ids, w, (start, end, 0)),
     ),
     Case(
         embedding.vocab_parallel_embedding,
-        lambda draw: (draw.integers(14, 9), draw.tensor(8, 3), 2, 6, 1, 10, 13),
         lambda ids, w, start, end, padding, a, b: expect_shard(
             ids, w, (start, end, 0), (a, b, end - start + padding)
         ),
@@ -1605,19 +1083,6 @@ EMBEDDINGS = [
 def expect_natural(v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor) -> tuple[Tensor, Tensor]:
     v, s = expect_merge(v_a, s_a / math.log(2), v_b, s_b / math.log(2))
     return v, s * math.log(2)
-
-
-def draw_paged_varlen(draw: Draw) -> tuple[Any, ...]:
-    q_lens, k_lens = [draw.size(1, 2), draw.size(1, 3)], torch.tensor([3, 4])
-    return (
-        draw.tensor(sum(q_lens), 2, 4),
-        draw.tensor(5, 2, 1, 4),
-        draw.tensor(5, 2, 1, 4),
-        packed(q_lens),
-        k_lens,
-        torch.randperm(5, generator=draw.generator)[:4].view(2, 2),
-        *draw_options(draw),
-    )
 
 
 def expect_paged_varlen(
@@ -1676,12 +1141,6 @@ def expect_sinks(
     return out.flatten(2).to(q.dtype)
 
 
-def draw_layout(draw: Draw) -> tuple[Any, ...]:
-    layout = draw.random.choice(("HND", "NHD"))
-    shape = (2, 2, 3, 4) if layout == "HND" else (2, 3, 2, 4)
-    return *(draw.tensor(*shape) for _ in range(3)), layout, draw.flag(), 0.6
-
-
 def expect_layout(
     q: Tensor, k: Tensor, v: Tensor, layout: str, causal: bool, scale: float
 ) -> Tensor:
@@ -1692,50 +1151,16 @@ def expect_layout(
 
 
 ATTENTIONS += [
-    Case(attention.merge_natural, draw_merge, expect_natural),
+    Case(attention.merge_natural, expect_natural),
     Case(
         attention.combine,
-        lambda draw: (
-            torch.stack((m := draw_merge(draw))[0::2]),
-            torch.stack(m[1::2]),
-        ),
         lambda v, s: expect_natural(v[0], s[0], v[1], s[1]),
     ),
-    Case(attention.attention_in_layout, draw_layout, expect_layout),
-    Case(attention.paged_varlen_attention, draw_paged_varlen, expect_paged_varlen),
-    Case(
-        attention.mla_decode,
-        lambda draw: (
-            draw.tensor(2, 2, 3),
-            draw.tensor(2, 2, 2),
-            draw.tensor(5, 2, 5),
-            torch.tensor([3, 4]),
-            torch.randperm(5, generator=draw.generator)[:4].view(2, 2),
-            0.4,
-        ),
-        expect_mla,
-    ),
-    Case(
-        attention.attention_with_sinks,
-        lambda draw: (
-            draw.tensor(2, 2, 2, 2, 3),
-            draw.tensor(2, 3, 2, 3),
-            draw.tensor(2, 3, 2, 3),
-            draw.tensor(4),
-            0.5,
-            draw.random.choice((None, 0, 2)),
-            torch.tensor([1]),
-        ),
-        expect_sinks,
-    ),
+    Case(attention.attention_in_layout, expect_layout),
+    Case(attention.paged_varlen_attention, expect_paged_varlen),
+    Case(attention.mla_decode, expect_mla),
+    Case(attention.attention_with_sinks, expect_sinks),
 ]
-
-
-def draw_biased(draw: Draw) -> tuple[Any, ...]:
-    q_len, k_len = draw.size(1, 4), draw.size(1, 4)
-    q, k, v = (draw.tensor(2, 2, n, 3) for n in (q_len, k_len, k_len))
-    bias = draw.tensor(1, 2, q_len, k_len) if draw.flag() else None
-    return q, k, v, bias, draw.flag(), draw.random.choice((None, 0.3))
 
 
 def expect_biased(
@@ -1754,19 +1179,12 @@ def expect_biased(
 
 
 ATTENTIONS += [
-    Case(attention.biased_attention, draw_biased, expect_biased),
-    Case(attention.biased_attention_results, draw_biased, expect_biased),
+    Case(attention.biased_attention, expect_biased),
+    Case(attention.biased_attention_results, expect_biased),
 ]
 
 
 # aiter's rotations.
-
-
-def draw_style(draw: Draw) -> tuple[Any, ...]:
-    style, reuse, nope_first = draw.random.choice((0, 1)), draw.flag(), draw.flag()
-    features = draw.random.choice((4, 6))
-    angles = torch.randn(3, 1, 1, 2 if reuse else 4, generator=draw.generator)
-    return draw.tensor(3, 2, 2, features), angles.to(draw.dtype), style, reuse, nope_first
 
 
 def expect_style(
@@ -1784,47 +1202,35 @@ def expect_style(
     return out.to(x.dtype)
 
 
-def draw_tables_by_style(draw: Draw, *, both: bool = False, positions: bool = False) -> Any:
-    x, angles, *rest = draw_style(draw)
-    xs = (x, draw.tensor(*x.shape)) if both else (x,)
-    at = (draw.integers(3, 3, 2),) if positions else ()
-    return *xs, angles.cos(), angles.sin(), *at, *rest
-
-
 def at_positions(cos: Tensor, positions: Tensor) -> Tensor:
     rows = [[cos[int(p), 0, 0] for p in row] for row in positions]
     return torch.stack([torch.stack(row) for row in rows])[:, :, None]
 
 
 ROPES += [
-    Case(rope.rotate_by_style, draw_tables_by_style, expect_style),
+    Case(rope.rotate_by_style, expect_style),
     Case(
         rope.rotate_by_angles,
-        draw_style,
         lambda x, angles, *rest: expect_style(x, wide(angles).cos(), wide(angles).sin(), *rest),
     ),
     Case(
         rope.rotate_both_by_angles,
-        lambda draw: (lambda x, *rest: (x, draw.tensor(*x.shape), *rest))(*draw_style(draw)),
         lambda x, y, angles, *rest: tuple(
             expect_style(t, wide(angles).cos(), wide(angles).sin(), *rest) for t in (x, y)
         ),
     ),
     Case(
         rope.rotate_both_by_style,
-        lambda draw: draw_tables_by_style(draw, both=True),
         lambda x, y, *rest: (expect_style(x, *rest), expect_style(y, *rest)),
     ),
     Case(
         rope.rotate_at_positions,
-        lambda draw: draw_tables_by_style(draw, positions=True),
         lambda x, cos, sin, at, *rest: expect_style(
             x, at_positions(cos, at), at_positions(sin, at), *rest
         ),
     ),
     Case(
         rope.rotate_both_at_positions,
-        lambda draw: draw_tables_by_style(draw, both=True, positions=True),
         lambda x, y, cos, sin, at, *rest: tuple(
             expect_style(t, at_positions(cos, at), at_positions(sin, at), *rest) for t in (x, y)
         ),
@@ -1846,21 +1252,6 @@ def expect_conv(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str 
     return (out / (1 + torch.exp(-out)) if activation else out).to(x.dtype)
 
 
-def draw_delta(draw: Draw) -> tuple[Any, ...]:
-    steps = draw.size(1, 3)
-    return (
-        draw.tensor(1, steps, 1, 3),
-        draw.tensor(1, steps, 1, 3),
-        draw.tensor(1, steps, 2, 2),
-        -draw.tensor(1, steps, 2).abs(),
-        torch.sigmoid(draw.tensor(1, steps, 2)),
-        draw.random.choice((None, 0.7)),
-        draw.tensor(1, 2, 3, 2) if draw.flag() else None,
-        True,
-        draw.flag(),
-    )
-
-
 def expect_delta(
     q: Tensor,
     k: Tensor,
@@ -1869,9 +1260,9 @@ def expect_delta(
     beta: Tensor,
     scale: float | None,
     state: Tensor | None,
-    _final: bool,
+    final: bool,
     normalize: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     heads, size = v.shape[2], k.shape[3]
     q, k = wide(q), wide(k)
     if normalize:
@@ -1887,21 +1278,12 @@ def expect_delta(
             memory = memory + torch.outer(key, wide(beta)[0, t, h] * wrong)
             out[0, t, h] = query @ memory * (size**-0.5 if scale is None else scale)
         last.append(memory)
-    return out.to(v.dtype), torch.stack(last)[None]
+    return out.to(v.dtype), torch.stack(last)[None] if final else None
 
 
 STATE_SPACES += [
-    Case(
-        state_space.causal_conv1d,
-        lambda draw: (
-            draw.tensor(2, 3, draw.size(1, 4)),
-            draw.tensor(3, draw.size(2, 3)),
-            draw.tensor(3) if draw.flag() else None,
-            "silu" if draw.flag() else None,
-        ),
-        expect_conv,
-    ),
-    Case(state_space.gated_delta_rule, draw_delta, expect_delta),
+    Case(state_space.causal_conv1d, expect_conv),
+    Case(state_space.gated_delta_rule, expect_delta),
 ]
 
 CASES = [

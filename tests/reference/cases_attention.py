@@ -7,9 +7,7 @@ from typing import Any
 import torch
 
 from tests.reference.cases import (
-    EPS,
     Case,
-    Draw,
     Tensor,
     expect_attention,
     expect_layer_norm,
@@ -20,25 +18,12 @@ from tests.reference.cases import (
 from trainify.reference import attention
 
 
-def draw_split(draw: Draw) -> tuple[Any, ...]:
-    return draw.tensor(2, draw.size(1, 3), 12), draw.tensor(12), 2
-
-
 def expect_split(qkv: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, ...]:
     total = qkv + bias
     out = []
     for part in (total[..., :4], total[..., 4:8], total[..., 8:]):
         out.append(torch.stack((part[..., :2], part[..., 2:]), dim=1))
     return out[0] * 2**-0.5, out[1], out[2]
-
-
-def draw_projections(draw: Draw) -> tuple[Any, ...]:
-    shapes = ((12, 4), (12,), (4, 4), (4,))
-    return 2, *(draw.tensor(*shape, scale=0.5) for shape in shapes)
-
-
-def draw_self(draw: Draw) -> tuple[Any, ...]:
-    return draw.tensor(2, draw.size(2, 3), 4), *draw_projections(draw)
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -66,11 +51,6 @@ def expect_self(x: Tensor, heads: int, w: Tensor, b: Tensor, p: Tensor, c: Tenso
     return affine(expect_heads(x, x, x, heads, w, b)[0], p, c)
 
 
-def draw_multi_head(draw: Draw) -> tuple[Any, ...]:
-    tensors = [draw.tensor(2, n, 4) for n in (draw.size(1, 3), 3, 3)]
-    return *tensors, *draw_projections(draw), draw.flag(), draw.flag()
-
-
 def expect_multi_head(
     query: Tensor,
     key: Tensor,
@@ -86,12 +66,6 @@ def expect_multi_head(
     out, weights = expect_heads(query, key, value, heads, w, b)
     shown = (weights.sum(1) / heads if average else weights).to(query.dtype)
     return affine(out, p, c), shown if need else None
-
-
-def draw_layer(draw: Draw) -> tuple[Any, ...]:
-    norms = [draw.tensor(4) for _ in range(4)]
-    ffn = [draw.tensor(*shape, scale=0.5) for shape in ((6, 4), (6,), (4, 6), (4,))]
-    return *draw_self(draw), draw.flag(), draw.flag(), EPS, *norms, *ffn
 
 
 def expect_layer(
@@ -125,28 +99,6 @@ def expect_layer(
     return expect_layer_norm(x + fed(x), n2, m2, eps)
 
 
-def draw_table(draw: Draw, requests: int = 3) -> Tensor:
-    """Rows of a pool of nine for each of some requests, up to five."""
-    return torch.stack(
-        [torch.randperm(9, generator=draw.generator)[:5] for _ in range(requests)]
-    ).int()
-
-
-def draw_pooled_prefill(draw: Draw) -> tuple[Any, ...]:
-    cached = torch.tensor([draw.size(0, 2), draw.size(0, 2)])
-    fresh = torch.tensor([draw.size(1, 2), draw.size(1, 3)])
-    pools = draw.tensor(9, 2, 4), draw.tensor(9, 2, 4)
-    index = torch.tensor([2, 0])
-    return (
-        draw.tensor(int(fresh.sum()), 4, 4),
-        *pools,
-        draw_table(draw),
-        index,
-        cached + fresh,
-        cached,
-    )
-
-
 def expect_pooled_prefill(
     q: Tensor,
     k: Tensor,
@@ -167,35 +119,19 @@ def expect_pooled_prefill(
     return torch.stack(out)
 
 
-def draw_indexed(draw: Draw) -> tuple[Any, ...]:
-    lengths = [draw.size(1, 3), draw.size(1, 3)]
-    pools = draw.tensor(9, 2, 4), draw.tensor(9, 2, 3)
-    rows = draw.integers(9, sum(lengths))
-    cap = 5.0 if draw.flag() else 0.0
-    return draw.tensor(2, 4, 4), *pools, packed(lengths), rows, 0.3, cap
-
-
 def expect_indexed(
     q: Tensor, k: Tensor, v: Tensor, starts: Tensor, indices: Tensor, scale: float, cap: float
 ) -> Tensor:
-    out = []
+    out, group = [], q.shape[1] // k.shape[1]
     for b in range(len(q)):
         rows = indices[int(starts[b]) : int(starts[b + 1])]
         heads = []
-        for h in range(4):
-            scores = wide(k[rows, h // 2]) @ wide(q[b, h]) * scale
+        for h in range(q.shape[1]):
+            scores = wide(k[rows, h // group]) @ wide(q[b, h]) * scale
             scores = cap * torch.tanh(scores / cap) if cap else scores
-            heads.append(expect_softmax(scores) @ wide(v[rows, h // 2]))
+            heads.append(expect_softmax(scores) @ wide(v[rows, h // group]))
         out.append(torch.stack(heads))
     return torch.stack(out).to(q.dtype)
-
-
-def draw_extended(draw: Draw) -> tuple[Any, ...]:
-    fresh, prefix = [draw.size(1, 3), draw.size(1, 2)], [draw.size(0, 2), draw.size(0, 2)]
-    rows = draw.integers(9, sum(prefix))
-    own = [draw.tensor(sum(fresh), heads, 4) for heads in (4, 2, 2)]
-    pools = draw.tensor(9, 2, 4), draw.tensor(9, 2, 4)
-    return *own, *pools, packed(fresh), packed(prefix), rows, draw.flag(), 0.3
 
 
 def expect_extended(
@@ -208,9 +144,11 @@ def expect_extended(
     prefixes: Tensor,
     indices: Tensor,
     causal: bool,
-    scale: float,
+    scale: float | None,
+    cap: float,
 ) -> Tensor:
     out = []
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
     for b in range(2):
         first, end = int(starts[b]), int(starts[b + 1])
         rows = indices[int(prefixes[b]) : int(prefixes[b + 1])]
@@ -220,19 +158,10 @@ def expect_extended(
             values = torch.cat((v_pool[rows], v[first:last]))
             ends = torch.tensor([0, len(keys)])
             alone = expect_indexed(
-                q[place][None], keys, values, ends, torch.arange(len(keys)), scale, 0.0
+                q[place][None], keys, values, ends, torch.arange(len(keys)), scale, cap
             )
             out.append(alone[0])
     return torch.stack(out)
-
-
-def draw_with_lse(draw: Draw) -> tuple[Any, ...]:
-    page = draw.random.choice((1, 2))
-    shape = (9, 2) if page == 1 else (9, page, 2)
-    pools = draw.tensor(*shape, 4), draw.tensor(*shape, 3)
-    lengths = torch.tensor([draw.size(1, 4), draw.size(1, 4)])
-    cap = 5.0 if draw.flag() else 0.0
-    return draw.tensor(2, 4, 4), *pools, draw_table(draw, 2), lengths, 0.3, page, cap
 
 
 def expect_with_lse(
@@ -252,21 +181,15 @@ def expect_with_lse(
     ]
     flat = [pool.reshape(-1, *pool.shape[-2:]) for pool in (k, v)]
     starts, indices = packed(lengths.tolist()), torch.tensor(rows)
-    lse = []
+    lse, group = [], q.shape[1] // k.shape[-2]
     for b in range(2):
         own = indices[int(starts[b]) : int(starts[b + 1])]
-        for h in range(4):
-            scores = wide(flat[0][own, h // 2]) @ wide(q[b, h]) * scale
+        for h in range(q.shape[1]):
+            scores = wide(flat[0][own, h // group]) @ wide(q[b, h]) * scale
             scores = cap * torch.tanh(scores / cap) if cap else scores
             lse.append(torch.log(torch.exp(scores).sum()))
     out = expect_indexed(q, *flat, starts, indices, scale, cap)
-    return out, torch.stack(lse).view(2, 4)
-
-
-def draw_blocks(draw: Draw) -> tuple[Any, ...]:
-    lengths = torch.tensor([draw.size(1, 6), draw.size(1, 6)])
-    wide_dtype = torch.promote_types(draw.dtype, torch.float32)
-    return draw.tensor(2, 3, 3, 4), draw.tensor(2, 3, 3).to(wide_dtype), lengths, 2, draw.dtype
+    return out, torch.stack(lse).view(q.shape[:2])
 
 
 def expect_blocks_joined(
@@ -281,13 +204,6 @@ def expect_blocks_joined(
     return out.to(dtype)
 
 
-def draw_token_scores(draw: Draw) -> tuple[Any, ...]:
-    starts, lengths = torch.tensor([1, 4]), torch.tensor([draw.size(1, 3), draw.size(1, 3)])
-    table, index = draw_table(draw), torch.tensor([2, 0])
-    out = draw.tensor(4, 8)
-    return draw.tensor(2, 4, 4), draw.tensor(9, 2, 4), table, index, starts, lengths, out
-
-
 def expect_token_scores(
     q: Tensor,
     k: Tensor,
@@ -297,21 +213,14 @@ def expect_token_scores(
     lengths: Tensor,
     out: Tensor,
 ) -> Tensor:
-    out = out.clone()
+    out, group = out.clone(), q.shape[1] // k.shape[1]
     for b in range(2):
         for i in range(int(lengths[b])):
             row = int(table[index[b], i])
-            for h in range(4):
-                score = wide(q[b, h]) @ wide(k[row, h // 2]) / 2
+            for h in range(q.shape[1]):
+                score = wide(q[b, h]) @ wide(k[row, h // group]) / 2
                 out[h, int(starts[b]) + i] = score.to(out.dtype)
     return out
-
-
-def draw_token_values(draw: Draw) -> tuple[Any, ...]:
-    starts, lengths = torch.tensor([1, 4]), torch.tensor([draw.size(1, 3), draw.size(1, 3)])
-    table, index = draw_table(draw), torch.tensor([2, 0])
-    weights, pool = draw.tensor(4, 8), draw.tensor(9, 2, 4)
-    return weights, pool, table, index, starts, lengths, draw.flag(), draw.dtype
 
 
 def expect_token_values(
@@ -324,22 +233,14 @@ def expect_token_values(
     normalize: bool,
     dtype: torch.dtype,
 ) -> Tensor:
-    out = torch.empty(2, 4, 4, dtype=wide(v).dtype)
+    group = len(weights) // v.shape[1]
+    out = torch.empty(2, len(weights), v.shape[2], dtype=wide(v).dtype)
     for b in range(2):
         rows = table[index[b], : int(lengths[b])].long()
-        for h in range(4):
+        for h in range(len(weights)):
             own = wide(weights[h, int(starts[b]) : int(starts[b]) + int(lengths[b])])
-            out[b, h] = (expect_softmax(own) if normalize else own) @ wide(v[rows, h // 2])
+            out[b, h] = (expect_softmax(own) if normalize else own) @ wide(v[rows, h // group])
     return out.to(dtype)
-
-
-def draw_quantized(draw: Draw) -> tuple[Any, ...]:
-    lengths = draw.size(1, 4), draw.size(1, 4)
-    heads = draw.random.choice(((2, 2), (4, 2), (3, 1)))
-    q = draw.tensor(2, heads[0], lengths[0], 3)
-    k, v = (draw.tensor(2, heads[1], lengths[1], 3) for _ in range(2))
-    scales = [draw.tensor(2, heads[1]).abs() if draw.flag() else None for _ in range(3)]
-    return q, k, v, *scales, draw.flag(), draw.random.choice((None, 0.3))
 
 
 def expect_quantized(
@@ -369,29 +270,24 @@ def expect_quantized(
     return torch.cat(heads, 1).to(q.dtype)
 
 
-def draw_quantized_flash(draw: Draw) -> tuple[Any, ...]:
-    q, k, v, *rest = draw_quantized(draw)
-    return *(x.transpose(1, 2).contiguous() for x in (q, k, v)), *rest
-
-
 def expect_quantized_flash(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return expect_quantized(q, k, v, *rest).transpose(1, 2)
 
 
 CASES = [
-    Case(attention.quantized_attention, draw_quantized, expect_quantized),
-    Case(attention.quantized_attention_results, draw_quantized, expect_quantized),
-    Case(attention.quantized_flash_attention, draw_quantized_flash, expect_quantized_flash),
-    Case(attention.pooled_prefill, draw_pooled_prefill, expect_pooled_prefill),
-    Case(attention.indexed_decode, draw_indexed, expect_indexed),
-    Case(attention.extended_attention, draw_extended, expect_extended),
-    Case(attention.pooled_attention_lse, draw_with_lse, expect_with_lse),
-    Case(attention.join_blocks, draw_blocks, expect_blocks_joined),
-    Case(attention.token_scores, draw_token_scores, expect_token_scores),
-    Case(attention.token_values, draw_token_values, expect_token_values),
-    Case(attention.split_and_scale, draw_split, expect_split),
-    Case(attention.self_attention, draw_self, expect_self),
-    Case(attention.multi_head_attention, draw_multi_head, expect_multi_head),
-    Case(attention.transformer_encoder_layer, draw_layer, expect_layer),
+    Case(attention.quantized_attention, expect_quantized),
+    Case(attention.quantized_attention_results, expect_quantized),
+    Case(attention.quantized_flash_attention, expect_quantized_flash),
+    Case(attention.pooled_prefill, expect_pooled_prefill),
+    Case(attention.indexed_decode, expect_indexed),
+    Case(attention.extended_attention, expect_extended),
+    Case(attention.pooled_attention_lse, expect_with_lse),
+    Case(attention.join_blocks, expect_blocks_joined),
+    Case(attention.token_scores, expect_token_scores),
+    Case(attention.token_values, expect_token_values),
+    Case(attention.split_and_scale, expect_split),
+    Case(attention.self_attention, expect_self),
+    Case(attention.multi_head_attention, expect_multi_head),
+    Case(attention.transformer_encoder_layer, expect_layer),
 ]

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from tests.reference.cases import Case, Draw, Tensor, wide
+from tests.reference.cases import Case, Tensor, wide
 from trainify.reference import matmul
-
-
-def draw_hadamard(draw: Draw) -> tuple[Any, ...]:
-    return draw.tensor(*draw.rows(), draw.random.choice((1, 3, 4, 8))), 0.5
 
 
 def expect_hadamard(x: Tensor, scale: float) -> Tensor:
@@ -19,14 +13,6 @@ def expect_hadamard(x: Tensor, scale: float) -> Tensor:
     while len(matrix) < x.shape[-1]:
         matrix = torch.kron(torch.tensor([[1, 1], [1, -1]], dtype=matrix.dtype), matrix)
     return (wide(x) @ matrix[: x.shape[-1], : x.shape[-1]] * scale).to(x.dtype)
-
-
-def draw_scaled_add(draw: Draw) -> tuple[Any, ...]:
-    rows = draw.rows()
-    residual = draw.tensor(*rows, 2) if draw.flag() else None
-    bias = draw.tensor(2) if draw.flag() else None
-    scales = draw.tensor(*rows, 1), draw.tensor(2)
-    return draw.tensor(*rows, 3), draw.tensor(2, 3), *scales, draw.dtype, residual, bias
 
 
 def expect_scaled_add(
@@ -41,14 +27,6 @@ def expect_scaled_add(
     out = ((wide(a) * wide(scale_a)) @ (wide(b) * wide(scale_b)[:, None]).T).to(dtype)
     out = out if residual is None else out + residual
     return out if bias is None else out + bias
-
-
-def draw_grouped(draw: Draw) -> tuple[Any, ...]:
-    sizes = [draw.size(0, 3) for _ in range(3)]
-    offsets = torch.tensor(sizes).cumsum(0).int()
-    a, b = draw.tensor(sum(sizes) + 1, 3), draw.tensor(3, 3, 2)
-    offsets[-1] += 1
-    return a, b, draw.tensor(len(a)), draw.tensor(3, 2), offsets, draw.dtype
 
 
 def expect_grouped(
@@ -66,17 +44,6 @@ def nibbles(word: int) -> list[int]:
     return [(word % 2**32) >> 4 * i & 15 for i in range(8)]
 
 
-def words(draw: Draw, *shape: int) -> Tensor:
-    low = torch.randint(-(2**31), 2**31, shape, generator=draw.generator)
-    return low.to(torch.int32)
-
-
-def draw_gemv(draw: Draw) -> tuple[Any, ...]:
-    rows, group = 3, 4
-    x = draw.tensor(2, 16, scale=0.1)
-    return x, words(draw, rows, 2), draw.tensor(rows, 5, scale=0.1), words(draw, rows, 1), group
-
-
 def expect_gemv(x: Tensor, qweight: Tensor, scales: Tensor, qzeros: Tensor, group: int) -> Tensor:
     out = []
     for row, scale, zero in zip(qweight.tolist(), wide(scales), qzeros.tolist(), strict=True):
@@ -85,12 +52,6 @@ def expect_gemv(x: Tensor, qweight: Tensor, scales: Tensor, qzeros: Tensor, grou
         weight = [(c - points[i // group]) * scale[i // group] for i, c in enumerate(codes)]
         out.append(wide(x) @ torch.stack(weight))
     return torch.stack(out, -1).to(x.dtype)
-
-
-def draw_int4(draw: Draw) -> tuple[Any, ...]:
-    x = draw.tensor(2, 16, scale=0.1)
-    packed, zeros = words(draw, 2, 8), words(draw, 4, 1)
-    return x, packed, draw.tensor(4, 8, scale=0.1), zeros, 4, draw.flag()
 
 
 def expect_int4(
@@ -112,22 +73,6 @@ NF4 = """
     0.7229568362236023 1.0
 """
 FP4 = [0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4]
-
-
-def draw_4bit_linear(draw: Draw) -> tuple[Any, ...]:
-    packed = draw.integers(256, 6, 1).to(torch.uint8)
-    dtype = torch.promote_types(draw.dtype, torch.float32)
-    bias = draw.tensor(3) if draw.flag() else None
-    common = draw.tensor(2, 4), packed, (3, 4), 4, draw.random.choice(("nf4", "fp4")), bias
-    x, packed, shape, block, kind, bias = common
-    if draw.flag():
-        return x, packed, shape, draw.tensor(3).to(dtype), block, kind, bias
-    nested = (
-        draw.integers(5, 3).to(torch.uint8),
-        draw.tensor(5).to(dtype),
-        draw.tensor(1).to(dtype)[0],
-    )
-    return x, packed, shape, draw.tensor(1).to(dtype), block, kind, bias, *nested
 
 
 def expect_4bit_linear(
@@ -153,10 +98,10 @@ def expect_4bit_linear(
 
 
 CASES = [
-    Case(matmul.scaled_grouped_mm, draw_grouped, expect_grouped),
-    Case(matmul.scaled_mm_add, draw_scaled_add, expect_scaled_add),
-    Case(matmul.awq_gemv_matmul, draw_gemv, expect_gemv),
-    Case(matmul.int4_matmul, draw_int4, expect_int4),
-    Case(matmul.bnb_4bit_linear, draw_4bit_linear, expect_4bit_linear),
-    Case(matmul.hadamard_transform, draw_hadamard, expect_hadamard),
+    Case(matmul.scaled_grouped_mm, expect_grouped),
+    Case(matmul.scaled_mm_add, expect_scaled_add),
+    Case(matmul.awq_gemv_matmul, expect_gemv),
+    Case(matmul.int4_matmul, expect_int4),
+    Case(matmul.bnb_4bit_linear, expect_4bit_linear),
+    Case(matmul.hadamard_transform, expect_hadamard),
 ]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from tests.reference.cases import (
-    EPS,
     Case,
-    Draw,
     Tensor,
-    draw_add_norm,
     expect_rms_norm,
     normed,
     wide,
@@ -19,22 +14,11 @@ from tests.reference.cases import (
 from trainify.reference import activation, norm
 
 
-def draw_dual_residual(draw: Draw) -> tuple[Any, ...]:
-    x, residual, weight, eps = draw_add_norm(draw)
-    return x, residual, weight, draw.tensor(*weight.shape), eps
-
-
 def expect_dual_residual(
     x: Tensor, residual: Tensor, weight1: Tensor, weight2: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
     total = residual + expect_rms_norm(x, weight1, eps)
     return expect_rms_norm(total, weight2, eps), total
-
-
-def draw_norm_of_sum(draw: Draw) -> tuple[Any, ...]:
-    x, residual, weight, eps = draw_add_norm(draw)
-    x_bias = draw.tensor(*weight.shape) if draw.flag() else None
-    return x, x_bias, residual, weight, draw.tensor(*weight.shape), eps
 
 
 def expect_norm_of_sum(
@@ -47,28 +31,12 @@ def expect_norm_of_sum(
     return (normed * wide(weight) + wide(bias)).to(x.dtype)
 
 
-def draw_head_norm(draw: Draw) -> tuple[Any, ...]:
-    heads, features = draw.size(1, 3), draw.size(2, 5)
-    bias = draw.random.choice(
-        (None, draw.tensor(heads, features), torch.empty(1, dtype=torch.int32, device="meta"))
-    )
-    x = draw.tensor(*draw.rows(), heads, features, scale=3)
-    return x, draw.tensor(heads, features), bias, EPS
-
-
 def expect_head_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     x_wide = wide(x).clip(-65504, 65504)
     centred = x_wide - x_wide.mean(-1, keepdim=True)
     normed = centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + eps)
     normed = (normed * wide(weight)).to(x.dtype)
     return normed if bias is None or bias.is_meta else normed + bias
-
-
-def draw_block_sum(draw: Draw) -> tuple[Any, ...]:
-    shape = (*draw.rows(), draw.size(2, 4))
-    flags = (draw.flag(), draw.flag(), draw.flag())
-    biases = (draw.tensor(shape[-1]) for _ in range(2))
-    return *(draw.tensor(*shape) for _ in range(3)), *biases, 2, *flags
 
 
 def expect_block_sum(
@@ -97,11 +65,6 @@ def expect_halves(x: Tensor, alpha: float, limit: float) -> Tensor:
     return ((up + 1) * gate / (1 + torch.exp(-alpha * gate))).to(x.dtype)
 
 
-def draw_add_add_norm(draw: Draw) -> tuple[Any, ...]:
-    x, residual, weight, eps = draw_add_norm(draw)
-    return x, draw.tensor(*x.shape), residual, weight, eps
-
-
 def expect_add_add_norm(
     x: Tensor, other: Tensor, residual: Tensor, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
@@ -110,14 +73,10 @@ def expect_add_add_norm(
 
 
 CASES = [
-    Case(norm.fused_add_add_rms_norm, draw_add_add_norm, expect_add_add_norm, exact=True),
-    Case(norm.dual_residual_rms_norm, draw_dual_residual, expect_dual_residual),
-    Case(norm.layer_norm_of_sum, draw_norm_of_sum, expect_norm_of_sum),
-    Case(norm.head_layer_norm_clamped, draw_head_norm, expect_head_norm),
-    Case(activation.residual_add_bias, draw_block_sum, expect_block_sum, exact=True),
-    Case(
-        activation.swigluoai_halves_and_mul,
-        lambda draw: (draw.tensor(*draw.rows(), 2 * draw.size(), scale=2), 1.702, 2.0),
-        expect_halves,
-    ),
+    Case(norm.fused_add_add_rms_norm, expect_add_add_norm, exact=True),
+    Case(norm.dual_residual_rms_norm, expect_dual_residual),
+    Case(norm.layer_norm_of_sum, expect_norm_of_sum),
+    Case(norm.head_layer_norm_clamped, expect_head_norm),
+    Case(activation.residual_add_bias, expect_block_sum, exact=True),
+    Case(activation.swigluoai_halves_and_mul, expect_halves),
 ]

@@ -7,28 +7,15 @@ from typing import Any
 import torch
 
 from tests.reference.cases import (
-    EPS,
     Case,
-    Draw,
     Tensor,
-    draw_style,
     expect_rms_norm,
     expect_style,
     normed,
-    packed,
     rotated,
     wide,
 )
 from trainify.reference import rope
-
-
-def draw_yarn(draw: Draw) -> tuple[Any, ...]:
-    features, rotary = 8, draw.random.choice((None, 4, 8))
-    qkv = draw.tensor(draw.size(), 4 * features).contiguous()
-    weights = draw.tensor(features), draw.tensor(features)
-    scaling = draw.random.choice(((1.0, 0.0, 0.0, 1.0), (4.0, 1.0, 2.0, 1.3), (4.0, 1.0, 1.0, 1.3)))
-    positions = draw.integers(40, len(qkv))
-    return qkv, 2, 1, 1, features, EPS, *weights, 100.0, draw.flag(), positions, *scaling, rotary
 
 
 def expect_yarn(
@@ -71,14 +58,6 @@ def expect_yarn(
     return torch.cat(out, -1)
 
 
-def draw_tail(draw: Draw) -> tuple[Any, ...]:
-    tokens, pairs = draw.size(), draw.size(1, 2)
-    table = torch.randn(9, 2 * pairs, generator=draw.generator)
-    table = table if draw.dtype != torch.float64 else table.double()
-    q = draw.tensor(tokens, draw.size(1, 3), 2 * pairs + 2)
-    return q, table, draw.integers(9, tokens), EPS
-
-
 def expect_tail(q: Tensor, table: Tensor, positions: Tensor, eps: float) -> Tensor:
     out = expect_rms_norm(q, torch.ones((), dtype=wide(q).dtype), eps)
     tail = wide(out)[..., q.shape[-1] - table.shape[-1] :]
@@ -86,23 +65,6 @@ def expect_tail(q: Tensor, table: Tensor, positions: Tensor, eps: float) -> Tens
     turns = torch.view_as_complex(table[positions].unflatten(-1, (-1, 2)))
     turned = torch.view_as_real(pairs * turns[:, None]).flatten(-2).to(q.dtype)
     return torch.cat((out[..., : -table.shape[-1]], turned), -1)
-
-
-def draw_fp16(draw: Draw) -> tuple[Any, ...]:
-    batch, steps, heads, dim = draw.size(1, 2), draw.size(1, 3), draw.size(1, 2), 6
-    rotary = draw.random.choice((4, 6))
-    is_neox = draw.flag()
-    angles = torch.randn(9, rotary // 2, generator=draw.generator)
-    angles = torch.cat((angles, angles), -1) if is_neox else angles.repeat_interleave(2, -1)
-    sin, cos = (t.to(draw.dtype)[None, None] for t in (angles.sin(), angles.cos()))
-    past = draw.random.choice((-1, 2))
-    offsets: Tensor | None = draw.integers(4, batch) - (1 if past == -1 else 0)
-    if past != -1:
-        offsets = draw.random.choice(
-            (offsets, None, torch.empty(1, 1, dtype=torch.int32, device="meta"))
-        )
-    x = draw.tensor(batch, steps, heads * dim).contiguous()
-    return x, sin, cos, past, heads, dim, offsets, is_neox
 
 
 def expect_fp16(
@@ -138,38 +100,15 @@ def expect_fp16(
     return out.view_as(x)
 
 
-def draw_interleaved(draw: Draw) -> tuple[Any, ...]:
-    pairs, steps = draw.size(1, 3), draw.size(1, 3)
-    angles = torch.randn(2, 1, draw.random.choice((1, steps)), pairs, generator=draw.generator)
-    cos, sin = (t.repeat(1, 1, 1, 2).to(draw.dtype) for t in (angles.cos(), angles.sin()))
-    return draw.tensor(2, draw.size(1, 2), steps, 2 * pairs), cos, sin
-
-
 def expect_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     pairs = x.shape[-1] // 2
     turned = rotated(x, cos[..., :pairs], sin[..., :pairs], False, rounded=False)
     return torch.cat((turned[..., ::2], turned[..., 1::2]), -1)
 
 
-def draw_packed(draw: Draw) -> tuple[Any, ...]:
-    _, angles, *rest = draw_style(draw)
-    lengths = [draw.size(0, 3), draw.size(1, 3)]
-    return draw.tensor(sum(lengths), 2, 6), packed(lengths), angles, *rest
-
-
 def expect_packed(x: Tensor, starts: Tensor, angles: Tensor, *rest: Any) -> Tensor:
     rows = torch.cat([angles[: int(n)] for n in starts.diff()])
     return expect_style(x[:, None], wide(rows).cos(), wide(rows).sin(), *rest)[:, 0]
-
-
-def draw_image(draw: Draw) -> tuple[Any, ...]:
-    height, width, reuse = draw.size(1, 3), draw.size(1, 3), draw.flag()
-    tables = []
-    for size in (height, width):
-        angles = torch.randn(1, size + 1, 1, 2 if reuse else 4, generator=draw.generator)
-        tables += [angles.cos().to(draw.dtype), angles.sin().to(draw.dtype)]
-    x = draw.tensor(2, height * width, 2, 8)
-    return x, *tables, height, width, draw.random.choice((0, 1)), reuse
 
 
 def expect_image(
@@ -197,10 +136,10 @@ def expect_image(
 
 
 CASES = [
-    Case(rope.yarn_qk_norm_rope, draw_yarn, expect_yarn),
-    Case(rope.norm_and_rotate_tail, draw_tail, expect_tail),
-    Case(rope.rotate_fp16, draw_fp16, expect_fp16),
-    Case(rope.rotate_interleaved_to_halves, draw_interleaved, expect_interleaved, exact=True),
-    Case(rope.rotate_packed, draw_packed, expect_packed),
-    Case(rope.rotate_image, draw_image, expect_image),
+    Case(rope.yarn_qk_norm_rope, expect_yarn),
+    Case(rope.norm_and_rotate_tail, expect_tail),
+    Case(rope.rotate_fp16, expect_fp16),
+    Case(rope.rotate_interleaved_to_halves, expect_interleaved, exact=True),
+    Case(rope.rotate_packed, expect_packed),
+    Case(rope.rotate_image, expect_image),
 ]

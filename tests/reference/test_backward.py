@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import trainify.reference
-from tests.reference.cases import Case, Draw
+from tests.reference.cases import Case
 from tests.reference.every_case import CASES
 from trainify.catalog import CONSTANTS
 from trainify.reference.backward import CLOSED_FORMS
@@ -74,7 +74,7 @@ def test_every_form_names_a_function_that_is_there() -> None:
 @pytest.mark.parametrize("seed", range(6))
 @cases
 def test_gradcheck(case: Case, seed: int) -> None:
-    run, leaves = closed(case, complete(case, case.make(Draw(seed, torch.float64))))
+    run, leaves = closed(case, complete(case, case.make(seed, torch.float64)))
     with exact_in_double():
         assert torch.autograd.gradcheck(run, leaves, fast_mode=seed > 0)
 
@@ -82,7 +82,7 @@ def test_gradcheck(case: Case, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 @cases
 def test_gradgradcheck(case: Case, seed: int) -> None:
-    run, leaves = closed(case, complete(case, case.make(Draw(seed, torch.float64))))
+    run, leaves = closed(case, complete(case, case.make(seed, torch.float64)))
     with exact_in_double():
         assert torch.autograd.gradgradcheck(run, leaves, fast_mode=True)
 
@@ -91,7 +91,7 @@ def test_gradgradcheck(case: Case, seed: int) -> None:
 @cases
 def test_it_is_autograd_s_to_rounding(case: Case, dtype: torch.dtype) -> None:
     for seed in range(4):
-        args = list(complete(case, case.make(Draw(seed, dtype))))
+        args = list(complete(case, case.make(seed, dtype)))
         places = leaves_of(case, tuple(args))
         for i in places:
             args[i] = args[i].detach().requires_grad_()
@@ -112,7 +112,7 @@ def test_it_is_autograd_s_to_rounding(case: Case, dtype: torch.dtype) -> None:
 @cases
 def test_gradients_are_left_alone(case: Case) -> None:
     """What comes in may be shared with another branch."""
-    args = complete(case, case.make(Draw(3, torch.float32)))
+    args = complete(case, case.make(3, torch.float32))
     full = [
         a.detach().requires_grad_() if i in leaves_of(case, args) else a for i, a in enumerate(args)
     ]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import trainify.reference
-from tests.reference.cases import Case, Draw
+from tests.reference.cases import Case
 from tests.reference.every_case import CASES
 from trainify.reference import attention
 from trainify.reference.double import exact_in_double
@@ -61,7 +61,7 @@ def test_every_function_has_a_case() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradcheck(case: Case, seed: int) -> None:
-    function, leaves = closed(case, case.make(Draw(seed, torch.float64)))
+    function, leaves = closed(case, case.make(seed, torch.float64))
     if not leaves:
         pytest.skip("nothing to differentiate")
     with exact_in_double():
@@ -73,7 +73,7 @@ def test_gradcheck(case: Case, seed: int) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_forward_is_the_definition(case: Case, dtype: torch.dtype) -> None:
     for seed in range(8):
-        args = case.make(Draw(seed, dtype))
+        args = case.make(seed, dtype)
         got, want = tensors(case.function(*args)), tensors(case.expected(*args))
         for g, w in zip(got, want, strict=True):
             assert g.shape == w.shape
@@ -89,7 +89,7 @@ def test_forward_is_the_definition(case: Case, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_float32_gradient_is_the_float64_one(case: Case) -> None:
     """The casts written in the functions, which gradcheck lifts, cost no more than rounding."""
-    function, leaves = closed(case, case.make(Draw(11, torch.float32)))
+    function, leaves = closed(case, case.make(11, torch.float32))
     if not leaves:
         pytest.skip("nothing to differentiate")
     outputs = function(*leaves)
@@ -110,7 +110,7 @@ def test_float32_gradient_is_the_float64_one(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_bfloat16_backward_is_finite_and_keeps_dtypes(case: Case) -> None:
-    function, leaves = closed(case, case.make(Draw(5, torch.bfloat16)))
+    function, leaves = closed(case, case.make(5, torch.bfloat16))
     if not leaves:
         pytest.skip("nothing to differentiate")
     outputs = function(*leaves)
@@ -125,7 +125,7 @@ def test_bfloat16_backward_is_finite_and_keeps_dtypes(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_arguments_are_left_alone(case: Case) -> None:
-    args = case.make(Draw(2, torch.float32))
+    args = case.make(2, torch.float32)
     before = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
     case.function(*args)
     for was, now in zip(before, args, strict=True):

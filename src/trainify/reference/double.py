@@ -13,11 +13,16 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-_ROUNDING = ((torch.float32,), (torch.float8_e4m3fn,), (torch.int8,))
+_CODES = ((torch.float8_e4m3fn,), (torch.int8,))
 
 
 class exact_in_double(TorchFunctionMode):
-    """A context in which rounding float64, to float32 or to 8 bits, does nothing."""
+    """A context in which rounding float64, to float32 or to 8 bits, does nothing.
+
+    ``coded`` says afterwards whether there was more than float32 to round to.
+    """
+
+    coded = False
 
     def __torch_function__(
         self,
@@ -30,9 +35,10 @@ class exact_in_double(TorchFunctionMode):
         if args and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.float64:
             if func is torch.Tensor.float:
                 return args[0]
-            if func is torch.Tensor.to and args[1:] in _ROUNDING:
+            if func is torch.Tensor.to and args[1:] == (torch.float32,):
                 return args[0]
-            if func is torch.Tensor.round:
+            if func is torch.Tensor.round or (func is torch.Tensor.to and args[1:] in _CODES):
+                self.coded = True
                 return args[0]
             if kwargs.get("dtype") is torch.float32:
                 kwargs = {**kwargs, "dtype": torch.float64}

@@ -16,12 +16,19 @@ from ..reference.double import exact_in_double
 from .attached import with_closed_form
 from .compare import TOLERANCES, add
 from .equivalent import Equivalent, value_of
-from .inputs import Draw, NoInputs, Values, arguments
+from .inputs import arguments
 from .kernels import Libraries, Unavailable, first_line
+from .samples import Draw, NoInputs, Values
 from .verdict import Comparison, Job
 
 _SEEDS = range(6)
 _GRADIENT_SEEDS = range(4)
+_FEW = 200
+"""Up to so many numbers each entry of a Jacobian is checked."""
+_ROUNDING = 1e-4
+"""What float32 may do to a gradient, over the largest entry."""
+_CODED = 0.5
+"""And what may be done to it by values of 8 bits."""
 _SAME_ROUNDING = 0.95
 """Share of equal bits in 16 bits that any order of summation keeps, but no other rounding."""
 
@@ -175,33 +182,82 @@ def _checked(op: FusedOp, libraries: Libraries, closed: bool) -> tuple[str, str]
     try:
         equivalent = Equivalent(op, libraries)
         checked = sum(_gradcheck(equivalent, seed, closed) for seed in _GRADIENT_SEEDS)
+        wrong = next(filter(None, (_rounded(equivalent, s, closed) for s in _GRADIENT_SEEDS)), "")
     except (Unavailable, NoInputs) as error:
         return f"not checked: {error}", ""
     except GradcheckError as error:
         return "wrong", f"gradcheck: {first_line(error)}"
     except Exception as error:
         return f"not checked: the equivalent failed: {first_line(error)}", ""
+    if wrong:
+        return "wrong", wrong
     return ("ok" if checked else "nothing to differentiate"), ""
+
+
+class _Case:
+    """The equivalent as a function of the tensors that can have a gradient, and those tensors.
+
+    ``leaves`` has the name of each argument, and its place where the argument is a list.
+    """
+
+    def __init__(self, equivalent: Equivalent, seed: int, dtype: torch.dtype, closed: bool) -> None:
+        self._run = (with_closed_form(equivalent) if closed else None) or equivalent
+        self._given = arguments(equivalent, Draw(seed, dtype), all_of_them=False)
+        tensors = {
+            (name, i): value
+            for name, given in self._given.items()
+            if name in equivalent.reads and name not in CONSTANTS
+            for i, value in enumerate(given if isinstance(given, list) else [given])
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
+        }
+        self.leaves = list(tensors)
+        self.inputs = [t.detach().requires_grad_() for t in tensors.values()]
+
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        given = {n: [*v] if isinstance(v, list) else v for n, v in self._given.items()}
+        for (name, i), tensor in zip(self.leaves, tensors, strict=True):
+            if isinstance(given[name], list):
+                given[name][i] = tensor
+            else:
+                given[name] = tensor
+        results = self._run(given)
+        return tuple(r for r in results if isinstance(r, torch.Tensor) and r.is_floating_point())
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        """For weights of the results that depend on nothing but their number."""
+        results = [r for r in self(*self.inputs) if r.requires_grad]
+        weights = [torch.linspace(-1, 2, r.numel()).view(r.shape).to(r.dtype) for r in results]
+        if not results:
+            return [None] * len(self.inputs)
+        return list(torch.autograd.grad(results, self.inputs, weights, allow_unused=True))
 
 
 def _gradcheck(equivalent: Equivalent, seed: int, closed: bool) -> bool:
     """Check one case; whether there was something to differentiate in it."""
-    run = (with_closed_form(equivalent) if closed else None) or equivalent
-    draw = Draw(seed, torch.float64, strides="any")
-    given = arguments(equivalent, draw, all_of_them=False)
-    leaves = [
-        name
-        for name, value in given.items()
-        if isinstance(value, torch.Tensor) and value.is_floating_point()
-        if name in equivalent.reads and name not in CONSTANTS
-    ]
-
-    def function(*tensors: torch.Tensor) -> Any:
-        results = run({**given, **dict(zip(leaves, tensors, strict=True))})
-        return tuple(r for r in results if isinstance(r, torch.Tensor) and r.is_floating_point())
-
-    inputs = [given[name].detach().requires_grad_() for name in leaves]
+    case = _Case(equivalent, seed, torch.float64, closed)
+    few = sum(x.numel() for x in case.inputs) <= _FEW
     with exact_in_double(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a stride is 0, say
         # Each entry of the Jacobian once, then random projections of it over more shapes.
-        return bool(inputs) and gradcheck(function, inputs, fast_mode=seed > 0)
+        return bool(case.inputs) and gradcheck(case, case.inputs, fast_mode=seed > 0 or not few)
+
+
+def _rounded(equivalent: Equivalent, seed: int, closed: bool) -> str:
+    """What the casts and codes that gradcheck leaves out do to a gradient, beyond rounding it.
+
+    A cast to integers takes the gradient, and only here does it show.  Codes that let it through
+    (straight-through) take part in it as what they were rounded to.
+    """
+    case = _Case(equivalent, seed, torch.float32, closed)
+    got = case.gradients()
+    with exact_in_double() as exact:
+        want = _Case(equivalent, seed, torch.float64, closed=False).gradients()
+    allowed = _CODED if exact.coded else _ROUNDING
+    for (name, _), g, w in zip(case.leaves, got, want, strict=True):
+        if g is None and w is not None:
+            return f"{name} gets no gradient in float32"
+        if g is not None and w is not None and g.numel():
+            largest, off = float(w.abs().max()), float((g.double() - w).abs().max())
+            if not off <= allowed * max(largest, 1e-2):
+                return f"in float32 the gradient of {name} is off by {off:.1e}, of {largest:.1e}"
+    return ""
