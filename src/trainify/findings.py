@@ -70,8 +70,9 @@ class Finding:
 
     ``start`` and ``end`` are character offsets; ``line`` and ``column`` count from 1, columns in
     characters.  ``fixes`` maps a strategy (one of :data:`STRATEGIES`) to its fix.  ``op`` is the
-    qualified name of the fused op, where a call of one is found.  ``related`` are other places to
-    look at: the empty tensor that a fused op fills, the scope that a loss is computed in.
+    qualified name of the fused op, where a call of one is found, or of the class of a fused layer.
+    ``related`` are other places to look at: the empty tensor that a fused op fills, the scope that
+    a loss is computed in.
     """
 
     path: str

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from trainify.catalog import FusedOp, all_ops, lookup
+from trainify.catalog.layers import FusedLayer
 from trainify.passes import all_rules
 from trainify.verify import Comparison, Job, VerifyError, verify
 from trainify.verify.checks import gradient
@@ -85,7 +86,7 @@ def test_what_a_gradient_can_get_wrong() -> None:
     for equivalent, wrong in GRADIENTS.items():
         arguments = "Tensor[] xs" if "xs" in equivalent else "Tensor x, Tensor y"
         op = FusedOp(("mine.op",), f"op({arguments}) -> Tensor", equivalent, "")
-        said, _, found = gradient(op, Libraries())
+        said, _, found = gradient(Job("mine.op", op), Libraries())
         assert said == ("wrong" if wrong else "ok"), equivalent
         assert found.startswith(wrong) and bool(found) == bool(wrong)
 
@@ -199,6 +200,88 @@ def test_an_equivalent_with_a_function_of_ones_own(run, library, own_op, tmp_pat
     assert run("verify").exit_code == 0
     (tmp_path / "lib" / "my_reference.py").write_text("def gate(x, w):\n    return x.sigmoid()\n")
     assert run("verify").exit_code == 1
+
+
+# -- layers that own a twin -----------------------------------------------------------------------
+
+
+LAYERS = """
+import torch
+from torch import nn
+
+
+class Right(nn.Module):
+    def __init__(self, size=8):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(1, 2, size))
+
+    def forward_native(self, x):
+        return torch.sigmoid(x.float()).to(x.dtype) * self.weight
+
+    @torch.no_grad()
+    def forward(self, x):
+        return self.forward_native(x)
+
+
+class Other(Right):
+    def forward(self, x):
+        return self.forward_native(x) + 1
+
+
+class Alone(Right):
+    def __init__(self, size=8):
+        super().__init__(size)
+        self._forward_method = self.forward_native
+
+
+class Cut(Right):
+    def forward_native(self, x):
+        return torch.sigmoid(x) * self.weight.data
+
+
+class Needy(Right):
+    def __init__(self, config):
+        config.size
+
+
+class Older(nn.Module):
+    pass
+"""
+
+
+def test_twins(run, tmp_path: Path) -> None:
+    (tmp_path / "lib" / "serving_norms.py").write_text(LAYERS)
+    names = ("Right", "Other", "Alone", "Cut", "Needy", "Older")
+    layer = FusedLayer(module="serving_norms", classes=names, source="read")
+    elsewhere = FusedLayer(module="serving_more.norms", classes=("Right",), source="read")
+    jobs = [Job(name, each) for each in (layer, elsewhere) for name in each.names]
+    right, other, alone, cut, needy, older, absent = verify(jobs)[0]
+    assert [each.dtype for each in right.forward] == ["float32", "bfloat16", "float16"]
+    assert right.gradient == "ok" and not right.wrong
+    assert "differs by" in other.wrong[0]
+    assert (alone.not_run, alone.gradient) == ("the layer runs its twin here", "ok")
+    assert cut.gradient == "wrong" and cut.wrong[0].startswith("gradcheck: ")
+    assert needy.not_run.startswith("it cannot be made by itself: AttributeError")
+    assert needy.gradient == f"not checked: {needy.not_run}" and not needy.wrong
+    gone = "the serving_norms installed has no forward_native in serving_norms.Older"
+    assert older.wrong == [gone]
+    assert absent.not_run == "serving_more is not installed"
+    assert absent.gradient == "not checked: serving_more is not installed" and not absent.wrong
+
+
+def test_a_twin_of_a_library_that_is_not_here(run) -> None:
+    Path("a.py").write_text(all_rules()["TRN109"].before.replace("vllm.", "absent.", 1))
+    assert "nothing to verify" in run("verify").stdout
+    text = all_rules()["TRN109"].before
+    text = text.replace("vllm.model_executor.layers", "sglang.srt.layers")
+    Path("a.py").write_text(text)
+    result = run("fix", "-o", "x.patch", "--verify")
+    assert result.exit_code == 0, result.output
+    head = Path("x.patch").read_text().partition("\ndiff --git")[0]
+    assert "sglang.srt.layers.activation.SiluAndMul" in head
+    assert "# 0 of 1 kernel ran here" in head
+    assert "1 did not (sglang is not installed): there the semantics are those read in" in head
+    assert "Gradients: 0 of 1 checked" in head
 
 
 # -- what does not run ----------------------------------------------------------------------------

@@ -28,6 +28,14 @@ class FusedLayer:
     cut: str = ""
 
     @property
+    def equivalent(self) -> str:
+        return self.twin
+
+    @property
+    def since(self) -> str:
+        return ""  # the installed class is asked whether it has the twin
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(f"{self.module}.{name}" for name in self.classes)
 

@@ -65,9 +65,11 @@ NEEDLES = tuple(dict.fromkeys(".".join(layer.module.split(".")[:3]).encode() for
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     found: dict[ast.stmt, list[tuple[ast.Call, FusedLayer]]] = {}
+    names: dict[ast.Call, str] = {}
     for call in module.calls:
-        layer = _layer(module, call.func)
+        name, layer = _layer(module, call.func)
         if layer is not None and not gradient_unwanted(module, call):
+            names[call] = name
             found.setdefault(module.statement(call), []).append((call, layer))
     if not found:
         return
@@ -85,11 +87,12 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
                 fixes = {}
         for change in run:
             for call, layer in found[change.first]:
-                yield module.finding("TRN109", _message(module, call, layer), call, fixes)
+                told = module.finding("TRN109", _message(module, call, layer), call, fixes)
+                yield replace(told, op=names[call])
 
 
-def _layer(module: ModuleFacts, node: ast.expr) -> FusedLayer | None:
-    """The fused layer that a callee is an instance of: ``self.norm`` made by ``RMSNorm(...)``."""
+def _layer(module: ModuleFacts, node: ast.expr) -> tuple[str, FusedLayer | None]:
+    """The class and the fused layer that a callee is of: ``self.norm`` made by ``RMSNorm(...)``."""
     bindings = None
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         cls = module.names.self_class(node.value)
@@ -102,8 +105,9 @@ def _layer(module: ModuleFacts, node: ast.expr) -> FusedLayer | None:
             for target in module.resolve(binding.value.func):
                 layer = lookup_layer(target.name)
                 if layer is not None:
-                    return _as_it_is_here(module, layer, target.name.rpartition(".")[2])
-    return None
+                    own = _as_it_is_here(module, layer, target.name.rpartition(".")[2])
+                    return target.name, own
+    return "", None
 
 
 def _as_it_is_here(module: ModuleFacts, layer: FusedLayer, name: str) -> FusedLayer:

@@ -9,6 +9,8 @@ import torch
 
 from .verdict import Comparison
 
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
 # Largest difference over largest value up to which two ways of computing the same agree: some
 # roundings of the dtype.  Rounding variants lie within; what tells them apart is ``equal``.
 TOLERANCES = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}

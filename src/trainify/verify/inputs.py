@@ -191,6 +191,13 @@ def _scale_one(made: Values) -> torch.Tensor:
     return torch.ones(1, device=made["query"].device)
 
 
+def _recipe(made: Values) -> Any:
+    """How PyTorch's scaled products call one scale for all, or one for each row."""
+    scale = made["scale_b"][0] if isinstance(made["scale_b"], list) else made["scale_b"]
+    kinds = torch.nn.functional.ScalingType
+    return kinds.TensorWise if scale.numel() == 1 else kinds.RowWise
+
+
 _DERIVED: Mapping[str, Callable[[Values], Any]] = {
     "max_seqlen_q": lambda made: int(made["cu_seqlens_q"].diff().max()),
     "max_seqlen_k": lambda made: int(made["cu_seqlens_k"].diff().max()),
@@ -208,5 +215,10 @@ _DERIVED: Mapping[str, Callable[[Values], Any]] = {
     "max_logits": _float_zeros,
     "tmp_out": lambda made: made["query"].new_zeros(*_partitions(made), made["query"].shape[-1]),
     "enable_pdl": lambda made: False,
+    "compute_log_sumexp": lambda made: False,
     "rot_dim": lambda made: made["cos_sin_cache"].shape[-1],
+    "embed_dim": lambda made: made["proj_bias"].shape[0],
+    **dict.fromkeys(("scale_recipe_a", "scale_recipe_b"), _recipe),
+    **dict.fromkeys(("recipe_a", "recipe_b"), lambda made: [_recipe(made).value]),
+    **dict.fromkeys(("swizzle_a", "swizzle_b"), lambda made: []),
 }

@@ -64,17 +64,16 @@ class Libraries:
         reason = None
         for each in dict.fromkeys((name, *op.names)):
             try:
-                return self._named(each, op)
+                return self._registered(each, op) if _is_op(each) else self.named(each)
             except Unavailable as error:
                 reason = reason or error
         assert reason is not None
         raise reason
 
-    def _named(self, name: str, op: FusedOp) -> Callable[..., Any]:
+    def named(self, name: str) -> Callable[..., Any]:
+        """A function or class of a library; raises :class:`Unavailable`."""
         if not re.fullmatch(r"\w+(\.\w+)+", name):
             raise Unavailable("it is fetched from a hub, which verify does not do")
-        if name.startswith("torch.ops."):
-            return self._registered(name, op)
         parts = name.split(".")
         for length in range(len(parts) - 1, 0, -1):
             try:
@@ -105,6 +104,10 @@ class Libraries:
             if found is not None:
                 return found
         raise reason or Unavailable(f"no library installed registers {name}")
+
+
+def _is_op(name: str) -> bool:
+    return name.startswith("torch.ops.")
 
 
 def first_line(error: BaseException) -> str:

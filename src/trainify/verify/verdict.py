@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..catalog import FusedOp, lookup
+from ..catalog.layers import FusedLayer, lookup_layer
 from ..findings import Finding
 
 if TYPE_CHECKING:
@@ -15,23 +16,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """One row of the catalog, under the name by which ``calls`` calls of it were found."""
+    """One row of the catalog, under the name by which ``calls`` calls of it were found.
+
+    Of a layer, that is the name of its class.
+    """
 
     name: str
-    op: FusedOp
+    op: FusedOp | FusedLayer
     calls: int = 1
 
 
 def jobs_of(findings: Iterable[Finding], options: Options) -> list[Job]:
-    """The ops whose calls are rewritten, each once."""
-    jobs: dict[FusedOp, Job] = {}
+    """The ops and layers whose calls are rewritten, each once."""
+    jobs: dict[FusedOp | str, Job] = {}
     for finding in findings:
         if not finding.op or not finding.fixes:
             continue
         op = lookup(finding.op, options.ops, options.releases)
+        layer = lookup_layer(finding.op)
         if op is not None and op.equivalent is not None:
             known = jobs.get(op) or Job(finding.op, op, 0)
             jobs[op] = replace(known, calls=known.calls + 1)
+        elif layer is not None:
+            known = jobs.get(finding.op) or Job(finding.op, layer, 0)
+            jobs[finding.op] = replace(known, calls=known.calls + 1)
     return list(jobs.values())
 
 

@@ -14,6 +14,8 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from ..catalog.layers import FusedLayer
+
 STEPS = ("gradient", "forward")
 
 
@@ -32,7 +34,7 @@ def main() -> None:
     except ImportError as error:
         tell(no_torch=str(error))
         return
-    from .checks import forward, gradient
+    from . import checks, twins
     from .kernels import Libraries
 
     cuda = torch.cuda.is_available()
@@ -42,11 +44,12 @@ def main() -> None:
     libraries = Libraries(checked)
     for step in range(int(sys.argv[1]), len(STEPS) * len(jobs)):
         job = jobs[step // len(STEPS)]
+        how = twins if isinstance(job.op, FusedLayer) else checks
         if STEPS[step % len(STEPS)] == "gradient":
-            said, attached, wrong = gradient(job.op, libraries)
+            said, attached, wrong = how.gradient(job, libraries)
             tell(step=step, gradient=said, attached=attached, wrong=wrong)
             continue
-        comparisons, not_run, spoiled = forward(job, libraries, cuda)
+        comparisons, not_run, spoiled = how.forward(job, libraries, cuda)
         tell(step=step, forward=[asdict(each) for each in comparisons], not_run=not_run)
         if spoiled:  # after an illegal access a CUDA context is of no more use
             return

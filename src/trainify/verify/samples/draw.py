@@ -85,8 +85,11 @@ class Draw:
         return x[..., : shape[-1]] if kind == "rows" and len(shape) > 1 else x
 
     def sizes(self, letters: str) -> tuple[int, ...]:
-        """A size for each letter, always the same for the same one."""
-        return tuple(self._sizes.setdefault(letter, self.size(3, 5)) for letter in letters)
+        """A size for each letter, always the same for the same one; k and n can be large."""
+        for letter in letters:
+            unit = 32 if self.large and letter in "kn" else 1
+            self._sizes.setdefault(letter, unit * self.size(3, 5))
+        return tuple(self._sizes[letter] for letter in letters)
 
     def shaped(self, /, **shapes: str) -> Values:
         """Tensors by name, with a letter for each dimension: ``x="mk", weight="nk"``."""

@@ -10,15 +10,21 @@ from .draw import Draw, Values, draws_for
 
 @draws_for(matmul.scaled_mm)
 def scaled(draw: Draw) -> Values:
-    """Codes as floats: their values count, not how many bits they have."""
-    rows, k, n = draw.count, draw.features, draw.size(2, 4)
+    """Codes in fp8 where a kernel is to take them, column by column those of b; else as floats.
+
+    A gradient is one of their values, however many bits they have.
+    """
+    rows, k, n = draw.count, draw.features, draw.size(2, 4) * (16 if draw.large else 1)
     one = draw.pick("scales", False, True)
-    scale_a, scale_b = (draw.tensor(*shape).abs() for shape in ((rows, 1), (1, n)))
+    a, b = draw.tensor(rows, k), draw.tensor(n, k).t()
+    if draw.large:
+        a, b = (t.to(torch.float8_e4m3fn) for t in (a.contiguous(), b))
+    scale_a, scale_b = (draw.tensor(*shape, dtype=draw.wide).abs() for shape in ((rows, 1), (1, n)))
     if one:
         scale_a, scale_b = scale_a[:1, :1], scale_b[:1, :1]
     return {
-        "a": draw.tensor(rows, k),
-        "b": draw.tensor(k, n),
+        "a": a,
+        "b": b,
         "scale_a": scale_a,
         "scale_b": scale_b if draw.large else draw.pick("flat", scale_b, scale_b.flatten()),
         "out_dtype": draw.dtype,

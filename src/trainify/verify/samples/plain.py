@@ -31,10 +31,11 @@ def bags(draw: Draw) -> Values:
     return {
         "weight": draw.tensor(5, 3),
         "indices": draw.whole([0, 2, 4, 2]),
-        "offsets": draw.whole([0, 1, 4]),  # the last bag is empty, or this is the end
+        "offsets": draw.whole([0, 1, 4]),
         "mode": draw.pick("mode", 0, 1),
         "scale_grad_by_freq": False,  # what backward alone does is no derivative
         "sparse": False,
+        "include_last_offset": False,  # else what only a backward reads has another shape
         "per_sample_weights": None,
     }
 
@@ -65,7 +66,10 @@ PLAIN: Mapping[str, Callable[[Draw], Values]] = {
     },
     "_triton_scaled_dot_attention": lambda draw: draw.shaped(q="bhmd", k="bhnd", v="bhnd"),
     "reduce": scatter,
-    "_stack": lambda draw: {"dim": draw.pick("dim", 0, 1, -1)},
+    "_stack": lambda draw: {  # of a single row with a stride, the kernel reads beyond the end
+        "tensors": [draw.tensor(*draw.sizes("mk")) for _ in range(2)],
+        "dim": draw.pick("dim", 0, 1),
+    },
     "_logcumsumexp": lambda draw: {**draw.shaped(self="mn"), "dim": draw.pick("dim", 0, 1)},
     "_embedding_bag_forward_only": bags,
     "fast_layer_norm": lambda draw: {
