@@ -43,7 +43,8 @@ def section(verdicts: list[Verdict], page: str) -> str:
     named = {name for op in all_ops() for name in op.names}
     cutting = {name for op in all_ops() if op.cuts for name in op.names}
     replaced = {name for op in ops for name in op.names}
-    right = [v for v in verdicts if v.gradient == "ok"]
+    attached = ("computed anew", "closed form, ok")
+    right = [v for v in verdicts if v.gradient == "ok" and v.attached in attached]
     ran = {op for op, v in zip(ops, verdicts, strict=True) if v.ran and not v.wrong}
     held = ran | compared(page)
     wrong = [v.job.name for v in verdicts if v.wrong]
