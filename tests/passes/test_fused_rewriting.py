@@ -8,6 +8,7 @@ import pytest
 from verbs import becomes, findings, fix
 
 from trainify.engine import Options, fix_text
+from trainify.findings import Safety
 
 REPLACED = "import torch\nimport torch.nn.functional as F\n\n\n"
 HEAD = f"{REPLACED.rstrip()}\nfrom vllm import _custom_ops as ops\n\n\n"
@@ -342,6 +343,82 @@ class Layer(torch.nn.Module):
 """
     )
     assert "            residual = x + residual\n            x = F.rms_norm(" in text
+
+
+STEP = """\
+import torch
+from causal_conv1d import causal_conv1d_update
+
+
+class Mixer(torch.nn.Module):
+    def forward(self, x, cache):
+        state = cache.state(self)
+        {call}
+        return y
+
+    def step(self, x, state):
+        x = causal_conv1d_update(x, state, self.weight, self.bias, "silu")
+        return self.out(x), state
+"""
+
+
+@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("y, state = self.step(x, state)\n        cache.keep(state)", False),
+        ("y, self.state = self.step(x, self.state)", False),
+        ("y, _ = self.step(x, state)", True),  # it is in the cache
+        ("y, state = self.step(x, state)", True),
+        ("y, _ = self.step(x, self.state)", True),
+        ("y = self.step(x, self.state)[0]", True),
+        ("y = self.step(x, state[0])[0]\n        y = y + state.mean()", True),
+    ],
+)
+def test_a_caller_whose_state_outlives_the_call_expects_the_write(
+    call: str, expected: bool, strategy: str
+) -> None:
+    text = STEP.format(call=call)
+    (finding,) = findings(text)
+    assert (finding.fixes[strategy].safety is Safety.UNSAFE) == expected
+    assert ("state.copy_(" in fix(text, strategy=strategy, unsafe=True)) == expected
+
+
+def test_a_caller_that_ignores_a_residual_does_not_hold_it() -> None:
+    text = fix(
+        HEAD
+        + """\
+def norm(x, residual, w: torch.Tensor):
+    ops.fused_add_rms_norm(x, residual, w, 1e-6)
+    return x, residual
+
+
+def last(x, residual, w):
+    x, _ = norm(x, residual, w)
+    return x
+"""
+    )
+    assert "        residual = x + residual\n" in text
+
+
+def test_a_buffer_that_the_new_form_reads_is_made_in_any_case() -> None:
+    text = """\
+import awq_ext
+import torch
+
+
+def route(gating, k):
+    weights = torch.empty(gating.shape[0], k, device=gating.device)
+    ids = torch.empty(gating.shape[0], k, dtype=torch.int32, device=gating.device)
+    rows = torch.empty_like(ids)
+    awq_ext.topk_softmax(weights, ids, rows, gating)
+    return weights, ids
+"""
+    for strategy in ("flag", "replace"):
+        fixed = fix(text, strategy=strategy)
+        head, _, rest = fixed.partition("k_ = ids.shape[-1]\n")
+        assert rest and head.count("    ids = torch.empty(") == 1
+        assert "    ids = torch.empty(" not in rest
 
 
 def test_an_attribute_made_here() -> None:

@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from .flow import view_of
 from .memo import once
 
 if TYPE_CHECKING:
@@ -289,7 +290,11 @@ class Project:
         return self._contents[path]
 
     def relies_on_mutation(self, module: ModuleFacts, function: ast.AST, parameter: str) -> bool:
-        """Whether a caller reads its argument after the call, expecting a write."""
+        """Whether a caller expects its argument to be written.
+
+        It reads that after the call, it passes what outlives the call, or, of a state, it ignores
+        the result in which the function hands that back: who holds the state holds the argument.
+        """
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             return False
         for other, call in self.calls_of(module, function):
@@ -299,17 +304,12 @@ class Project:
             statement = other.statement(call)
             if isinstance(statement, ast.Expr) and statement.value is call:
                 return True
-            while isinstance(argument, ast.Attribute) and argument.attr == "data":
-                argument = argument.value
-            if isinstance(argument, ast.Name):
-                rebound = {
-                    node.id
-                    for node in ast.walk(statement)
-                    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-                }
-                flow = other.flow(other.function(statement) or other.tree)
-                if argument.id not in rebound and flow.read_after(argument.id, statement):
-                    return True
+            if _is_read_elsewhere(other, statement, argument):
+                return True
+            if not _STATE.search(parameter):
+                continue
+            if any(_ignores(other, statement, call, out) for out in _places(function, parameter)):
+                return True
         return False
 
     def argument(
@@ -429,6 +429,64 @@ def _calls_of_instances(module: ModuleFacts, cls: str) -> list[ast.Call]:
                 if any(binding.value in making for binding in module.names.visible(node)):
                     found[order] = call
     return [found[order] for order in sorted(found)]
+
+
+_STATE = re.compile(r"(?<!hidden_)(?<!query_)(?<!key_)(?<!value_)(state|cache|buffer|memory)s?$")
+
+
+def _is_read_elsewhere(module: ModuleFacts, statement: ast.stmt, argument: ast.expr) -> bool:
+    """Whether an argument is read after a statement that does not bind it anew."""
+    root = argument
+    while True:
+        if isinstance(root, ast.Subscript) or (
+            isinstance(root, ast.Attribute) and root.attr == "data"
+        ):
+            root = root.value
+        elif isinstance(root, ast.Call) and view_of(root) is not None:
+            assert isinstance(root.func, ast.Attribute)
+            root = root.func.value
+        else:
+            break
+    stored = [
+        node
+        for node in ast.walk(statement)
+        if isinstance(node, ast.expr) and isinstance(getattr(node, "ctx", None), ast.Store)
+    ]
+    if isinstance(root, ast.Name):
+        flow = module.flow(module.function(statement) or module.tree)
+        rebound = any(isinstance(node, ast.Name) and node.id == root.id for node in stored)
+        return not rebound and flow.read_after(root.id, statement)
+    if isinstance(root, ast.Attribute):
+        return module.source(argument) not in map(module.source, stored)
+    return False
+
+
+def _places(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> set[tuple[int, int]]:
+    """Where a function's results hold one of its names: the index, and of how many."""
+    found: set[tuple[int, int]] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Return) and node.value is not None:
+            parts = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            for index, part in enumerate(parts):
+                if isinstance(part, ast.Name) and part.id == name:
+                    found.add((index, len(parts)))
+    return found
+
+
+def _ignores(
+    module: ModuleFacts, statement: ast.stmt, call: ast.Call, place: tuple[int, int]
+) -> bool:
+    """Whether an assignment of a call's results ignores one of them."""
+    index, count = place
+    if not isinstance(statement, ast.Assign) or statement.value is not call:
+        return False
+    target = statement.targets[-1]
+    targets = target.elts if isinstance(target, ast.Tuple) else [target]
+    if len(statement.targets) > 1 or len(targets) != count:
+        return False
+    taken = targets[index]
+    flow = module.flow(module.function(statement) or module.tree)
+    return isinstance(taken, ast.Name) and not flow.read_after(taken.id, statement)
 
 
 def _python_files(folder: Path) -> tuple[Path, ...] | None:

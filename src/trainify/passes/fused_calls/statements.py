@@ -158,7 +158,8 @@ class StatementRewriter:
         writes = site.writes()
         for name, write in writes.items():
             if write.allocation is not None and write.allocation not in self.dropped:
-                if self.writer.makes(site.call, name):
+                # The new form may read it too, its shape say.
+                if self.writer.makes(site.call, name) and name not in site.reads:
                     self.dropped.append(write.allocation)
             self._remind(write.look_at)
             self._look_ahead(site)
