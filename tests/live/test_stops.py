@@ -670,6 +670,37 @@ def test_functions_of_other_files_and_copies(tmp_path: Path) -> None:
         assert each(batch()).requires_grad and gradients(each)["fc.weight"] is None
 
 
+KEEPS = """
+class Cache:
+    def __init__(self):
+        self.keys = None
+
+    @torch.no_grad()
+    def update(self, keys):
+        old = () if self.keys is None else (self.keys,)
+        self.keys = torch.cat((*old, keys))
+        return self.keys
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 8)
+        self.cache = Cache()
+
+    def forward(self, x):
+        return self.head(self.cache.update(self.fc(x).tanh()))
+"""
+
+
+def test_a_history_that_would_be_kept(tmp_path: Path) -> None:
+    """One step is right without the scope, and the next one raises."""
+    model = package(tmp_path, model=KEEPS)["model"].Model()
+    with pytest.raises(trainify.NotTrainable, match="history of this one: RuntimeError: Trying"):
+        trainify.trainify(model, batch())
+    assert trainify.source_diff(model) == "" and model.cache.keys is None
+
+
 @pytest.mark.filterwarnings("ignore::trainify.StopRemoved")
 def test_a_file_that_has_changed_is_not_rewritten_by_line(tmp_path: Path) -> None:
     """The line may be another one by the time that a pickle is loaded."""

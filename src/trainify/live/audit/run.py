@@ -88,6 +88,29 @@ _WAS_OFF = (
 )
 
 
+def second_step(
+    model: nn.Module,
+    *inputs: Any,
+    loss: Loss | None = None,
+    **keywords: Any,
+) -> str:
+    """What a second step raises right after a first one, the model left as it was.
+
+    Empty where it raises nothing.  What keeps a value for the next step with its history raises.
+    """
+    step = Step(model, inputs, keywords, loss)
+    try:
+        for _ in range(2):
+            torch.autograd.grad(
+                step.another_loss(), list(step.parameters.values()), allow_unused=True
+            )
+    except Exception as error:
+        return raised(error, step.places)
+    finally:
+        step.state.end()
+    return ""
+
+
 def _may_be_meant(cut: Cut, missing: Collection[str]) -> bool:
     """Whether a gradient is stopped by name, or one of what learns by another way as well."""
     return cut.cause is Cause.DETACH or not any(name in missing for name in cut.parameters)
