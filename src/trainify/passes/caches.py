@@ -295,6 +295,7 @@ def _judge(
             fixes[write.statement] = result
     unsolved = [w for w, _ in pairs if not fixes.get(w.statement) and _hands_out(module, w)]
     fixes.update(_write_apart(module, options, unsolved))
+    fixes.update(_hand_out_fresh(module, options, function, [w for w, _ in pairs]))
     for write, reads in pairs:
         text = module.source(write.target)
         value = module.source(write.value)
@@ -303,6 +304,11 @@ def _judge(
                 f"`{text}` is written and read back: the cache keeps the graph of `{value}`, and "
                 "the next step's backward walks into it and fails."
             )
+            if not fixes.get(write.statement):
+                message += (
+                    " Not rewritten: where a gradient is wanted, what is read has to be put "
+                    "together from the old values and the fresh ones, and how does not show."
+                )
             yield module.finding("TRN401", message, write.statement, fixes.get(write.statement))
         else:
             message = (
@@ -364,6 +370,32 @@ def _hands_out(module: ModuleFacts, write: Write) -> bool:
         and flow.read_after(name, statement)
         and not any(flow.read_after(o, statement) for o in flow.observers(name, statement))
     )
+
+
+def _hand_out_fresh(
+    module: ModuleFacts, options: Options, function: ast.AST, writes: Sequence[Write]
+) -> dict[ast.AST, dict[str, Fix]]:
+    """Detached values into caches that a ``return`` hands out whole, fresh ones into what it gives.
+
+    Those of one block, or of the branches of one ``try``, are rewritten together.
+    """
+    from ..rewrite.fresh import fresh_return
+
+    groups: dict[int, list[Write]] = {}
+    for write in writes:
+        if isinstance(write.base, ast.Attribute) and _read_later(module, function, write):
+            around = module.parent(write.statement)
+            if isinstance(around, ast.ExceptHandler):
+                around = module.parent(around)
+            key = id(around) if isinstance(around, ast.Try) else id(module.block(write.statement))
+            groups.setdefault(key, []).append(write)
+    fixes: dict[ast.AST, dict[str, Fix]] = {}
+    for group in groups.values():
+        edits = [edit for write in group for edit in detached(module, write.value)]
+        fix = fresh_return(module, options, group, edits)
+        if fix is not None:
+            fixes.update((write.statement, dict.fromkeys(STRATEGIES, fix)) for write in group)
+    return fixes
 
 
 def _write_apart(
