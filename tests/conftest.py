@@ -1,10 +1,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
+
+from tests.torch_process import TorchProcess
 
 # The time that an example takes says more about the machine than about the code.
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture(scope="session")
+def torch_process() -> Iterator[TorchProcess]:
+    """Runs scripts that use torch, each in a process of its own."""
+    with TorchProcess() as python:
+        yield python

@@ -1,30 +1,29 @@
 """The two experiments that this project began with, before and after `trainify fix`."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from trainify.cli import cli
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
-def python(*arguments, cwd):
-    path = [ROOT / "src", ROOT / "fixtures", ROOT / "fixtures/standins"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True
-    )
+PATH = [ROOT / "src", ROOT / "fixtures", ROOT / "fixtures/standins"]
 
 
-def run(file):
-    result = python(file.name, cwd=file.parent)
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+@pytest.fixture(scope="module")
+def run(torch_process):
+    def run(file):
+        result = torch_process.run(file.name, cwd=file.parent, path=PATH)
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)
+
+    return run
 
 
 @pytest.fixture(params=["flag", "replace", "attach"])
@@ -33,10 +32,9 @@ def fixed(request, tmp_path):
 
     def fix(name):
         file = Path(shutil.copy(HERE / name, tmp_path))
-        result = python(
-            *("-m", "trainify", "fix", "--write", "--strategy", request.param, name), cwd=tmp_path
-        )
-        assert result.returncode == 0, result.stdout + result.stderr
+        command = ("fix", "--write", "--strategy", request.param, str(file))
+        result = CliRunner().invoke(cli, command)
+        assert result.exit_code == 0, result.output
         return file
 
     return fix
@@ -46,7 +44,7 @@ EVERY = ["0.weight", "1.weight", "2.weight"]
 
 
 @pytest.fixture(scope="module")
-def unfixed():
+def unfixed(run):
     return run(HERE / "fused_norm.py")
 
 
@@ -58,7 +56,7 @@ def test_fused_norm_as_it_is(unfixed):
     assert losses[-1] > 0.99 * losses[len(losses) // 2]  # and no further
 
 
-def test_fused_norm_fixed(unfixed, fixed):
+def test_fused_norm_fixed(run, unfixed, fixed):
     report = run(fixed("fused_norm.py"))
     assert report["with_gradient"] == report["moved"] == EVERY
     assert report["losses"][-1] < unfixed["losses"][-1] / 100
@@ -66,10 +64,10 @@ def test_fused_norm_fixed(unfixed, fixed):
     assert report["losses"][0] == pytest.approx(unfixed["losses"][0], rel=1e-6)
 
 
-def test_loss_under_no_grad_as_it_is():
-    result = python("loss_under_no_grad.py", cwd=HERE)
+def test_loss_under_no_grad_as_it_is(torch_process):
+    result = torch_process.run("loss_under_no_grad.py", cwd=HERE, path=PATH)
     assert "does not require grad" in result.stderr
 
 
-def test_loss_under_no_grad_fixed(fixed):
+def test_loss_under_no_grad_fixed(run, fixed):
     assert run(fixed("loss_under_no_grad.py")) == [2.0, 4.0, 6.0]

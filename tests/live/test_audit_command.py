@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.torch_process import TorchProcess
 from trainify.cli import cli
 
 HERE = Path(__file__).parent
@@ -61,17 +62,11 @@ number = 3
 
 
 @pytest.fixture
-def run(tmp_path: Path):
+def run(tmp_path: Path, torch_process: TorchProcess):
     (tmp_path / "models.py").write_text(MODELS)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "trainify", "audit", *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        return torch_process.run("-m", "trainify", "audit", *arguments, cwd=tmp_path)
 
     return run
 

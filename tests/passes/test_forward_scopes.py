@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 from verbs import becomes, findings, fix, rules, stays
 
+from tests.torch_process import TorchProcess
 from trainify.engine import Options, fix_paths
 
 MODEL = """\
@@ -98,7 +97,9 @@ class Model(nn.Module):
 
 
 @pytest.mark.parametrize("scope", ["inference_mode", "no_grad"])
-def test_following_the_training_flag_does_what_it_says(scope: str, tmp_path: Path) -> None:
+def test_following_the_training_flag_does_what_it_says(
+    scope: str, tmp_path: Path, torch_process: TorchProcess
+) -> None:
     """Run the result: training records, eval does not, and an outer no_grad still holds."""
     text = fix(MODEL.format(decorator=f"@torch.{scope}()"))
     probe = """
@@ -111,9 +112,7 @@ with torch.inference_mode():
     print(m(x).requires_grad, m(x).is_inference())
 """
     (tmp_path / "probe.py").write_text(text + probe)
-    run = subprocess.run(
-        [sys.executable, "probe.py"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    run = torch_process.run("probe.py", cwd=tmp_path)
     assert run.stdout.split() == ["True", "False", "False", "False", "True"]
 
 

@@ -18,6 +18,8 @@ import project_steps
 import pytest
 import torch
 
+from tests.torch_process import TorchProcess
+
 ROOT = Path(__file__).parents[2]
 PROJECT = ROOT / "fixtures" / "chat_serving"
 
@@ -46,14 +48,12 @@ def trainify(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def steps(folder: Path) -> dict[str, Any]:
+def steps(python: TorchProcess, folder: Path) -> dict[str, Any]:
     """What the package in a folder does, in a process of its own."""
     out = folder / "seen.pt"
-    subprocess.run(
-        [sys.executable, project_steps.__file__, str(folder), str(out)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "fixtures" / "standins")},
-        check=True,
-    )
+    path = [ROOT / "fixtures" / "standins"]
+    done = python.run(project_steps.__file__, str(folder), str(out), cwd=folder, path=path)
+    assert done.returncode == 0, done.stderr
     seen: dict[str, Any] = torch.load(out)
     return seen
 
@@ -94,13 +94,13 @@ def test_the_cuts_are_found_and_nothing_else(before: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def seen_before(before: Path) -> dict[str, Any]:
-    return steps(before)
+def seen_before(torch_process: TorchProcess, before: Path) -> dict[str, Any]:
+    return steps(torch_process, before)
 
 
 @pytest.fixture(scope="module")
-def seen_after(after: Path) -> dict[str, Any]:
-    return steps(after)
+def seen_after(torch_process: TorchProcess, after: Path) -> dict[str, Any]:
+    return steps(torch_process, after)
 
 
 def test_before_it_trains_in_silence_to_nowhere(seen_before: dict[str, Any]) -> None:
