@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from verbs import rules, stays
+from verbs import findings, rules, stays
 
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom sgl_kernel import rmsnorm\n\n\n"
 
@@ -132,3 +132,22 @@ class LM(torch.nn.Module):
 )
 def test_kernels_and_inference_stay(text: str) -> None:
     stays(HEAD + text)
+
+
+@pytest.mark.parametrize(
+    ("head", "tail"),
+    [
+        ("@register_custom_op(fake_impl=norm_fake)\n", ""),
+        ("@utils.register_custom_op\n", ""),
+        ("", 'direct_register_custom_op(op_name="norm", op_func=norm, mutates_args=[])\n'),
+        ("", "norm = register_custom_op(norm, mutates_args=[])\n"),
+        ("", 'library.impl("norm", norm, "CUDA")\n'),
+    ],
+)
+def test_inside_of_an_operator_a_rewriting_would_not_help(head: str, tail: str) -> None:
+    function = "def norm(x: torch.Tensor, w: torch.Tensor):\n    return rmsnorm(x, w)\n"
+    (finding,) = findings(f"{HEAD}{head}{function}\n\n{tail}")
+    assert not finding.fixes
+    assert finding.message.endswith("`norm` is an operator, in which autograd records nothing.")
+    (finding,) = findings(f"{HEAD}{function}\n\n{tail.replace('norm', 'other')}")
+    assert finding.fixes

@@ -92,6 +92,23 @@ def test_copies_of_names_are_seen_through() -> None:
     )
 
 
+def test_a_name_is_not_assigned_to_itself() -> None:
+    becomes(
+        """
+        def f(x, bias=None):
+            y = x * 2
+            y = y if bias is None else y + bias
+            return y * y
+        """,
+        """
+        def f(x):
+            y = x * 2
+            return y * y
+        """,
+        bias=None,
+    )
+
+
 def test_a_parameter_that_is_bound_again_becomes_a_local() -> None:
     becomes(
         """

@@ -222,6 +222,23 @@ def _has_functions(data: bytes) -> bool:
     return b"autograd.Function" in data
 
 
+_REGISTERS = re.compile(r"(^|_)custom_op$")
+
+
+def is_operator(module: ModuleFacts, function: FunctionNode) -> bool:
+    """Whether a function is registered with the dispatcher, below which autograd records nothing.
+
+    By a decorator or a call of a project's own: ``direct_register_custom_op(op_func=norm)``.
+    """
+    for decorator in function.decorator_list:
+        node = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if _REGISTERS.search(getattr(node, "attr", getattr(node, "id", ""))):
+            return True
+    name = re.escape(function.name)
+    registered = rf"\bop_func={name}\b|register_custom_op\(\s*{name}\b|\.impl\([^()]*, {name}\b"
+    return re.search(registered, module.text) is not None
+
+
 def serves_backward(module: ModuleFacts, function: FunctionNode, depth: int = _MAX_CALLERS) -> bool:
     """Whether only what has a backward of its own, or wants no gradient, calls a function."""
     if depth == 0:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ...catalog import RETURNED
 from ...facts import ModuleFacts
 from ...facts.flow import view_of
+from ...facts.guards import is_operator
 from .site import Site
 
 if TYPE_CHECKING:
@@ -53,6 +54,10 @@ class StatementRewriter:
         """Raises :class:`NoRewrite`, or what the writer and functionalization raise."""
         from ...rewrite.branch import Change
 
+        function = self.module.function(self.statement)
+        if function is not None and is_operator(self.module, function):
+            name = function.name
+            raise NoRewrite(f"`{name}` is an operator, in which autograd records nothing")
         lines = self._lines()
         wants = self._wants()
         return Change(

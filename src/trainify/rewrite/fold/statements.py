@@ -250,6 +250,8 @@ class Folder:
         targets = bound_names(target)
         if targets is None:
             return [statement], live | reads(node)
+        if isinstance(target, cst.Name) and code(target) == code(value):
+            return [], live
         wanted = live | self.captured | self.untouchable
         if not wanted & set(targets) and is_pure(value):
             return [], live
