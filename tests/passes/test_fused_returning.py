@@ -9,6 +9,7 @@ import pytest
 import torch
 from verbs import findings, fix
 
+from trainify.findings import Safety
 from trainify.reference.norm import fused_add_rms_norm_xformers
 from trainify.reference.state_space import selective_state_update
 
@@ -69,3 +70,18 @@ def step(state, x, dt, A, B, C):
     want = selective_state_update(*arguments)
     for got, expected in zip(scope["step"](*arguments), want, strict=True):
         torch.testing.assert_close(got, expected)
+
+
+def test_codes_that_stay_floating_point_are_for_a_person_to_look_at() -> None:
+    (finding,) = findings(
+        """\
+        import torch
+
+
+        def norm(out, x, w, scale):
+            torch.ops._C.rms_norm_static_fp8_quant(out, x, w, scale, 1e-6)
+            return out
+        """
+    )
+    assert {fix.safety for fix in finding.fixes.values()} == {Safety.UNSAFE}
+    assert "not in 8 bits: what reads them must take that" in finding.fixes["flag"].look_at

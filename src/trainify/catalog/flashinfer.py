@@ -317,6 +317,7 @@ OPS: tuple[FusedOp, ...] = (
         schema="rmsnorm_quant(Tensor(a!) out, Tensor input, Tensor weight, Tensor scale, "
         "float eps=1e-6, bool? enable_pdl=None) -> ()",
         equivalent="out = rms_norm_fp8(input, weight, scale, eps)",
+        look_at="the codes come as floating point, not in 8 bits: what reads them must take that",
         source="flashinfer/norm/__init__.py",
     ),
     FusedOp(
@@ -329,6 +330,7 @@ OPS: tuple[FusedOp, ...] = (
         "bool? enable_pdl=None) -> ()",
         equivalent="out, residual = fused_add_rms_norm_fp32_fp8(input, residual, weight, "
         "scale, eps)",
+        look_at="the codes come as floating point, not in 8 bits: what reads them must take that",
         source="flashinfer/norm/__init__.py",
     ),
     FusedOp(

@@ -99,6 +99,7 @@ OPS: tuple[FusedOp, ...] = (
         "Tensor? residual=None, ScalarType quant_dtype=torch.int8) -> (Tensor, "
         "Tensor)",
         equivalent="rms_norm_dynamic_quant(x, w, eps, quant_dtype)",
+        look_at="the codes come as floating point, not in 8 bits: what reads them must take that",
         source="lmdeploy/pytorch/kernels/cuda/w8a8_triton_kernels.py",
         unsupported=("residual",),
     ),

@@ -618,6 +618,7 @@ OPS: tuple[FusedOp, ...] = (
         schema="rms_norm_static_fp8_quant(Tensor(a!) result, Tensor input, Tensor weight, "
         "Tensor scale, float epsilon) -> ()",
         equivalent="result = rms_norm_fp8(input, weight, scale, epsilon)",
+        look_at="the codes come as floating point, not in 8 bits: what reads them must take that",
         source="csrc/torch_bindings.cpp, vllm 0.33.0",
     ),
     FusedOp(
@@ -626,6 +627,7 @@ OPS: tuple[FusedOp, ...] = (
         "Tensor(b!) residual, Tensor weight, Tensor scale, float epsilon) -> ()",
         equivalent="result, residual = fused_add_rms_norm_fp8(input, residual, weight, scale, "
         "epsilon)",
+        look_at="the codes come as floating point, not in 8 bits: what reads them must take that",
         source="csrc/torch_bindings.cpp, vllm 0.33.0",
     ),
     FusedOp(
@@ -634,6 +636,7 @@ OPS: tuple[FusedOp, ...] = (
         "float epsilon, ScalarType quant_dtype, Tensor? scale_ub=None, "
         "Tensor? residual=None) -> (Tensor, Tensor)",
         equivalent="rms_norm_dynamic_quant(input, weight, epsilon, quant_dtype)",
+        look_at="the codes come as floating point, not in 8 bits: what reads them must take that",
         source="vllm/_custom_ops.py, vllm 0.33.0",
         unsupported=(
             "scale_ub",
