@@ -85,3 +85,18 @@ def test_codes_that_stay_floating_point_are_for_a_person_to_look_at() -> None:
     )
     assert {fix.safety for fix in finding.fixes.values()} == {Safety.UNSAFE}
     assert "not in 8 bits: what reads them must take that" in finding.fixes["flag"].look_at
+
+
+@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
+def test_results_that_lie_in_what_the_caller_holds(strategy: str) -> None:
+    """The values go into the caller's tensors, and the names of the results stand for these."""
+    text = """\
+import torch
+
+
+def rotate(positions, query, key, cache):
+    q, k = torch.ops.sgl_kernel.rotary_embedding(positions, query, key, 8, cache, True)
+    return q.flatten(1), k.flatten(1)
+"""
+    fixed = fix(text, strategy=strategy, unsafe=True)
+    assert "query.copy_(query_new)\n" in fixed and "q = query\n" in fixed and "k = key\n" in fixed

@@ -63,6 +63,13 @@ def test_the_training_flag() -> None:
     )
 
 
+def test_positions_have_no_gradient() -> None:
+    arguments = "self, x: torch.Tensor"
+    text = LAYER.replace(arguments, f"{arguments}, positions: torch.Tensor")
+    call = CALL.replace("forward_native(x)", "forward_native(x, positions)")
+    assert call in fix(text)
+
+
 def test_a_layer_with_weights_asks_the_grad_mode() -> None:
     text = LAYER.replace(
         "self.approximate = ", "self.w = torch.nn.Parameter(w)\n        self.approximate = "
@@ -242,6 +249,6 @@ def test_imports_from_outside_come_before_the_package_s_own() -> None:
         "def f(out, x):\n    ops.silu_and_mul(out, x)\n"
     )
     assert fix(text.format("")).startswith(
-        "import torch\nimport torch.nn.functional as F\nfrom .kernels import helper\n"
+        "import torch\nimport torch.nn.functional as F\n\nfrom .kernels import helper\n"
     )
     assert fix(text.format("import math\n")).startswith("import math\n")

@@ -127,8 +127,10 @@ def _edit(module: ModuleFacts, condition: ast.If, test: str) -> Edit:
     if "\n" in test or not layout.starts_line(module, condition):
         return Edit(start, end, test)
     indent = module.indentation(condition)
-    lines = layout.fit(f"if {test}:", indent, module.indent_unit, layout.width(module))
-    if len(lines) > 1 or len(lines[0]) <= layout.width(module):
+    width = layout.width(module)
+    whole = f"if {test}:" if len(f"{indent}if {test}:") <= width else f"if ({test}):"
+    lines = layout.fit(whole, indent, module.indent_unit, width)
+    if len(lines) > 1 or len(lines[0]) <= width:
         text = module.newline.join(lines)[len(indent) + 3 : -1]
         return Edit(start, end, text)
     inner = indent + module.indent_unit

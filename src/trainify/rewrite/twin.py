@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from ..catalog import CONSTANTS
 from ..facts import ModuleFacts
 from ..facts.module import FunctionNode
 from ..facts.names import default_of, is_none, parameters, self_name
@@ -82,7 +83,7 @@ def _tensors(
     me = self_name(function)
     found, optional = [], set()
     for argument in parameters(function.args):
-        if argument.arg == me:
+        if argument.arg == me or argument.arg in CONSTANTS:
             continue
         if argument.annotation is None:
             return None, frozenset()

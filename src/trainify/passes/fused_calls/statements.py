@@ -223,7 +223,11 @@ class StatementRewriter:
                 self._take(template.render(places, self.taken))
                 for text, output in zip(texts, outputs, strict=True):
                     place = writes[output].place if output in writes else None
-                    if place is not None and place.text != text and self._still_read(place.text):
+                    if place is None or place.text == text:
+                        continue
+                    if place.kind == "copy":
+                        self.after.append(f"{text} = {place.text}")
+                    elif self._still_read(place.text):
                         self.after.append(f"{place.text} = {text}")
             else:
                 self._refuse_missing(site, texts)
