@@ -362,6 +362,19 @@ MISTAKES = {
 """,
         ("return self.head(torch.tensor(h.tolist()).tanh())",),
     ),
+    "two numbers and a constant": Case(
+        """
+    def forward(self, x):
+        a, b = self.fc(x).mean(), self.mid(x).mean()
+        return self.head(x) * float("0.5") + (a.item() + x) * float(b)
+""",
+        """
+    def forward(self, x):
+        a, b = self.fc(x).mean(), self.mid(x).mean()
+        return self.head(x) * float("0.5") + (a + x) * b
+""",
+        ('return self.head(x) * float("0.5") + (a.item() + x) * float(b)',),
+    ),
     "a stop behind a scope, which is meant": Case(
         """
     def forward(self, x):

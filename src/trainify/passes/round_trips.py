@@ -320,7 +320,8 @@ class _Rewriter:
                 if name not in _ELEMENTWISE or base.keywords or inner is None or torch is None:
                     return None
                 return f"{torch}.{_ELEMENTWISE[name]}({inner})"
-        read = base is not node or isinstance(base, (ast.Name, ast.Attribute, ast.Subscript))
+        names = isinstance(base, (ast.Name, ast.Attribute, ast.Subscript))
+        read = names or (base is not node and not isinstance(base, ast.Constant))
         if not (self.certain and read) and not self.gradients.value(base, self.statement).sure:
             return None
         if isinstance(base, ast.Name) and self._is_list(base):
