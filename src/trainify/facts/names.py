@@ -66,6 +66,8 @@ class Names:
         self._attributes: dict[ast.ClassDef, dict[str, list[Binding]]] = {}
         self._answers: dict[tuple[ast.expr, ast.stmt | None], tuple[tuple[Target, ...], bool]] = {}
         self._opaque: list[Binding] = []  # bindings met by the latest question that say nothing
+        self._fallbacks: dict[ast.AST, bool] = {}
+        self._values: dict[ast.expr, tuple[list[Target], list[Binding]]] = {}
 
     # -- scopes ---------------------------------------------------------------------------------
 
@@ -395,17 +397,35 @@ class Names:
             if binding.qualified is not None:
                 yield Target(binding.qualified)
             elif binding.value is not None:
-                known = False
-                for target in self._resolve(binding.value, depth + 1):
-                    known = True
-                    yield target
-                if not known and not is_none(binding.value):
+                targets = self._resolve_value(binding.value, depth + 1)
+                yield from targets
+                if not targets and not is_none(binding.value):
                     self._opaque.append(binding)
             else:
                 self._opaque.append(binding)
 
+    def _resolve_value(self, value: ast.expr, depth: int) -> list[Target]:
+        """What a value that a name is bound to stands for, asked once.
+
+        One that leads back to itself (``x = x.view(-1)``) adds nothing the second time; without
+        that, n such lines would be followed in n to the power of depth ways.
+        """
+        if value not in self._values:
+            self._values[value] = [], []
+            before, self._opaque = self._opaque, []
+            targets = list(self._resolve(value, depth))
+            self._values[value] = targets, self._opaque
+            self._opaque = before
+        targets, opaque = self._values[value]
+        self._opaque += opaque
+        return targets
+
     def _is_fallback(self, binding: Binding) -> bool:
-        return any(isinstance(a, ast.ExceptHandler) for a in self.module.ancestors(binding.node))
+        node = binding.node
+        if node not in self._fallbacks:
+            around = self.module.ancestors(node)
+            self._fallbacks[node] = any(isinstance(a, ast.ExceptHandler) for a in around)
+        return self._fallbacks[node]
 
     def candidates(self, node: ast.expr) -> tuple[tuple[Target, ...], bool]:
         """Everything that a callee can be where it stands, and whether it can be something else.

@@ -14,6 +14,7 @@ from .backpropagated import called_by_losses
 from .graph import Graph, Step, results
 from .guards import gradient_unwanted, runs_model
 from .learning import backward_values
+from .memo import once
 from .saved import is_called_like_an_activation
 from .walk import statements
 from .writes import in_network
@@ -90,10 +91,15 @@ def _may_have_gradient(module: ModuleFacts, function: FunctionNode, step: Step) 
         return runs_model(step.node, None)
     if not isinstance(step.node, ast.Name):
         return False
-    if is_called_like_an_activation(step.node.id):
-        return True
+    name = step.node.id
+    return is_called_like_an_activation(name) or _is_given_activation(module, function, name)
+
+
+@once
+def _is_given_activation(module: ModuleFacts, function: FunctionNode, parameter: str) -> bool:
+    """Whether a caller hands over what a model gives."""
     for other, call in module.project.calls_of(module, function):
-        argument = module.project.argument(module, function, call, step.node.id)
+        argument = module.project.argument(module, function, call, parameter)
         caller = other.function(call) or other.tree
         if argument is not None and _runs_model(other, caller, argument):
             return True
