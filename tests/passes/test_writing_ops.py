@@ -67,6 +67,17 @@ def test_what_is_written_has_no_gradient_or_a_wrong_one(text: str) -> None:
 STANDARD = OUT.format(name="mine::scaled", written='("out",)')
 
 
+def test_the_out_variant_of_an_operator_stays() -> None:
+    functional = (
+        '@torch.library.custom_op("mine::scaled", mutates_args=())\n'
+        "def scaled_new(x: Tensor, weight: Tensor) -> Tensor:\n    return x * weight\n\n\n"
+    )
+    text = STANDARD.replace("mine::scaled", "mine::scaled_out")
+    assert len(findings(text)) == 1
+    with_both = text.replace("@torch.library", functional + "@torch.library", 1)
+    assert not [f for f in findings(with_both) if "mine::scaled_out" in f.message]
+
+
 @pytest.mark.parametrize(
     "text",
     [

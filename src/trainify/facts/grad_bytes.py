@@ -162,6 +162,51 @@ def _block(data: bytes, start: int, end: int) -> bytes:
     return data[end:stop]
 
 
+def defines_mode(data: bytes, name: str) -> bool:
+    """Whether a file makes a function or a value of this name, with a grad mode in it."""
+    if not any(mode in data for mode in MODES):
+        return False
+    made = re.search(rb"^(?:def %s\b|%s\s*=)" % (name.encode(), name.encode()), data, re.MULTILINE)
+    if made is None:
+        return False
+    end = _NEXT_STATEMENT.search(data, made.end())
+    text = data[made.start() : end.start() if end is not None else len(data)]
+    return any(mode in text for mode in MODES)
+
+
+_NEXT_STATEMENT = re.compile(rb"^(?:def|class|@|async)\b", re.MULTILINE)
+_ABOVE_FORWARD = re.compile(rb"@((?:\w+\.)?\w+)(?:\(\))?$")
+_IMPORTS = 12_000
+"""Bytes within which the imports of a file stand, as a rule."""
+_COMMON = frozenset(b"staticmethod classmethod override property torch wraps".split())
+
+
+@lru_cache(maxsize=2)
+def decorators_of_forwards(data: bytes) -> frozenset[bytes]:
+    """The bare decorators right above a forward that may be those of another file."""
+    found = set()
+    for at in places(data, FORWARD):
+        end = data.rfind(b"\n", 0, at)
+        start = data.rfind(b"\n", 0, max(end, 0)) + 1
+        match = _ABOVE_FORWARD.match(data[start:end].strip()) if end > 0 else None
+        if match is not None and match[1].partition(b".")[0] not in _COMMON:
+            found.add(match[1])
+    return frozenset(found)
+
+
+@lru_cache(maxsize=256)
+def _importing(name: bytes) -> re.Pattern[bytes]:
+    return re.compile(
+        rb"^from[ \t]+([.\w]+)[ \t]+import[ \t]+(?:\([^)]*|[^\n(]*)\b%s\b" % name, re.MULTILINE
+    )
+
+
+def imported_from(data: bytes, name: bytes) -> str | None:
+    """What follows ``from`` in the import of a name, dots included: ``..utils``."""
+    match = _importing(name).search(data, 0, _IMPORTS)
+    return match[1].decode() if match is not None else None
+
+
 def decorated_elsewhere(data: bytes) -> bool:
     """Whether a forward is right below a decorator that may be a mode of another file's."""
     for at in places(data, FORWARD):

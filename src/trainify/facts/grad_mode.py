@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .flow import is_view_method
-from .grad_bytes import HELPER_NAME
+from .grad_bytes import HELPER_NAME, defines_mode
 from .memo import once
 from .walk import children, statements
 
@@ -76,7 +76,8 @@ def mode_of(
     function = call.func if call is not None else node
     if isinstance(function, ast.Attribute):  # most decorators and contexts; an alias is a name
         if function.attr not in _ATTRIBUTES and not _HELPER.search(function.attr):
-            return _mode_of_attribute(module, function, depth) if call is None else None
+            known = _mode_of_attribute(module, function, depth) if call is None else None
+            return known or _mode_of_imported(module, function, at, depth)
     names = {t.name for t in module.resolve(function, at)}
     if names and names <= _OFF.keys():
         mode = min(_OFF[name] for name in names)
@@ -85,6 +86,8 @@ def mode_of(
         if call is None:
             return _mode_of_value(module, function, at, depth)
         return _mode_of_helper(module, function.id, names, depth)
+    if isinstance(function, ast.Attribute):
+        return _mode_of_imported(module, function, at, depth)
     return None
 
 
@@ -154,12 +157,28 @@ def _mode_of_helper(module: ModuleFacts, name: str, names: set[str], depth: int)
     for function in module.functions:
         if function.name == name and module.parent(function) is module.tree:
             return _mode_of_function(module, function, depth + 1)
-    if not _HELPER.search(name):
+    return _mode_of_foreign(module, names, depth)
+
+
+def _mode_of_imported(
+    module: ModuleFacts, node: ast.Attribute, at: ast.stmt | None, depth: int
+) -> Mode | None:
+    """The mode of ``utils.quiet``, a helper of a module that is imported by its name."""
+    if not isinstance(node.value, (ast.Name, ast.Attribute)):
         return None
+    return _mode_of_foreign(module, {t.name for t in module.resolve(node, at)}, depth)
+
+
+def _mode_of_foreign(module: ModuleFacts, names: set[str], depth: int) -> Mode | None:
+    """The mode of a helper of another file of the project, by its qualified names."""
     for qualified in names:
         owner, _, short = qualified.rpartition(".")
-        path = module.project.find_module(module, owner) if owner else None
-        other = module.project.load(path) if path is not None else None
+        if not owner or owner.startswith("torch"):
+            continue
+        path = module.project.find_module(module, owner)
+        if path is None or not module.project.tells(path, defines_mode, short):
+            continue
+        other = module.project.load(path)
         if other is not None and other is not module:
             for binding in other.names.bindings(other.tree).get(short, ()):
                 if isinstance(binding.value, ast.Call):  # frozen = torch.no_grad()

@@ -42,6 +42,7 @@ class Project:
         self._found: dict[tuple[Path, str], Path | None] = {}
         self._contents: dict[Path, bytes] = {}
         self._summaries: dict[tuple[object, Path], object] = {}
+        self._told: dict[tuple[object, Path, str], bool] = {}
         self._loaded: set[Path] = set()
         self.module_classes: dict[tuple[Path, str], bool] = {}
         """Whether classes of other files, by their names there, derive from ``nn.Module``."""
@@ -117,19 +118,35 @@ class Project:
 
     def find_module(self, module: ModuleFacts, qualified: str) -> Path | None:
         """The project's file of this module, seen from ``module``; None for installed packages."""
-        relative = Path(*qualified.split("."))
-        for base in self._bases(module):
-            key = base, qualified
-            if key not in self._found:
-                places = (base / relative / "__init__.py", (base / relative).with_suffix(".py"))
-                self._found[key] = next((place for place in places if place.is_file()), None)
-            if self._found[key] is not None:
-                return self._found[key]
+        return self.find_file(module.path, qualified)
+
+    def find_file(self, seen_from: str, qualified: str) -> Path | None:
+        """The same of a file that need not be parsed."""
+        for base in self._bases(seen_from):
+            found = self.find_below(base, qualified)
+            if found is not None:
+                return found
         return None
 
-    def _bases(self, module: ModuleFacts) -> Iterator[Path]:
-        """Folders from which ``module`` can import: around its package, then the user's roots."""
-        folder = Path(module.path).parent
+    def find_below(self, base: Path, qualified: str) -> Path | None:
+        """The file of a module, by its dotted name from a folder on."""
+        key = base, qualified
+        if key not in self._found:
+            relative = Path(*qualified.split("."))
+            places = (base / relative / "__init__.py", (base / relative).with_suffix(".py"))
+            self._found[key] = next((place for place in places if place.is_file()), None)
+        return self._found[key]
+
+    def tells(self, path: Path, question: Callable[[bytes, str], bool], name: str) -> bool:
+        """What the bytes of a file say of a name in it, each asked once."""
+        key = question, path, name
+        if key not in self._told:
+            self._told[key] = question(self._bytes(path), name)
+        return self._told[key]
+
+    def _bases(self, seen_from: str) -> Iterator[Path]:
+        """Folders from which a file can import: around its package, then the user's roots."""
+        folder = Path(seen_from).parent
         while folder.name and (folder / "__init__.py").is_file():
             folder = folder.parent
         yield folder

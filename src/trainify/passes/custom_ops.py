@@ -112,7 +112,7 @@ def _decorated(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if wanted is False:
             continue
         if written:
-            if wanted:
+            if wanted and not _has_functional_twin(module, name):
                 yield module.finding("TRN110", _writes(name, written), head(function))
             continue
         message = f"`{name}` has no autograd formula: backward() raises where it meets the op."
@@ -174,6 +174,15 @@ def _op_name(module: ModuleFacts, function: FunctionNode) -> tuple[str | None, t
                 if len(written) == len(texts):
                     return first.value, written
     return None, ()
+
+
+def _has_functional_twin(module: ModuleFacts, name: str) -> bool:
+    """Whether the same without ``_out`` is an operator, too: whoever wants gradients calls that."""
+    functional = _WRITING_NAME.sub("", name)
+    return functional != name and f'"{functional}"' in module.text
+
+
+_WRITING_NAME = re.compile(r"(_out|_inplace|_)$")
 
 
 def _writes(name: str, written: Sequence[str]) -> str:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, TypeGuard, cast
 
 from ..facts import ModuleFacts
 from ..facts.backpropagated import trained_through
-from ..facts.grad_bytes import FORWARD, MODES, decorated_elsewhere, makes_modules, mentions
+from ..facts.grad_bytes import (
+    FORWARD,
+    MODES,
+    decorated_elsewhere,
+    decorators_of_forwards,
+    defines_mode,
+    imported_from,
+    makes_modules,
+    mentions,
+)
 from ..facts.grad_bytes import returns_numbers as returns_numbers_by_bytes
 from ..facts.grad_mode import (
     Scope,
@@ -159,9 +168,14 @@ def _works(block: bytes) -> bool:
     return _CALLS_OWN.search(block) is not None
 
 
+def _is_decorated(data: bytes) -> bool:
+    """Whether a forward has a decorator that may be a mode; :func:`concerns` asks its file."""
+    return decorated_elsewhere(data) or bool(decorators_of_forwards(data))
+
+
 NEEDLES: tuple[Needle, ...] = (
     Look(MODES, _scopes_forward),
-    Look((FORWARD,), decorated_elsewhere),
+    Look((FORWARD,), _is_decorated),
     *_STARTS,
 )
 
@@ -170,7 +184,28 @@ def concerns(data: bytes, path: str, project: Project) -> bool:
     """A file that merely starts inference matters where a forward near it has a scope."""
     if _scopes_forward(data) or decorated_elsewhere(data):
         return True
-    return any(project.summaries(path, _scopes, _scopes_forward))
+    if any(_is_mode_of(data, path, project, name) for name in decorators_of_forwards(data)):
+        return True
+    return _may_start(data) and any(project.summaries(path, _scopes, _scopes_forward))
+
+
+def _is_mode_of(data: bytes, path: str, project: Project, decorator: bytes) -> bool:
+    """Whether ``@quiet`` or ``@utils.quiet`` is one that another file of the project defines."""
+    first, _, last = decorator.partition(b".")
+    owner = imported_from(data, first)
+    if owner is None:
+        return False
+    module = owner.lstrip(".")
+    if last:
+        module = ".".join(part for part in (module, first.decode()) if part)
+    if not module:
+        module = "__init__"  # from . import quiet
+    if owner.startswith("."):
+        folder = Path(path).parents[len(owner) - len(owner.lstrip(".")) - 1]
+        file = project.find_below(folder, module)
+    else:
+        file = project.find_file(path, module)
+    return file is not None and project.tells(file, defines_mode, (last or first).decode())
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
