@@ -13,7 +13,9 @@ from trainify.passes import all_rules
     [
         ("TRN101", "out = torch.empty_like(x)", "is made here"),
         ("TRN202", "torch.no_grad()", "switched off here"),
+        ("TRN206", "def forward", "to learn from"),
         ("TRN207", "", "graph ends here"),
+        ("TRN403", "", "saved for backward"),
         ("TRN404", "", "saves it here"),
     ],
 )

@@ -31,6 +31,7 @@ from ..facts.graph import (
 )
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_forward
 from ..facts.memo import once
+from ..facts.module import head
 from ..facts.names import parameters, self_name
 from ..facts.stops import looks_meant
 from ..facts.trainable import returns_numbers, submodules, trained_submodules
@@ -285,7 +286,8 @@ def _finding(
     message = message if len(names) == 1 else message.replace("so learns", "so learn")
     fix = _fix(module, graph, function, steps, scope)
     fixes = dict.fromkeys(STRATEGIES, fix) if fix is not None else {}
-    return module.finding("TRN206", message, scope.node, fixes)
+    related = module.related("Its result is what they are to learn from.", head(function))
+    return module.finding("TRN206", message, scope.node, fixes, [related])
 
 
 def _fix(
@@ -441,7 +443,8 @@ def _stored(
         look_at = f"whoever else calls {function.name} now records a graph there"
         fix = Fix(f"Take @{text} off {function.name}", (removal,), Safety.UNSAFE, look_at)
         fixes = dict.fromkeys(STRATEGIES, fix)
-    return module.finding("TRN206", message, scope.node, fixes)
+    related = other.related("Its result is what they are to learn from.", head(caller))
+    return module.finding("TRN206", message, scope.node, fixes, [related])
 
 
 # -- a scope behind self.training -----------------------------------------------------------------

@@ -19,7 +19,7 @@ from ..facts.saved import RESULT_SAVED, is_constant, saved_result, saving_call, 
 from ..facts.training import reaches_result, trains
 from ..facts.walk import walk
 from ..facts.writes import Write, in_callers, in_network, is_element, root_of, roots
-from ..findings import STRATEGIES, Edit, Finding, Fix
+from ..findings import STRATEGIES, Edit, Finding, Fix, Related
 from . import Look, Needle, Rule
 
 if TYPE_CHECKING:
@@ -193,7 +193,15 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         fixes.update((change.first, both) for change in run)
     for harm in found:
         known = fixes.get(harm.change.first, {}) if harm.change is not None else harm.fixes
-        yield module.finding(harm.rule, harm.message, harm.statement, known)
+        yield module.finding(harm.rule, harm.message, harm.statement, known, _saved(module, harm))
+
+
+def _saved(module: ModuleFacts, harm: Harm) -> list[Related]:
+    """Where the result was made that is overwritten, if that is elsewhere."""
+    made = harm.operation if harm.rule == "TRN403" else None
+    if made is None or module.statement(made) is harm.statement:
+        return []
+    return [module.related("This result is saved for backward.", made)]
 
 
 def _comes_second(module: ModuleFacts, found: list[Harm], hit: Harm) -> bool:
@@ -224,7 +232,8 @@ def _rows(module: ModuleFacts) -> Iterator[Finding]:
         if text is not None:
             edit = Edit(module.start(writer), module.end(writer), text)
             fixes = dict.fromkeys(STRATEGIES, Fix("Do not overwrite the result", (edit,)))
-        yield module.finding("TRN403", message, writer, fixes)
+        related = module.related("This result is saved for backward.", saver)
+        yield module.finding("TRN403", message, writer, fixes, [related])
 
 
 def _is_trained(module: ModuleFacts, harm: Harm) -> bool:
