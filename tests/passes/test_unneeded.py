@@ -169,14 +169,22 @@ def test_an_import_for_one_call(imports: str, ops: str, strategy: str) -> None:
     ("imports", "ops"),
     [
         ("import vllm._custom_ops", "vllm._custom_ops"),
-        ("from vllm import _custom_ops as ops, envs", "ops"),
         ("from vllm import _custom_ops as ops; torch.ops._C.silu_and_mul", "ops"),
+        ("from vllm import _custom_ops as ops; torch.ops.aten.relu", "ops"),
         ("from vllm import _custom_ops as ops\n    print(ops)", "ops"),
     ],
 )
 def test_an_import_that_does_more(imports: str, ops: str) -> None:
     text = fix(LAZY.format(imports=imports, ops=ops), strategy="replace")
     assert f"    {imports}\n\n    out = F" in text
+
+
+def test_an_import_for_one_call_among_others() -> None:
+    text = fix(
+        LAZY.format(imports="from vllm import _custom_ops as ops, envs", ops="ops"),
+        strategy="replace",
+    )
+    assert "    from vllm import envs\n\n    out = F" in text
 
 
 # -- imports of the file --------------------------------------------------------------------------
@@ -224,7 +232,7 @@ def test_an_import_that_only_the_calls_used(imports: str, left: str, ops: str) -
         ("from vllm import _custom_ops as ops\n", "\n\n__all__ = ['f', 'ops']\n"),
         ("from vllm import _custom_ops as ops\n", "\n\ndef g(x: 'ops.Kind'): ...\n"),
         ("from vllm import _custom_ops as ops\n", "\n\ndef g(name):\n    return globals()[name]\n"),
-        ("from vllm import _custom_ops as ops\n", "\n\nRELU = torch.ops.aten.relu\n"),
+        ("from vllm import _custom_ops as ops\n", "\n\nRELU = torch.ops._C.silu_and_mul\n"),
         ("from vllm import _custom_ops as ops\nfrom mine import ops\n", "\n\nops = None\n"),
         ("from mine import x as y\nfrom vllm import _custom_ops as ops; print(y)\n", ""),
     ],
@@ -247,6 +255,7 @@ def test_an_import_of_a_kernel_that_stays(strategy: str) -> None:
         ("from pkg.layer import (\n    f,\n    ops,\n)\n", False),
         ("import layer\n\nlayer.ops.rms_norm\n", False),
         ("import torch\n\ntorch.ops.vllm.relu\n", False),
+        ("import torch\n\ntorch.ops.aten.relu\n", True),
     ],
 )
 def test_an_import_that_another_file_takes_from_here(
@@ -258,3 +267,26 @@ def test_an_import_that_another_file_takes_from_here(
     fixed = fix_text(text, str(tmp_path / "layer.py"), options, project).text
     assert ("as ops\n" not in fixed) == goes
     assert "as ops\n" in fix_text(text, str(tmp_path / "__init__.py"), options, project).text
+
+
+def test_imports_of_two_functions_that_stand_for_one_op() -> None:
+    """At first another call needs the ops that the library registers, then none does."""
+    text = """\
+import torch
+
+
+class Act(torch.nn.Module):
+    def one(self, x):
+        from vllm import _custom_ops as ops
+
+        out = torch.empty_like(x)
+        ops.silu_and_mul(out, x)
+        return out
+
+    def two(self, x):
+        out = torch.empty_like(x)
+        torch.ops._C.silu_and_mul(out, x)
+        return out
+"""
+    assert "import _custom_ops" not in fix(text, strategy="replace")
+    assert "import _custom_ops" in fix(text)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
+from ..catalog import all_ops
 from ..facts import ModuleFacts
+from ..facts.module import FunctionNode
 from ..findings import Edit
 from . import layout
 
@@ -20,31 +23,54 @@ _BY_NAME = re.compile(r"\b(globals|eval|exec)\(|\bsys\.modules\b")
 
 def idle_imports(before: ModuleFacts, after: ModuleFacts, libraries: Collection[str]) -> list[Edit]:
     """What deletes from a fixed file the imports of libraries that it used before, and no more."""
-    if Path(after.path).name == "__init__.py" or _BY_NAME.search(after.text):
-        return []
-    gone = _used(before) - _used(after)
     edits: list[Edit] = []
-    for statement in after.tree.body:
+    if Path(after.path).name != "__init__.py" and not _BY_NAME.search(after.text):
+        gone = _used(before, before.tree) - _used(after, after.tree)
+        edits += _deletions(after, after.tree.body, gone, libraries)
+    functions = {_key(before, function): function for function in before.functions}
+    for function in after.functions:
+        old = functions.get(_key(after, function))
+        if old is not None and _LAZY.search(after.source(function)):
+            gone = _used(before, old) - _used(after, function)
+            own = [s for s in after.statements if after.function(s) is function]
+            edits += _deletions(after, own, gone, libraries)
+    return edits
+
+
+_LAZY = re.compile(r"\bimport\b")
+
+
+def _key(module: ModuleFacts, function: FunctionNode) -> tuple[str, str]:
+    cls = module.method_class(function)
+    return (cls.name if cls is not None else "", function.name)
+
+
+def _deletions(
+    module: ModuleFacts,
+    statements: Sequence[ast.stmt],
+    gone: set[str],
+    libraries: Collection[str],
+) -> Iterator[Edit]:
+    for statement in statements:
         if gone and isinstance(statement, (ast.Import, ast.ImportFrom)):
             idle = [
                 alias
                 for alias in statement.names
-                if _bound_by(alias) in gone and _package(statement, alias) in libraries
+                if _bound_by(alias) in gone and _package(module, statement, alias) in libraries
             ]
-            if idle and _can_go(after, statement, idle):
-                edits += _deletion(after, statement, idle)
-    return edits
+            if idle and _can_go(module, statement, idle):
+                yield from _deletion(module, statement, idle)
 
 
-def _used(module: ModuleFacts) -> set[str]:
-    """The words of a file's code and strings that an import may have been made for."""
+def _used(module: ModuleFacts, within: ast.AST) -> set[str]:
+    """The words of code, and of its strings, that an import may have been made for."""
     docstrings = {
         node.body[0].value
         for node in (module.tree, *module.classes, *module.functions)
         if node.body and isinstance(node.body[0], ast.Expr)
     }
     used: set[str] = set()
-    for node in ast.walk(module.tree):
+    for node in ast.walk(within):
         if isinstance(node, ast.Name):
             used.add(node.id)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
@@ -55,11 +81,11 @@ def _used(module: ModuleFacts) -> set[str]:
     return used
 
 
-def _package(statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
-    """The package that something is imported from; empty for the file's own."""
+def _package(module: ModuleFacts, statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
+    """The package that something is imported from."""
     if isinstance(statement, ast.Import):
         return alias.name.partition(".")[0]
-    return "" if statement.level else (statement.module or "").partition(".")[0]
+    return module.project.absolute_import(module, statement).partition(".")[0]
 
 
 def _bound_by(alias: ast.alias) -> str | None:
@@ -67,21 +93,39 @@ def _bound_by(alias: ast.alias) -> str | None:
     return alias.asname or (None if "." in alias.name else alias.name)
 
 
-def _can_go(module: ModuleFacts, statement: ast.stmt, idle: list[ast.alias]) -> bool:
-    names = module.names.bindings(module.tree)
-    bound = [_bound_by(alias) or "" for alias in idle]
-    if any(len(names.get(name, ())) > 1 for name in bound):
-        return False  # a fallback stands somewhere
+def _can_go(
+    module: ModuleFacts, statement: ast.Import | ast.ImportFrom, idle: list[ast.alias]
+) -> bool:
     start, end = layout.line_start(module, statement), layout.line_end(module, statement)
     above = module.line_text(statement.lineno - 1) if statement.lineno > 1 else ""
     if "#" in module.text[start:end] or above.lstrip().startswith("#"):
         return False
-    if "torch.ops" in module.text or module.project.says(module, b"torch.ops"):
-        return False  # of which importing the library makes some
+    spaces = "|".join(_namespaces(_package(module, statement, idle[0])))
+    ops = rf"torch\.ops\.({spaces})\b" if spaces else r"(?!)"
+    if re.search(ops, module.text):
+        return False  # importing the library makes them
+    if module.function(statement) is not None:
+        return len(module.block(statement)) > 1
+    if module.project.says(module, ops.encode()):
+        return False
+    names = module.names.bindings(module.tree)
+    bound = [_bound_by(alias) or "" for alias in idle]
+    if any(len(names.get(name, ())) > 1 for name in bound):
+        return False  # a fallback stands somewhere
     stem = re.escape(Path(module.path).stem)
     taken = rf"\b{stem}\s+import\s*(\([^)]*|[^\n(]*)\b({'|'.join(bound)})\b"
     through = rf"\b{stem}\.({'|'.join(bound)})\b"
     return not module.project.says(module, f"{taken}|{through}".encode())
+
+
+@cache
+def _namespaces(package: str) -> tuple[str, ...]:
+    """The namespaces of ``torch.ops`` in which a package has ops."""
+    found = {package}
+    for op in all_ops():
+        if any(name.startswith(f"{package}.") for name in op.names):
+            found |= {n.split(".")[2] for n in op.names if n.startswith("torch.ops.")}
+    return tuple(sorted(map(re.escape, found)))
 
 
 def _deletion(
