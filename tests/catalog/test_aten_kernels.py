@@ -28,7 +28,7 @@ def test_the_op_gives_what_the_equivalent_gives(name: str) -> None:
     op = torch.ops
     for part in name.split(".")[2:]:
         op = getattr(op, part)
-    arguments = example(row)
+    arguments = example(row, all_of_them=True)
     positional = [a.name for a in row.signature.arguments if not a.kwarg_only]
     named = {a.name: arguments[a.name] for a in row.signature.arguments if a.kwarg_only}
     got = op(*(arguments[n] for n in positional), **named)

@@ -10,7 +10,7 @@ import pkgutil
 import subprocess
 import sys
 import types
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -20,12 +20,14 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 import trainify.reference
-from tests.catalog.examples import FAMILIES, common
-from tests.catalog.examples import ROWS as EXAMPLES
 from trainify.catalog import CONSTANTS, RETURNED, FusedOp, all_ops, lookup, parse_schema, roots
 from trainify.catalog.kinds import KINDS
 from trainify.reference.backward import CLOSED_FORMS
 from trainify.rewrite.older_torch import NAMES as OLDER
+from trainify.verify import inputs
+from trainify.verify.equivalent import Equivalent, value_of
+from trainify.verify.kernels import Libraries
+from trainify.verify.samples import Draw
 
 ROWS = all_ops()
 FUNCTIONS: dict[str, types.FunctionType] = {}
@@ -129,61 +131,51 @@ def test_equivalent_calls_one_reference_function_at_most(op: FusedOp) -> None:
     assert not calls or calls == [value]
 
 
-def read_values(value: ast.expr) -> set[str]:
-    """Names of which more is read than a shape or a dtype."""
-    names = Counter(n.id for n in ast.walk(value) if isinstance(n, ast.Name))
-    names.subtract(
-        n.value.id
-        for n in ast.walk(value)
-        if isinstance(n, ast.Attribute) and n.attr in ("shape", "dtype")
-        if isinstance(n.value, ast.Name)
-    )
-    return {name for name, count in names.items() if count > 0}
+def example(op: FusedOp, *, all_of_them: bool = False) -> dict[str, Any]:
+    """Arguments of the op; tensors that may carry a gradient ask for one.
 
-
-def example(op: FusedOp) -> dict[str, Any]:
-    """A value for each argument of the op; tensors that may carry a gradient ask for one."""
-    torch.manual_seed(0)
-    _, value = parsed(op)
-    values = common()
-    for call in called(value):
-        assert isinstance(call.func, ast.Name)
-        if call.func.id in FAMILIES:
-            values |= FAMILIES[call.func.id]()
-    values |= EXAMPLES.get(op.names[0], dict)()
-    arguments: dict[str, Any] = {}
+    What only the kernel is told is left out, unless ``all_of_them`` are wanted.
+    """
+    alone = "rms_norm_maybe_add" in (op.equivalent or "")  # with a residual it returns two
+    fixed = {"residual": None} if alone else {}
+    draw = Draw(0, torch.float32, strides="contiguous", fixed=fixed)
+    equivalent = Equivalent(op, Libraries())
+    drawn = inputs.arguments(equivalent, draw, all_of_them=all_of_them)
+    if equivalent.measured & set(equivalent.outputs):  # of buffers the shape alone was drawn
+        results = dict(zip(equivalent.outputs, equivalent(drawn), strict=True))
+        drawn |= {n: torch.zeros_like(results[n]) for n in results if n in equivalent.measured}
+    values: dict[str, Any] = {}
     for a in op.signature.arguments:
-        if a.default is not None and (a.name in op.unsupported or a.name not in values):
-            arguments[a.name] = ast.literal_eval(a.default)
-        elif a.name in values:
-            arguments[a.name] = values[a.name]
-        elif a.is_optional:
-            arguments[a.name] = None
-    for name, argument in arguments.items():
-        if isinstance(argument, torch.Tensor) and argument.is_floating_point():
-            arguments[name] = argument.detach().clone().requires_grad_(name not in CONSTANTS)
-    return arguments
+        if a.name in drawn or a.default is not None or a.is_optional:
+            values[a.name] = drawn.get(a.name, value_of(a.default or "None"))
+    chooses = "topk" in (op.equivalent or "")  # a bias there has no gradient
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            trained = name not in CONSTANTS and not (chooses and name == "bias")
+            values[name] = value.detach().clone().requires_grad_(trained)
+        elif isinstance(value, list) and name not in CONSTANTS:
+            values[name] = [x.requires_grad_() if isinstance(x, torch.Tensor) else x for x in value]
+    return values
 
 
 @rewritten
 def test_equivalent_runs_and_lets_the_gradient_through(op: FusedOp) -> None:
     targets, value = parsed(op)
     arguments = example(op)
-    used = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
-    missing = used - set(arguments) - set(FUNCTIONS) - {"torch", "F"}
-    assert not missing, f"tests/catalog/examples.py has no value for {missing}"
+    equivalent = Equivalent(op, Libraries())
+    used = equivalent.reads
     code = compile(ast.Expression(value), op.names[0], "eval")
     result = eval(code, {"torch": torch, "F": F, **FUNCTIONS}, arguments)
     results = result if isinstance(result, tuple) else (result,)
     assert len(results) == len(targets or op.signature.returns)
     for target, output in zip(targets or (), results, strict=bool(targets)):
-        if isinstance(arguments.get(target), torch.Tensor) and target in used:
+        if isinstance(arguments.get(target), torch.Tensor) and target in used - equivalent.measured:
             assert output.shape == arguments[target].shape
             assert output.dtype == arguments[target].dtype
     leaves = {
         name: t
         for name, t in arguments.items()
-        if name in read_values(value) and isinstance(t, torch.Tensor) and t.requires_grad
+        if name in used - equivalent.measured and isinstance(t, torch.Tensor) and t.requires_grad
     }
     for name in used & set(arguments):
         if isinstance(arguments[name], list):

@@ -172,6 +172,20 @@ def test_a_kernel_that_leaves_its_output_alone(run, library, own_op) -> None:
     assert "has NaN" in run("verify").stderr
 
 
+def test_a_buffer_that_only_says_how_many(run, library) -> None:
+    library(
+        "def op(w, ids, gating):\n"
+        "    values, found = gating.float().softmax(-1).topk(ids.shape[-1])\n"
+        "    w.copy_(values), ids.copy_(found)\n"
+    )
+    schema = "op(Tensor(a!) w, Tensor(b!) ids, Tensor gating) -> ()"
+    equivalent = "w, ids = softmax_topk(gating, ids.shape[-1])"
+    (verdict,), _ = verify(
+        [Job("my_kernels.op", FusedOp(("my_kernels.op",), schema, equivalent, ""))]
+    )
+    assert [each.cases for each in verdict.forward] == [12, 12, 12] and not verdict.wrong
+
+
 def test_a_wrong_gradient(run, library, own_op) -> None:
     library(GATE)
     own_op("torch.sigmoid(x) * w.detach()")

@@ -148,7 +148,8 @@ def _case(
 def _add_buffers(equivalent: Equivalent, given: Values, expected: list[Any]) -> None:
     """Outputs that the kernel only writes; what it leaves out stays NaN."""
     for name, value in zip(equivalent.outputs, expected, strict=False):
-        if name != RETURNED and name not in given and value is not None:
+        read = name in given and name not in equivalent.measured
+        if name != RETURNED and not read and value is not None:
             blank = float("nan") if value.is_floating_point() else 0
             given[name] = torch.full_like(value, blank, memory_format=torch.contiguous_format)
 

@@ -58,6 +58,17 @@ class Equivalent:
         return frozenset(n.id for n in ast.walk(self.value) if isinstance(n, ast.Name))
 
     @property
+    def measured(self) -> frozenset[str]:
+        """The names of which it reads no more than the shape or the dtype."""
+        names = [n for n in ast.walk(self.value) if isinstance(n, ast.Name)]
+        of = {
+            n.value
+            for n in ast.walk(self.value)
+            if isinstance(n, ast.Attribute) and n.attr in ("shape", "dtype")
+        }
+        return frozenset(n.id for n in names) - {n.id for n in names if n not in of}
+
+    @property
     def calls(self) -> list[ast.Call]:
         """Its calls of reference functions."""
         return [

@@ -220,7 +220,7 @@ def projected(draw: Draw) -> Values:
     }
     norms = ("norm_weight_1", "norm_bias_1", "norm_weight_2", "norm_bias_2")
     x = draw.tensor(2, steps, 4)
-    keys = draw.pick("keys", 3, 2)
+    keys = draw.pick("keys", steps, 2)
     key, value = (draw.tensor(2, keys, 4) for _ in range(2))
     return {
         "x": x,

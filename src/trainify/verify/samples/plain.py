@@ -78,9 +78,11 @@ PLAIN: Mapping[str, Callable[[Draw], Values]] = {
         "eps": 1e-5,
     },
     "bias_gelu_tanh": lambda draw: draw.shaped(input="mn", bias="n"),
-    **dict.fromkeys(
-        ("moe_sum", "moe_sum_reduce"), lambda draw: draw.shaped(input="mkn", input_tensor="mkn")
-    ),
+    "moe_sum": lambda draw: draw.shaped(input="mkn", input_tensor="mkn"),
+    "moe_sum_reduce": lambda draw: {
+        **draw.shaped(input="mkn", input_tensor="mkn"),
+        "routed_scaling_factor": draw.pick("scale", 2.5, 1.0),
+    },
     "moe_reduce": lambda draw: draw.shaped(hidden_states="mkn", topk_weights="mk"),
     "concat_mla_absorb_q": lambda draw: draw.shaped(a="mhk", b="mhn"),
     "concat_mla_q": lambda draw: draw.shaped(ql_nope="mhk", q_pe="mhn"),
