@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from verbs import findings, fix
+from verbs import findings, fix, stays
 
 LAYER = """\
 import torch
@@ -105,3 +105,9 @@ def test_what_cannot_be_put_together_is_reported(body: str) -> None:
     assert found and not any(finding.fixes for finding in found)
     assert all("Not rewritten" in finding.message for finding in found)
     assert fix(text, unsafe=True) == text
+
+
+def test_arrays_of_another_library_stay() -> None:
+    text = layer(COPIES + RETURN)
+    assert findings(text)
+    stays(text.replace("import torch", "import mlx.core as mx"))

@@ -140,7 +140,15 @@ class Write:
         return None
 
 
+_OTHER_ARRAYS = re.compile(
+    r"^[ \t]*(?:import|from) (?:mlx|jax|flax|tensorflow|keras|paddle|mindspore)\b", re.MULTILINE
+)
+"""Imports of libraries whose arrays have no ``detach``, where torch is not imported as well."""
+
+
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    if _OTHER_ARRAYS.search(module.text) and "import torch" not in module.text:
+        return
     writes: dict[FunctionNode, list[Write]] = {}
     for statement in module.statements:
         if not isinstance(statement, (ast.Assign, ast.Expr)):
