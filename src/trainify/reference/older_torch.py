@@ -11,9 +11,10 @@ import torch.nn.functional as F
 
 
 def rms_norm_in_float32(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
-    """RMSNorm in float32, rounded once, as F.rms_norm has it since torch 2.8.
+    """RMSNorm in float32, rounded once, as torch itself has it since 2.8.
 
-    Over the last dimension.  2.4 to 2.7 round ahead of the weight, before, there is none.
+    Over the last dimension.  ``F.rms_norm`` of 2.4 to 2.7 rounds ahead of the weight; before, there
+    is none.
     """
     normed = x.float()
     normed = normed * torch.rsqrt(normed.square().mean(-1, keepdim=True) + eps)
