@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-import transformers
+from families import FAMILIES, load_oracle, load_served, logits
 from packages import FIXTURES, load_package, next_token_loss
 
 import trainify
 from trainify.reference.double import exact_in_double
 
-SIZE = {
-    "vocab_size": 256,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "tie_word_embeddings": False,
-}
-FAMILIES = {
-    "Qwen2": {},
-    "Qwen3": {"head_dim": 16},
-    "Mistral": {"sliding_window": 8},
-    "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
-}
 STRATEGIES = ("auto", "attach", "flag", "replace")
 
 
@@ -36,17 +20,7 @@ def family(request):
 
 @pytest.fixture
 def oracle(family):
-    config = getattr(transformers, f"{family}Config")(
-        **SIZE, **FAMILIES[family], attn_implementation="eager", experts_implementation="eager"
-    )
-    torch.manual_seed(0)
-    model = getattr(transformers, f"{family}ForCausalLM")(config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.normal_(std=0.15)
-            if "norm" in name:
-                parameter.add_(1)
-    return model.eval()
+    return load_oracle(family)
 
 
 @pytest.fixture
@@ -56,14 +30,9 @@ def package():
 
 @pytest.fixture
 def served(family, oracle, package):
-    model = getattr(package, f"{family}ForCausalLM")(oracle.config)
-    model.load_weights(oracle.state_dict().items())
+    model = load_served(family, oracle, package)
     yield model
     trainify.restore(model)
-
-
-def logits(model, package, ids):
-    return model(package.PackedBatch.of(ids.tolist())).view(*ids.shape, -1)
 
 
 def gradients(model, oracle):

@@ -255,7 +255,11 @@ class _Formula:
         self.written = [i for i, argument in enumerate(self.arguments) if argument.written]
         reads = self.equivalent.reads
         self.reads = [name in reads for name in self.names]
-        self.returns = 0 if self._returns_written() else len(op._schema.returns)
+        # Each look at the schema makes it anew, in C++; calls are many.
+        self._defaults = [(a.name, a.default_value) for a in op._schema.arguments]
+        self._keywords = [a.name for a in op._schema.arguments if a.kwarg_only]
+        self._aliased = self._returns_written()
+        self.returns = 0 if self._aliased else len(op._schema.returns)
         results = [self.names[i] for i in self.written] + [RETURNED] * self.returns
         self.derivative = Derivative(self.equivalent, results)
         self.unsupported = {
@@ -265,10 +269,12 @@ class _Formula:
         }
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self._kernel(*args, **kwargs)
         given = self._bind(args, kwargs)
         tensors = [value for value in given if isinstance(value, Tensor)]
-        if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
-            return self.run(given)
+        if not any(t.requires_grad for t in tensors):
+            return self._kernel(*args, **kwargs)
         self._check(given)
         in_place = [
             i
@@ -289,29 +295,23 @@ class _Formula:
             if given[i] is not None and i not in in_place:
                 put(self.name, given[i], result, self.reads[i])
         returned = results[len(self.written) :]
-        aliases = [given[i] for i in self._returns_written()]
-        values = (*aliases, *returned)
+        values = (*(given[i] for i in self._aliased), *returned)
         return values[0] if len(values) == 1 else values or None
 
     def run(self, args: Sequence[Any]) -> Any:
         """The fused kernel, below autograd."""
-        split = [a.kwarg_only for a in self.op._schema.arguments]
+        positional = len(args) - len(self._keywords)
+        named = dict(zip(self._keywords, args[positional:], strict=True))
+        return self._kernel(*args[:positional], **named)
+
+    def _kernel(self, *args: Any, **kwargs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
-            return self.op(
-                *(value for value, named in zip(args, split, strict=True) if not named),
-                **{
-                    a.name: value
-                    for a, value in zip(self.op._schema.arguments, args, strict=True)
-                    if a.kwarg_only
-                },
-            )
+            return self.op(*args, **kwargs)
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """A value for each argument, in order."""
-        given = list(args)
-        for argument in self.op._schema.arguments[len(args) :]:
-            given.append(kwargs.get(argument.name, argument.default_value))
-        return given
+        rest = self._defaults[len(args) :]
+        return [*args, *(kwargs.get(name, default) for name, default in rest)]
 
     def _check(self, given: Sequence[Any]) -> None:
         for i, default in self.unsupported.items():
@@ -471,7 +471,7 @@ def _fake(formula: _Formula) -> Any:
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         given = formula._bind(args, kwargs)
-        aliases = [given[i] for i in formula._returns_written()]
+        aliases = [given[i] for i in formula._aliased]
         if aliases or not formula.op._schema.returns:
             return aliases[0] if len(aliases) == 1 else tuple(aliases) or None
         results = formula.equivalent(dict(zip(formula.names, given, strict=True)))
