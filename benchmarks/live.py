@@ -15,7 +15,7 @@ from .models import BATCH, LENGTH, SHAPE, serving, training
 
 ROUNDS = 9
 TARGETS = {"replace": 1.00, "attach": 1.05}
-"""What a training step may take, by strategy; attach computes norms and activations again."""
+"""What a training step may take, by strategy; attach computes attention again in backward."""
 
 
 def results() -> Iterator[Result]:
