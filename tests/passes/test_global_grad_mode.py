@@ -390,3 +390,26 @@ def test_a_trainer_that_switches_on_what_a_helper_switched_off(tmp_path: Path) -
         "    model(x)", "    import torch\n\n    with torch.enable_grad():\n        model(x)"
     )
     assert not project(tmp_path, helper=HELPER, trainer=trainer)
+
+
+LOSS = """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+torch.set_grad_enabled(False)
+
+
+def build():
+    return nn.Linear(6, 3)
+
+
+def loss_of(model, x, y):
+    {head}
+        return F.cross_entropy(model(x), y)
+"""
+
+
+def test_a_function_that_gives_a_loss_with_gradients_on() -> None:
+    stays(LOSS.format(head="with torch.set_grad_enabled(True):"))
+    assert rules(LOSS.format(head="if x.numel():")) == ["TRN204"]

@@ -207,8 +207,10 @@ def _trains_after_import(module: ModuleFacts) -> bool:
     """Whether the file trains, or another one that imports it."""
     if _trains(module, module.tree) or _training_functions(module):
         return True
-    if _is_from_scratch(module) and any(_gives_loss(module, f) for f in module.functions):
-        return True
+    if _is_from_scratch(module):
+        giving = (f for f in module.functions if _gives_loss(module, f))
+        if any(not _may_switch_on(module, f) for f in giving):
+            return True
     name = module.module_name
     summaries = module.project.summaries(module.path, _training_imports, _BACKWARD.search)
     return any(name in imported for imported in summaries)
