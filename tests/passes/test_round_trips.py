@@ -47,6 +47,11 @@ def net(body: str, extra: str = "") -> str:
         ("g = self.gate(x).mean()\nreturn x * g.item()", "g = self.gate(x).mean()\nreturn x * g"),
         ("return torch.tensor(self.body(x))", "return self.body(x)"),
         ("h = self.body(x)\nreturn torch.tensor(h)", "h = self.body(x)\nreturn h"),
+        ("h = self.body(x)\nh = torch.tensor(h)\nreturn h", "h = self.body(x)\nreturn h"),
+        (
+            "h = self.body(x)\nh = torch.tensor(h)  # by value\nreturn h",
+            "h = self.body(x)\nh = h  # by value\nreturn h",
+        ),
         (
             "return torch.tensor(self.body(x), dtype=torch.float16, device=y)",
             "return self.body(x).to(dtype=torch.float16, device=y)",

@@ -68,6 +68,9 @@ def test_shapes_that_nobody_reads(before: str) -> None:
         "    if self.flat:\n        # all in one\n        shape = x.shape[1:]\n    else:\n        shape = 1",
         "    if self.flat():\n        shape = x.shape[1:]",
         "    if self.flat:\n        shape = x.shape[1:]\n    else:\n        raise ValueError(shape)",
+        "    import kernels_of_ours",  # for what importing it does
+        "    from vllm._custom_ops import silu_and_mul",
+        "    rows = len(x)",
     ],
 )
 def test_what_stays(before: str) -> None:

@@ -253,8 +253,22 @@ def _stay(
     safety: Safety = Safety.SAFE,
     look_at: str = "",
 ) -> dict[str, Fix]:
-    edit = Edit(module.start(node), module.end(node), text)
+    edit = _idle(module, node, text) or Edit(module.start(node), module.end(node), text)
     return dict.fromkeys(STRATEGIES, Fix("Stay with tensors", (edit,), safety, look_at))
+
+
+def _idle(module: ModuleFacts, node: ast.Call, text: str) -> Edit | None:
+    """The deletion of a statement that would only assign a name to itself: ``loss = loss``."""
+    from ..rewrite.scopes import without_statement
+
+    statement = module.statement(node)
+    if not isinstance(statement, ast.Assign) or statement.value is not node:
+        return None
+    if [module.source(target) for target in statement.targets] != [text]:
+        return None
+    if "#" in module.line_text(statement.lineno):
+        return None
+    return without_statement(module, statement)
 
 
 _ELEMENTWISE = {

@@ -1,7 +1,8 @@
 """Statements that only served a call: the shape of a buffer, the import of a kernel.
 
 When the call goes, they go too, but only where that loses nothing: what they do is told by their
-text, nobody else reads what they bind, and no comment stands by them.
+text, it reads what they bind and nobody else does, and no comment stands by them.  What nobody read
+before is not for the call: an import may stand there for what importing it does.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def unneeded(
         names = _bound_by(module, statement)
         if not names or statement in gone or not written.isdisjoint(names):
             continue
-        if _only_read_in(function, names, [statement, *gone]) and _stands_alone(module, statement):
+        served = _are_read_in(gone, names) and _only_read_in(function, names, [statement, *gone])
+        if served and _stands_alone(module, statement):
             found.append(statement)
             gone.append(statement)
     return found
@@ -110,6 +112,11 @@ def _is_name(node: ast.expr) -> bool:
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, ast.Name)
+
+
+def _are_read_in(statements: Sequence[ast.stmt], names: set[str]) -> bool:
+    nodes = (node for statement in statements for node in ast.walk(statement))
+    return any(isinstance(n, ast.Name) and n.id in names for n in nodes)
 
 
 def _only_read_in(function: FunctionNode, names: set[str], statements: Sequence[ast.stmt]) -> bool:
