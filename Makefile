@@ -34,8 +34,9 @@ build-kernels: $(READY)
 vscode:
 	cd editors/vscode && npm ci --no-fund --no-audit && npm run package
 
-# VS Code in a browser, to try the extension in: some 300 MB of npm packages, and Chromium.
+# VS Code in a browser, to try the extension in: some 300 MB of npm packages.  Needs Chromium too.
 vscode-test: vscode $(READY)
+	@command -v "$${CHROMIUM:-chromium}" || { echo "Chromium is missing; CHROMIUM says where it is" >&2; exit 1; }
 	cd editors/vscode/test && npm ci && npm run prepare-vscode
 	$(BIN)/python -m pytest -m slow tests/lsp/test_vscode_session.py
 

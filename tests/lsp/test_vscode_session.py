@@ -1,4 +1,4 @@
-"""The extension in VS Code itself, in headless Chromium; ``make vscode-test`` brings both."""
+"""The extension in VS Code itself, in headless Chromium; ``make vscode-test`` brings the former."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-// A session in VS Code: open a file, go to a finding, open the light bulb, take the first fix, save.
+// A session in VS Code: open a file, go to a finding, click the light bulb and the first fix in its
+// menu, save.
 //
 //     node session.mjs FOLDER FILE LINE SERVER [PICTURE]
 //
@@ -67,7 +68,7 @@ async function started(port) {
 }
 
 async function session(page) {
-  const found = (selector) => page.waitForSelector(selector, { timeout: 90_000, visible: true });
+  const found = (selector) => page.waitForSelector(selector, { visible: true });
   const chord = async (key) => {
     await page.keyboard.down("Control");
     await page.keyboard.press(key);
@@ -81,21 +82,16 @@ async function session(page) {
   await sleep(300);
   await page.keyboard.press("Enter");
   await found(".squiggly-warning, .squiggly-error");
-  await found("[class*=codicon-gutter-lightbulb], .lightBulbWidget");
-  await chord(".");
-  await found(".action-widget .monaco-list-row.action");
+  await page.locator("[class*=codicon-gutter-lightbulb], .lightBulbWidget").click();
+  const actions = ".action-widget .monaco-list-row.action";
+  await found(actions);
   await sleep(500);
-  const titles = await page.$$eval(".action-widget .monaco-list-row.action", (rows) =>
-    rows.map((row) => row.textContent.trim()),
-  );
+  const titles = await page.$$eval(actions, (rows) => rows.map((row) => row.textContent.trim()));
   if (picture) await page.screenshot({ path: picture });
-  await page.keyboard.press("Enter");
-  await page.waitForFunction(
-    () => !document.querySelector(".squiggly-warning, .squiggly-error"),
-    { timeout: 90_000 },
-  );
+  await page.locator(actions).click();
+  await page.waitForFunction(() => !document.querySelector(".squiggly-warning, .squiggly-error"));
   await chord("s");
-  await page.waitForFunction(() => !document.querySelector(".tab.dirty"), { timeout: 30_000 });
+  await page.waitForFunction(() => !document.querySelector(".tab.dirty"));
   await sleep(500);
   return titles;
 }
@@ -111,7 +107,8 @@ try {
     defaultViewport: { width: 1200, height: 620 },
   });
   const page = await browser.newPage();
-  await page.goto(`http://127.0.0.1:${port}/?folder=${folder}`, { timeout: 90_000 });
+  page.setDefaultTimeout(90_000);
+  await page.goto(`http://127.0.0.1:${port}/?folder=${folder}`);
   try {
     console.log(JSON.stringify(await session(page)));
   } catch (error) {
