@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import Any
 
@@ -111,3 +112,21 @@ def test_arrays_of_another_library_stay() -> None:
     text = layer(COPIES + RETURN)
     assert findings(text)
     stays(text.replace("import torch", "import mlx.core as mx"))
+
+
+def shortened(text: str) -> str:
+    for old, new in (("keys", "k"), ("values", "v")):
+        text = re.sub(rf"(self\.|fresh_){old}\b", rf"\g<1>{new}", text)
+    return text.replace("StaticLayer", "KVCache")
+
+
+def test_one_letter_names_in_a_class_for_caches() -> None:
+    """The fix is the one that is run above, by other names."""
+    text = layer(SUBSCRIPTS + RETURN)
+    short = shortened(text)
+    assert "self.k[:, :, position] = key_states" in short
+    assert {f.rule for f in findings(short)} == {"TRN401"}
+    assert fix(short, unsafe=True) == shortened(fix(text, unsafe=True))
+    stays(short.replace("KVCache", "Window"))
+    stays(short.replace("torch.zeros(1, 2, 6, 4)", "{}").replace("[:, :, position]", "[position]"))
+    stays(short.replace("    def update", "    @torch.no_grad()\n    def update"))

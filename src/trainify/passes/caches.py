@@ -74,6 +74,7 @@ _OF_CACHE = (
     *(b"= self.k_cache", b"= self.v_cache", b"= self.key_cache", b"= self.cache_k"),
 )
 _OF_BUFFER = (b"k_buffer[", b"v_buffer[")
+_OF_SELF = (b"self.k[", b"self.v[", b"self.key[", b"self.value[")
 
 
 _CACHE = re.compile(r"cache|past_(key|value|kv)|(^|_)(k|v|kv|key|value)_buffer|(^|_)kv(_|$)")
@@ -88,6 +89,7 @@ _SETTERS = {"copy_": 0, "index_copy_": 2, "index_put_": 1, "scatter_": 2}
 _ASSIGNED, *_SET = declare(b"] = ", *(f"{name}(".encode() for name in _SETTERS))
 _NAME = re.compile(rb"[A-Za-z_]\w*")
 _DECLARED = re.compile(rb"(?!(?:else|try|finally)\b)[\w.]+[ \t]*:")
+_DEFINES_CACHE = re.compile(rb"^class \w*Cache", re.MULTILINE)
 _LOCAL = re.compile(rb"(\w+)(?:\[|\.(?:\w+\(|$))")
 
 
@@ -111,6 +113,8 @@ def _may_be_cache(data: bytes, at: int, word: bytes) -> bool:
         return False
     if b".keys" in line or b".values" in line:
         return True
+    if line.startswith(_OF_SELF) and _DEFINES_CACHE.search(data):
+        return True
     if any(_CACHE.search(name) and not _NOT_CACHE.search(name) for name in names):
         return True
     local = _LOCAL.match(line)
@@ -120,7 +124,7 @@ def _may_be_cache(data: bytes, at: int, word: bytes) -> bool:
 _KEPT = rb"%s\b[^\n=]*=[^=]{0,200}?\.\w*(?:cache|past_|buffer|kv)\w*\b(?!\()"
 """``k_out, v_out = self.k_cache, self.v_cache``."""
 
-NEEDLES: tuple[Needle, ...] = (Look((*_WRITES, *_OF_CACHE, *_OF_BUFFER), _writes_cache),)
+NEEDLES: tuple[Needle, ...] = (Look((*_WRITES, *_OF_CACHE, *_OF_BUFFER, *_OF_SELF), _writes_cache),)
 
 
 @dataclass(eq=False)
@@ -237,7 +241,7 @@ def _is_cache(module: ModuleFacts, base: ast.expr, statement: ast.stmt) -> bool:
         owner = base.value  # self.cache.keys
         if isinstance(owner, ast.Attribute) and names_cache(owner.attr):
             return True
-    if isinstance(base, ast.Attribute) and name in ("keys", "values"):
+    if isinstance(base, ast.Attribute) and name in _OF_OBJECT:
         cls = module.method_class(module.function(statement))
         return cls is not None and bool(_CACHE_CLASS.search(cls.name))
     if not names_cache(name):
