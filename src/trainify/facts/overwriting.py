@@ -31,16 +31,27 @@ _FUNCTIONS = {
 }
 """Where ``inplace`` stands among the arguments."""
 _OF_INIT = "torch.nn.init."
-_CANDIDATE = re.compile(
-    rf"\w_\s*\(|inplace\s*=\s*True|\b(?:{'|'.join(_FUNCTIONS)})\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*True\)"
-)
+_METHOD = re.compile(r"_\s*\(")
+_KEYWORD = re.compile(r"inplace\s*=\s*True")
+_POSITION = re.compile(r"\bTrue\)")
+_OPEN = re.compile(rf"\b(?:{'|'.join(_FUNCTIONS)})\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*$")
+
+
+def _signs(text: str) -> Iterator[int]:
+    """Where a text may overwrite something by a call; each search begins with what is rare."""
+    yield from (match.start() for match in _METHOD.finditer(text))
+    yield from (match.start() for match in _KEYWORD.finditer(text))
+    for match in _POSITION.finditer(text):
+        line = text.rfind("\n", 0, match.start()) + 1
+        if _OPEN.search(text, line, match.start()) is not None:
+            yield match.start()
 
 
 def candidates(module: ModuleFacts) -> Iterator[int]:
     """The lines on which something may be overwritten by a call, methods included."""
     text = module.text
-    for match in _CANDIDATE.finditer(text):
-        yield module.position(match.start())[0]
+    for sign in _signs(text):
+        yield module.position(sign)[0]
     names = {name for _, name in _attributes(module)}
     if names:
         for match in re.finditer(rf"\.(?:{'|'.join(map(re.escape, names))})\(", text):
