@@ -134,10 +134,6 @@ class FunctionFlow:
         self._definitions: dict[ast.stmt, tuple[list[Definition], list[Definition]]] = {}
         self._reaching: dict[tuple[str, ast.stmt], frozenset[Definition]] = {}
 
-    @cached_property
-    def _has_walrus(self) -> bool:
-        return ":=" in self.module.text
-
     # -- tables ---------------------------------------------------------------------------------
 
     @cached_property
@@ -195,7 +191,7 @@ class FunctionFlow:
         """What ``(y := f(x))`` defines in a statement, blocks left out: surely, and maybe."""
         sure: list[Definition] = []
         maybe: list[Definition] = []
-        if not self._has_walrus or isinstance(statement, _DEFINITIONS):
+        if not self.module.has_walrus or isinstance(statement, _DEFINITIONS):
             return sure, maybe
         pending: list[tuple[ast.AST, bool]] = [
             (child, False)

@@ -443,6 +443,11 @@ class ModuleFacts:
         return functions_with_scopes(self)
 
     @cached_property
+    def has_walrus(self) -> bool:
+        """Whether the file may have a ``:=``."""
+        return ":=" in self.text
+
+    @cached_property
     def writes(self) -> dict[ast.stmt, Write]:
         """What statements of the file overwrite in place."""
         from .writes import writes_of

@@ -33,17 +33,23 @@ _FUNCTIONS = {
 _OF_INIT = "torch.nn.init."
 _METHOD = re.compile(r"_\s*\(")
 _KEYWORD = re.compile(r"inplace\s*=\s*True")
-_POSITION = re.compile(r"\bTrue\)")
-_OPEN = re.compile(rf"\b(?:{'|'.join(_FUNCTIONS)})\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*$")
+_TRUE = re.compile(r"\bTrue\b")
+_ASKED = re.compile(rf"\b(?:{'|'.join(_FUNCTIONS)})\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*$")
+_MADE = re.compile(rf"\b(?:{'|'.join(_MODULES)})\([^()\n]*$")
 
 
 def _signs(text: str) -> Iterator[int]:
     """Where a text may overwrite something by a call; each search begins with what is rare."""
     yield from (match.start() for match in _METHOD.finditer(text))
     yield from (match.start() for match in _KEYWORD.finditer(text))
-    for match in _POSITION.finditer(text):
+    yield from _given_true(text, _ASKED)
+
+
+def _given_true(text: str, before: re.Pattern[str]) -> Iterator[int]:
+    """Where ``True`` stands, with such a beginning before it on its line."""
+    for match in _TRUE.finditer(text):
         line = text.rfind("\n", 0, match.start()) + 1
-        if _OPEN.search(text, line, match.start()) is not None:
+        if before.search(text, line, match.start()) is not None:
             yield match.start()
 
 
@@ -150,13 +156,10 @@ def _asks(call: ast.Call, position: int | None) -> bool:
     return any(isinstance(value, ast.Constant) and value.value is True for value in told)
 
 
-_MAKES = re.compile(rf"\b(?:{'|'.join(_MODULES)})\([^()\n]*True\b")
-
-
 @once
 def _attributes(module: ModuleFacts) -> frozenset[tuple[ast.ClassDef, str]]:
     """The attributes of classes that hold a module which overwrites its input."""
-    if _MAKES.search(module.text) is None:
+    if next(_given_true(module.text, _MADE), None) is None:
         return frozenset()
     return frozenset(
         (cls, name)
