@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,26 @@ def f(self, qkv, positions, cache):
     )
     assert finding.rule == "TRN102" and not finding.fixes
     assert "`qkv` shares storage with `q`" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("a, b = t\n{}(a, b, w, 1e-6)\nreturn t", "`t` holds `a` and is read later"),
+        ("t = (h, r)\na, b = t\n{}(a, b, w, 1e-6)\nreturn h, r", "`t = (h, r)`"),
+        ("s.h, s.r = h, r\n{}(h, r, w, 1e-6)\nreturn s", "`s.h, s.r = h, r`"),
+        ("s.h, k = h, r\n{}(h, r, w, 1e-6)\nreturn s.h + k", "`s.h, k = h, r`"),
+        ('d = {{"h": h}}\n{}(d["h"], r, w, 1e-6)\nreturn h', "`d` holds `h`"),
+        ("d = [h, r]\n{}(d[0], d[1], w, 1e-6)\nreturn h", "`d` holds `h`"),
+        ("d = s, h\n{}(d[1], r, w, 1e-6)\nreturn d", "`d` is a tuple"),
+    ],
+)
+def test_tensors_that_something_holds_are_refused(lines: str, why: str) -> None:
+    """A tuple, a dict or an object sees the write of the kernel, and would not see a new name."""
+    body = textwrap.indent(lines.format("ops.fused_add_rms_norm"), "    ")
+    (finding,) = findings(HEAD + f"def f(s, t, h, r, w):\n{body}\n")
+    assert finding.rule == "TRN102" and not finding.fixes
+    assert why in finding.message
 
 
 def test_an_alias_that_is_read_later_is_not_left_behind() -> None:

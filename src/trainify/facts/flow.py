@@ -113,6 +113,15 @@ def views_of(node: ast.expr) -> list[View]:
     return [view] if view is not None else []
 
 
+def looked_at(value: ast.expr | None) -> list[View]:
+    """What a value may have the storage of, a display of tensors that of each."""
+    if isinstance(value, ast.Dict):
+        return [view for element in value.values for view in views_of(element)]
+    if isinstance(value, (ast.Tuple, ast.List)):
+        return [view for element in value.elts for view in views_of(element)]
+    return views_of(value) if value is not None else []
+
+
 def is_allocation(node: ast.expr | None) -> bool:
     """Whether an expression is a fresh tensor whose content does not matter yet."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -410,7 +419,7 @@ class FunctionFlow:
     def _bases(self, name: str, statement: ast.stmt) -> set[str]:
         bases = set()
         for definition in self.reaching(name, statement):
-            for view in views_of(definition.value) if definition.value is not None else ():
+            for view in looked_at(definition.value):
                 if view.base != name and self._same_value(view.base, definition, statement):
                     bases.add(view.base)
             made = definition.statement
@@ -496,8 +505,19 @@ def _stores(statement: ast.stmt, name: str) -> bool:
         if any(_is(e, name) for e in elements):
             if any(not isinstance(t, (ast.Name, ast.Tuple)) for t in targets):
                 return True
+            if any(isinstance(t, ast.Tuple) and _keeps(t, value, name) for t in targets):
+                return True
             return isinstance(value, ast.Tuple) and any(isinstance(t, ast.Name) for t in targets)
     return False
+
+
+def _keeps(target: ast.Tuple, value: ast.expr, name: str) -> bool:
+    """Whether ``self.a, b = x, y`` puts ``name`` where others find it."""
+    values = value.elts if isinstance(value, ast.Tuple) else []
+    if len(values) != len(target.elts):
+        return any(not isinstance(t, ast.Name) for t in target.elts)
+    pairs = zip(target.elts, values, strict=True)
+    return any(_is(v, name) and not isinstance(t, ast.Name) for t, v in pairs)
 
 
 def _is(node: ast.expr, name: str) -> bool:

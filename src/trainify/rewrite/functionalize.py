@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..facts import ModuleFacts
-from ..facts.flow import Definition, FunctionFlow, is_allocation, view_of
+from ..facts.flow import Definition, FunctionFlow, is_allocation, looked_at, view_of
 
 
 @dataclass(frozen=True)
@@ -193,6 +193,8 @@ def _observed(
         return Write(Place(name), look_at=_AFTER_CONVERSION.format(view.base, name))
     if view is not None and live == [view.base] and definition is not None:
         assert definition.value is not None
+        if definition.index is not None and view.kind != "part":  # h, residual = states
+            raise CannotFunctionalize(f"`{view.base}` holds `{name}` and is read later")
         if view.kind != "part":
             again = (
                 (f"{name} = {module.source(definition.value)}",)
@@ -246,6 +248,12 @@ def _slice(
     place = Place(module.source(argument), kind)  # type: ignore[arg-type]
     if definition is not None and is_allocation(definition.value):
         return Write(place)
+    if definition is not None and isinstance(definition.value, (ast.Dict, ast.List, ast.Tuple)):
+        for view in looked_at(definition.value):  # {"hidden": h}
+            if flow.read_after(view.base, statement):
+                raise CannotFunctionalize(f"`{base}` holds `{view.base}`, which is read later")
+        if isinstance(definition.value, ast.Tuple):
+            raise CannotFunctionalize(f"`{base}` is a tuple")
     return Write(
         place,
         look_at=f"a part of `{base}` is assigned: other names for the same tensor keep its old "
