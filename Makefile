@@ -5,10 +5,14 @@ BIN := .venv/bin
 READY := .venv/ready-$(shell cat requirements-dev.txt pyproject.toml | cksum | cut -d ' ' -f 1)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: test lint demo bench corpus proof build-kernels vscode vscode-test
+.PHONY: test soak lint demo bench corpus proof build-kernels vscode vscode-test
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# What takes minutes: inductor, two processes, all models, long random runs.
+soak: $(READY)
+	$(BIN)/python -m pytest -m slow -n auto --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
