@@ -239,6 +239,41 @@ def test_tensors_that_something_holds_are_refused(lines: str, why: str) -> None:
     assert why in finding.message
 
 
+KEPT = """\
+def f(xs, w):
+    outs = []
+    {first}
+    for x in xs:
+        {second}
+        {third}
+            {fourth}
+            ops.rms_norm(out, x, w, 1e-6)
+            outs.append(out)
+    return outs
+"""
+MADE = "out = torch.empty_like(x)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "fixed"),
+    [
+        (("pass", MADE, "if True:", "pass"), True),
+        (("pass", "pass", "for _ in w:", MADE), True),
+        (("pass", MADE, "for _ in w:", "pass"), False),  # the same one twice
+        ((MADE, "pass", "if True:", "pass"), False),
+        (("pass", f"if w is x: {MADE}", "if True:", "pass"), False),
+        ((MADE, "out_ = out", "if True:", "out = out_"), False),
+    ],
+)
+def test_buffers_that_each_turn_of_a_loop_makes_and_keeps(
+    lines: tuple[str, ...], fixed: bool
+) -> None:
+    names = ("first", "second", "third", "fourth")
+    (finding,) = findings(HEAD + KEPT.format(**dict(zip(names, lines, strict=True))))
+    assert bool(finding.fixes) == fixed
+    assert fixed or "kept elsewhere by `outs.append(out)`" in finding.message
+
+
 def test_an_alias_that_is_read_later_is_not_left_behind() -> None:
     """``skip`` sees the write of the kernel; after rebinding ``x`` it must see it too."""
     becomes(

@@ -311,8 +311,26 @@ class FunctionFlow:
             if isinstance(node, _COMPOUND) or not self._runs_before(node, statement):
                 continue
             if _stores(node, name) and self._same_reaching(name, node, statement):
+                if self._made_since(name, node, statement):
+                    continue
                 return " ".join(self.module.source(node).split())
         return None
+
+    def _made_since(self, name: str, stored: ast.stmt, statement: ast.stmt) -> bool:
+        """Whether a later statement of a loop stored what an earlier turn had made."""
+        if stored.lineno <= statement.lineno:
+            return False
+        around = list(self.module.ancestors(statement))
+        shared = set(self.module.ancestors(stored))
+        loop = next((a for a in around if isinstance(a, _LOOPS) and a in shared), None)
+        return loop is not None and all(
+            isinstance(made := definition.statement, (ast.Assign, ast.AnnAssign))
+            and is_allocation(definition.value)
+            and made.lineno < statement.lineno
+            and loop in self.module.ancestors(made)
+            and any(s is statement or s in around for s in self.module.block(made))
+            for definition in self.reaching(name, statement)
+        )
 
     def _runs_before(self, first: ast.stmt, last: ast.stmt) -> bool:
         if (first.lineno, first.col_offset) < (last.lineno, last.col_offset):
@@ -467,6 +485,7 @@ class FunctionFlow:
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPOUND = (
     *(ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match),
     *(ast.ClassDef,),
