@@ -52,7 +52,8 @@ def find_files(
 ) -> Iterator[FoundFile | Unreadable]:
     """Yield the ``.py`` files under ``paths``, each once, in the order of their names.
 
-    A file named in ``paths`` is taken whatever it is called and whatever ``excludes`` says.
+    A file named in ``paths`` is taken whatever it is called and whatever ``excludes`` says, but for
+    a notebook: its JSON is Python to the parser, and nothing would be found in it.
     Linked directories are not entered unless named, so that a loop of links is no loop here.
     """
     seen: set[str] = set()
@@ -62,6 +63,9 @@ def find_files(
         try:
             if os.path.isdir(path):
                 found = _walk(path, real, excludes)
+            elif path.endswith(".ipynb") and os.path.exists(path):
+                yield Unreadable(path, "a notebook, not Python")
+                continue
             else:
                 found = iter(((path, real, os.stat(path)),))
             for name, real, status in found:

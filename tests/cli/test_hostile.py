@@ -108,6 +108,13 @@ def test_paths_that_are_not_there(trainify) -> None:
     assert GOOD in result.stdout
 
 
+def test_a_notebook_is_not_said_to_be_without_fault(trainify) -> None:
+    Path("model.ipynb").write_text('{"cells": [{"source": ["fused(1)"]}]}')
+    result = trainify("check", "model.ipynb")
+    assert result.exit_code == 2
+    assert result.stderr == "trainify: model.ipynb: cannot read: a notebook, not Python\n"
+
+
 def test_files_and_folders_without_permission(trainify, monkeypatch) -> None:
     """Root may read all, so the system's answer is played."""
     Path("locked").mkdir()
