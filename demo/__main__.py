@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sys
@@ -15,7 +14,6 @@ os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1
 
 import torch
 import transformers
-from filelock import FileLock
 
 from . import training
 from .models import (
@@ -45,24 +43,20 @@ claims: dict[str, bool] = {}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
-    parser.add_argument("--no-training", action="store_true", help="stop after the gradients")
-    arguments = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*an autograd kernel was not registered.*")
     sys.stdout.reconfigure(errors="replace", line_buffering=True)
-    with FileLock(f"{OUT}.lock"):  # tests run the demo side by side
-        shutil.rmtree(OUT, ignore_errors=True)
-        OUT.mkdir()
-        tell(training_too=not arguments.no_training)
+    shutil.rmtree(OUT, ignore_errors=True)
+    OUT.mkdir()
+    tell()
     failed = [what for what, holds in claims.items() if not holds]
     if failed:
         sys.exit("\n".join(f"FAILED: {what}" for what in failed))
     print(f"\nAll {len(claims)} claims hold.")
 
 
-def tell(training_too: bool) -> None:
+def tell() -> None:
     introduce()
     checkpoint = checkpoints.llama(OUT / "checkpoint")
     oracle = Oracle(checkpoint)
@@ -104,9 +98,8 @@ def tell(training_too: bool) -> None:
     )
     serves_as_before(as_is, served, ids)
 
-    if training_too:
-        heading(f"{training.STEPS} steps of training")
-        train(Served(stripped, checkpoint), Served(patched, checkpoint), Oracle(checkpoint))
+    heading(f"{training.STEPS} steps of training")
+    train(Served(stripped, checkpoint), Served(patched, checkpoint), Oracle(checkpoint))
 
 
 def introduce() -> None:

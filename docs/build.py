@@ -7,6 +7,7 @@ command prints.  rules.md comes from the rules.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -50,6 +51,18 @@ def _renewed(block: re.Match[str]) -> str:
 
 def output(command: str) -> str:
     """What a command prints when it is run in the repository, by this Python."""
+    program, _, filters = command.partition(" | ")
+    printed = run(program)
+    if filters:
+        printed = subprocess.run(
+            ["sh", "-c", filters], input=printed, stdout=subprocess.PIPE, encoding="utf-8"
+        ).stdout
+    return printed if printed.endswith("\n") or not printed else f"{printed}\n"
+
+
+@functools.cache
+def run(program: str) -> str:
+    """What a program prints; it runs once, however many blocks quote parts of that."""
     python = f'"{sys.executable}"'
     functions = f'python() {{ {python} "$@"; }}; trainify() {{ {python} -m trainify "$@"; }}; '
     environment = {
@@ -61,7 +74,7 @@ def output(command: str) -> str:
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     environment["PYTHONIOENCODING"] = "utf-8"
     done = subprocess.run(
-        ["sh", "-c", functions + command],
+        ["sh", "-c", functions + program],
         cwd=ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -70,8 +83,8 @@ def output(command: str) -> str:
         encoding="utf-8",
     )
     if "Traceback (most recent call last)" in done.stdout:
-        raise RuntimeError(f"{command}\n{done.stdout}")
-    return done.stdout if done.stdout.endswith("\n") or not done.stdout else f"{done.stdout}\n"
+        raise RuntimeError(f"{program}\n{done.stdout}")
+    return done.stdout
 
 
 # -- pages ----------------------------------------------------------------------------------------
