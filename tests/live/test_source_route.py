@@ -9,7 +9,6 @@ import io
 import linecache
 import pickle
 import subprocess
-import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import torch.nn.functional as F
 from live_package import package
 from torch import nn
 
+from tests.torch_process import TorchProcess
 from trainify.live import apply, source
 from trainify.live.reach import reached
 from trainify.live.rewritten import Refused, Settings
@@ -545,7 +545,7 @@ print(out.requires_grad)
 
 
 @pytest.mark.parametrize("stale", [False, True])
-def test_a_fresh_process(tmp_path: Path, stale: bool) -> None:
+def test_a_fresh_process(tmp_path: Path, torch_process: TorchProcess, stale: bool) -> None:
     """The change comes back; where it cannot, loading says so."""
     model, norms = with_helpers(tmp_path)
     trainable(model)
@@ -563,7 +563,8 @@ def test_a_fresh_process(tmp_path: Path, stale: bool) -> None:
             strict=not stale,
         )
     )
-    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    run = torch_process.run(script, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
     assert run.stdout.split()[-1] == str(not stale), run.stderr
     if stale:
         assert "Model was made trainable when it was saved, and is not now" in run.stderr

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from wrapped import ROUTES, assert_right, batch, build, gradients, is_cut, loss_of, mend
 
 import trainify
+from tests.torch_process import TorchProcess
 from trainify.catalog.own import _registered
 from trainify.live.apply import restore
 
@@ -248,7 +249,9 @@ def run(script: str, tmp_path: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_a_fresh_process(modules: Modules, model: nn.Module, tmp_path: Path) -> None:
+def test_a_fresh_process(
+    modules: Modules, model: nn.Module, tmp_path: Path, torch_process: TorchProcess
+) -> None:
     torch.save(model, tmp_path / "model.pt")
     script = FRESH.format(
         root=str(tmp_path),
@@ -256,7 +259,10 @@ def test_a_fresh_process(modules: Modules, model: nn.Module, tmp_path: Path) -> 
         package=modules["model"].__package__,
         file=str(tmp_path / "model.pt"),
     )
-    assert run(script, tmp_path) == "right\n"
+    file = tmp_path / "process.py"
+    file.write_text(script)
+    done = torch_process.run(file, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
 
 
 DISTRIBUTED = """

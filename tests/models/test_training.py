@@ -1,15 +1,13 @@
 """The proof: what `trainify fix` writes can be trained, and serves as before."""
 
+import contextlib
 import functools
 import importlib
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from click.testing import CliRunner
 from packages import (
     FIXTURES,
     PACKAGES,
@@ -20,7 +18,7 @@ from packages import (
     next_token_loss,
 )
 
-SOURCE = Path(__file__).parents[2] / "src"
+from trainify.cli import cli
 
 VARIANTS = {
     "flag": ["--strategy", "flag"],
@@ -48,24 +46,16 @@ RIGHT_AS_THEY_ARE = {
 
 @pytest.fixture(scope="session")
 def fix(tmp_path_factory):
-    """Runs `trainify fix --write` on a copy of a package; its directory."""
+    """Runs `trainify fix --write`, in this process, on a copy of a package; its directory."""
 
     @functools.cache
     def run(name, variant):
         root = tmp_path_factory.mktemp(f"{name}-{variant}")
         directory = copy_package(name, root)
-        command = [sys.executable, "-m", "trainify", "fix", name, "--write", *VARIANTS[variant]]
-        path = [os.environ.get("PYTHONPATH"), str(SOURCE)]
-        result = subprocess.run(
-            command,
-            cwd=root,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
-            capture_output=True,
-            text=True,
-        )
-        assert result.returncode in (0, 1), result.stdout + result.stderr
-        # An interpreter that has no trainify ends with 1 as well.
-        assert sources(directory) != sources(FIXTURES / name), result.stdout + result.stderr
+        with contextlib.chdir(root):
+            result = CliRunner().invoke(cli, ["fix", name, "--write", *VARIANTS[variant]])
+        assert result.exit_code in (0, 1), result.output
+        assert sources(directory) != sources(FIXTURES / name), result.output
         return directory
 
     return run
