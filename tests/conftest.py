@@ -19,3 +19,8 @@ def torch_process() -> Iterator[TorchProcess]:
     """Runs scripts that use torch, each in a process of its own."""
     with TorchProcess() as python:
         yield python
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The demo is the longest single test: begun last, all other processes would wait for it."""
+    items.sort(key=lambda item: item.path.name != "test_readme.py")
