@@ -123,10 +123,11 @@ class Seen:
 
 def look(package: Package, folder: Path) -> Seen:
     seen = Seen(package)
-    for path in folder.rglob("*.py"):
-        seen.files += 1
-        seen.lines += path.read_bytes().count(b"\n")
     project = folder / "setup.py"  # where a project begins, and so where its cache goes
+    for path in folder.rglob("*.py"):
+        if path != project:
+            seen.files += 1
+            seen.lines += path.read_bytes().count(b"\n")
     project.touch()
     os.utime(project, (0, 0))  # what has just changed is not cached: it may change again
     shutil.rmtree(folder / ".trainify_cache", ignore_errors=True)

@@ -151,6 +151,12 @@ def test_a_formula_is_there_or_not_asked_for(after: str) -> None:
         op("return 1", returns="int"),
         op("return x.new_empty(())", "n: int"),
         op("x.mul_(w)", returns="None", mutates='["x"]'),
+        op(
+            "hashes.copy_(x.long())",
+            "x: torch.Tensor, hashes: torch.Tensor",
+            returns="None",
+            mutates='["hashes"]',
+        ),
         HEAD + "@custom_op('a::b', mutates_args=())\ndef f(x: torch.Tensor) -> torch.Tensor:\n"
         "    return x * 2\n",
     ],

@@ -87,8 +87,11 @@ _DIFFERENTIABLE = re.compile(r"[\"'](Autograd\w*|CompositeImplicitAutograd)[\"']
 _TENSOR = re.compile(
     r"(torch\.)?Tensor( \| None)?|(\w+\.)*(Optional|[lL]ist|Sequence)\[(torch\.)?Tensor\]"
 )
-_KEPT = re.compile(r"cache|buf|workspace|state|counter|count|stat|kv|lock|flag|signal|semaphore")
-"""Arguments that nobody computes a loss from right away."""
+_KEPT = re.compile(
+    r"cache|buf|workspace|state|counter|count|stat|kv|lock|flag|signal|semaphore|storage|scratch|"
+    r"mutable|hash|ids?$|idx|ind(ex|ices)|table|len|offset|token|mask"
+)
+"""Arguments that nobody computes a loss from: kept, or whole numbers."""
 _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|setup_context)(_|$)")
 
 
