@@ -24,9 +24,9 @@ def silu_and_mul_fp32(input: torch.Tensor) -> torch.Tensor:
 
 
 def silu_and_mul_up_to(input: torch.Tensor, limit: float = 0.0) -> torch.Tensor:
-    """SwiGLU in float32, rounded once, of operands that are clamped where limit is not 0.
+    """SwiGLU in float32, rounded once.
 
-    The first half to limit at most, the second half to within +-limit.
+    Where limit is not 0, the first half is clamped to it, the second half to within +-limit.
     """
     gate, up = input.chunk(2, dim=-1)
     if limit != 0.0:
