@@ -32,12 +32,7 @@ def conv_update(draw: Draw) -> Values:
 
 @draws_for(state_space.causal_conv1d_slots, state_space.causal_conv1d_step)
 def conv_slots(draw: Draw) -> Values:
-    values = conv_update(draw)
-    rows, unused = len(values["x"]), draw.pick("unused", -1)
-    indices = draw.maybe("indices", slots(draw, rows, unused))
-    if indices is not None:
-        values["conv_state"] = draw.tensor(rows + 2, *values["conv_state"].shape[1:])
-    return {**values, "indices": indices, "unused": unused}
+    return _in_slots(draw, conv_update(draw), "conv_state")
 
 
 @draws_for(state_space.selective_state_update)
@@ -61,11 +56,15 @@ def state_update(draw: Draw) -> Values:
 
 @draws_for(state_space.selective_state_slots, state_space.selective_state_step)
 def state_slots(draw: Draw) -> Values:
-    values = state_update(draw)
+    return _in_slots(draw, state_update(draw), "state")
+
+
+def _in_slots(draw: Draw, values: Values, state: str) -> Values:
+    """The same with a state of more rows, of which each sequence has one."""
     rows, unused = len(values["x"]), draw.pick("unused", -1)
     indices = draw.maybe("indices", slots(draw, rows, unused))
     if indices is not None:
-        values["state"] = draw.tensor(rows + 2, *values["state"].shape[1:])
+        values[state] = draw.tensor(rows + 2, *values[state].shape[1:])
     return {**values, "indices": indices, "unused": unused}
 
 
