@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from case_runner import HERE, Runner
 
+from tests.torch_process import TorchProcess
 from trainify.engine import FileReport, Options, check_paths, fix_paths
 from trainify.findings import STRATEGIES
+
+HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,13 @@ def _params(*verdicts: str) -> list[Any]:
     ]
 
 
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with Runner() as started:
-        yield started
+def _report(python: TorchProcess, file: Path) -> dict[str, Any]:
+    """What ``run()`` of a case file returns."""
+    done = python.run(HERE / "case_runner.py", file, cwd=HERE)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert isinstance(report, dict)
+    return report
 
 
 def _fixed(case: Case, strategy: str) -> FileReport:
@@ -96,15 +100,15 @@ def _same_step(ours: dict[str, Any], right: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("case", _params("fixable"))
-def test_fixed_learns_as_it_should(case: Case, runner: Runner, tmp_path: Path) -> None:
-    right = runner.run(case.after)
-    assert not _same_step(runner.run(case.before), right), "the fault does not show"
+def test_fixed_learns_as_it_should(case: Case, torch_process: TorchProcess, tmp_path: Path) -> None:
+    right = _report(torch_process, case.after)
+    assert not _same_step(_report(torch_process, case.before), right), "the fault does not show"
     for strategy in STRATEGIES:
         report = _fixed(case, strategy)
         assert report.change is not None, "nothing was fixed"
         fixed = tmp_path / f"{strategy}.py"
         fixed.write_bytes(report.change.after)
-        ours = runner.run(fixed)
+        ours = _report(torch_process, fixed)
         assert _same_step(ours, right), (strategy, ours, right, report.text)
 
 
