@@ -79,9 +79,9 @@ def plans(of: Pass) -> bool:
 def proven(of: Pass, module: ModuleFacts, options: Options) -> Iterator[Finding]:
     """What a pass has to say of the places of ``options.proven``."""
     asked: Callable[[ModuleFacts, Proven], Iterator[Finding]] | None = getattr(of, "proven", None)
-    for place in options.proven if asked is not None else ():
-        assert asked is not None
-        yield from asked(module, place)
+    if asked is not None:
+        for place in options.proven:
+            yield from asked(module, place)
 
 
 @cache

@@ -99,31 +99,35 @@ def _changes(module: ModuleFacts, write: Write, last: ast.Return) -> bool:
     """Whether what a write reads may be something else by the time of the return."""
     function = module.function(write.statement)
     used = {n.id for n in ast.walk(write.statement) if isinstance(n, ast.Name)}
-    attributes = {n.attr for n in ast.walk(write.target) if isinstance(n, ast.Attribute)}
+    used |= {n.attr for n in ast.walk(write.target) if isinstance(n, ast.Attribute)}
+    index = _index_names(write)
     for node in ast.walk(function) if function is not None else ():
         if not isinstance(node, (ast.Name, ast.Attribute)) or not (
             write.statement.lineno < node.lineno <= last.lineno
         ):
             continue
-        if isinstance(node.ctx, ast.Store):
-            name = node.id if isinstance(node, ast.Name) else node.attr
-            if name in used | attributes:
-                return True
+        name = _last_name(node)
+        if isinstance(node.ctx, ast.Store) and name in used:
+            return True
         parent = module.parent(node)
         if isinstance(parent, ast.Attribute) and parent.attr.endswith("_"):
-            name = node.id if isinstance(node, ast.Name) else node.attr
-            if name in _index_names(write) and not parent.attr.endswith("__"):
+            if name in index and not parent.attr.endswith("__"):
                 return True  # self.length.add_(n), where the write goes by self.length
     return False
 
 
 def _index_names(write: Write) -> set[str]:
     """The names and attributes by which a write finds its place, the cache itself left out."""
+    base = set(ast.walk(write.base))
     return {
-        n.id if isinstance(n, ast.Name) else n.attr
+        _last_name(n)
         for n in ast.walk(write.statement)
-        if isinstance(n, (ast.Name, ast.Attribute)) and n not in set(ast.walk(write.base))
+        if isinstance(n, (ast.Name, ast.Attribute)) and n not in base
     }
+
+
+def _last_name(node: ast.Name | ast.Attribute) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr
 
 
 def _new_name(module: ModuleFacts, write: Write) -> str | None:
