@@ -82,7 +82,7 @@ def _run(arguments: list[str], cwd: str, path: list[str], files: list[str]) -> i
 
 
 def _serve() -> None:
-    import torch  # noqa: F401
+    import torch  # noqa: F401  # for the processes that are forked from here
 
     del sys.path[0]  # this folder
     results = os.fdopen(os.dup(1), "w")

@@ -172,7 +172,9 @@ def test_texts_are_true_and_fit(name: str) -> None:
         use = Use.of(f"{name}({', '.join(function.parameters)})", known, late=True)
         helpers = texts(library((use,)))
         assert all(len(x) <= 88 for text in helpers.values() for x in text.split("\n"))
-        docstring = ast.get_docstring(ast.parse(helpers[name]).body[0])  # type: ignore[arg-type]
+        definition = ast.parse(helpers[name]).body[0]
+        assert isinstance(definition, ast.FunctionDef)
+        docstring = ast.get_docstring(definition)
         assert docstring, f"nothing is left to say of {name}"
         gone = [p for p in known if known[p] != "True"]
         assert not [p for p in gone if re.search(rf"\b{p}\b", docstring, re.IGNORECASE)]
