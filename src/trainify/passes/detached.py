@@ -436,17 +436,16 @@ def _removal(module: ModuleFacts, node: ast.expr) -> Edit | None:
     A statement that would then do nothing goes as a whole.
     """
     from ..rewrite.layout import operand
-    from ..rewrite.scopes import without_statement
+    from ..rewrite.scopes import without_idle
 
     text = module.source(node)
     suffix = _SUFFIX.search(text)
     inner = _inner(module, node)
     statement = module.statement(node)
     if inner is not None and _is_all(statement, node, inner):
-        if "#" not in module.line_text(statement.lineno):
-            whole = without_statement(module, statement)
-            if whole is not None:
-                return whole
+        whole = without_idle(module, statement)
+        if whole is not None:
+            return whole
     if inner is not None and isinstance(node, ast.Call) and node.args:  # torch.detach(x)
         return Edit(module.start(node), module.end(node), operand(module, inner))
     if suffix is None or inner is None:

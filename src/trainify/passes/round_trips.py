@@ -259,16 +259,14 @@ def _stay(
 
 def _idle(module: ModuleFacts, node: ast.Call, text: str) -> Edit | None:
     """The deletion of a statement that would only assign a name to itself: ``loss = loss``."""
-    from ..rewrite.scopes import without_statement
+    from ..rewrite.scopes import without_idle
 
     statement = module.statement(node)
     if not isinstance(statement, ast.Assign) or statement.value is not node:
         return None
     if [module.source(target) for target in statement.targets] != [text]:
         return None
-    if "#" in module.line_text(statement.lineno):
-        return None
-    return without_statement(module, statement)
+    return without_idle(module, statement)
 
 
 _ELEMENTWISE = {

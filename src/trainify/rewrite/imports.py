@@ -96,9 +96,7 @@ def _bound_by(alias: ast.alias) -> str | None:
 def _can_go(
     module: ModuleFacts, statement: ast.Import | ast.ImportFrom, idle: list[ast.alias]
 ) -> bool:
-    start, end = layout.line_start(module, statement), layout.line_end(module, statement)
-    above = module.line_text(statement.lineno - 1) if statement.lineno > 1 else ""
-    if "#" in module.text[start:end] or above.lstrip().startswith("#"):
+    if layout.is_commented(module, statement):
         return False
     spaces = "|".join(_namespaces(_package(module, statement, idle[0])))
     ops = rf"torch\.ops\.({spaces})\b" if spaces else r"(?!)"
@@ -145,7 +143,10 @@ def _deletion(
 
 
 def _without_lines(module: ModuleFacts, statement: ast.stmt) -> Edit:
-    """The deletion of a statement, with the blank lines above where some are below as well."""
+    """The deletion of a statement, with the blank lines above where some are below as well.
+
+    Never those below, so that deletions of neighbours do not meet.
+    """
     assert statement.end_lineno is not None
     first, last = statement.lineno, statement.end_lineno
     while first > 1 and not module.line_text(first - 1).strip() and _is_blank(module, last + 1):

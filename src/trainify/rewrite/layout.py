@@ -48,6 +48,13 @@ def line_end(module: ModuleFacts, statement: ast.stmt) -> int:
     return module.line_starts[statement.end_lineno - 1] + len(line.rstrip("\r\n"))
 
 
+def is_commented(module: ModuleFacts, statement: ast.stmt) -> bool:
+    """Whether a comment stands in the lines of a statement, or above them."""
+    lines = module.text[line_start(module, statement) : line_end(module, statement)]
+    above = module.line_text(statement.lineno - 1) if statement.lineno > 1 else ""
+    return "#" in lines or above.lstrip().startswith("#")
+
+
 def indent_edits(module: ModuleFacts, first: int, last: int, unit: str) -> list[Edit]:
     """Insertions that push the lines ``first`` to ``last`` one level in.
 

@@ -88,6 +88,13 @@ def without_statement(module: ModuleFacts, statement: ast.stmt) -> Edit | None:
     return Edit(module.line_starts[first - 1], end, "")
 
 
+def without_idle(module: ModuleFacts, statement: ast.stmt) -> Edit | None:
+    """Delete a statement that would do nothing any more; None where a comment stands behind it."""
+    if "#" in module.line_text(statement.lineno):
+        return None
+    return without_statement(module, statement)
+
+
 def without_switch(module: ModuleFacts, statement: ast.stmt) -> list[Edit]:
     """Delete ``set_grad_enabled(False)``, and the ``set_grad_enabled(True)`` that ends it.
 

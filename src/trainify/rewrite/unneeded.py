@@ -139,9 +139,4 @@ def _names_in(node: ast.AST) -> list[str]:
 
 def _stands_alone(module: ModuleFacts, statement: ast.stmt) -> bool:
     """Whether a statement has its lines to itself, without a comment in, behind or above them."""
-    if not layout.owns_lines(module, statement):
-        return False
-    start = layout.line_start(module, statement)
-    lines = module.text[start : layout.line_end(module, statement)]
-    above = module.line_text(statement.lineno - 1) if statement.lineno > 1 else ""
-    return "#" not in lines and not above.lstrip().startswith("#")
+    return layout.owns_lines(module, statement) and not layout.is_commented(module, statement)
