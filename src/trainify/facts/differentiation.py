@@ -14,6 +14,7 @@ from typing import Literal
 
 from .carried import Carried, Cut, blurred, together
 from .flow import is_allocation
+from .names import last_name
 
 NUMBER = Carried(plain=True)
 TENSOR = Carried()
@@ -193,7 +194,7 @@ def may_cut(node: ast.expr) -> bool:
         return node.attr == "data"
     if not isinstance(node, ast.Call):
         return False
-    name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
+    name = last_name(node.func)
     return name in _CUTS or str(name).endswith(("ensor", "ariable", "asarray"))
 
 

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from .flow import Definition
-from .names import default_of
+from .names import default_of, last_name
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -60,7 +60,7 @@ def is_number(module: ModuleFacts, node: ast.expr, depth: int = 0) -> bool:
 def _is_number_of(module: ModuleFacts, node: ast.Attribute, depth: int) -> bool:
     """``self.eps`` of ``self.eps = eps``, ``config.cap``."""
     owner = node.value
-    if (owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")) == "config":
+    if last_name(owner) == "config":
         return True
     cls = module.names.self_class(owner) if isinstance(owner, ast.Name) else None
     bindings = module.names.attributes(cls).get(node.attr, []) if cls is not None else []

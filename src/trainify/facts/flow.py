@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from .names import parameters
+from .names import last_name, parameters
 from .walk import walk
 
 if TYPE_CHECKING:
@@ -508,7 +508,7 @@ def _stores(statement: ast.stmt, name: str) -> bool:
                 return True
         elif isinstance(node, ast.Call):
             function = node.func
-            keeper = getattr(function, "attr", None) or getattr(function, "id", "")
+            keeper = last_name(function)
             if keeper in _KEEPERS and any(
                 _is(argument, name) for argument in (*node.args, *(k.value for k in node.keywords))
             ):

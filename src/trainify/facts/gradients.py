@@ -31,7 +31,7 @@ from .differentiation import (
 )
 from .flow import Definition
 from .layers import imported_function
-from .names import is_none, parameters, self_name
+from .names import is_none, last_name, parameters, self_name
 from .trainable import is_trainable, local_class, weights_made
 from .walk import walk
 
@@ -628,7 +628,7 @@ class Gradients:
         return None
 
     def _name_of(self, call: ast.Call) -> str:
-        return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+        return last_name(call.func)
 
     def _from_elsewhere(
         self,

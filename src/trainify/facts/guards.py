@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
 from .grad_mode import no_grad_scope, switched_before
-from .names import is_none, self_name
+from .names import is_none, last_name, self_name
 from .trainable import holds_weights, returns_numbers
 from .walk import walk
 
@@ -232,7 +232,7 @@ def is_operator(module: ModuleFacts, function: FunctionNode) -> bool:
     """
     for decorator in function.decorator_list:
         node = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if _REGISTERS.search(getattr(node, "attr", getattr(node, "id", ""))):
+        if _REGISTERS.search(last_name(node)):
             return True
     name = re.escape(function.name)
     registered = rf"\bop_func={name}\b|register_custom_op\(\s*{name}\b|\.impl\([^()]*, {name}\b"

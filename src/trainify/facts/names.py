@@ -475,6 +475,11 @@ def is_none(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
+def last_name(node: ast.AST | None) -> str:
+    """``relu`` of ``relu`` and of ``F.relu``; an empty string for what is neither."""
+    return str(getattr(node, "attr", None) or getattr(node, "id", ""))
+
+
 def parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
     """All parameters of a function, in order."""
     yield from arguments.posonlyargs

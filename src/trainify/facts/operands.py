@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..catalog import FusedOp
 from ..catalog.kinds import Kind, kinds_of
 from .flow import is_allocation, is_view_method
-from .names import is_none, parameters
+from .names import is_none, last_name, parameters
 from .triton import computes, loaded, stored
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def is_number(module: ModuleFacts, node: ast.expr, depth: int = 4) -> bool:
         called = node.func
         if isinstance(called, ast.Attribute) and called.attr in _NUMBERS:
             return True
-        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        name = last_name(called)
         return name in _NUMBER_CALLS
     if isinstance(node, ast.Name) and depth:
         statement = module.statement(node)

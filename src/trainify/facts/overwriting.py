@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .memo import once
+from .names import last_name
 from .walk import walk
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def overwritten(module: ModuleFacts, call: ast.Call) -> ast.expr | None:
     if not call.args or isinstance(call.args[0], ast.Starred):
         return None
     function = call.func
-    name = _last_name(function)
+    name = last_name(function)
     if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
         cls = module.names.self_class(function.value) if _attributes(module) else None
         if cls is not None and (cls, name) in _attributes(module):
@@ -93,7 +94,7 @@ def writes_in_place(module: ModuleFacts, node: ast.expr) -> bool:
     """Whether an expression makes a module of torch's that overwrites its input."""
     if not isinstance(node, ast.Call):
         return False
-    name = _last_name(node.func)
+    name = last_name(node.func)
     if name == "Sequential" and node.args:
         return writes_in_place(module, node.args[0])
     if name not in _MODULES or not _asks(node, _MODULES[name]):
@@ -103,7 +104,7 @@ def writes_in_place(module: ModuleFacts, node: ast.expr) -> bool:
 
 def without_asking(module: ModuleFacts, call: ast.Call) -> str | None:
     """The same call of a module or a function of torch's, not in place; None for others."""
-    name = _last_name(call.func)
+    name = last_name(call.func)
     text = " ".join(module.source(call).split())
     if "#" in text or not (_is_torchs(module, call.func) or writes_in_place(module, call)):
         return None
@@ -123,10 +124,6 @@ def without_asking(module: ModuleFacts, call: ast.Call) -> str | None:
     if name.removesuffix("_") in _FUNCTIONS:
         return f"{module.source(call.func)[:-1]}{text[len(module.source(call.func)) :]}"
     return None
-
-
-def _last_name(function: ast.expr) -> str:
-    return str(getattr(function, "attr", None) or getattr(function, "id", ""))
 
 
 def _argument(module: ModuleFacts, each: ast.expr | ast.keyword) -> str:

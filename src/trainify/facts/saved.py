@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from .flow import Definition, FunctionFlow
 from .guards import gradient_unwanted
-from .names import self_name
+from .names import last_name, self_name
 from .overwriting import overwritten, writes_in_place
 from .trainable import is_buffer
 from .walk import walk
@@ -308,7 +308,7 @@ def _reaches_loss(module: ModuleFacts, node: ast.expr) -> bool:
             return False
         if isinstance(parent, ast.Call):
             called = parent.func
-            name = getattr(called, "attr", None) or getattr(called, "id", "")
+            name = last_name(called)
             if name in _NO_GRADIENT or name in ("print", "float", "len", "max", "str"):
                 return False
         if isinstance(parent, ast.Attribute) and parent.attr in ("shape", "dtype", "device"):

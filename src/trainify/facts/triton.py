@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from .names import parameters
+from .names import last_name, parameters
 
 if TYPE_CHECKING:
     from ..catalog.kinds import Kind
@@ -90,11 +90,7 @@ class _Source:
     def __init__(self, kernel: FunctionNode) -> None:
         self.kernel = kernel
         nodes = list(ast.walk(kernel))
-        self.calls = {
-            n.func.attr if isinstance(n.func, ast.Attribute) else getattr(n.func, "id", "")
-            for n in nodes
-            if isinstance(n, ast.Call)
-        }
+        self.calls = {last_name(n.func) for n in nodes if isinstance(n, ast.Call)}
         self._operations = [n for n in nodes if isinstance(n, ast.BinOp)]
         self._assigned: dict[str, list[ast.expr]] = {}
         for n in nodes:

@@ -14,7 +14,7 @@ from ..facts.grad_mode import no_grad_scope
 from ..facts.graph import Graph, results
 from ..facts.guards import gradient_unwanted, is_forward
 from ..facts.layers import is_module_class, made_by
-from ..facts.names import is_none, self_name
+from ..facts.names import is_none, last_name, self_name
 from ..facts.walk import walk
 from ..facts.weights import is_weight_use
 from ..facts.words import declare, places
@@ -430,7 +430,7 @@ class _Derivation:
 def _is_linear(value: ast.expr) -> bool:
     """A library's own linear layer: ``ColumnParallelLinear(...)``."""
     function = value.func if isinstance(value, ast.Call) else None
-    name = getattr(function, "attr", None) or getattr(function, "id", "")
+    name = last_name(function)
     return str(name).endswith(("Linear", "Embedding"))
 
 

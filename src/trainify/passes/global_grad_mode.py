@@ -12,7 +12,7 @@ from ..facts.grad_bytes import MODES, mentions
 from ..facts.grad_mode import own_nodes, scope_around
 from ..facts.guards import is_inference_entry, runs_model
 from ..facts.memo import once
-from ..facts.names import self_name
+from ..facts.names import last_name, self_name
 from ..facts.trainable import returns_numbers, weights_made
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule
@@ -286,7 +286,7 @@ def _called_by_name(node: ast.AST) -> set[str]:
 def _called(node: ast.AST) -> set[str]:
     """The names that code calls, as functions or as methods."""
     calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
-    return {str(getattr(c.func, "attr", getattr(c.func, "id", ""))) for c in calls}
+    return {last_name(c.func) for c in calls}
 
 
 # -- the fix --------------------------------------------------------------------------------------

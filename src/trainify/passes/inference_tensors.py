@@ -20,7 +20,7 @@ from ..facts.graph import Graph, calls_any, functions_without_graph, results
 from ..facts.guards import gradient_unwanted, is_forward, is_inference_entry
 from ..facts.layers import is_module_class
 from ..facts.learning import LOSS_CALL, backward_values, may_learn
-from ..facts.names import self_name
+from ..facts.names import last_name, self_name
 from ..facts.trainable import holds_weights, trained_submodules
 from ..findings import STRATEGIES, Finding, Fix
 from . import Look, Needle, Rule
@@ -169,7 +169,7 @@ def _learns(module: ModuleFacts, node: ast.expr) -> bool:
 
 def _saves(call: ast.Call) -> bool:
     """Whether a function keeps its arguments for the backward pass: a loss, a linear map."""
-    name = str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+    name = last_name(call.func)
     return bool(LOSS_CALL.search(name)) or name in ("linear", "conv1d", "conv2d", "conv3d")
 
 

@@ -12,6 +12,7 @@ from ..facts.flow import Definition
 from ..facts.grad_mode import own_nodes, scope_around
 from ..facts.graph import Cut, Graph, Step
 from ..facts.guards import runs_model
+from ..facts.names import last_name
 from ..facts.words import declare, places
 from ..findings import Finding
 from . import Look, Needle, Rule
@@ -133,7 +134,7 @@ def _of_loss(value: ast.expr) -> bool:
         if isinstance(node, ast.Name) and _LOSS.search(node.id):
             return True
         if isinstance(node, ast.Call) and node is not value:
-            called = str(getattr(node.func, "attr", getattr(node.func, "id", "")))
+            called = last_name(node.func)
             if re.search(r"loss|criterion|cross_entropy|nll|bce", called, re.IGNORECASE):
                 return True
     return False

@@ -19,7 +19,7 @@ from ..facts.grad_mode import (
 from ..facts.graph import Graph, Step, results, scope_of_results
 from ..facts.layers import imported_function
 from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
-from ..facts.names import default_of
+from ..facts.names import default_of, last_name
 from ..facts.words import declare
 from ..findings import STRATEGIES, Edit, Finding, Fix, Related, Safety
 from . import Look, Needle, Rule
@@ -382,7 +382,7 @@ def _within(module: ModuleFacts, graph: Graph, step: Step, depth: int) -> _Cutti
         if not _near_scope(module, callee):
             return None
         return _cutting(module, callee, list(results(callee)), depth + 1)
-    name = getattr(step.node.func, "attr", getattr(step.node.func, "id", ""))
+    name = last_name(step.node.func)
     if not _HELPS.search(name.encode()):
         return None
     helpers = module.project.summaries(module.path, _cutting_helpers, _may_help)

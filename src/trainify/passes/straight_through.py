@@ -12,7 +12,7 @@ from ..facts import ModuleFacts
 from ..facts.carried import detached
 from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
-from ..facts.names import self_name
+from ..facts.names import last_name, self_name
 from ..facts.trainable import local_class
 from ..facts.words import declare, places
 from ..findings import Finding
@@ -108,7 +108,7 @@ def _compared(module: ModuleFacts, node: ast.AST) -> tuple[ast.Name, ast.Name] |
             return None
         sides = [node.left, node.right]
     elif isinstance(node, ast.Call) and len(node.args) >= 2:
-        name = str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
+        name = last_name(node.func)
         if not _DISTANCES.search(name):
             return None
         sides = node.args[:2]

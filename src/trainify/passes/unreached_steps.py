@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.grad_mode import own_nodes
 from ..facts.graph import Cut, Graph
 from ..facts.learning import LOSS_CALL, backward_values, is_tensor_method
 from ..facts.memo import once
-from ..facts.names import Binding
+from ..facts.names import Binding, last_name
 from ..findings import Finding
 from . import Look, Needle, Rule
 
@@ -138,7 +138,7 @@ def _owners(given: ast.expr) -> frozenset[str]:
                 isinstance(owner, ast.Attribute) and isinstance(owner.value, ast.Name)
             )
             return frozenset({ast.unparse(owner)}) if plain else frozenset()
-        if getattr(function, "id", getattr(function, "attr", "")) in ("list", "chain"):
+        if last_name(function) in ("list", "chain"):
             parts = [_owners(argument) for argument in given.args]
             return frozenset().union(*parts) if all(parts) else frozenset()
     elif isinstance(given, ast.BinOp):
@@ -168,12 +168,8 @@ def _is_differentiated_elsewhere(module: ModuleFacts, function: FunctionNode | a
     differentiating = {
         f.name for f in module.functions if f is not function and "backward" in module.source(f)
     }
-    called = {_last_name(n) for n in own_nodes(function) if isinstance(n, ast.Call)}
+    called = {last_name(n.func) for n in own_nodes(function) if isinstance(n, ast.Call)}
     return not differentiating.isdisjoint(called - {"backward"})
-
-
-def _last_name(call: ast.Call) -> str:
-    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 
 
 def _reach(
@@ -202,15 +198,11 @@ def _reach(
     return reached, cuts, True
 
 
-def _is_name(node: ast.expr) -> TypeGuard[ast.Name]:
-    return isinstance(node, ast.Name)
-
-
 def _given(node: ast.expr) -> Iterator[ast.expr]:
     """What a call is given itself: ``checkpoint(generator, z)`` runs one."""
-    for argument in (
-        [*node.args, *(k.value for k in node.keywords)] if isinstance(node, ast.Call) else ()
-    ):
+    if not isinstance(node, ast.Call):
+        return
+    for argument in (*node.args, *(k.value for k in node.keywords)):
         if isinstance(argument, (ast.Name, ast.Attribute)):
             yield argument
 
@@ -279,7 +271,7 @@ def _holds_nothing(module: ModuleFacts, call: ast.Call) -> bool:
         return all(name.startswith(("torch.", "numpy.", "math.")) for name in names) or (
             isinstance(function, ast.Name) and function.id in _MAKES_DATA
         )
-    last = _last_name(call)
+    last = last_name(call.func)
     if isinstance(function, ast.Name):
         if function.id in _MAKES_DATA:
             return True
@@ -287,7 +279,8 @@ def _holds_nothing(module: ModuleFacts, call: ast.Call) -> bool:
     elif isinstance(function, ast.Attribute):
         if is_tensor_method(last) or _DATA.search(module.source(function)):
             return True
-        cls = module.names.self_class(function.value) if _is_name(function.value) else None
+        owner = function.value
+        cls = module.names.self_class(owner) if isinstance(owner, ast.Name) else None
         bindings = module.names.attributes(cls).get(last, []) if cls is not None else []
     else:
         return False

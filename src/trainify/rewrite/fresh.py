@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.flow import view_of
+from ..facts.names import last_name
 from ..findings import Fix, Safety
 from . import branch, layout
 
@@ -106,7 +107,7 @@ def _changes(module: ModuleFacts, write: Write, last: ast.Return) -> bool:
             write.statement.lineno < node.lineno <= last.lineno
         ):
             continue
-        name = _last_name(node)
+        name = last_name(node)
         if isinstance(node.ctx, ast.Store) and name in used:
             return True
         parent = module.parent(node)
@@ -120,14 +121,10 @@ def _index_names(write: Write) -> set[str]:
     """The names and attributes by which a write finds its place, the cache itself left out."""
     base = set(ast.walk(write.base))
     return {
-        _last_name(n)
+        last_name(n)
         for n in ast.walk(write.statement)
         if isinstance(n, (ast.Name, ast.Attribute)) and n not in base
     }
-
-
-def _last_name(node: ast.Name | ast.Attribute) -> str:
-    return node.id if isinstance(node, ast.Name) else node.attr
 
 
 def _new_name(module: ModuleFacts, write: Write) -> str | None:
