@@ -77,6 +77,8 @@ NOTES = f"""\
   A step is forward, loss, backward and AdamW.
 * Times of models are CPU time of one thread; those of commands are by the clock where nothing else
   is said.
+* Models run with an allocator that keeps freed memory (glibc's, with `mmap` off): by default it
+  returns blocks of 32 MiB to the system, and packed weights are the first to reach that size.
 * Tensor memory is what torch's CPU allocator holds above what it held before the step, from the
   profiler's allocation events. Autograd saves the same tensors in both but for the rotary table's
   rows, which the package gathers in each layer and for each token of the batch.

@@ -15,6 +15,11 @@ from typing import TypeVar
 K = TypeVar("K")
 T = TypeVar("T")
 
+# glibc maps each block of 32 MiB or more anew and gives it back when it is freed, so whoever has a
+# few such tensors pays for page faults at every step.  Training runs on allocators that keep what
+# they got, as torch's on a GPU does, and so do the models here.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+
 
 @dataclass(frozen=True)
 class Result:
@@ -39,7 +44,11 @@ class Result:
 def in_own_process(module: str) -> Iterator[Result]:
     """What a module tells when it is run: those that need torch are kept out of this process."""
     output = subprocess.run(
-        [sys.executable, "-m", module], stdout=subprocess.PIPE, check=True, text=True
+        [sys.executable, "-m", module],
+        env=os.environ | KEEP_MEMORY,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
     ).stdout
     for line in output.splitlines():
         yield Result(**json.loads(line))
