@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-# What takes minutes: inductor, two processes, all models, long random runs.
+# What takes minutes: inductor, two processes, all models, all rows, long random runs.
 soak: $(READY)
 	$(BIN)/python -m pytest -m slow -n auto --dist worksteal
 

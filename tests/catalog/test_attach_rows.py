@@ -1,4 +1,4 @@
-"""Every row under strategy attach: the kernel's results to the bit, the gradients of the equivalent."""
+"""Rows under strategy attach: the kernel's results to the bit, the gradients of the equivalent."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.catalog.test_rows import FUNCTIONS, example, parsed, rewritten
+from tests.catalog.test_rows import FUNCTIONS, REWRITTEN, called, example, identify, parsed
+from tests.each import case
 from trainify.catalog import RETURNED, FusedOp
 from trainify.engine import Options, fix_text
+from trainify.reference.backward import CLOSED_FORMS
 
 SCOPE = {"torch": torch, "F": F, **FUNCTIONS}
 
@@ -84,9 +86,35 @@ def source(op: FusedOp, arguments: dict[str, Any], literal: bool) -> tuple[str, 
     return f"import torch\n{bind}\n\n\n{body}", parameters
 
 
+def kind(op: FusedOp) -> tuple[str, int, bool]:
+    """What the code of attach depends on: whose backward it has, and where its results go."""
+    targets, value = parsed(op)
+    names = [ast.unparse(call.func) for call in called(value)]
+    function = names[0] if names else ""
+    if function and function not in CLOSED_FORMS:  # autograd's, whatever the function
+        function = FUNCTIONS[function].__module__
+    return function, len(targets or ()), RETURNED in (targets or ())
+
+
+OF_A_KIND = list({kind(op): op for op in reversed(REWRITTEN)}.values())
+
+
+@pytest.mark.parametrize("number", range(len(OF_A_KIND)), ids=map(identify, OF_A_KIND))
+def test_a_row_of_each_kind(number: int) -> None:
+    """Every other one with its options spelled out in the call."""
+    results_of_the_kernel_and_gradients_of_the_equivalent(OF_A_KIND[number], number % 2 == 0)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("literal", [False, True], ids=["names", "literals"])
-@rewritten
-def test_the_kernel_s_results_and_the_equivalent_s_gradients(op: FusedOp, literal: bool) -> None:
+@pytest.mark.parametrize("part", range(4))
+def test_every_row(part: int, literal: bool) -> None:
+    for op in REWRITTEN[part::4]:
+        with case(identify(op)):
+            results_of_the_kernel_and_gradients_of_the_equivalent(op, literal)
+
+
+def results_of_the_kernel_and_gradients_of_the_equivalent(op: FusedOp, literal: bool) -> None:
     arguments = example(op)
     for a in op.signature.arguments:
         if a.name in op.unsupported:
@@ -94,7 +122,7 @@ def test_the_kernel_s_results_and_the_equivalent_s_gradients(op: FusedOp, litera
         if a.default is None:
             arguments.setdefault(a.name, None)
     if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments.values()):
-        pytest.skip("nothing to train")
+        return  # nothing to train
     text, parameters = source(op, arguments, literal)
     for name in op.loses:  # by its own name it may be a mask, which nothing trains
         text = re.sub(rf"\b{name}\b(?!=)", "bias", text)

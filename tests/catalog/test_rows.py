@@ -13,13 +13,13 @@ import types
 from collections import defaultdict
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 import trainify.reference
+from tests.each import case
 from trainify.catalog import CONSTANTS, RETURNED, FusedOp, all_ops, lookup, parse_schema, roots
 from trainify.catalog.kinds import KINDS
 from trainify.reference.backward import CLOSED_FORMS
@@ -43,9 +43,7 @@ def identify(op: FusedOp) -> str:
     return f"{op.names[0]}{' ' if op.since else ''}{op.since}"
 
 
-rewritten = pytest.mark.parametrize(
-    "op", [op for op in ROWS if op.equivalent is not None], ids=identify
-)
+REWRITTEN = [op for op in ROWS if op.equivalent is not None]
 
 
 def parsed(op: FusedOp) -> tuple[list[str] | None, ast.expr]:
@@ -81,54 +79,61 @@ def test_every_row_says_where_it_comes_from_and_what_becomes_of_it() -> None:
         assert not op.note.endswith(".")
 
 
-@rewritten
-def test_schema_reads(op: FusedOp) -> None:
-    assert parse_schema(op.schema).name
-    # A default must follow a default, as in a Python signature, or binding would misread calls.
-    positional = [a for a in op.signature.arguments if not a.kwarg_only]
-    with_default = [a.default is not None for a in positional]
-    assert with_default == sorted(with_default)
+def test_schemas_read() -> None:
+    for op in REWRITTEN:
+        with case(identify(op)):
+            assert parse_schema(op.schema).name
+            # A default must follow a default, as in a Python signature, or binding would misread
+            # calls.
+            positional = [a for a in op.signature.arguments if not a.kwarg_only]
+            with_default = [a.default is not None for a in positional]
+            assert with_default == sorted(with_default)
 
 
-@rewritten
-def test_unsupported_are_arguments(op: FusedOp) -> None:
-    known = {a.name for a in op.signature.arguments}
-    assert set(op.unsupported) <= known
-    used = {n.id for n in ast.walk(ast.parse(op.equivalent or "")) if isinstance(n, ast.Name)}
-    assert not used & set(op.unsupported)
+def test_unsupported_are_arguments() -> None:
+    for op in REWRITTEN:
+        with case(identify(op)):
+            assert set(op.unsupported) <= {a.name for a in op.signature.arguments}
+            tree = ast.parse(op.equivalent or "")
+            used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+            assert not used & set(op.unsupported)
 
 
-@rewritten
-def test_equivalent_assigns_what_the_schema_writes(op: FusedOp) -> None:
-    targets, _ = parsed(op)
-    written = list(op.signature.written)
-    if targets is None:
-        # An expression gives what is returned; it can only stand for outputs that are optional.
-        assert op.signature.returns
-        assert all(a.default == "None" for a in written)
-    else:
-        assert [t for t in targets if t != RETURNED] == [a.name for a in written]
-        assert (RETURNED in targets) <= (len(op.signature.returns) == 1)
+def test_equivalents_assign_what_the_schema_writes() -> None:
+    for op in REWRITTEN:
+        targets, _ = parsed(op)
+        written = list(op.signature.written)
+        with case(identify(op)):
+            if targets is None:
+                # An expression gives what is returned; it can only stand for outputs that are
+                # optional.
+                assert op.signature.returns
+                assert all(a.default == "None" for a in written)
+            else:
+                assert [t for t in targets if t != RETURNED] == [a.name for a in written]
+                assert (RETURNED in targets) <= (len(op.signature.returns) == 1)
 
 
-@rewritten
-def test_equivalent_names_only_what_it_may(op: FusedOp) -> None:
-    _, value = parsed(op)
-    arguments = {a.name for a in op.signature.arguments}
-    names = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
-    assert names <= arguments | set(FUNCTIONS) | {"torch", "F"}
-    for call in called(value):
-        assert isinstance(call.func, ast.Name)
-        signature = inspect.signature(FUNCTIONS[call.func.id])
-        signature.bind(*call.args, **{k.arg: k.value for k in call.keywords if k.arg})
+def test_equivalents_name_only_what_they_may() -> None:
+    for op in REWRITTEN:
+        _, value = parsed(op)
+        arguments = {a.name for a in op.signature.arguments}
+        names = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+        with case(identify(op)):
+            assert names <= arguments | set(FUNCTIONS) | {"torch", "F"}
+            for call in called(value):
+                assert isinstance(call.func, ast.Name)
+                signature = inspect.signature(FUNCTIONS[call.func.id])
+                signature.bind(*call.args, **{k.arg: k.value for k in call.keywords if k.arg})
 
 
-@rewritten
-def test_equivalent_calls_one_reference_function_at_most(op: FusedOp) -> None:
+def test_equivalents_call_one_reference_function_at_most() -> None:
     """And nothing around it, so that its text, or a call of it, can stand for the equivalent."""
-    _, value = parsed(op)
-    calls = called(value)
-    assert not calls or calls == [value]
+    for op in REWRITTEN:
+        _, value = parsed(op)
+        calls = called(value)
+        with case(identify(op)):
+            assert not calls or calls == [value]
 
 
 def example(op: FusedOp, *, all_of_them: bool = False) -> dict[str, Any]:
@@ -158,8 +163,13 @@ def example(op: FusedOp, *, all_of_them: bool = False) -> dict[str, Any]:
     return values
 
 
-@rewritten
-def test_equivalent_runs_and_lets_the_gradient_through(op: FusedOp) -> None:
+def test_equivalents_run_and_let_the_gradient_through() -> None:
+    for op in REWRITTEN:
+        with case(identify(op)):
+            runs_and_lets_the_gradient_through(op)
+
+
+def runs_and_lets_the_gradient_through(op: FusedOp) -> None:
     targets, value = parsed(op)
     arguments = example(op)
     equivalent = Equivalent(op, Libraries())
