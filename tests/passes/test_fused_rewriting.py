@@ -66,18 +66,42 @@ def f(q, k, wq: torch.Tensor, wk: torch.Tensor):
     )
 
 
-def test_training_flag() -> None:
-    before = (
-        HEAD
-        + """\
-class Norm(torch.nn.Module):
+NORM = """\
+class Norm({base}):
+    def __init__(self, weight):
+        {init}
+        self.weight = weight
+
     def forward(self, x):
         out = torch.empty_like(x)
         ops.rms_norm(out, x, self.weight.data, self.eps)
         return out
 """
-    )
-    assert "        if self.training:\n" in fix(before, flag="training")
+SUPER = "super().__init__()"
+ABSTRACT = "from abc import ABC\n"
+OWN = "\n\nclass Base(ABC):\n    pass\n\n\n"
+
+
+@pytest.mark.parametrize(
+    ("imports", "base", "init", "asked"),
+    [
+        ("", "torch.nn.Module", SUPER, True),
+        ("from vllm.model_executor.custom_op import CustomOp\n", "CustomOp", "pass", True),
+        ("from other import Base\n", "Base", SUPER, True),
+        ("from other import Base\n", "Base", "self.training = False", True),
+        ("from other import Base\n", "Base", "pass", False),  # which no module's could do
+        (ABSTRACT, "ABC", SUPER, False),
+        (ABSTRACT + OWN, "Base", SUPER, False),
+        (ABSTRACT + "from other import Own\n" + OWN.replace("ABC", "Own"), "Base", SUPER, True),
+        ("", "object", "self.training = False", False),
+    ],
+)
+def test_the_training_flag_is_that_of_a_module(
+    imports: str, base: str, init: str, asked: bool
+) -> None:
+    text = fix(HEAD + imports + NORM.format(base=base, init=init), flag="training")
+    assert ("        if self.training:\n" in text) is asked
+    assert ("        if torch.is_grad_enabled()" in text) is not asked
 
 
 def test_a_buffer_used_before_the_call_keeps_its_allocation() -> None:

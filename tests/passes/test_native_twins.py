@@ -57,6 +57,12 @@ def test_every_strategy_calls_it(strategy: str) -> None:
     assert CALL in fix(LAYER, strategy=strategy)
 
 
+def test_replace_leaves_nothing_else_where_no_comment_is_lost() -> None:
+    text = LAYER.replace("        # half as wide\n", "")
+    head, _, _ = text.partition("        d = x.shape[-1] // 2\n        out = ")
+    becomes(text, head + "        return self.forward_native(x)\n", strategy="replace")
+
+
 def test_the_training_flag() -> None:
     assert CALL.replace("torch.is_grad_enabled() and x.requires_grad", "self.training") in fix(
         LAYER, flag="training"
@@ -252,3 +258,11 @@ def test_imports_from_outside_come_before_the_package_s_own() -> None:
         "import torch\nimport torch.nn.functional as F\n\nfrom .kernels import helper\n"
     )
     assert fix(text.format("import math\n")).startswith("import math\n")
+
+
+def test_it_is_surer_than_the_other_side_of_a_test() -> None:
+    text = LAYER.replace("        self.op(out, x)\n", "").replace(
+        "        # half as wide\n",
+        "        if x.is_cpu:\n            return torch.ops.sgl_kernel.gelu_and_mul_cpu(x)\n",
+    )
+    assert CALL in fix(text)

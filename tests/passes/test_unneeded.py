@@ -168,6 +168,15 @@ def test_an_import_for_one_call(imports: str, ops: str, strategy: str) -> None:
     assert (imports in text) is (strategy == "attach")  # where the kernel is called now
 
 
+def test_an_import_that_registers_what_is_replaced_too() -> None:
+    text = LAZY.format(imports="from vllm import _custom_ops as ops", ops="ops")
+    text += (
+        "\n\ndef g(out, x: torch.Tensor):\n    torch.ops._C.silu_and_mul(out, x)\n    return out\n"
+    )
+    text = fix(text, strategy="replace")
+    assert "def f(x, w: torch.Tensor):\n    out = F" in text
+
+
 @pytest.mark.parametrize(
     ("imports", "ops"),
     [

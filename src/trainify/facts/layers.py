@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from .names import self_name
+
 if TYPE_CHECKING:
-    from .module import ModuleFacts
+    from .module import FunctionNode, ModuleFacts
 
 Made = Literal["parameter", "weights", "plain"]
 """A parameter, a module that has some, or a module without any (an activation, a loss)."""
@@ -22,6 +25,8 @@ _WITH_WEIGHTS = re.compile(
 _CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
 _PARAMETER_CONTAINERS = frozenset({"ParameterList", "ParameterDict"})
 _FOREIGN_MODULE = re.compile(r"[a-z]Module$|PreTrainedModel$|ModelMixin$")
+# The base classes by which vLLM and SGLang pick a forward for the platform.
+PICKS_FORWARD = re.compile(r"CustomOp|BaseFusedOp|MultiPlatformOp")
 _SAME_MODULE = frozenset("to cuda cpu half bfloat16 float double apply train type".split())
 _WRAPPERS = ("torch.nn.utils.", "torch.compile", "torch.jit.script", "torch.jit.trace")
 _MAX_DEPTH = 6
@@ -59,6 +64,38 @@ def _is_module_base(
     if path is not None:
         known[path, qualified] = found
     return found
+
+
+def training_flag(module: ModuleFacts, function: FunctionNode | None) -> str | None:
+    """``self.training`` in a method of an ``nn.Module``; None elsewhere.
+
+    A class of another library is taken for one where its own ``__init__`` calls the one above, as a
+    module's has to, or where it reads the flag already.
+    """
+    cls = module.method_class(function)
+    if function is None or cls is None:
+        return None
+    flag = f"{self_name(function)}.training"
+    if is_module_class(module, cls) or any(
+        PICKS_FORWARD.search(module.source(base)) for base in cls.bases
+    ):
+        return flag
+    text = module.source(cls)
+    told = flag in text or "super().__init__(" in text
+    return flag if told and any(_is_foreign(module, cls, base) for base in cls.bases) else None
+
+
+def _is_foreign(module: ModuleFacts, cls: ast.ClassDef, base: ast.expr) -> bool:
+    """Whether a base class, or one of its own, is of a library that cannot be looked at."""
+    for target in module.resolve(base, cls):
+        home = definition_of(module, base, target.name)
+        if home is not None:
+            owner, above = home
+            if above is not cls and any(_is_foreign(owner, above, b) for b in above.bases):
+                return True
+        elif "." in target.name and target.name.split(".")[0] not in sys.stdlib_module_names:
+            return True
+    return False
 
 
 def bases_of(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[tuple[ModuleFacts, ast.ClassDef]]:

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
-from ..facts.names import self_name
+from ..facts.layers import training_flag
 from ..findings import Edit, Fix, Safety
 from . import layout
 from .layout import CannotPlace as CannotPlace
@@ -212,10 +212,9 @@ class Vocabulary:
 
 def condition(module: ModuleFacts, changes: Sequence[Change], flag: str) -> str:
     """The test for "a gradient is wanted" that covers a run of changes."""
-    function = module.function(changes[0].first)
-    me = self_name(function) if module.method_class(function) is not None else None
-    if flag == "training" and me is not None:
-        return f"{me}.training"
+    training = training_flag(module, module.function(changes[0].first))
+    if flag == "training" and training is not None:
+        return training
     enabled = f"{layout.bound_at_top(module, 'torch') or 'torch'}.is_grad_enabled()"
     wants: dict[str, bool] = {}
     assigned: set[str] = set()
@@ -386,7 +385,8 @@ def fixes(
 ) -> dict[str, Fix]:
     """The fixes that run the differentiable form, by strategy; raises :class:`CannotPlace`."""
     helpers = list(dict.fromkeys(h for change in changes for h in change.helpers))
-    when = "when training" if flag == "training" else "when a gradient is wanted"
+    asked = condition(module, changes, flag)
+    when = "when training" if asked.endswith(".training") else "when a gradient is wanted"
     result: dict[str, Fix] = {}
     for strategy in ("flag", "replace"):
         if strategy == "replace":
@@ -400,7 +400,7 @@ def fixes(
         else:
             edits = [flag_edit(module, changes, flag)]
             lines = [line for change in changes for line in change.lines]
-            lines.append(condition(module, changes, flag))
+            lines.append(asked)
             title = f"Use the differentiable {{}} {when}"
         vocabulary.refuse_shadowed(changes[0].first, "\n".join(lines))
         edits += vocabulary.support(lines, helpers)

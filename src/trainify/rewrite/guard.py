@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..facts import ModuleFacts
-from ..facts.names import self_name
+from ..facts.layers import training_flag
 from ..facts.pure import why_not_follow
 from ..findings import STRATEGIES, Edit, Fix, Safety
 from . import layout
@@ -43,10 +43,8 @@ def fixes(module: ModuleFacts, call: ast.Call, flag: str) -> dict[str, Fix]:
             continue
         if why_not_follow(module, fork.other, function):
             continue
-        me = self_name(function) if module.method_class(function) is not None else None
-        wanted = f"{torch}.is_grad_enabled()"
-        if flag == "training" and me is not None:
-            wanted = f"{me}.training"
+        training = training_flag(module, function) if flag == "training" else None
+        wanted = training or f"{torch}.is_grad_enabled()"
         new = _joined(fork, test, wanted)
         fix = Fix(
             "Take the other path when a gradient is wanted",

@@ -145,12 +145,18 @@ def _deletion(
 def _without_lines(module: ModuleFacts, statement: ast.stmt) -> Edit:
     """The deletion of a statement, with the blank lines above where some are below as well.
 
-    Never those below, so that deletions of neighbours do not meet.
+    Those below go only where they would open a function's block and no import follows, which may
+    go too: deletions do not meet.
     """
     assert statement.end_lineno is not None
     first, last = statement.lineno, statement.end_lineno
     while first > 1 and not module.line_text(first - 1).strip() and _is_blank(module, last + 1):
         first -= 1
+    block = module.block(statement)
+    if statement is block[0] and module.function(statement) is not None:
+        if not isinstance(block[1], (ast.Import, ast.ImportFrom)):
+            while _is_blank(module, last + 1):
+                last += 1
     end = module.line_starts[last] if last < len(module.line_starts) else len(module.text)
     return Edit(module.line_starts[first - 1], end, "")
 

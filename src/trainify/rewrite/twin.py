@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from ..catalog import CONSTANTS
 from ..facts import ModuleFacts
+from ..facts.layers import PICKS_FORWARD
 from ..facts.module import FunctionNode
 from ..facts.names import default_of, is_none, parameters, self_name
 from ..facts.pure import why_not_differentiable
@@ -18,9 +19,6 @@ from .branch import Change, condition
 
 TWIN = "forward_native"
 
-# The base classes by which vLLM and SGLang pick a forward for the platform: all of them are to
-# compute what ``forward_native`` does.
-_PICKS = re.compile(r"CustomOp|BaseFusedOp|MultiPlatformOp")
 _FORWARD = re.compile(r"_?forward(_\w+)?")
 
 
@@ -38,11 +36,16 @@ def fixes(module: ModuleFacts, call: ast.Call, flag: str) -> dict[str, Fix]:
     edit = _edit(module, cls, function, flag)
     if edit is None:
         return {}
-    picked = any(_PICKS.search(module.source(base)) for base in cls.bases)
+    instead = _edit_in_place(module, function)
+    # All that may be picked are to compute what ``forward_native`` does.
+    picked = any(PICKS_FORWARD.search(module.source(base)) for base in cls.bases)
     look_at = "" if picked else f"`{TWIN}` must compute the same as `{function.name}`"
     safety = Safety.SAFE if picked else Safety.UNSAFE
     fix = Fix(f"Run {TWIN} when a gradient is wanted", (edit,), safety, look_at)
-    return dict.fromkeys(STRATEGIES, fix)
+    found = dict.fromkeys(STRATEGIES, fix)
+    if instead is not None:
+        found["replace"] = Fix(f"Always run {TWIN}", (instead,), safety, look_at)
+    return found
 
 
 def _names(function: FunctionNode) -> Iterator[str]:
@@ -53,24 +56,52 @@ def _edit(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode, flag: 
     """The twin, called first of all."""
     if layout.bound_at_top(module, "torch") is None:
         return None
-    body = function.body[1:] if ast.get_docstring(function, clean=False) else function.body
+    body = _body(function)
     if not body or not layout.starts_line(module, body[0]):
         return None
-    first = module.position(layout.line_start(module, body[0]))[0]
-    while module.line_text(first - 1).lstrip().startswith("#"):
-        first -= 1  # comments above the first statement belong to it
     change = Change([body[0]], [])
     if not holds_weights(module, cls):
         change.wants, change.optional = _tensors(module, function)
     test = condition(module, [change], flag)
+    ind, unit, width = module.indentation(body[0]), module.indent_unit, layout.width(module)
+    lines = layout.fit(f"if {test}:", ind, unit, width)
+    lines += layout.fit(f"return {_call(function)}", ind + unit, unit, width)
+    offset = _start(module, body[0])
+    return Edit(offset, offset, module.newline.join(lines) + module.newline)
+
+
+def _edit_in_place(module: ModuleFacts, function: FunctionNode) -> Edit | None:
+    """The twin, and nothing else; None where a comment would go with the author's lines."""
+    body = _body(function)
+    begin, end = _start(module, body[0]), layout.line_end(module, body[-1])
+    if "#" in module.text[begin:end]:
+        return None
+    lines = layout.fit(
+        f"return {_call(function)}",
+        module.indentation(body[0]),
+        module.indent_unit,
+        layout.width(module),
+    )
+    return Edit(begin, end, module.newline.join(lines))
+
+
+def _body(function: FunctionNode) -> list[ast.stmt]:
+    return function.body[1:] if ast.get_docstring(function, clean=False) else function.body
+
+
+def _start(module: ModuleFacts, statement: ast.stmt) -> int:
+    """Where the lines of a statement start; comments above it belong to it."""
+    first = module.position(layout.line_start(module, statement))[0]
+    while module.line_text(first - 1).lstrip().startswith("#"):
+        first -= 1
+    return module.line_starts[first - 1]
+
+
+def _call(function: FunctionNode) -> str:
     me, *names = _names(function)
     named = {a.arg for a in function.args.kwonlyargs}
     passed = ", ".join(f"{n}={n}" if n in named else n for n in names)
-    ind, unit, width = module.indentation(body[0]), module.indent_unit, layout.width(module)
-    lines = layout.fit(f"if {test}:", ind, unit, width)
-    lines += layout.fit(f"return {me}.{TWIN}({passed})", ind + unit, unit, width)
-    offset = module.line_starts[first - 1]
-    return Edit(offset, offset, module.newline.join(lines) + module.newline)
+    return f"{me}.{TWIN}({passed})"
 
 
 def _tensors(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
-from ...findings import Finding, Fix
+from ...findings import Finding, Fix, Safety
 from .messages import message_of, release_of
 from .site import Site
 from .statements import NoRewrite, StatementRewriter
@@ -88,13 +88,16 @@ class Rewriter:
 
 def other_path(module: ModuleFacts, call: ast.Call, options: Options) -> dict[str, Fix]:
     """The fixes of a kernel that nothing stands for: to go round it, where there is a way."""
+    native = twin(module, call, options)
+    if any(fix.safety is Safety.SAFE for fix in native.values()):
+        return native
     if not any(isinstance(a, ast.If) for a in module.ancestors(call)):
         function = module.function(call)
         if function is None or not any(isinstance(s, ast.If) for s in function.body):
-            return twin(module, call, options)
+            return native
     from ...rewrite.guard import fixes
 
-    return fixes(module, call, options.flag) or twin(module, call, options)
+    return fixes(module, call, options.flag) or native
 
 
 def twin(module: ModuleFacts, call: ast.Call, options: Options) -> dict[str, Fix]:
