@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,31 +43,72 @@ class TorchProcess:
     def run(
         self, *arguments: str | Path, cwd: Path, path: Sequence[Path] = ()
     ) -> subprocess.CompletedProcess[str]:
-        """As ``python *arguments`` does: a script, or ``-m`` and a module, and what it is given.
+        """As ``python *arguments`` does: a script, ``-c`` and code, or ``-m`` and a module.
 
         ``path`` are more folders to import from.
         """
-        assert self._process.stdin is not None and self._process.stdout is not None
         with tempfile.TemporaryDirectory() as folder:
-            files = [os.path.join(folder, name) for name in ("stdout", "stderr")]
-            request = [list(map(str, arguments)), str(cwd), list(map(str, path)), files]
-            self._process.stdin.write(f"{json.dumps(request)}\n")
-            self._process.stdin.flush()
-            status = json.loads(self._process.stdout.readline())
-            code = os.waitstatus_to_exitcode(status)
-            written = [Path(file).read_text(encoding="utf-8") for file in files]
+            files = ["/dev/null", *(os.path.join(folder, name) for name in ("stdout", "stderr"))]
+            self.start(list(map(str, arguments)), str(cwd), list(map(str, path)), files)
+            code = self.wait()
+            written = [Path(file).read_text(encoding="utf-8") for file in files[1:]]
         return subprocess.CompletedProcess(arguments, code, *written)
+
+    def start(self, arguments: list[str], cwd: str, path: list[str], files: list[str]) -> int:
+        """Its process id; ``files`` become its input, output and error output."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{json.dumps([arguments, cwd, path, files])}\n")
+        self._process.stdin.flush()
+        return int(self._answer())
+
+    def wait(self) -> int:
+        """The exit code of what was started last."""
+        return os.waitstatus_to_exitcode(int(self._answer()))
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+
+class Popen:
+    """Of ``subprocess.Popen`` what a caller needs that talks to ``python -c`` over pipes."""
+
+    def __init__(self, python: TorchProcess, command: list[str], path: Sequence[str] = ()) -> None:
+        self._python = python
+        self._code: int | None = None
+        with tempfile.TemporaryDirectory() as folder:
+            pipes = [os.path.join(folder, name) for name in ("stdin", "stdout")]
+            for pipe in pipes:
+                os.mkfifo(pipe)
+            self.pid = python.start(command[1:], os.getcwd(), list(path), [*pipes, "/dev/null"])
+            self.stdin = open(pipes[0], "wb")  # noqa: SIM115  # wait() closes it
+            self.stdout = open(pipes[1], "rb")  # noqa: SIM115
+
+    def wait(self) -> int:
+        if self._code is None:
+            self._code = self._python.wait()
+            self.stdin.close()
+            self.stdout.close()
+        return self._code
+
+    def kill(self) -> None:
+        if self._code is None:
+            os.kill(self.pid, signal.SIGKILL)
 
 
 def _run(arguments: list[str], cwd: str, path: list[str], files: list[str]) -> int:
-    for number, file in enumerate(files, 1):
-        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
+    for number, file in enumerate(files):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY), number)
     os.chdir(cwd)
-    module = arguments[0] == "-m"
-    sys.argv = arguments[module:]
-    sys.path[:0] = [cwd if module else os.path.dirname(os.path.abspath(sys.argv[0])), *path]
+    kind = arguments[0] if arguments[0] in ("-c", "-m") else ""
+    sys.argv = arguments[1:] if kind == "-m" else arguments
+    own = {"": os.path.dirname(os.path.abspath(arguments[0])), "-c": "", "-m": cwd}[kind]
+    sys.path[:0] = [own, *path]
     try:
-        if module:
+        if kind == "-c":
+            sys.argv = ["-c", *arguments[2:]]
+            exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+        elif kind == "-m":
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(sys.argv[0], run_name="__main__")
@@ -82,7 +124,9 @@ def _run(arguments: list[str], cwd: str, path: list[str], files: list[str]) -> i
 
 
 def _serve() -> None:
-    import torch  # noqa: F401  # for the processes that are forked from here
+    # For the processes that are forked from here; the latter, with sympy, when they differentiate.
+    import torch
+    import torch.fx.experimental.symbolic_shapes  # noqa: F401
 
     del sys.path[0]  # this folder
     results = os.fdopen(os.dup(1), "w")
@@ -93,7 +137,9 @@ def _serve() -> None:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-        results.write(f"{json.dumps(os.waitpid(child, 0)[1])}\n")
+        results.write(f"{child}\n")
+        results.flush()
+        results.write(f"{os.waitpid(child, 0)[1]}\n")
         results.flush()
 
 

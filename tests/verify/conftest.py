@@ -1,25 +1,46 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
 
+import trainify.verify.run as starting
+from tests.torch_process import Popen, TorchProcess
 from trainify.cli import cli
 
 STANDINS = Path(__file__).parents[2] / "fixtures" / "standins"
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """The command line in an empty project, with the stand-ins and ``lib`` as installed libraries."""
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch_process: TorchProcess
+) -> Callable[..., Result]:
+    """The command line in an empty project, with the stand-ins and ``lib`` as installed libraries.
+
+    What verifies is forked from a process that has torch already.
+    """
     (tmp_path / "project").mkdir()
     (tmp_path / "lib").mkdir()
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "lib"), str(STANDINS)]))
+
+    def popen(command: list[str], **pipes: object) -> Popen:
+        return Popen(torch_process, command, os.environ["PYTHONPATH"].split(os.pathsep))
+
+    forking = SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(starting, "subprocess", forking)
     return lambda *arguments: CliRunner().invoke(cli, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def own_process(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What verifies is a Python started for it, as it is for users, and not forked."""
+    monkeypatch.setattr(starting, "subprocess", subprocess)
 
 
 @pytest.fixture

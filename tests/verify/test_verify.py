@@ -41,18 +41,11 @@ def own_job(name: str, module: str = "my_kernels") -> Job:
 
 
 def test_the_stand_ins_agree(run) -> None:
-    result = run("verify", SERVING)
-    assert result.exit_code == 0, result.output
-    table, said = result.stdout.split("\n\n")
-    assert "6 of 6 kernels ran here on" in said
-    assert "Gradients: 6 of 6 checked" in said
-    assert "gemma_rmsnorm" in table and "not run" not in table
-
-
-def test_json(run) -> None:
     result = run("verify", "--format", "json", SERVING)
+    assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
-    assert told["summary"].startswith("6 of 6 kernels ran")
+    assert told["summary"].startswith("6 of 6 kernels ran here on")
+    assert "Gradients: 6 of 6 checked" in told["summary"]
     assert told["torch"]
     norm = next(op for op in told["ops"] if op["op"] == "sgl_kernel.gemma_rmsnorm")
     assert norm["calls"] >= 1
@@ -136,7 +129,9 @@ def test_an_own_op(run, library, own_op) -> None:
     own_op("torch.sigmoid(x) * w")
     result = run("verify")
     assert result.exit_code == 0
-    assert "1 of 1 kernel ran here" in result.stdout
+    table, said = result.stdout.split("\n\n")
+    assert "my_kernels.op" in table and "attached: computed anew" in table
+    assert "1 of 1 kernel ran here" in said
 
 
 def test_an_own_op_with_a_wrong_equivalent(run, library, own_op) -> None:
@@ -374,7 +369,7 @@ def test_a_library_that_prints(run, library, own_op) -> None:
     assert "hello" not in result.output
 
 
-def test_no_torch(run, own_op, tmp_path: Path) -> None:
+def test_no_torch(run, own_process, own_op, tmp_path: Path) -> None:
     (tmp_path / "lib" / "torch.py").write_text(
         "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n"
     )
@@ -388,7 +383,7 @@ def test_no_torch(run, own_op, tmp_path: Path) -> None:
     )
 
 
-def test_a_process_that_dies_at_once(run, own_op, tmp_path: Path) -> None:
+def test_a_process_that_dies_at_once(run, own_process, own_op, tmp_path: Path) -> None:
     (tmp_path / "lib" / "torch.py").write_text("import os\nos._exit(7)\n")
     own_op("torch.sigmoid(x) * w")
     with pytest.raises(VerifyError, match="ended with exit code 7 before it began"):
@@ -418,11 +413,16 @@ def test_the_files_looked_at_are_not_run(run, library, own_op, monkeypatch) -> N
     assert "my_kernels is among the files looked at, of which none is run" in result.stdout
 
 
-def test_verifying_imports_no_torch_here(run, own_op) -> None:
+def test_processes_as_users_have_them(run, library, own_op) -> None:
+    """One that asks, without torch, and one that it starts."""
+    library(GATE)
     own_op("torch.sigmoid(x) * w")
     code = "import sys; from trainify.cli import cli\ntry: cli(['verify'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True)
+    path = [os.environ["PYTHONPATH"], *sys.path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert b"1 of 1 kernel ran here" in done.stdout
 
 
 # -- patches --------------------------------------------------------------------------------------
