@@ -928,3 +928,150 @@ class Net(nn.Module):
         x = x * sum(self.scales)
         return self.heads["a"](x) + self.heads["b"](x)
 """
+
+MODELS["a list with one place per speaker"] = """\
+class Net(nn.Module):
+    def __init__(self, speakers=2):
+        super().__init__()
+        self.own = nn.ModuleList(nn.Linear(8, 8) for _ in range(speakers))
+        self.shared = nn.Linear(8, 8)
+        self.after_norm = nn.LayerNorm(8)
+
+    def forward(self, x):
+        outs, lengths = [None] * len(self.own), [None] * len(self.own)
+        for i in range(len(self.own)):
+            outs[i], lengths[i] = self.own[i](x), x.shape[1]
+            outs[i] = self.shared(outs[i])
+            outs[i] = self.after_norm(outs[i])
+        return torch.stack(outs, dim=1)
+"""
+
+MODELS["tables filled with out="] = """\
+class Net(nn.Module):
+    def __init__(self, dim=8, length=6):
+        super().__init__()
+        self.dim = dim
+        self.proj = nn.Linear(dim, dim)
+        self.register_buffer("relative", torch.empty(length, dim), persistent=False)
+        self.register_buffer("absolute", torch.empty(length, dim), persistent=False)
+        self.reset_non_persistent_buffers()
+
+    def reset_non_persistent_buffers(self):
+        steps = torch.arange(self.relative.shape[0], dtype=torch.float32)
+        indices = torch.arange(0, self.dim, step=2, dtype=torch.float32)
+        freqs = torch.exp(indices * -math.log(10000.0) / self.dim)
+        freqs = torch.outer(steps, freqs)
+        flipped = freqs.flip([0])
+        torch.sin(flipped, out=self.relative[:, 0::2])
+        torch.cos(freqs[1:], out=self.relative[1:, 1::2])
+        _fill(self.absolute, self.dim, steps)
+
+    def forward(self, x):
+        return self.proj(x + self.relative + self.absolute)
+
+
+def _fill(table: torch.Tensor, dim: int, steps: torch.Tensor, correction: int = 1) -> None:
+    half = dim // 2
+    left = table[:, :half]
+    indices = torch.arange(half, dtype=steps.dtype)
+    freqs = torch.exp(indices * -math.log(10000.0) / (half - correction))
+    torch.outer(steps, freqs, out=left)
+    table[:, half:].copy_(left)
+    left.sin_()
+"""
+
+MODELS["in place only where nothing learns"] = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Linear(8, 8)
+
+    def forward(self, x):
+        sim = self.proj(x) @ x.mT
+        if sim.dtype == torch.float16:
+            conf = F.softmax(sim, 1) * F.softmax(sim, 2)
+        else:
+            conf = F.softmax(sim, 2)
+            if sim.requires_grad:
+                col = torch.exp(sim - sim.amax(dim=1, keepdim=True))
+                conf = col / col.sum(dim=1, keepdim=True) * conf
+            else:
+                col = sim.sub_(sim.amax(dim=1, keepdim=True)).exp_()
+                conf.mul_(col.div_(col.sum(dim=1, keepdim=True)))
+        conf.masked_fill_(torch.zeros(6, 6, dtype=torch.bool), 0.0)
+        return conf
+"""
+
+MODELS["transitions between states"] = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.neg_inf = -1e5
+        self.emit = nn.Linear(8, 6)
+
+    def transitions(self, lengths):
+        size = int(lengths.max())
+        moves = torch.cat((torch.zeros([size - 1, 1]), torch.eye(size - 1)), 1)
+        moves = torch.cat((moves, torch.zeros([1, size])), 0)
+        probs = (moves + torch.eye(size)).reshape(1, size, size)
+        probs = probs.repeat(len(lengths), 1, 1).to(lengths.device)
+        mask = torch.arange(size)[None, :] < lengths[:, None]
+        mask = mask.unsqueeze(2).expand(-1, -1, size)
+        probs = probs * (mask & mask.permute(0, 2, 1)).float()
+        probs = torch.where(probs == 1, probs, torch.tensor(-float("Inf")))
+        probs = torch.nn.functional.log_softmax(probs, dim=2)
+        probs[probs == -float("Inf")] = self.neg_inf
+        return probs
+
+    def forward(self, x):
+        return self.emit(x) + self.transitions(torch.tensor([6, 6]))
+"""
+
+MODELS["buffers that a caller may give"] = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(8, 8)
+        self.register_buffer("weights", torch.ones(6))
+        self.register_buffer("back", torch.tensor([0, 0, 1, 2, 3, 4]))
+
+    def forward(self, x, out=None):
+        x = self.mix(x)
+        current = torch.arange(6)
+        score = torch.zeros(6)
+        while (current != 0).any():
+            score = score + self.weights[current]
+            torch.where(current != 0, self.back[current], current, out=current)
+        if out is not None:
+            torch.mul(x, 2.0, out=out)
+            return out
+        return x * score.sum()
+
+    @classmethod
+    def replace_states(cls, src_states, dst_states, mask):
+        torch.where(mask, src_states[0], dst_states[0], out=dst_states[0])
+
+
+def use(net, x):
+    with torch.no_grad():
+        net(x, out=torch.empty_like(x))
+        Net.replace_states((x, x), (x.clone(), x), x > 0)
+"""
+
+MODELS["a step beside a forward"] = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kernel = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.kernel(x).cumsum(1)
+
+    @torch.no_grad()
+    def forward_state(self, u, state):
+        return self.kernel(u) + state
+
+
+def use(net, x):
+    net.forward_state(x[:, 0], torch.zeros(2, 8))
+"""

@@ -125,6 +125,7 @@ class Attention(nn.Module):
         "self.k_cache[:n] = k.detach()",
         "self.k_cache.data[:n] = k",
         "slot_cache[slots] = positions",
+        "self.kv_cache[:n].copy_(torch.tensor(token))",
         "seq_len_cache[:n] = k",
     ],
 )

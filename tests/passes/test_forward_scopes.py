@@ -171,6 +171,87 @@ def test_half_a_move_is_not_made_unseen(tmp_path: Path) -> None:
     assert "engine.py" in finding.fixes["flag"].look_at
 
 
+def test_a_library_s_other_models_do_not_rely_on_it(tmp_path: Path) -> None:
+    """Nothing ties them together: what they run is their own, or was given by somebody else."""
+    wave = MODEL.format(decorator="") + "\n    def inference(self, x):\n        return self(x)\n"
+    changed = project(
+        tmp_path,
+        model=MODEL.format(decorator="@torch.no_grad()"),
+        wave=wave.replace("    \n", ""),
+        chat=ENGINE.replace("self.model(ids)", "self._activate_model(ids)"),
+    )
+    assert list(changed) == ["model"] and "self.training" in changed["model"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "driver"),
+    [
+        ("from .model import Model\n\n\n", ""),
+        ("", "from .engine import Engine\nfrom serving import (\n    model,\n)\n"),
+    ],
+)
+def test_imports_tie_a_start_to_a_model(engine: str, driver: str, tmp_path: Path) -> None:
+    start = ENGINE.replace("self.model = model", "self.model = model or load()")
+    changed = project(
+        tmp_path,
+        model=MODEL.format(decorator="@torch.no_grad()"),
+        engine=engine + start,
+        driver=driver,
+    )
+    assert list(changed) == ["engine", "model"] and "self.training" not in changed["model"]
+
+
+FEATURES = """\
+import torch
+from torch import nn
+
+
+class STFT(nn.Module):
+    def __init__(self, size, window_fn=torch.hamming_window):
+        super().__init__()
+        self.window = window_fn(size)
+
+    def forward(self, x):
+        return x * self.window
+
+
+class Covariance(nn.Module):
+    def __init__(self, average=True):
+        super().__init__()
+        self.average = average{more}
+
+    def forward(self, x):
+        return x @ x.mT
+"""
+BEAMFORMER = """\
+import torch
+from torch import nn
+
+from .features import STFT, Covariance
+
+
+class DelaySum(nn.Module):
+    def __init__(self, size=8):
+        super().__init__()
+        self.stft = STFT(size)
+        self.covariance = Covariance()
+
+    def forward(self, x):
+        with torch.no_grad():
+            return self.covariance(self.stft(x))
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "changed"), [("", []), ("\n        self.scale = nn.Linear(8, 8)", ["beamformer"])]
+)
+def test_parts_of_other_files_without_weights(
+    more: str, changed: list[str], tmp_path: Path
+) -> None:
+    files = {"features": FEATURES.format(more=more), "beamformer": BEAMFORMER}
+    assert list(project(tmp_path, **files)) == changed
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -196,6 +277,40 @@ class Rotary(nn.Module):
         ),
         # a teacher
         MODEL.format(decorator="@torch.no_grad()").replace("Model", "EMATeacher"),
+        # what searches and draws is inference
+        MODEL.format(decorator="@torch.no_grad()").replace("Model", "BeamSearchDecoderWithLM"),
+        MODEL.format(decorator="@torch.no_grad()").replace("Model", "PredictorCorrectorSampler"),
+        # nothing is computed here, or by something that belongs to somebody else
+        """\
+import abc
+
+import torch
+from torch import nn
+
+
+class Predictor(nn.Module, abc.ABC):
+    def __init__(self, score):
+        super().__init__()
+        self.reverse = ReverseSDE(score)
+
+    @abc.abstractmethod
+    @torch.no_grad()
+    def forward(self, state, time): ...
+
+
+class Diffusion(Predictor):
+    @torch.no_grad()
+    def forward(self, state, time):
+        return state - self.reverse.drift(state, time)
+
+
+class ReverseSDE:
+    def __init__(self, score):
+        self.score = score
+
+    def drift(self, state, time):
+        return self.score(state, time) * time
+""",
         # frozen on purpose
         MODEL.format(decorator="@torch.no_grad()").replace(
             "nn.Linear(8, 8)", "nn.Linear(8, 8).requires_grad_(False)"

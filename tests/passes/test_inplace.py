@@ -59,6 +59,11 @@ def test_right_as_it_is(lines: tuple[str, ...]) -> None:
     stays(body(*lines))
 
 
+def test_a_buffer_that_something_was_written_into_is_no_constant() -> None:
+    lines = ("y = torch.zeros(4)", "y += x @ w", "y = torch.tanh(y)", "y.mul_(2.0)", "return y")
+    assert rules(body(*lines)) == ["TRN403"]
+
+
 def test_a_sampler_without_gradients_stays() -> None:
     stays(
         """\

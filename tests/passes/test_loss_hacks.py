@@ -87,6 +87,10 @@ def test_without_a_cut_in_sight_it_is_still_no_use() -> None:
         # a leaf on purpose: its gradient is handed on
         "loss = model(x).sum()\nleaf_loss = loss.detach().requires_grad_()\n"
         "(leaf_loss * y).backward()\nloss.backward(leaf_loss.grad)",
+        # gradients that were cached, for more batches than fit: the hook computes them anew
+        "loss = model(x).sum()\nloss.backward()\nloss = loss.detach().requires_grad_()\nreturn loss",
+        "reps = [v.detach().requires_grad_() for v in model(x)]\nloss = losses(reps)\n"
+        "loss = loss.detach().requires_grad_()\nloss.register_hook(replay)\nreturn loss",
         # a weight that is learned
         "loss_scale = y.clone()\nloss_scale.requires_grad_(True)\nreturn (model(x) * loss_scale).sum()",
         "loss = torch.tensor(0.0, device=x.device, requires_grad=True)\nreturn loss + model(x)",

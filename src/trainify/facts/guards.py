@@ -186,7 +186,13 @@ _ENTRY = re.compile(
     r"text_completion|chat_completion|beam_search|greedy_search|greedy_decode|profile|profile_run|"
     r"warm_?up|dummy_run|capture)(_\w+)?$"
 )
-_MODEL = re.compile(r"(^|_)(model|net|network|transformer|llm|lm|module|decoder|encoder)$")
+_MODEL = re.compile(
+    r"(?!_?(?:load|get|set|update|build|create|make|init|initialize|save|reset|export|prepare|setup|"
+    r"register|wrap|unwrap|select|switch|activate|download|convert|compile|freeze|unfreeze|check|"
+    r"validate|add|remove|delete|log|print|count)_)"
+    r"(?:.*_)?(model|net|network|transformer|llm|lm|module|decoder|encoder)$"
+)
+"""Names of networks, and of functions that run one: not ``load_model``."""
 
 
 def is_inference_entry(module: ModuleFacts, function: FunctionNode) -> bool:
@@ -209,9 +215,9 @@ def runs_model(call: ast.Call, me: str | None) -> bool:
     """
     function = call.func
     if isinstance(function, ast.Attribute):
-        return function.attr == "forward" or bool(_MODEL.search(function.attr))
+        return function.attr == "forward" or bool(_MODEL.match(function.attr))
     if isinstance(function, ast.Name):
-        return function.id == me or bool(_MODEL.search(function.id))
+        return function.id == me or bool(_MODEL.match(function.id))
     return False
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from .names import self_name
+from .names import last_name, self_name
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -147,6 +148,56 @@ def has_weights(module: ModuleFacts, cls: ast.ClassDef, depth: int = 0) -> bool:
             if home is not None and home[1] is not cls and has_weights(*home, depth + 1):
                 return True
     return False
+
+
+_WITHOUT_WEIGHTS = ("torch.nn.Module", "torch.nn.modules.module.Module", "abc.ABC")
+_WITHOUT_MODULES = ("torch.", "math.", "numpy.", "functools.", "collections.", "copy.deepcopy")
+_ADDS = frozenset({"register_parameter", "add_module", "register_module", "setattr"})
+
+
+def is_empty(module: ModuleFacts, cls: ast.ClassDef, depth: int = 0) -> bool:
+    """Whether a class surely has no parameters: a transform, a table, no module at all.
+
+    What it is given, it only uses.
+    """
+    if depth > _MAX_DEPTH:
+        return False
+    for base in cls.bases:
+        names = [t.name for t in module.resolve(base, cls)]
+        if names and all(name in _WITHOUT_WEIGHTS for name in names):
+            continue
+        home = next((h for n in names if (h := definition_of(module, base, n)) is not None), None)
+        if home is None or home[1] is cls or not is_empty(*home, depth + 1):
+            return False
+    for method in cls.body:
+        for node in ast.walk(method):
+            if isinstance(node, ast.Call) and last_name(node.func) in _ADDS:
+                return False
+    return not any(
+        _may_make_weights(module, node, depth)
+        for bindings in module.names.attributes(cls).values()
+        for binding in bindings
+        if binding.value is not None
+        for node in ast.walk(binding.value)
+        if isinstance(node, ast.Call)
+    )
+
+
+def _may_make_weights(module: ModuleFacts, call: ast.Call, depth: int) -> bool:
+    names = [t.name for t in module.resolve(call.func)]
+    if any(name.startswith("torch.nn.") for name in names):
+        return made_by(module, call, depth + 1) != "plain"
+    if names and all(name.startswith(_WITHOUT_MODULES) for name in names):
+        return False
+    for name in names:
+        home = definition_of(module, call.func, name)
+        if home is not None:
+            return not is_empty(*home, depth + 1)
+    if isinstance(call.func, ast.Name):
+        function = module.function(call)
+        given = function is not None and call.func.id in module.flow(function).parameters
+        return not given and not hasattr(builtins, call.func.id)
+    return isinstance(call.func, ast.Attribute) and call.func.attr[:1].isupper()
 
 
 def _made_by_torch(module: ModuleFacts, call: ast.Call, name: str, depth: int) -> Made | None:

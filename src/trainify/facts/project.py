@@ -48,6 +48,7 @@ class Project:
         """Whether classes of other files, by their names there, derive from ``nn.Module``."""
         self._neighbours: dict[Path, tuple[Path, ...]] = {}
         self._below: dict[Path, tuple[Path, ...] | None] = {}
+        self._imports: dict[Path, frozenset[Path]] = {}
 
     @property
     def loaded(self) -> frozenset[Path]:
@@ -373,6 +374,57 @@ class Project:
         self._neighbours[folder] = files
         return files
 
+    def linked(self, path: str, other: str) -> bool:
+        """Whether imports tie two files together: one leads to the other, or a third has both."""
+        a, b = Path(path).absolute(), Path(other).absolute()
+        if a == b or self._leads_to(a, b) or self._leads_to(b, a):
+            return True
+        return any(
+            {a, b} <= self.imports(each)
+            for each in self.neighbours(path)
+            if each.name != "__init__.py"
+        )
+
+    def _leads_to(self, first: Path, last: Path) -> bool:
+        seen, pending = {first}, [first]
+        while pending and len(seen) < _MAX_NEIGHBOURS:
+            for path in self.imports(pending.pop()) - seen:
+                if path == last:
+                    return True
+                seen.add(path)
+                pending.append(path)
+        return False
+
+    def imports(self, path: Path) -> frozenset[Path]:
+        """The project's files that a file imports anything from, told by its bytes."""
+        if path not in self._imports:
+            found = {
+                file.absolute()
+                for base, name in self._imported_names(path)
+                if (file := self._imported_file(str(path), base, name)) is not None
+            }
+            self._imports[path] = frozenset(found)
+        return self._imports[path]
+
+    def _imported_names(self, path: Path) -> Iterator[tuple[Path | None, str]]:
+        """The modules that a file may name in imports, with the folder that a relative one is in.
+
+        What ``from .layers import norm`` names may be a module, or something in one.
+        """
+        for match in _IMPORT.finditer(self._bytes(path)):
+            plain, dots, owner, names = (part.decode() for part in match.groups(b""))
+            yield from ((None, word) for word in _DOTTED.findall(plain))
+            if len(dots) > len(path.parents):
+                continue
+            base = path.parents[len(dots) - 1] if dots else None
+            for name in _IMPORTED.findall(names):
+                yield base, f"{owner}.{name}" if owner else name
+            if owner:
+                yield base, owner
+
+    def _imported_file(self, path: str, base: Path | None, name: str) -> Path | None:
+        return self.find_below(base, name) if base is not None else self.find_file(path, name)
+
     def _belongs(self, folder: Path) -> bool:
         if (folder / "__init__.py").is_file():
             return True
@@ -518,4 +570,11 @@ def _python_files(folder: Path) -> tuple[Path, ...] | None:
 
 
 _MAX_NEIGHBOURS = 300
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:import[ \t]+([^\n#;]+)"
+    rb"|from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]+))",
+    re.MULTILINE,
+)
+_DOTTED = re.compile(r"(?<![\w.])(?<!\bas )[\w.]+")
+_IMPORTED = re.compile(r"(?:^|,)[\s(]*(\w+)")
 _HIDDEN = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})

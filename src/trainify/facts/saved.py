@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard
 
+from .constants import NO_GRADIENT, is_constant
 from .flow import Definition, FunctionFlow
 from .guards import gradient_unwanted
 from .names import last_name, self_name
@@ -63,21 +64,9 @@ _WEIGHTED_NAME = re.compile(
     r"(^|_)([qkvox]|wq|wk|wv|wo|w[123]|qkv|to_[qkv]|(up|down|gate|in|out|[qkvo])_?proj|proj|"
     r"linear|fc|dense|conv|norm|ln|layer_?norm|mlp|attn|attention|ffn|feed_forward)\d*$"
 )
-_NO_GRADIENT = frozenset(
-    "argmax argmin argsort nonzero sign round floor ceil long int bool detach item tolist numpy "
-    "size numel dim stride element_size eq ne lt gt le ge isnan isinf isfinite zeros_like "
-    "ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_full "
-    "new_empty arange linspace zeros ones empty full eye rand randn randint tensor as_tensor "
-    "one_hot multinomial any all get_device is_floating_point searchsorted bucketize".split()
-)
 _ACTIVATION = re.compile(
     r"(x|h|q|k|v|x[qkv]|y|z|u|gate|up|residual|hidden\w*|query\w*|key\w*|value\w*|\w*_states?|"
     r"attn\w*|inputs?_embeds|features?|embeddings?|logits)$"
-)
-_NOT_ACTIVATION = re.compile(
-    r"mask|cos|sin|freq|pos|ids?$|idx|ind(ex|ices)|len|size|label|target|noise|time|sigma|step|"
-    r"table|cache|scale|shape|num|bias|offset|image|pixel|audio|wav|signal|bbox|box|coord|grid|"
-    r"weight|anchor|input_features|spec|mel|color|rgb|depth|camera|point"
 )
 
 
@@ -145,63 +134,6 @@ def saving_call(module: ModuleFacts, node: ast.expr) -> str | None:
         if _is_tensor_op(module, function) and not is_constant(module, node):
             return text
     return None
-
-
-def is_constant(module: ModuleFacts, node: ast.expr, depth: int = 0) -> bool:
-    """Whether a value surely has no gradient: made of numbers, factories, tables."""
-    if depth > 8:
-        return False
-    if isinstance(node, ast.Constant):
-        return True
-    if isinstance(node, ast.Name):
-        function = module.function(node)
-        if function is None:
-            return False
-        definitions = module.flow(function).reaching(node.id, module.statement(node))
-        return bool(definitions) and all(
-            bool(_NOT_ACTIVATION.search(d.name))
-            if d.is_parameter
-            else d.value is not None and is_constant(module, d.value, depth + 1)
-            for d in definitions
-        )
-    if isinstance(node, ast.BinOp):
-        if isinstance(node.op, (ast.FloorDiv, ast.Mod)):
-            return True
-        return all(is_constant(module, n, depth + 1) for n in (node.left, node.right))
-    if isinstance(node, ast.UnaryOp):
-        return is_constant(module, node.operand, depth + 1)
-    if isinstance(node, ast.Subscript):
-        return is_constant(module, node.value, depth + 1)
-    if isinstance(node, ast.Compare):
-        return True
-    if isinstance(node, ast.Attribute):
-        if node.attr in ("shape", "device", "dtype"):
-            return True
-        return f'register_buffer("{node.attr}"' in module.text
-    if isinstance(node, ast.Call):
-        return _is_constant_call(module, node, depth)
-    return False
-
-
-def _is_constant_call(module: ModuleFacts, node: ast.Call, depth: int) -> bool:
-    function = node.func
-    if isinstance(function, ast.Name):
-        return function.id in ("float", "int", "len")
-    if not isinstance(function, ast.Attribute):
-        return False
-    if function.attr in _NO_GRADIENT:
-        return True
-    arguments = [*node.args, *(k.value for k in node.keywords)]
-    names = [t.name for t in module.resolve(function)]
-    if names and names[0].startswith("math."):
-        return True
-    if names:
-        return names[0].startswith(("torch.", "numpy.")) and all(
-            is_constant(module, a, depth + 1) for a in node.args
-        )
-    return not (
-        isinstance(function.value, ast.Name) and module.names.self_class(function.value)
-    ) and all(is_constant(module, a, depth + 1) for a in (function.value, *arguments))
 
 
 def _is_tensor_op(module: ModuleFacts, function: ast.Attribute) -> bool:
@@ -309,7 +241,7 @@ def _reaches_loss(module: ModuleFacts, node: ast.expr) -> bool:
         if isinstance(parent, ast.Call):
             called = parent.func
             name = last_name(called)
-            if name in _NO_GRADIENT or name in ("print", "float", "len", "max", "str"):
+            if name in NO_GRADIENT or name in ("print", "float", "len", "max", "str"):
                 return False
         if isinstance(parent, ast.Attribute) and parent.attr in ("shape", "dtype", "device"):
             return False
@@ -409,7 +341,7 @@ def _call_carries(module: ModuleFacts, node: ast.Call, depth: int) -> bool:
     function = node.func
     if not isinstance(function, ast.Attribute):
         return False
-    if function.attr in _NO_GRADIENT:
+    if function.attr in NO_GRADIENT:
         return False
     arguments = [*node.args, *(k.value for k in node.keywords)]
     if isinstance(function.value, ast.Name) and module.names.self_class(function.value):
@@ -618,8 +550,10 @@ def _roots_after(
 def _is_tensor(module: ModuleFacts, definition: Definition) -> bool:
     """Whether ``x[i]`` is a piece of a tensor: ``x`` was computed, and is no list."""
     value = definition.value
+    if isinstance(value, ast.BinOp):
+        return not _is_list(value)
     if not isinstance(value, ast.Call) or definition.index is not None:
-        return isinstance(value, ast.BinOp)
+        return False
     if not isinstance(value.func, ast.Attribute):
         return False
     return any(t.name.startswith("torch") for t in module.resolve(value.func)) or (
@@ -628,6 +562,13 @@ def _is_tensor(module: ModuleFacts, definition: Definition) -> bool:
         and root_of(value)[0] is None
         and value.func.attr in ("clone", "new_zeros", "new_empty", "new_full", "float", "sum")
     )
+
+
+def _is_list(node: ast.expr) -> bool:
+    """Whether an expression makes a list or a tuple by operators: ``[None] * n``."""
+    if isinstance(node, ast.BinOp):
+        return _is_list(node.left) or _is_list(node.right)
+    return isinstance(node, (ast.List, ast.Tuple, ast.ListComp))
 
 
 def _order(module: ModuleFacts, first: ast.stmt, last: ast.stmt) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -296,21 +296,42 @@ def with_gradient(
 
     After ``if torch.is_grad_enabled(): x = x.clone()`` it is the clone.
     """
-    for definition in sorted(definitions, key=_line, reverse=True):
+    for definition in definitions:
         made = definition.statement
         scope = module.parent(made) if made is not None else None
         if (
             isinstance(scope, ast.If)
             and made in scope.body
             and implies_unwanted(module, scope.test, False)
-            and _precedes(module, scope, statement)
+            and not _is_inside(module, statement, scope)
         ):
-            return frozenset(
+            always = _precedes(module, scope, statement)
+            definitions = frozenset(
                 d
                 for d in definitions
-                if _line(d) >= scope.lineno and d.statement not in scope.orelse
+                if not _is_inside(module, d.statement, scope, scope.orelse)
+                and not (_line(d) < scope.lineno and (always or _leads_to(module, d, scope)))
             )
     return definitions
+
+
+def _is_inside(
+    module: ModuleFacts,
+    statement: ast.stmt | None,
+    scope: ast.If,
+    block: Sequence[ast.stmt] | None = None,
+) -> bool:
+    """Whether a statement stands in one of the blocks of ``scope``, or in that one."""
+    if statement is None:
+        return False
+    around = [statement, *module.ancestors(statement)]
+    return scope in around if block is None else any(s in around for s in block)
+
+
+def _leads_to(module: ModuleFacts, definition: Definition, scope: ast.If) -> bool:
+    """Whether ``scope`` follows a definition in its block, so that no way leads past it."""
+    made = definition.statement
+    return made is not None and scope in module.block(made)
 
 
 def _line(definition: Definition) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.differentiation import MAKES_TENSOR
 from ..facts.flow import is_allocation, view_of
 from ..facts.guards import gradient_unwanted
 from ..facts.words import declare, places
@@ -281,12 +282,14 @@ def _identifier(node: ast.Name | ast.Attribute) -> str:
 
 
 def _is_activation(module: ModuleFacts, value: ast.expr) -> bool:
-    """Whether a value may carry a graph: not ``x.detach()``, not numbers."""
+    """Whether a value may carry a graph: not ``x.detach()``, not numbers, nothing made of them."""
     for node in ast.walk(value):
         if isinstance(node, ast.Attribute) and node.attr in ("detach", "data"):
             return False
     names = [n for n in ast.walk(value) if isinstance(n, ast.Name)]
     if not names or _base(value) is None:
+        return False
+    if isinstance(value, ast.Call) and module.is_name(value.func, *MAKES_TENSOR):
         return False
     root = view_of(value)
     if root is None:

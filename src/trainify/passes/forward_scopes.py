@@ -40,6 +40,7 @@ from ..facts.guards import (
     is_inference_entry,
     runs_model,
 )
+from ..facts.layers import is_empty
 from ..facts.learning import LOSS_CALL, backward_values, may_learn
 from ..facts.module import head
 from ..facts.names import parameters, self_name
@@ -267,10 +268,30 @@ def _covers(module: ModuleFacts) -> Iterator[_Cover]:
 def _is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
     return (
         holds_weights(module, cls)
+        and not _SEARCHES.search(cls.name)
         and not returns_numbers(function)
         and not gradient_unwanted(module, cls)
         and not _trains_beside(module, cls)
+        and not _is_side_door(module, cls, function)
+        and any(isinstance(node, ast.Call) for s in function.body for node in ast.walk(s))
+        and not is_empty(module, cls)
     )
+
+
+_SEARCHES = re.compile(r"Beam(?!f)|Greedy|Viterbi|KenLM|(?<!Up)(?<!Down)(?<!Re)Sampler$")
+"""Names of modules that search or draw what a network makes likely, which is inference."""
+
+
+def _is_side_door(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
+    """Whether a class learns by a forward of its own that ``forward_step`` is no part of."""
+    if function.name == "forward" or _TRAINS.search(function.name):
+        return False
+    own = next(
+        (f for f in module.functions_named("forward") if module.method_class(f) is cls), None
+    )
+    if own is None or decorator_scope(module, own) is not None:
+        return False
+    return re.search(rf"\bself\.{function.name}\b", module.source(cls)) is None
 
 
 _TRAINS = re.compile(r"training_step|shared_step|train_|_train|loss", re.IGNORECASE)
@@ -555,18 +576,23 @@ def _is_differentiated(
 
 @dataclass(frozen=True)
 class _Start:
-    """A function that starts inference; ``scoped`` where it has a scope of its own already."""
+    """A function that starts inference; ``scoped`` where it has a scope of its own already.
+
+    ``any_model`` says that it runs what it was given.
+    """
 
     path: str
     line: int
     label: str
     scoped: bool
+    any_model: bool
 
 
 @dataclass(frozen=True)
 class _Moved:
     """A forward that switches gradients off: ``mode(arguments)``."""
 
+    path: str
     forward: str
     mode: str
     arguments: str
@@ -574,9 +600,42 @@ class _Moved:
 
 def _starts(module: ModuleFacts) -> tuple[_Start, ...]:
     return tuple(
-        _Start(module.path, f.lineno, _label(module, f), _is_scoped(module, f))
+        _Start(
+            *(module.path, f.lineno, _label(module, f)),
+            *(_is_scoped(module, f), _runs_any_model(module, f)),
+        )
         for f in _inference(module)
     )
+
+
+def _runs_any_model(module: ModuleFacts, function: FunctionNode) -> bool:
+    """Whether a function runs a model that it, or its object, was given: not one made here."""
+    me = self_name(function)
+    flow = module.flow(function)
+    for call in ast.walk(function):
+        if not isinstance(call, ast.Call) or not runs_model(call, me):
+            continue
+        node = call.func
+        if isinstance(node, ast.Attribute) and node.attr == "forward":
+            node = node.value
+        if isinstance(node, ast.Name) and node.id in flow.parameters and node.id != me:
+            return True
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            cls = module.names.self_class(node.value)
+            made = module.names.attributes(cls).get(node.attr, ()) if cls is not None else ()
+            if any(isinstance(binding.value, ast.Name) for binding in made):
+                return True
+    return False
+
+
+def _may_run(project: Project, start: str, any_model: bool, forward: str) -> bool:
+    """Whether a start of inference may run the model of another file.
+
+    A library has more models than one: imports have to tie the two together, or they stand side by
+    side and the start runs what it is given.
+    """
+    beside = any_model and Path(start).parent == Path(forward).parent
+    return beside or project.linked(start, forward)
 
 
 def _inference(module: ModuleFacts) -> list[FunctionNode]:
@@ -594,7 +653,7 @@ def _scopes(module: ModuleFacts) -> tuple[_Moved, ...]:
         call = node.func if isinstance(node, ast.Call) else node
         mode = _moved(module, cover.scope.mode)
         arguments = module.source(node)[len(module.source(call)) :] or "()"
-        found.append(_Moved(_label(module, cover.function), mode, arguments))
+        found.append(_Moved(module.path, _label(module, cover.function), mode, arguments))
     return tuple(found)
 
 
@@ -669,7 +728,10 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Optio
         return module.finding("TRN201", message, node)
     own = _inference(module)
     others = [
-        s for found in module.project.summaries(module.path, _starts, _may_start) for s in found
+        start
+        for found in module.project.summaries(module.path, _starts, _may_start)
+        for start in found
+        if _may_run(module.project, start.path, start.any_model, module.path)
     ]
     look_at = ""
     if own or others:
@@ -885,12 +947,19 @@ def _entries(module: ModuleFacts, own: str) -> Iterator[Finding]:
     """
     from ..rewrite.scopes import can_decorate
 
-    for scopes in module.project.summaries(module.path, _scopes, _scopes_forward):
-        if scopes:
-            starts = [f for f in _inference(module) if can_decorate(f)]
-            bare = [f for f in starts if not _is_scoped(module, f)]
-            yield from (_entry(module, f, scopes[0], own) for f in bare)
-            return
+    lost = [
+        scope
+        for found in module.project.summaries(module.path, _scopes, _scopes_forward)
+        for scope in found
+    ]
+    for function in _inference(module) if lost else ():
+        if _is_scoped(module, function) or not can_decorate(function):
+            continue
+        given = _runs_any_model(module, function)
+        for scope in lost:
+            if _may_run(module.project, module.path, given, scope.path):
+                yield _entry(module, function, scope, own)
+                break
 
 
 def _entry(module: ModuleFacts, function: FunctionNode, scope: _Moved, text: str) -> Finding:

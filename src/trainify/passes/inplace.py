@@ -10,12 +10,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts, places, words
+from ..facts.constants import is_constant
 from ..facts.flow import Definition, FunctionFlow, is_allocation
 from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.memo import once
+from ..facts.names import default_of, is_none
 from ..facts.overwriting import without_asking
 from ..facts.rows import overwriting_rows
-from ..facts.saved import RESULT_SAVED, is_constant, saved_result, saving_call, submodule
+from ..facts.saved import RESULT_SAVED, saved_result, saving_call, submodule
 from ..facts.training import reaches_result, trains
 from ..facts.walk import walk
 from ..facts.writes import Write, in_callers, in_network, is_element, root_of, roots
@@ -252,6 +254,8 @@ def _out(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
         return None
     if call.args and all(is_constant(module, argument) for argument in call.args):
         return None
+    if _is_asked_for(module, statement, keyword.value) or _is_index(module, keyword.value):
+        return None
     from ..rewrite.branch import Change
     from ..rewrite.functionalize import CannotFunctionalize, functionalize
     from ..rewrite.out_of_place import keep_dtype
@@ -304,6 +308,36 @@ def _out(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
         change.lines = [f"{write.place.text} = {value}"]
     change.lines += write.followers
     return Harm("TRN402", message, statement, call, change)
+
+
+def _is_asked_for(module: ModuleFacts, statement: ast.stmt, buffer: ast.expr) -> bool:
+    """Whether who calls a function gave it the buffer, and could have left that out.
+
+    As with torch's own ``out=``.  ``states[0]`` of what a function is given is the caller's too.
+    """
+    function = module.function(statement)
+    root, path = root_of(buffer)
+    if function is None or root is None:
+        return False
+    element = any(
+        isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Constant) for n in path[-1:]
+    )
+    definitions = module.flow(function).reaching(root.id, statement)
+    return bool(definitions) and all(
+        definition.is_parameter and (element or is_none(default_of(function.args, root.id)))
+        for definition in definitions
+    )
+
+
+def _is_index(module: ModuleFacts, buffer: ast.expr) -> bool:
+    """Whether a buffer holds numbers of places: others are indexed by it."""
+    function = module.function(buffer)
+    return isinstance(buffer, ast.Name) and any(
+        isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Name)
+        and node.slice.id == buffer.id
+        for node in walk(function or module.tree)
+    )
 
 
 def _bind_each(

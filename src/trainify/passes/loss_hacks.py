@@ -80,7 +80,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if name is None or scope_around(module, statement) is not None:
             continue
         function = module.function(statement) or module.tree
-        if _gradient_is_read(function, name):
+        if _gradient_is_read(function, name) or _is_replayed(function, name, statement):
             continue
         made = _computed(module, name, statement)
         if made is None or not (_LOSS.search(name) or _goes_backward(function, name)):
@@ -158,6 +158,21 @@ def _gradient_is_read(function: ast.AST, name: str) -> bool:
         and node.value.id == name
         for node in own_nodes(function)
     )
+
+
+def _is_replayed(function: ast.AST, name: str, statement: ast.stmt) -> bool:
+    """Whether a loss went backward before it was made a leaf, or a hook on the leaf does that.
+
+    So losses over more than one batch are computed with cached gradients.
+    """
+    for node in own_nodes(function):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id == name:
+                if node.attr == "register_hook":
+                    return True
+                if node.attr == "backward" and node.lineno < statement.lineno:
+                    return isinstance(statement, ast.Assign)
+    return False
 
 
 def _goes_backward(function: ast.AST, name: str) -> bool:
