@@ -99,3 +99,18 @@ def test_unverified_names_are_qualified_and_their_packages_looked_for() -> None:
     assert packages - set(roots()) <= {"torch", "gptqmodel"}
     for name in unverified():
         assert not name.startswith("torch.") or name.startswith("torch.ops.")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("sglang.kernels.ops.attention.metadata.normal_decode_set_metadata", False),
+        ("sglang.kernels.ops.moe.cutlass_prepare_moe_input.cutlass_prepare_moe_input", False),
+        ("sglang.kernels.ops.gemm.fused_a_gemm.fused_a_gemm_weight_eligible", False),
+        ("sglang.kernels.ops.gemm.fused_a_gemm.linear_with_fused_a_gemm", True),
+    ],
+)
+def test_bookkeeping_is_no_kernel_on_the_way_of_a_gradient(name: str, told: bool) -> None:
+    package, _, function = name.rpartition(".")
+    text = f"from {package} import {function}\n\n\ndef f(x, w):\n    return {function}(x, w)\n"
+    assert [f.rule for f in check_text(text, "m.py")] == ["TRN108"] * told

@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from ...engine import Options
 
 # Families of which an unverified kernel gives nothing that a gradient should flow through.
-_HARMLESS = ("backward", "cache", "collective", "layer", "misc", "quantize", "sampling")
+_HARMLESS = (
+    "backward",
+    "bookkeeping",
+    "cache",
+    "collective",
+    "layer",
+    "misc",
+    "quantize",
+    "sampling",
+)
 
 
 class Ambiguous(Exception):
