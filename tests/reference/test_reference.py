@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import itertools
 import pkgutil
 import types
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import trainify.reference
+from tests.each import case
 from tests.reference.cases import Case
 from tests.reference.every_case import CASES
 from trainify.reference import attention
@@ -31,7 +33,9 @@ FUNCTIONS = [
     if isinstance(function, types.FunctionType) and function.__module__ == module.__name__
 ]
 DEFINED = [f for f in FUNCTIONS if not f.__name__.endswith("_backward")]
-SEEDS = range(6)
+some_seeds = pytest.mark.parametrize(
+    "seeds", [pytest.param(2, id="quick"), pytest.param(8, id="thorough", marks=pytest.mark.slow)]
+)
 
 
 def tensors(result: Any) -> list[torch.Tensor]:
@@ -58,97 +62,102 @@ def test_every_function_has_a_case() -> None:
     assert {c.function for c in CASES} == set(DEFINED)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_gradcheck(case: Case, seed: int) -> None:
-    function, leaves = closed(case, case.make(seed, torch.float64))
-    if not leaves:
-        pytest.skip("nothing to differentiate")
-    with exact_in_double():
-        # Each entry of the Jacobian once, then random projections of it over more shapes.
-        assert torch.autograd.gradcheck(function, leaves, fast_mode=seed > 0)
+@some_seeds
+@pytest.mark.parametrize("each", CASES, ids=str)
+def test_gradcheck(each: Case, seeds: int) -> None:
+    """Random projections of the Jacobian; of some shapes each entry of it, where there is time."""
+    for seed in range(seeds):
+        function, leaves = closed(each, each.make(seed, torch.float64))
+        if not leaves:
+            return  # nothing to differentiate
+        with exact_in_double():
+            fast = seed > 0 or seeds < 3
+            assert torch.autograd.gradcheck(function, leaves, fast_mode=fast)
 
 
+@some_seeds
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_forward_is_the_definition(case: Case, dtype: torch.dtype) -> None:
-    for seed in range(8):
-        args = case.make(seed, dtype)
-        got, want = tensors(case.function(*args)), tensors(case.expected(*args))
-        for g, w in zip(got, want, strict=True):
-            assert g.shape == w.shape
-            assert g.dtype == w.dtype
-            if case.exact and dtype == torch.bfloat16:
-                assert torch.equal(g, w)
-            elif dtype == torch.bfloat16:
-                torch.testing.assert_close(g, w, rtol=0.016, atol=0.01)
-            else:
-                torch.testing.assert_close(g, w)
+def test_forward_is_the_definition(dtype: torch.dtype, seeds: int) -> None:
+    for each, seed in itertools.product(CASES, range(seeds)):
+        with case(f"{each}, seed {seed}"):
+            args = each.make(seed, dtype)
+            got, want = tensors(each.function(*args)), tensors(each.expected(*args))
+            for g, w in zip(got, want, strict=True):
+                assert g.shape == w.shape
+                assert g.dtype == w.dtype
+                if each.exact and dtype == torch.bfloat16:
+                    assert torch.equal(g, w)
+                elif dtype == torch.bfloat16:
+                    torch.testing.assert_close(g, w, rtol=0.016, atol=0.01)
+                else:
+                    torch.testing.assert_close(g, w)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_float32_gradient_is_the_float64_one(case: Case) -> None:
+def test_float32_gradients_are_the_float64_ones() -> None:
     """The casts written in the functions, which gradcheck lifts, cost no more than rounding."""
-    function, leaves = closed(case, case.make(11, torch.float32))
-    if not leaves:
-        pytest.skip("nothing to differentiate")
-    outputs = function(*leaves)
-    weights = [torch.randn(o.shape, generator=torch.Generator().manual_seed(1)) for o in outputs]
-    got = torch.autograd.grad(outputs, leaves, weights, allow_unused=True)
-
-    with exact_in_double():
-        doubles = [leaf.detach().double().requires_grad_() for leaf in leaves]
-        outputs = function(*doubles)
-        want = torch.autograd.grad(
-            outputs, doubles, [w.double() for w in weights], allow_unused=True
-        )
-    for g, w in zip(got, want, strict=True):
-        assert (g is None) == (w is None)
-        if g is not None and w is not None:
-            torch.testing.assert_close(g.double(), w, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_bfloat16_backward_is_finite_and_keeps_dtypes(case: Case) -> None:
-    function, leaves = closed(case, case.make(5, torch.bfloat16))
-    if not leaves:
-        pytest.skip("nothing to differentiate")
-    outputs = function(*leaves)
-    grads = torch.autograd.grad(
-        outputs, leaves, [torch.ones_like(o) for o in outputs], allow_unused=True
-    )
-    for leaf, grad in zip(leaves, grads, strict=True):
-        if grad is not None:
-            assert grad.dtype == leaf.dtype
-            assert grad.isfinite().all()
+    for each in CASES:
+        function, leaves = closed(each, each.make(11, torch.float32))
+        if not leaves:
+            continue  # nothing to differentiate
+        with case(each):
+            outputs = function(*leaves)
+            generator = torch.Generator().manual_seed(1)
+            weights = [torch.randn(o.shape, generator=generator) for o in outputs]
+            got = torch.autograd.grad(outputs, leaves, weights, allow_unused=True)
+            with exact_in_double():
+                doubles = [leaf.detach().double().requires_grad_() for leaf in leaves]
+                outputs = function(*doubles)
+                want = torch.autograd.grad(
+                    outputs, doubles, [w.double() for w in weights], allow_unused=True
+                )
+            for g, w in zip(got, want, strict=True):
+                assert (g is None) == (w is None)
+                if g is not None and w is not None:
+                    torch.testing.assert_close(g.double(), w, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_arguments_are_left_alone(case: Case) -> None:
-    args = case.make(2, torch.float32)
-    before = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
-    case.function(*args)
-    for was, now in zip(before, args, strict=True):
-        assert torch.equal(was, now) if isinstance(was, torch.Tensor) else was == now
+def test_bfloat16_backwards_are_finite_and_keep_dtypes() -> None:
+    for each in CASES:
+        function, leaves = closed(each, each.make(5, torch.bfloat16))
+        if not leaves:
+            continue  # nothing to differentiate
+        with case(each):
+            outputs = function(*leaves)
+            grads = torch.autograd.grad(
+                outputs, leaves, [torch.ones_like(o) for o in outputs], allow_unused=True
+            )
+            for leaf, grad in zip(leaves, grads, strict=True):
+                if grad is not None:
+                    assert grad.dtype == leaf.dtype
+                    assert grad.isfinite().all()
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__qualname__)
-def test_text_stands_alone(function: types.FunctionType) -> None:
+def test_arguments_are_left_alone() -> None:
+    for each in CASES:
+        args = each.make(2, torch.float32)
+        before = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+        each.function(*args)
+        with case(each):
+            for was, now in zip(before, args, strict=True):
+                assert torch.equal(was, now) if isinstance(was, torch.Tensor) else was == now
+
+
+def test_texts_stand_alone() -> None:
     """The text can be put into any module that imports torch and F: nothing else is named."""
-    tree = ast.parse(inspect.getsource(function)).body[0]
-    assert isinstance(tree, ast.FunctionDef)
-    assert ast.get_docstring(tree)
-    siblings = {f.__name__ for f in FUNCTIONS if f.__module__ == function.__module__}
-    bound = {a.arg for a in tree.args.args}
-    bound |= {
-        n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
-    loaded = {
-        n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-    }
     builtin = {"int", "float", "bool", "str", "tuple", "isinstance", "len", "set", "zip"}
-    assert loaded <= bound | siblings | builtin | {"torch", "F"}
-    assert not any(isinstance(n, (ast.Import, ast.Global, ast.Lambda)) for n in ast.walk(tree))
+    for function in FUNCTIONS:
+        tree = ast.parse(inspect.getsource(function)).body[0]
+        assert isinstance(tree, ast.FunctionDef)
+        siblings = {f.__name__ for f in FUNCTIONS if f.__module__ == function.__module__}
+        bound = {a.arg for a in tree.args.args}
+        names = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
+        bound |= {n.id for n in names if isinstance(n.ctx, ast.Store)}
+        loaded = {n.id for n in names if isinstance(n.ctx, ast.Load)}
+        with case(function.__qualname__):
+            assert ast.get_docstring(tree)
+            assert loaded <= bound | siblings | builtin | {"torch", "F"}
+            kinds = (ast.Import, ast.Global, ast.Lambda)
+            assert not any(isinstance(n, kinds) for n in ast.walk(tree))
 
 
 def is_inlined(function: types.FunctionType) -> bool:
