@@ -8,6 +8,10 @@ import sys
 def main() -> None:
     """Run the command line; an interrupt, even during start-up, ends in one line."""
     try:
+        if sys.argv[1:2] == ["lsp"]:  # an editor waits, and the command line takes a while to load
+            from .lsp.spawn import spawn_ahead
+
+            spawn_ahead()
         from .cli import cli
     except KeyboardInterrupt:
         print("trainify: interrupted", file=sys.stderr)

@@ -31,7 +31,7 @@ class _Group(click.Group):
     A command of ``LAZY`` is ``command`` in the module there, imported when it is asked for.
     """
 
-    LAZY: ClassVar = {"audit": ".live.audit.command", "lsp": ".lsp", "ops": ".ops"}
+    LAZY: ClassVar = {"audit": ".live.audit.command", "lsp": ".lsp.command", "ops": ".ops"}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *self.LAZY])

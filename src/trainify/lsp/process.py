@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..engine import EngineError
-from .worker import receive, send
+from .pipe import receive, send
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,13 @@ from typing import IO, Any
 
 from ..engine import EngineError
 from .log import start_logging
+from .pipe import receive, send
 
 Request = tuple[int, str, tuple[Any, ...]]
-"""Number, method of :class:`~.desk.Desk`, arguments.  Without a method it cancels that request."""
+"""Number, method of :class:`~.desk.Desk`, arguments.  Without a method it cancels that request.
+
+The first one, whose number is 0, holds the arguments of :func:`~.log.start_logging`.
+"""
 
 _PAUSE = 0.3
 """Seconds without a request after which there is time to look for garbage."""
@@ -27,16 +31,6 @@ _MOST_OBJECTS = 3_000_000
 
 Answer = tuple[int, Any, BaseException | None]
 """Number, result, what was raised instead."""
-
-
-def send(file: IO[bytes], message: object) -> None:
-    pickle.dump(message, file, pickle.HIGHEST_PROTOCOL)
-    file.flush()
-
-
-def receive(file: IO[bytes]) -> Any:
-    """The next message; raises EOFError where there will be none."""
-    return pickle.load(file)
 
 
 class _Requests:
@@ -76,16 +70,19 @@ class _Requests:
         return self._current in self._cancelled
 
 
-def main(log_file: str | None = None, verbose: bool = False) -> None:
-    """Answer until standard input ends."""
+def main() -> None:
+    """Answer until standard input ends; the first request says where to log, and how much."""
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # nothing else may write there
-    start_logging(log_file, verbose)
     # Modules and syntax trees are a lot of objects that refer to each other: looking for garbage
     # while they are made takes long and finds nothing.
     gc.disable()
     requests = _Requests(stdin)
     desk = _desk(requests)
+    first = requests.next(None)
+    if first is None:  # there is no server after all
+        return
+    start_logging(*first[2])
     clean = True
     while True:
         try:
@@ -110,10 +107,10 @@ def main(log_file: str | None = None, verbose: bool = False) -> None:
 
 def _desk(requests: _Requests) -> Any:
     """Everything that a first judgement needs, loaded while the client is still starting."""
-    from .. import passes
+    from ..engine import Options, passes_for
     from .desk import Desk
 
-    passes.all_passes()
+    passes_for(b"", Options())
     gc.freeze()
     return Desk(requests.cancelled)
 
