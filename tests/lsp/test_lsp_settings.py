@@ -21,6 +21,18 @@ def norm(x, weight, eps):
     ops.rms_norm(out, x, weight, eps)
     return out
 """
+LAYER = """\
+import torch
+from torch import nn
+from vllm import _custom_ops as ops
+
+
+class Norm(nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        ops.rms_norm(out, x, self.weight, self.eps)
+        return out
+"""
 UNKNOWN = "scale = 1  # trainify: ignore[TRN9999]\n"
 
 
@@ -41,7 +53,7 @@ async def test_settings_of_the_client(start, folder: Path) -> None:
 
 async def test_the_client_changes_its_mind(start, folder: Path) -> None:
     editor = await start("visual_studio_code", folder, settings={"flag": "training"})
-    uri = editor.open(folder / "norm.py", CODE.replace("norm(x", "norm(self, x"))
+    uri = editor.open(folder / "norm.py", LAYER)
     assert await titles(editor, uri) == ["Use the differentiable rms_norm when training"]
     editor.client.set_configuration({"trainify": {"enable": False}})
     editor.client.workspace_did_change_configuration(types.DidChangeConfigurationParams(None))
