@@ -959,12 +959,15 @@ class Net(nn.Module):
     def reset_non_persistent_buffers(self):
         steps = torch.arange(self.relative.shape[0], dtype=torch.float32)
         indices = torch.arange(0, self.dim, step=2, dtype=torch.float32)
-        freqs = torch.exp(indices * -math.log(10000.0) / self.dim)
+        freqs = self.init_freqs(indices)
         freqs = torch.outer(steps, freqs)
         flipped = freqs.flip([0])
         torch.sin(flipped, out=self.relative[:, 0::2])
         torch.cos(freqs[1:], out=self.relative[1:, 1::2])
         _fill(self.absolute, self.dim, steps)
+
+    def init_freqs(self, indices):
+        return torch.exp(indices * -math.log(10000.0) / self.dim)
 
     def forward(self, x):
         return self.proj(x + self.relative + self.absolute)
@@ -1004,9 +1007,9 @@ class Net(nn.Module):
 
 MODELS["transitions between states"] = """\
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self, neg_inf=-1e5):
         super().__init__()
-        self.neg_inf = -1e5
+        self.neg_inf = neg_inf
         self.emit = nn.Linear(8, 6)
 
     def transitions(self, lengths):

@@ -176,8 +176,10 @@ def test_a_library_s_other_models_do_not_rely_on_it(tmp_path: Path) -> None:
     wave = MODEL.format(decorator="") + "\n    def inference(self, x):\n        return self(x)\n"
     changed = project(
         tmp_path,
+        __init__="from .names import SIZE\nfrom .model import Model\nfrom .wave import Model as Wave\n",
+        names="SIZE = 8\n",
         model=MODEL.format(decorator="@torch.no_grad()"),
-        wave=wave.replace("    \n", ""),
+        wave="from . import SIZE\n" + wave.replace("    \n", ""),
         chat=ENGINE.replace("self.model(ids)", "self._activate_model(ids)"),
     )
     assert list(changed) == ["model"] and "self.training" in changed["model"]

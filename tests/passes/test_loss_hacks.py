@@ -91,6 +91,8 @@ def test_without_a_cut_in_sight_it_is_still_no_use() -> None:
         "loss = model(x).sum()\nloss.backward()\nloss = loss.detach().requires_grad_()\nreturn loss",
         "reps = [v.detach().requires_grad_() for v in model(x)]\nloss = losses(reps)\n"
         "loss = loss.detach().requires_grad_()\nloss.register_hook(replay)\nreturn loss",
+        "loss = losses(reps, with_backward=True)\nloss = loss.detach().requires_grad_()\n"
+        "return loss, [[rep.grad for rep in part] for part in reps]",
         # a weight that is learned
         "loss_scale = y.clone()\nloss_scale.requires_grad_(True)\nreturn (model(x) * loss_scale).sum()",
         "loss = torch.tensor(0.0, device=x.device, requires_grad=True)\nreturn loss + model(x)",

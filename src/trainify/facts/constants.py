@@ -120,6 +120,8 @@ def is_number(module: ModuleFacts, function: FunctionNode, parameter: str) -> bo
     if declared.annotation is not None:
         return _NUMBER_TYPE.match(module.source(declared.annotation)) is not None
     default = default_of(function.args, parameter)
+    if isinstance(default, ast.UnaryOp):  # -1e5
+        default = default.operand
     if isinstance(default, ast.Constant) and default.value is not None:
         return True
     return _NUMBER_NAME.search(parameter) is not None

@@ -398,32 +398,42 @@ class Project:
     def imports(self, path: Path) -> frozenset[Path]:
         """The project's files that a file imports anything from, told by its bytes."""
         if path not in self._imports:
-            found = {
-                file.absolute()
-                for base, name in self._imported_names(path)
-                if (file := self._imported_file(str(path), base, name)) is not None
-            }
+            found: set[Path] = set()
+            for base, owner, name in self._imported_names(path):
+                file = self._imported_file(path, base, owner, name)
+                if file is not None:
+                    found.add(file.absolute())
             self._imports[path] = frozenset(found)
         return self._imports[path]
 
-    def _imported_names(self, path: Path) -> Iterator[tuple[Path | None, str]]:
-        """The modules that a file may name in imports, with the folder that a relative one is in.
+    def _imported_file(
+        self, path: Path, base: Path | None, owner: str, name: str, depth: int = 0
+    ) -> Path | None:
+        """The file that one import of a file leads to, past what a package only hands on."""
+        full = ".".join(filter(None, (owner, name)))
+        for module in filter(None, (full, owner)):
+            found = self.find_below(base, module) if base else self.find_file(str(path), module)
+            if found is None:
+                continue
+            if module != full and found.name == "__init__.py" and depth < _MAX_HANDED_ON:
+                for inner, source, given in self._imported_names(found):
+                    if given == name:
+                        return self._imported_file(found, inner, source, given, depth + 1) or found
+            return found
+        return None
+
+    def _imported_names(self, path: Path) -> Iterator[tuple[Path | None, str, str]]:
+        """What a file imports: the folder that a relative name is in, the module, and the name.
 
         What ``from .layers import norm`` names may be a module, or something in one.
         """
         for match in _IMPORT.finditer(self._bytes(path)):
             plain, dots, owner, names = (part.decode() for part in match.groups(b""))
-            yield from ((None, word) for word in _DOTTED.findall(plain))
+            yield from ((None, word, "") for word in _DOTTED.findall(plain))
             if len(dots) > len(path.parents):
                 continue
             base = path.parents[len(dots) - 1] if dots else None
-            for name in _IMPORTED.findall(names):
-                yield base, f"{owner}.{name}" if owner else name
-            if owner:
-                yield base, owner
-
-    def _imported_file(self, path: str, base: Path | None, name: str) -> Path | None:
-        return self.find_below(base, name) if base is not None else self.find_file(path, name)
+            yield from ((base, owner, name) for name in _IMPORTED.findall(names))
 
     def _belongs(self, folder: Path) -> bool:
         if (folder / "__init__.py").is_file():
@@ -577,4 +587,5 @@ _IMPORT = re.compile(
 )
 _DOTTED = re.compile(r"(?<![\w.])(?<!\bas )[\w.]+")
 _IMPORTED = re.compile(r"(?:^|,)[\s(]*(\w+)")
+_MAX_HANDED_ON = 3
 _HIDDEN = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})

@@ -43,7 +43,7 @@ _MAX_DEPTH = 8
 _INFERS = re.compile(r"infer(?!red)")
 _APART = re.compile(
     r"sampl(?!e_rate)|generat|predict|post_?process|pre_?process|evaluat|metric|"
-    r"visuali|plot|augment"
+    r"visuali|plot|augment|^_*reset(?:_|$)"
 )
 _APART_CLASS = re.compile(
     r"Sampl(?!ing$)|Scheduler|Solver|(?<!Logits)Process|Metric|Transform$|Transforms|Augment|"

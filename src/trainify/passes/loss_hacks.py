@@ -165,14 +165,22 @@ def _is_replayed(function: ast.AST, name: str, statement: ast.stmt) -> bool:
 
     So losses over more than one batch are computed with cached gradients.
     """
+    if not isinstance(statement, ast.Assign):
+        return False
     for node in own_nodes(function):
+        if isinstance(node, ast.ListComp) and getattr(_innermost(node), "attr", None) == "grad":
+            return True  # cache = [[rep.grad for rep in reps] for reps in batches]
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id == name:
-                if node.attr == "register_hook":
-                    return True
-                if node.attr == "backward" and node.lineno < statement.lineno:
-                    return isinstance(statement, ast.Assign)
+            if node.value.id == name and (
+                node.attr == "register_hook"
+                or (node.attr == "backward" and node.lineno < statement.lineno)
+            ):
+                return True
     return False
+
+
+def _innermost(node: ast.expr) -> ast.expr:
+    return _innermost(node.elt) if isinstance(node, ast.ListComp) else node
 
 
 def _goes_backward(function: ast.AST, name: str) -> bool:
