@@ -11,11 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.catalog.test_rows import FUNCTIONS, REWRITTEN, called, example, identify, parsed
+from tests.catalog.test_rows import FUNCTIONS, OF_A_KIND, REWRITTEN, example, identify, parsed
 from tests.each import case
 from trainify.catalog import RETURNED, FusedOp
 from trainify.engine import Options, fix_text
-from trainify.reference.backward import CLOSED_FORMS
 
 SCOPE = {"torch": torch, "F": F, **FUNCTIONS}
 
@@ -84,19 +83,6 @@ def source(op: FusedOp, arguments: dict[str, Any], literal: bool) -> tuple[str, 
         bind = f"import kernels; fused = {name}"
     body = f"def f({', '.join(parameters)}):\n" + "\n".join(lines) + "\n"
     return f"import torch\n{bind}\n\n\n{body}", parameters
-
-
-def kind(op: FusedOp) -> tuple[str, int, bool]:
-    """What the code of attach depends on: whose backward it has, and where its results go."""
-    targets, value = parsed(op)
-    names = [ast.unparse(call.func) for call in called(value)]
-    function = names[0] if names else ""
-    if function and function not in CLOSED_FORMS:  # autograd's, whatever the function
-        function = FUNCTIONS[function].__module__
-    return function, len(targets or ()), RETURNED in (targets or ())
-
-
-OF_A_KIND = list({kind(op): op for op in reversed(REWRITTEN)}.values())
 
 
 @pytest.mark.parametrize("number", range(len(OF_A_KIND)), ids=map(identify, OF_A_KIND))

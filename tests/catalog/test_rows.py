@@ -67,6 +67,20 @@ def called(value: ast.expr) -> list[ast.Call]:
     ]
 
 
+def kind(op: FusedOp) -> tuple[str, int, bool]:
+    """What code written for a row depends on: whose backward it has, and where its results go."""
+    targets, value = parsed(op)
+    names = [ast.unparse(call.func) for call in called(value)]
+    function = names[0] if names else ""
+    if function and function not in CLOSED_FORMS:  # autograd's, whatever the function
+        function = FUNCTIONS[function].__module__
+    return function, len(targets or ()), RETURNED in (targets or ())
+
+
+OF_A_KIND = list({kind(op): op for op in reversed(REWRITTEN)}.values())
+"""A row of each."""
+
+
 def test_every_row_says_where_it_comes_from_and_what_becomes_of_it() -> None:
     for op in ROWS:
         assert op.names and len(set(op.names)) == len(op.names)

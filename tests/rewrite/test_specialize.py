@@ -16,7 +16,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.catalog.test_rows import FUNCTIONS, example, identify, parsed
+from tests import each
+from tests.catalog.test_rows import FUNCTIONS, OF_A_KIND, example, identify, parsed
 from tests.reference.cases import Case
 from tests.reference.every_case import CASES
 from trainify.catalog import FusedOp, all_ops
@@ -54,9 +55,11 @@ def load(made: Library) -> dict[str, Any]:
 
 
 def subsets(names: Iterable[str], limit: int) -> list[tuple[str, ...]]:
-    """All subsets where they are few; else all, none and a random choice."""
+    """All subsets where they are few; else all, none and a random choice; or all names alone."""
     names = list(names)
     every = [c for n in range(len(names) + 1) for c in itertools.combinations(names, n)]
+    if limit == 1:
+        return every[-1:]
     if len(every) <= limit:
         return every
     return [every[0], every[-1], *random.Random(0).sample(every[1:-1], limit - 2)]
@@ -88,12 +91,19 @@ def same(a: Iterable[Any], b: Iterable[Any]) -> bool:
     )
 
 
-thorough = pytest.param(40, id="thorough", marks=pytest.mark.slow)
+@pytest.mark.parametrize("number", range(0, len(CASES), 2), ids=map(str, CASES[::2]))
+def test_reference_functions(number: int) -> None:
+    """Every other with all options known; some of them with some and with none known too."""
+    specialized_is_general(CASES[number], limit=1 if number % 8 else 3)
 
 
-@pytest.mark.parametrize("limit", [pytest.param(3, id="quick"), thorough])
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_reference_functions(case: Case, limit: int) -> None:
+def test_reference_functions_thoroughly(case: Case) -> None:
+    specialized_is_general(case, limit=40)
+
+
+def specialized_is_general(case: Case, limit: int) -> None:
     name = case.function.__name__
     signature = inspect.signature(case.function).parameters
     defaults = {n: p.default for n, p in signature.items() if p.default is not p.empty}
@@ -126,9 +136,21 @@ def test_reference_functions(case: Case, limit: int) -> None:
             assert same(grads.values(), [gradients[n] for n in grads]), texts(made)[name]
 
 
-@pytest.mark.parametrize("op", OPS, ids=identify)
-def test_rows(op: FusedOp) -> None:
-    """Every row as it is written at a call: with options left alone, as literals, as variables."""
+@pytest.mark.parametrize("op", OF_A_KIND, ids=identify)
+def test_a_row_of_each_kind(op: FusedOp) -> None:
+    as_written_at_a_call(op)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_every_row(part: int) -> None:
+    for op in OPS[len(OPS) * part // 4 : len(OPS) * (part + 1) // 4]:
+        with each.case(identify(op)):
+            as_written_at_a_call(op)
+
+
+def as_written_at_a_call(op: FusedOp) -> None:
+    """With options left alone, as literals, as variables."""
     targets, value = parsed(op)
     arguments = example(op)
     scope = {"torch": torch, "F": F, **FUNCTIONS}
@@ -163,7 +185,13 @@ def test_rows(op: FusedOp) -> None:
         assert set(template.needs) <= set(made.functions)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+SOME = [
+    name if number % 5 == 0 else pytest.param(name, marks=pytest.mark.slow)
+    for number, name in enumerate(FUNCTIONS)
+]
+
+
+@pytest.mark.parametrize("name", SOME)
 def test_texts_are_true_and_fit(name: str) -> None:
     """No docstring speaks of a parameter that is gone, unless of an option that is taken."""
     function = reference(name)
@@ -242,8 +270,9 @@ def test_calls_share_one_helper() -> None:
         assert torch.equal(got, general(q, k, v, cu, cu, causal=name == "causal"))
 
 
-@pytest.mark.parametrize("first", [CAUSAL, FULL, CAPPED])
-@pytest.mark.parametrize("second", [CAUSAL, FULL, CAPPED])
+@pytest.mark.parametrize(
+    ("first", "second"), [(CAUSAL, CAUSAL), (CAUSAL, FULL), (FULL, CAPPED), (CAPPED, CAUSAL)]
+)
 def test_a_call_that_is_added_later(first: str, second: str) -> None:
     """It uses the helper from before where that serves, and else brings its own."""
     second = second.replace("def ", "def later_")
