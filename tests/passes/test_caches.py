@@ -283,3 +283,13 @@ def test_a_cache_that_is_reshaped_first_comes_to_an_end() -> None:
         unsafe=True,
     )
     assert text.count(".clone()") == text.count("= key.detach()") == 1
+
+
+def test_indices_have_no_graph() -> None:
+    stays(
+        """\
+class Plan:
+    def keep(self, other):
+        self.kv_tile_indices[: other.kv_tile_indices.shape[0]].copy_(other.kv_tile_indices)
+"""
+    )

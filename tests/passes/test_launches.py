@@ -388,3 +388,35 @@ class Linear(nn.Module):
     assert ".to(x.dtype)" in rewritten(text.replace(", OUT", ""))
     (finding,) = findings(text.replace("OUT", "scale_result=scale"))
     assert "`scale_result` is passed" in finding.message
+
+
+WRITES = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def step_kernel(x_ptr, y_ptr, z_ptr):
+    tl.store(y_ptr, tl.load(x_ptr))
+    tl.store(z_ptr, tl.load(x_ptr))
+
+
+def step(x, meta, y, {parameters}):
+    step_kernel[(8,)](x, {written})
+    return y
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("meta.cu_seqlens_q, slot_ids[1:]", None),
+        ("y, slot_ids", "`y`, `slot_ids` keep their old grad_fn if they have one"),
+        ("meta.scale, slot_ids", "`meta.scale`, `slot_ids` keep"),
+        ("*slot_ids, meta.page_size", "is launched without a backward"),
+    ],
+)
+def test_a_kernel_that_keeps_books(written: str, told: str | None) -> None:
+    text = WRITES.format(parameters="slot_ids", written=written)
+    messages = [finding.message for finding in findings(text)]
+    assert (told is None and not messages) or (told is not None and told in messages[0])

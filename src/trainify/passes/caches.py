@@ -12,6 +12,7 @@ from ..facts import ModuleFacts
 from ..facts.differentiation import MAKES_TENSOR
 from ..facts.flow import is_allocation, view_of
 from ..facts.guards import gradient_unwanted
+from ..facts.integers import holds_integers
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule
@@ -82,7 +83,6 @@ _CACHE = re.compile(r"cache|past_(key|value|kv)|(^|_)(k|v|kv|key|value)_buffer|(
 _NOT_CACHE = re.compile(r"cos|sin|rope|freq|mask|pos|_loc|scale|table|len|conv|ssm|lru")
 _OF_OBJECT = frozenset("k v key value keys values".split())
 _CACHE_CLASS = re.compile(r"Cache|(Static|Dynamic|Sliding\w*)Layer$")
-_NUMBERS = re.compile(r"(^|_)(idx|index|indices|loc|slots?|pos|positions|len|ids?|mask)(_|$)")
 _NOT_A_STEP = ("__init__", "reset", "clear", "reset_parameters")
 _INDEX = re.compile(r"(^|_)(slots?|slot_mapping|loc|locs|indices|positions|pos)(_|$)")
 _SETTERS = {"copy_": 0, "index_copy_": 2, "index_put_": 1, "scatter_": 2}
@@ -287,15 +287,9 @@ def _is_activation(module: ModuleFacts, value: ast.expr) -> bool:
         if isinstance(node, ast.Attribute) and node.attr in ("detach", "data"):
             return False
     names = [n for n in ast.walk(value) if isinstance(n, ast.Name)]
-    if not names or _base(value) is None:
+    if not names or _base(value) is None or holds_integers(value):
         return False
-    if isinstance(value, ast.Call) and module.is_name(value.func, *MAKES_TENSOR):
-        return False
-    root = view_of(value)
-    if root is None:
-        return True
-    name = root.base if root.base != "self" else ""
-    return not _NUMBERS.search(name)
+    return not (isinstance(value, ast.Call) and module.is_name(value.func, *MAKES_TENSOR))
 
 
 def _judge(

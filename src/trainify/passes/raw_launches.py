@@ -11,6 +11,7 @@ from ..facts import ModuleFacts
 from ..facts.dtypes import holds_codes
 from ..facts.flow import Definition, is_allocation
 from ..facts.guards import gradient_unwanted, serves_backward
+from ..facts.integers import holds_integers
 from ..facts.operands import recognize
 from ..facts.triton import stored
 from ..facts.words import declare, places
@@ -81,7 +82,8 @@ _JIT = ("triton.jit", "triton.autotune", "triton.heuristics", "triton.runtime.ji
 _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|dgrad|wgrad)(_|$)")
 # Losses compute their gradient in forward; indices, quantized codes and samples have none.
 _OWN_GRADIENT = re.compile(
-    r"(^|_)(bwd|backward|grad|loss|entropy|jsd|kl|kldiv|index|indices|sample|topk|quant\w*|copy)(_|$|\b)"
+    r"(^|_)(bwd|backward|grad|loss|entropy|jsd|kl|kldiv|index|indices|sample|topk|quant\w*|copy|"
+    r"qweight|repack|metadata|page_table|schedule|barrier|counts?|perms?)(_|$|\b)"
 )
 
 
@@ -101,7 +103,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue  # the author of this file writes backwards
         if function is not None and serves_backward(module, function):
             continue
-        if _fills_codes(module, call, kernel):
+        if _fills_codes(module, call, kernel) or _keeps_books(module, call, kernel):
             continue
         message = _message(module, call, kernel)
         site = launch(module, call, kernel, message)
@@ -165,7 +167,7 @@ def _written(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) ->
     """The arguments that a launch writes, as far as that shows."""
     if isinstance(kernel, str):
         return list(_allocated(module, call))
-    return _stored(module, call, kernel)
+    return [module.source(node) for node in _stored(call, kernel)]
 
 
 def _fills_codes(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) -> bool:
@@ -176,6 +178,14 @@ def _fills_codes(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str
         w in made and (value := made[w].value) is not None and holds_codes(module, value)
         for w in written
     )
+
+
+def _keeps_books(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) -> bool:
+    """Whether all that a launch writes are lengths, tables and the like."""
+    if isinstance(kernel, str):
+        return False
+    written = _stored(call, kernel)
+    return bool(written) and all(map(holds_integers, written))
 
 
 def _message(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) -> str:
@@ -189,19 +199,27 @@ def _message(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) ->
     listed = ", ".join(f"`{w}`" for w in written)
     if overwritten and not isinstance(kernel, str):
         others = ", ".join(f"`{w}`" for w in overwritten)
+        keeps = "keeps its old grad_fn if it has one"
+        if len(overwritten) > 1:
+            keeps = "keep their old grad_fn if they have one"
         return (
-            f"`{name}` writes {listed} below autograd: {others} keeps its old grad_fn if it has "
-            "one, so what comes before gets a wrong gradient, the kernel's other inputs none."
+            f"`{name}` writes {listed} below autograd: {others} {keeps}, so what comes before gets "
+            "a wrong gradient, the kernel's other inputs none."
         )
     return f"`{name}` fills {listed} below autograd: no gradient reaches the kernel's inputs."
 
 
-def _stored(module: ModuleFacts, call: ast.Call, kernel: FunctionNode) -> list[str]:
+def _stored(call: ast.Call, kernel: FunctionNode) -> list[ast.expr]:
     """The arguments of a launch that the kernel writes."""
     written = stored(kernel)
     own = [a.arg for a in (*kernel.args.posonlyargs, *kernel.args.args)]
-    found = [module.source(a) for name, a in zip(own, call.args, strict=False) if name in written]
-    return found + [module.source(k.value) for k in call.keywords if k.arg in written]
+    found = []
+    for name, argument in zip(own, call.args, strict=False):
+        if isinstance(argument, ast.Starred):
+            break  # which of those that follow is which does not show
+        if name in written:
+            found.append(argument)
+    return found + [keyword.value for keyword in call.keywords if keyword.arg in written]
 
 
 def _allocated(module: ModuleFacts, call: ast.Call) -> dict[str, Definition]:
