@@ -1,4 +1,4 @@
-"""Names that tell a tensor of integers: positions, lengths, tables of pages.  None has a gradient."""
+"""Names that tell a tensor of integers, which has no gradient: positions, lengths, tables."""
 
 from __future__ import annotations
 
