@@ -1,9 +1,12 @@
-"""Many small cases in one test, where a test for each would cost more than the case itself."""
+"""Many cases: in one test, where a test for each would cost more than the case; or in the soak."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import pytest
 
 
 @contextmanager
@@ -14,3 +17,15 @@ def case(name: object) -> Iterator[None]:
     except Exception as error:
         error.add_note(f"in the case {name}")
         raise
+
+
+def some(chosen: Collection[Any], of: Iterable[Any]) -> list[Any]:
+    """Parameters, of which all but the ``chosen`` are slow; a tuple is one of several arguments."""
+    every = list(of)
+    assert set(chosen) <= set(every)
+    return [
+        each
+        if each in chosen
+        else pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=pytest.mark.slow)
+        for each in every
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from packages import (
@@ -14,9 +16,16 @@ from packages import (
 )
 
 import trainify
+from tests.each import some
 from trainify.reference.double import exact_in_double
 
 STRATEGIES = ("auto", "attach", "flag", "replace")
+PAIRS = {
+    *((name, "auto") for name in PACKAGES),
+    ("llama_serving", "attach"),
+    ("llama_release", "flag"),
+    ("gemma_serving", "replace"),
+}
 
 
 @pytest.fixture(params=PACKAGES)
@@ -55,7 +64,11 @@ def step(model, oracle, batch, tolerance=1e-5):
     return loss.item(), expected.item()
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("cls", "strategy"),
+    some(PAIRS, itertools.product(PACKAGES, STRATEGIES)),
+    indirect=["cls"],
+)
 def test_every_gradient_is_right(cls, model, strategy, checkpoint_of, batch):
     """In eval() as well, and again after it has generated, and from one step to the next."""
     trainify.trainify(model.model, strategy=strategy)
@@ -70,6 +83,7 @@ def test_every_gradient_is_right(cls, model, strategy, checkpoint_of, batch):
     assert not any(tensor.requires_grad for tensor in model.state())
 
 
+@pytest.mark.parametrize("cls", some(("llama_serving", "gemma_serving"), PACKAGES), indirect=True)
 def test_audited(cls, model, checkpoint_of, batch):
     args, kwargs = called_with(model, batch)
     before = trainify.audit(model.model, *args, **kwargs)
@@ -83,7 +97,7 @@ def test_audited(cls, model, checkpoint_of, batch):
         oracle.zero_grad()
 
 
-@pytest.mark.parametrize("strategy", ["auto", "attach"])
+@pytest.mark.parametrize("strategy", some(("attach",), ("auto", "attach")))
 def test_the_kernels_that_serve_are_those_that_train(cls, model, strategy, checkpoint_of, batch):
     """The forward of a training step is that of serving, bit for bit, whatever is learned."""
     original = cls(load_package(FIXTURES / cls.name), checkpoint_of[cls.kind])
@@ -99,7 +113,11 @@ def test_the_kernels_that_serve_are_those_that_train(cls, model, strategy, check
         original.model.load_state_dict(model.model.state_dict())
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("cls", "strategy"),
+    some(PAIRS, itertools.product(PACKAGES, STRATEGIES)),
+    indirect=["cls"],
+)
 def test_serving_stays_bit_for_bit(cls, model, strategy, checkpoint_of, batch):
     original = cls(load_package(FIXTURES / cls.name), checkpoint_of[cls.kind])
     trainify.trainify(model.model, strategy=strategy)
@@ -118,7 +136,11 @@ def test_serving_stays_bit_for_bit(cls, model, strategy, checkpoint_of, batch):
         next_token_loss(model.logits(batch), batch).backward()
 
 
-@pytest.mark.parametrize("strategy", ["auto", pytest.param("flag", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("cls", "strategy"),
+    some({("llama_serving", "auto")}, itertools.product(PACKAGES, ("auto", "flag"))),
+    indirect=["cls"],
+)
 def test_thirty_steps_of_adamw(cls, model, strategy, checkpoint_of, batch):
     trainify.trainify(model.model, strategy=strategy)
     oracle = load_oracle(cls, checkpoint_of[cls.kind])

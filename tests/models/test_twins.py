@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from families import FAMILIES, load_oracle, load_served, logits
 from packages import FIXTURES, load_package, next_token_loss
 
 import trainify
+from tests.each import some
 from trainify.reference.double import exact_in_double
 
 STRATEGIES = ("auto", "attach", "flag", "replace")
@@ -63,7 +66,14 @@ def test_serves_what_hugging_face_computes(served, oracle, package, batch):
     )
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+EACH_ONCE = {("Qwen2", "attach"), ("Qwen3", "flag"), ("Mistral", "replace"), ("Mixtral", "auto")}
+
+
+@pytest.mark.parametrize(
+    ("family", "strategy"),
+    some(EACH_ONCE, itertools.product(FAMILIES, STRATEGIES)),
+    indirect=["family"],
+)
 def test_every_gradient_is_right(served, oracle, package, batch, strategy):
     trainify.trainify(served, strategy=strategy)
     assert_same_step(served, oracle, package, batch)
@@ -78,6 +88,7 @@ def test_in_double(served, oracle, package, batch):
         assert_same_step(served, oracle, package, batch, tolerance=1e-9)
 
 
+@pytest.mark.parametrize("family", some(("Qwen3", "Mixtral"), FAMILIES), indirect=True)
 def test_the_kernels_that_serve_are_those_that_train(served, package, batch):
     with torch.no_grad():
         expected = logits(served, package, batch)
@@ -86,6 +97,7 @@ def test_the_kernels_that_serve_are_those_that_train(served, package, batch):
     assert trained.requires_grad and torch.equal(trained, expected)
 
 
+@pytest.mark.parametrize("family", some(("Qwen3", "Mixtral"), FAMILIES), indirect=True)
 def test_audited(served, oracle, package, batch):
     before = {name: type(module) for name, module in served.named_modules()}
     trainify.trainify(served, package.PackedBatch.of(batch.tolist()))

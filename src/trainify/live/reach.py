@@ -108,6 +108,7 @@ class _Graph:
         self.found: dict[FunctionType, Member] = {}
         self.kernels: dict[str, Kernel] = {}
         self.ops: set[str] = set()
+        self._siblings = _Packages()
         self._waiting: list[FunctionType] = []
         self._seen: set[int] = set()
 
@@ -132,7 +133,7 @@ class _Graph:
     def _annotated(self, of: FunctionType | type) -> None:
         """The classes of what a function is called with, or an instance holds, as it says."""
         try:
-            hints = typing.get_type_hints(of, localns=_Siblings(of.__module__))
+            hints = typing.get_type_hints(of, localns=self._siblings[of.__module__])
         except Exception:  # whatever an annotation may raise
             return
         waiting: list[Any] = list(hints.values())
@@ -212,19 +213,33 @@ class _Graph:
         self._annotated(function)
 
 
+class _Packages(dict[str, "_Siblings"]):
+    """What annotations in a module may name, by the module's name; looked up once a package."""
+
+    def __missing__(self, module: str) -> _Siblings:
+        package = module.partition(".")[0]
+        if package not in self:
+            self[package] = _Siblings(package)
+        self[module] = self[package]
+        return self[module]
+
+
 class _Siblings(dict[str, Any]):
     """The classes of a package's modules: what an import for type checkers alone stands for."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, package: str) -> None:
         super().__init__()
-        self._package = module.partition(".")[0]
+        self._modules = [
+            (path, module)
+            for path, module in list(sys.modules.items())
+            if path.partition(".")[0] == package and module is not None
+        ]
 
     def __missing__(self, name: str) -> type:
-        for path, module in list(sys.modules.items()):
-            if path.partition(".")[0] == self._package and module is not None:
-                value = vars(module).get(name)
-                if isinstance(value, type) and value.__module__ == path:
-                    return value
+        for path, module in self._modules:
+            value = vars(module).get(name)
+            if isinstance(value, type) and value.__module__ == path:
+                return value
         raise KeyError(name)
 
 
