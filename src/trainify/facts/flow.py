@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from .names import last_name, parameters
-from .walk import walk
+from .walk import children, walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -204,7 +204,7 @@ class FunctionFlow:
             return sure, maybe
         pending: list[tuple[ast.AST, bool]] = [
             (child, False)
-            for child in ast.iter_child_nodes(statement)
+            for child in children(statement)
             if not isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case))
         ]
         for node, depends in pending:  # grows meanwhile
@@ -214,7 +214,7 @@ class FunctionFlow:
             if not isinstance(node, ast.Lambda):
                 depends = depends or isinstance(node, (ast.BoolOp, ast.IfExp, ast.comprehension))
                 depends = depends or isinstance(node, _COMPREHENSIONS)
-                pending += [(child, depends) for child in ast.iter_child_nodes(node)]
+                pending += [(child, depends) for child in children(node)]
         return sure, maybe
 
     def reaching(self, name: str, statement: ast.stmt) -> frozenset[Definition]:

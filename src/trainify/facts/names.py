@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from .walk import BLOCKS, walk
+
 if TYPE_CHECKING:
     from .module import ModuleFacts
 
@@ -29,6 +31,15 @@ _TRANSPARENT_CALLS = (
 )
 _BUILDER = re.compile(r"deepspeed\.[\w.]*Builder(\(\)\.load)?")
 _EXTENSIONS = ("torch.utils.cpp_extension.load", "torch.utils.cpp_extension.load_inline")
+
+
+_BINDING = frozenset(
+    {
+        *(ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.AugAssign),
+        *(kind for kind, blocks in BLOCKS.items() if blocks),
+    }
+)
+"""The kinds of statement that bind names, or hold others that do."""
 
 
 class Target(NamedTuple):
@@ -68,6 +79,7 @@ class Names:
         self._opaque: list[Binding] = []  # bindings met by the latest question that say nothing
         self._fallbacks: dict[ast.AST, bool] = {}
         self._values: dict[ast.expr, tuple[list[Target], list[Binding]]] = {}
+        self._named: dict[tuple[str, Scope], tuple[list[Target], list[Binding]]] = {}
 
     # -- scopes ---------------------------------------------------------------------------------
 
@@ -119,6 +131,8 @@ class Names:
         self, block: Sequence[ast.stmt], always: bool, prefix: str
     ) -> Iterator[tuple[str, Binding]]:
         for node in block:
+            if node.__class__ not in _BINDING:  # most statements
+                continue
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     if alias.asname:
@@ -148,6 +162,8 @@ class Names:
                     if item.optional_vars is not None:
                         yield from self._collect_target(item.optional_vars, None, node, always)
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                continue
+            if not BLOCKS[node.__class__]:  # nothing is in it
                 continue
             inner = always and isinstance(node, (ast.With, ast.AsyncWith))
             for name in ("body", "orelse", "finalbody"):
@@ -189,6 +205,8 @@ class Names:
             if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
                 continue
             for each in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(each, ast.Name):  # most targets
+                    continue
                 for target, value in _attributes_in(each, node.value):
                     function = self.module.function(node)
                     cls = self.module.method_class(function)
@@ -263,6 +281,8 @@ class Names:
 
         It is looked up in a dict that nobody changes, there or in the one assignment of a name.
         """
+        if not self._has_tables:
+            return ()
         if isinstance(node, ast.Name):
             function, statement = self.module.function(node), self.module.statement(node)
             if function is None or function is statement:  # a decorator, a default
@@ -274,6 +294,16 @@ class Names:
             return ()
         table = self._table(node.value)
         return table.values if table is not None else ()
+
+    @cached_property
+    def _has_tables(self) -> bool:
+        """Whether a dict with something in it is given a name."""
+        return any(
+            isinstance(statement, (ast.Assign, ast.AnnAssign))
+            and isinstance(statement.value, ast.Dict)
+            and bool(statement.value.keys)
+            for statement in self.module.statements
+        )
 
     def _table(self, node: ast.expr) -> ast.Dict | None:
         """The dict of the module, or of ``self``, that a name stands for, if nobody changes it."""
@@ -296,7 +326,7 @@ class Names:
 
     def _may_change(self, name: str, kind: type[ast.expr]) -> bool:
         """Whether the file uses a dict otherwise than by looking something up in it."""
-        for node in ast.walk(self.module.tree):
+        for node in walk(self.module.tree):
             if isinstance(node, kind) and name == getattr(node, "id", getattr(node, "attr", None)):
                 parent = self.module.parent(node)
                 looked_up = isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Load)
@@ -375,9 +405,18 @@ class Names:
                 return []
             current = self.module.scope(current)
 
-    def _resolve_name(self, name: str, scope: Scope, depth: int) -> Iterator[Target]:
-        found = self._visible(name, scope) or self._from_stars(name)
-        yield from self._resolve_bindings(found, depth)
+    def _resolve_name(self, name: str, scope: Scope, depth: int) -> list[Target]:
+        """What a name stands for in a scope, asked once: in a function it occurs many times."""
+        key = name, scope
+        if key not in self._named:
+            found = self._visible(name, scope) or self._from_stars(name)
+            before, self._opaque = self._opaque, []
+            targets = list(self._resolve_bindings(found, depth))
+            self._named[key] = targets, self._opaque
+            self._opaque = before
+        targets, opaque = self._named[key]
+        self._opaque += opaque
+        return targets
 
     def _from_stars(self, name: str) -> list[Binding]:
         """What a name that is bound nowhere is where one ``from module import *`` can bring it."""
@@ -389,8 +428,10 @@ class Names:
     def _resolve_bindings(self, found: Sequence[Binding], depth: int) -> Iterator[Target]:
         # An unconditional binding hides the ones before it, seen from code that runs later; what an
         # except clause binds is a stand-in for what could not be imported.
-        last = max((i for i, b in enumerate(found) if b.always), default=0)
-        current = found[last:]
+        current = found
+        if len(found) > 1:
+            last = max((i for i, b in enumerate(found) if b.always), default=0)
+            current = found[last:]
         if len(current) > 1:
             current = [b for b in current if not self._is_fallback(b)] or current
         for binding in reversed(current):
@@ -454,7 +495,7 @@ def _has_cuda(node: ast.Call) -> bool:
     """Whether an extension is made of CUDA sources, as its call says."""
     if any(keyword.arg == "cuda_sources" for keyword in node.keywords):
         return True
-    texts = (n.value for n in ast.walk(node) if isinstance(n, ast.Constant))
+    texts = (n.value for n in walk(node) if isinstance(n, ast.Constant))
     return any(isinstance(text, str) and text.endswith(".cu") for text in texts)
 
 

@@ -34,7 +34,7 @@ _FUNCTIONS = {
 _OF_INIT = "torch.nn.init."
 _METHOD = re.compile(r"_\s*\(")
 _KEYWORD = re.compile(r"inplace\s*=\s*True")
-_TRUE = re.compile(r"\bTrue\b")
+_TRUE = re.compile(r"True\b(?<!\wTrue)")  # begins with what is quick to look for
 _ASKED = re.compile(rf"\b(?:{'|'.join(_FUNCTIONS)})\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*$")
 _MADE = re.compile(rf"\b(?:{'|'.join(_MODULES)})\([^()\n]*$")
 

@@ -49,6 +49,7 @@ class Project:
         self._neighbours: dict[Path, tuple[Path, ...]] = {}
         self._below: dict[Path, tuple[Path, ...] | None] = {}
         self._imports: dict[Path, frozenset[Path]] = {}
+        self._outsides: dict[Path, Path] = {}
 
     @property
     def loaded(self) -> frozenset[Path]:
@@ -60,12 +61,17 @@ class Project:
     def module_name(self, path: str | Path) -> str:
         """Dotted name of a file, from the outermost folder with an ``__init__.py``."""
         file = Path(path)
-        parts = [] if file.name == "__init__.py" else [file.stem]
-        folder = file.parent
-        while folder.name and (folder / "__init__.py").is_file():
-            parts.append(folder.name)
-            folder = folder.parent
-        return ".".join(reversed(parts))
+        parts = file.parent.relative_to(self._outside(file.parent)).parts
+        return ".".join(parts if file.name == "__init__.py" else [*parts, file.stem])
+
+    def _outside(self, folder: Path) -> Path:
+        """The first folder from this one upwards that is no package."""
+        if folder not in self._outsides:
+            outside = folder
+            while outside.name and (outside / "__init__.py").is_file():
+                outside = outside.parent
+            self._outsides[folder] = outside
+        return self._outsides[folder]
 
     def absolute_import(self, module: ModuleFacts, node: ast.ImportFrom) -> str:
         """The absolute name of the module that a ``from ... import`` names."""
@@ -147,10 +153,7 @@ class Project:
 
     def _bases(self, seen_from: str) -> Iterator[Path]:
         """Folders from which a file can import: around its package, then the user's roots."""
-        folder = Path(seen_from).parent
-        while folder.name and (folder / "__init__.py").is_file():
-            folder = folder.parent
-        yield folder
+        yield self._outside(Path(seen_from).parent)
         for root in self.roots:
             yield root if root.is_dir() else root.parent
 

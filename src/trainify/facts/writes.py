@@ -75,8 +75,7 @@ def writes_of(module: ModuleFacts) -> Iterator[Write]:
     """What the statements of a file overwrite, in order."""
     lines = set(candidates(module))
     for statement in module.statements:
-        calls = not lines.isdisjoint(range(statement.lineno, _last_line(statement) + 1))
-        write = _write_of(module, statement, calls)
+        write = _write_of(module, statement, lines)
         if write is not None:
             yield write
 
@@ -85,8 +84,8 @@ def _last_line(statement: ast.stmt) -> int:
     return statement.end_lineno or statement.lineno
 
 
-def _write_of(module: ModuleFacts, statement: ast.stmt, calls: bool) -> Write | None:
-    """What a statement overwrites, if it does; ``calls`` where it may call something for that."""
+def _write_of(module: ModuleFacts, statement: ast.stmt, lines: set[int]) -> Write | None:
+    """What a statement overwrites, if it does; ``lines`` are those with a call that may do that."""
     if isinstance(statement, ast.AugAssign):
         return _write(statement, statement.target, (statement.value,))
     if isinstance(statement, ast.Assign):
@@ -95,7 +94,9 @@ def _write_of(module: ModuleFacts, statement: ast.stmt, calls: bool) -> Write | 
             target = next((t for t in target.elts if isinstance(t, ast.Subscript)), target)
         if len(statement.targets) == 1 and isinstance(target, ast.Subscript):
             return _write(statement, target, (statement.value,))
-    if calls and isinstance(statement, (ast.Assign, ast.Expr, ast.Return)):
+    if not isinstance(statement, (ast.Assign, ast.Expr, ast.Return)):
+        return None
+    if not lines.isdisjoint(range(statement.lineno, _last_line(statement) + 1)):
         method = _innermost(statement.value)
         if method is not None:
             assert isinstance(method.func, ast.Attribute)
