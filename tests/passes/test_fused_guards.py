@@ -151,3 +151,20 @@ def test_inside_of_an_operator_a_rewriting_would_not_help(head: str, tail: str) 
     assert finding.message.endswith("`norm` is an operator, in which autograd records nothing.")
     (finding,) = findings(f"{HEAD}{function}\n\n{tail.replace('norm', 'other')}")
     assert finding.fixes
+
+
+def test_a_pattern_of_a_compiler_pass_is_no_call() -> None:
+    stays(
+        """\
+import torch._inductor.pattern_matcher as pm
+from vllm import _custom_ops as ops
+
+
+def pattern(out, x, w):
+    ops.rms_norm(out, x, w, 1e-6)
+    return out
+
+
+pm.register_replacement(pattern, replacement, inputs, pm.fwd_only, passes)
+"""
+    )

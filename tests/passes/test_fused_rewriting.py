@@ -713,3 +713,34 @@ def f(x, out):
     fixed = fix_text(text, str(path), Options(unsafe=True)).text
     head = "# Copyright\nimport torch\nimport torch.nn.functional as F\n\nfrom mine.kernels"
     assert fixed.startswith(head)
+
+
+PROCEDURE = """\
+class Backend:
+    def rotate_and_store(self, positions, query, key, table, cache: torch.Tensor):
+        if self.encoder:
+            return
+        ops.rotary_embedding(positions, query, key, 64, table, True)
+        self.store(key, cache)
+"""
+
+
+@pytest.mark.parametrize("returned", ["", "        return key\n"])
+def test_what_a_procedure_writes_is_for_its_callers(returned: str) -> None:
+    text = fix(HEAD + PROCEDURE + returned, unsafe=True)
+    assert "query.copy_(query_new)\n" in text
+    assert ("key.copy_(key_new)\n" in text) is (not returned)
+
+
+def test_strings_have_the_quotes_that_formatters_put() -> None:
+    text = fix(
+        HEAD
+        + """\
+def route(logits: torch.Tensor, bias: torch.Tensor):
+    if bias.is_cuda:
+        return ops.grouped_topk(logits, 8, 4, 2, True, 1.0, bias, 0)
+    return ops.grouped_topk(logits, 8, 4, 2, True, 1.0, bias, 1)
+""",
+        unsafe=True,
+    )
+    assert 'scoring="sigmoid"' in text

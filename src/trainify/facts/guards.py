@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
 from .grad_mode import no_grad_scope, switched_before
+from .memo import once
 from .names import is_none, last_name, self_name
 from .trainable import holds_weights, returns_numbers
 from .walk import walk
@@ -32,6 +33,8 @@ _KERNEL_DECORATORS = (
 
 def gradient_unwanted(module: ModuleFacts, node: ast.AST) -> bool:
     """Whether the code at ``node`` only runs where no gradient is wanted, or is itself a kernel."""
+    if _describes_graphs(module):
+        return True
     child: ast.AST = node
     for parent in module.ancestors(node):
         if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test:
@@ -63,6 +66,12 @@ def gradient_unwanted(module: ModuleFacts, node: ast.AST) -> bool:
                     return True
         child = parent
     return False
+
+
+@once
+def _describes_graphs(module: ModuleFacts) -> bool:
+    """Whether a file is a pass of a compiler: what it calls is a pattern, looked for in graphs."""
+    return "torch._inductor.pattern_matcher" in module.text
 
 
 def _left_before(module: ModuleFacts, parent: ast.AST, child: ast.stmt) -> bool:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from ..facts import ModuleFacts
 from ..facts.flow import Definition, FunctionFlow, is_allocation, looked_at, view_of
+from ..facts.names import is_none
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def _name(module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt, name: st
         return _observed(module, flow, statement, name, definition, live)
     owner = _parameter_behind(flow, statement, name)
     if owner is not None:
-        used = flow.read_after(name, statement)
+        used = flow.read_after(name, statement) and not _is_procedure(flow.function)
         if not used or module.project.relies_on_mutation(module, flow.function, owner):
             return Write(
                 Place(name, "copy"),
@@ -141,6 +142,15 @@ def _name(module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt, name: st
             look_at = f"`{text}` keeps its old value when a gradient is wanted; others read it"
     allocation = _droppable(module, flow, statement, definition)
     return Write(Place(name), allocation=allocation, look_at=look_at)
+
+
+def _is_procedure(function: ast.AST) -> bool:
+    """Whether a function returns nothing: what it computes is in the tensors that it was given."""
+    return not any(
+        isinstance(node, (ast.Yield, ast.YieldFrom))
+        or (isinstance(node, ast.Return) and node.value is not None and not is_none(node.value))
+        for node in ast.walk(function)
+    )
 
 
 def _attribute_behind(value: ast.expr | None) -> ast.Attribute | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -57,6 +58,11 @@ def strip_detach(text: str) -> str:
     node = expression(text).visit(Strip())
     assert isinstance(node, cst.CSTNode)
     return code(node)
+
+
+def _text(node: ast.expr) -> str:
+    """The source of an expression, with the quotes that formatters put."""
+    return re.sub(r"'(\w*)'", r'"\1"', ast.unparse(node))
 
 
 # -- instantiation ------------------------------------------------------------------------------
@@ -149,7 +155,7 @@ class Template:
 
     def _call_text(self) -> str:
         if self.function is None:
-            return self._substitute(ast.unparse(self.value), self.mapping)
+            return self._substitute(_text(self.value), self.mapping)
         name = self.function.name
         parts: list[str] = []
         keywords = False
@@ -172,7 +178,7 @@ class Template:
                 values[parameter] = (original.defaults[parameter], False)
                 continue
             names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-            text = self._substitute(ast.unparse(node), self.mapping)
+            text = self._substitute(_text(node), self.mapping)
             values[parameter] = (text, bool(names & self.given))
         return values
 
