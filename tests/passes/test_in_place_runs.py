@@ -143,6 +143,11 @@ FAULTS = {
             "s = torch.zeros(4, dtype=x.dtype)\nys = []\nfor r in x.unbind(0):\n"
             "    k = self.proj(r)\n    s += k\n    ys.append(k * s)\nx = torch.stack(ys)"
         ),
+        "scan": (
+            "s = torch.zeros(4, dtype=x.dtype)\nys = []\nfor r in x.unbind(0):\n"
+            "    s.mul_(torch.sigmoid(self.gain)).add_(self.proj(r))\n"
+            "    ys.append(torch.einsum('d,d->', s, self.norm(r)))\nx = torch.stack(ys)"
+        ),
         "recurrence": (
             "h = torch.zeros(3, 4, dtype=x.dtype)\nfor t in range(1, 3):\n"
             "    h[t] = self.proj(h[t - 1]) + x[t]\nx = h"

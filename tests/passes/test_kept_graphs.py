@@ -61,6 +61,8 @@ BUFFERS = {
     "plain tensor": "self.level.mul_(0.9).add_(h.mean(0))",
     "anew": "self.mean = 0.9 * self.mean + 0.1 * h.mean(0)",
     "anew, in training": "if self.training:\n    self.mean = torch.lerp(self.mean, h.mean(0), 0.1)",
+    "rolled": "self.memory = torch.roll(self.memory, -1, 0)\nself.memory[-1] = h[0]",
+    "rolled, plain": "self.level = torch.roll(self.level, shifts=1)\nself.level.lerp_(h[0], 0.5)",
     "pool": "b = workspace((8, 4))\nb[:3] = h\nh = b[:3] * 2.0",
     "dict": "b = kept((8, 4))\nb[:3].copy_(h)\nh = b[:3] * 2.0",
     "memoized": "b = scratch(8, 4)\nb.index_copy_(0, torch.arange(3), h)\nh = b[:3] * 2.0",
@@ -148,6 +150,10 @@ RIGHT = {
     "last": "self.past = h",
     "local copy": "m = self.memory.clone()\nm[:3] = h\nh = m.sum(0)",
     "plain tensor, detached": "self.level.mul_(0.9).add_(h.detach().mean(0))",
+    "rolled, detached": (
+        "self.memory = torch.roll(self.memory, -1, 0)\nself.memory[-1] = h[0].detach()\n"
+        "h = h + self.memory.sum(0)"
+    ),
     "chunks": "if self.state is None:\n    self.state = torch.zeros(4)\nh = h + self.state",
 }
 
@@ -186,6 +192,36 @@ def test_what_an_option_switches_cannot_be_judged() -> None:
 def test_a_buffer_that_is_read_after_the_write_is_reported_only() -> None:
     (finding,) = findings(module("self.memory[:3] = h\nh = self.memory.sum(0)"))
     assert finding.rule == "TRN408" and not finding.fixes
+
+
+WINDOW = """\
+k, v = h, h * self.gain
+if self.past is not None:
+    self.past = torch.cat([self.past, k], 0)[-5:]
+    self.state = torch.cat([self.state, v], 0)[-5:].contiguous()
+else:
+    self.past, self.state = k, v
+h = (h @ self.past.T).softmax(-1) @ self.state
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "at"),
+    [(WINDOW, [39, 40]), ("self.memory = torch.roll(self.memory, -1, 0)\nself.memory[-1] = h[0]\n"
+                          "h = h + self.memory.sum(0)\n", [37])],
+)  # fmt: skip
+def test_a_window_over_the_last_steps_is_reported_only(lines: str, at: list[int]) -> None:
+    found = findings(module(lines))
+    assert [(f.rule, f.line, bool(f.fixes)) for f in found] == [("TRN408", n, False) for n in at]
+    with pytest.raises(RuntimeError, match=r"second time|modified"):
+        steps(module(lines))
+    right = lines.replace("self.past,", "self.past.detach(),").replace(
+        "self.state,", "self.state.detach(),"
+    )
+    right = right.replace("    self.past.detach(), self.state =", "    self.past, self.state =")
+    right = right.replace("roll(self.memory", "roll(self.memory.detach()")
+    steps(module(right))
+    stays(module(right))
 
 
 def test_what_a_normalization_layer_is_given_has_a_graph() -> None:

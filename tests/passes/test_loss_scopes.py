@@ -545,6 +545,117 @@ def test_functions_that_are_right(text: str) -> None:
     stays(text, select=("TRN202",))
 
 
+# -- reinforcement learning -----------------------------------------------------------------------
+
+POLICY = """\
+import torch
+
+
+def logps(model, ids):
+    return model(ids).log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+
+
+{body}
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        """\
+def step(policy, ids, advantages):
+    with torch.no_grad():
+        new = logps(policy, ids)
+    loss = -(new * advantages).mean()
+    loss.backward()
+""",
+        """\
+def ppo(policy, ids, old_logps, adv, eps=0.2):
+    with torch.no_grad():
+        new = logps(policy, ids)
+    ratio = (new - old_logps).exp()
+    loss = -torch.min(ratio * adv, ratio.clamp(1 - eps, 1 + eps) * adv).mean()
+    loss.backward()
+""",
+        """\
+class Trainer:
+    def __init__(self, policy, ref):
+        self.policy, self.ref = policy, ref
+        self.beta = 0.1
+
+    @torch.no_grad()
+    def get_logps(self, model, ids):
+        return logps(model, ids)
+
+    def step(self, ids, rewards):
+        adv = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+        new = self.get_logps(self.policy, ids)
+        ref = self.get_logps(self.ref, ids)
+        kl = (ref - new).exp() - (ref - new) - 1
+        loss = -(new * adv[:, None] - self.beta * kl).mean()
+        loss.backward()
+""",
+    ],
+)
+def test_the_policy_s_own_probabilities_under_a_mode(body: str) -> None:
+    text = POLICY.format(body=body)
+    assert rules(text) == ["TRN202"]
+    assert "no_grad" not in fix(text, unsafe=True)
+
+
+def test_old_and_reference_probabilities_under_a_mode() -> None:
+    stays(
+        POLICY.format(
+            body="""\
+def ppo(policy, ref, value, prompts, reward_fn, eps=0.2):
+    with torch.no_grad():
+        ids = policy.generate(prompts)
+        old = logps(policy, ids)
+        ref_logps = logps(ref, ids)
+        rewards = reward_fn(ids) - 0.1 * (old - ref_logps)
+        adv = rewards - value(ids)
+    for _ in range(4):
+        ratio = (logps(policy, ids) - old).exp()
+        loss = -torch.min(ratio * adv, ratio.clamp(1 - eps, 1 + eps) * adv).mean()
+        loss = loss + 0.5 * (value(ids) - rewards).pow(2).mean()
+        loss.backward()
+
+
+class GRPO:
+    def step(self, ids, mask, adv, old=None):
+        new = logps(self.policy, ids)
+        old = new.detach() if old is None else old
+        with torch.no_grad():
+            ref = logps(self.ref, ids)
+        kl = (ref - new).exp() - (ref - new) - 1
+        loss = ((0.1 * kl - torch.exp(new - old) * adv) * mask).sum() / mask.sum()
+        loss.backward()
+
+    @torch.no_grad()
+    def rollout(self, prompts):
+        ids = self.policy.generate(prompts)
+        return ids, logps(self.policy, ids)
+
+
+def actor_critic(actor, critic, s, a, r, s2):
+    with torch.no_grad():
+        target = r + 0.99 * critic(s2)
+        adv = target - critic(s)
+    (critic(s) - target).pow(2).mean().backward()
+    loss = -(actor(s).log_prob(a) * adv).mean()
+    loss.backward()
+
+
+def probe(backbone, head, x, weights):
+    with torch.no_grad():
+        features = backbone(x)
+    loss = (features @ head.T * weights).sum()
+    loss.backward()
+"""
+        )
+    )
+
+
 # -- helpers in other files -----------------------------------------------------------------------
 
 LOSSES = """\

@@ -9,11 +9,18 @@ import pytest
 from trainify import Options, engine
 
 HELPERS = """\
+import contextlib
 import functools
 
 import torch
 
 serving = torch.no_grad()
+
+
+@contextlib.contextmanager
+def still():
+    with torch.inference_mode():
+        yield
 
 
 def quiet(function):
@@ -101,3 +108,37 @@ def test_a_decorator_that_switches_nothing_off(
     tmp_path: Path, imports: str, decorator: str
 ) -> None:
     assert reported(tmp_path, imports, decorator) == []
+
+
+STEP = """\
+import torch.nn.functional as F
+{imports}
+
+
+def step(model, optimizer, x, y):
+    with {context}:
+        logits = model(x)
+    loss = F.cross_entropy(logits, y)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "context", "expected"),
+    [
+        ("from helpers import still", "still()", ["TRN202"]),
+        ("from helpers import serving", "serving", ["TRN202"]),
+        ("from helpers import switched as off", "switched()", []),
+        ("import helpers", "helpers.still()", ["TRN202"]),
+        ("import helpers", "helpers.timed()", []),
+        ("import elsewhere as helpers", "helpers.still()", []),
+    ],
+)
+def test_a_context_around_a_loss(
+    tmp_path: Path, imports: str, context: str, expected: list[str]
+) -> None:
+    (tmp_path / "helpers.py").write_text(HELPERS)
+    (tmp_path / "step.py").write_text(STEP.format(imports=imports, context=context))
+    reports = engine.check_paths([str(tmp_path)], Options(select=("TRN202",)))
+    assert [f.rule for report in reports for f in report.findings] == expected

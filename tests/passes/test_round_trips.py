@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from verbs import becomes, findings, stays
+from verbs import becomes, findings, rules, stays
 
 from trainify.engine import Options, check_paths
 
@@ -323,3 +323,48 @@ def test_a_round_trip_through_another_file(body: str, expected: int, tmp_path: P
     for report in reports:
         for finding in report.findings:
             assert not finding.fixes and Path(finding.related[0].path).name == "helpers.py"
+
+
+TRAINER = """\
+import torch
+import torch.nn.functional as F
+from transformers import Trainer
+
+
+class MyTrainer(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False):
+        outputs = model(**inputs)
+{body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("loss = torch.tensor([outputs.loss, outputs.aux]).mean()\nreturn loss", ["TRN302"]),
+        (
+            "loss = torch.tensor(outputs.loss.item())\n"
+            "return (loss, outputs) if return_outputs else loss",
+            ["TRN302"],
+        ),
+        (
+            "losses = []\nfor part in inputs:\n    losses.append(model(**part).loss)\n"
+            "return torch.tensor(losses).mean()",
+            ["TRN302"],
+        ),
+        (
+            "logits = outputs.logits.detach()\nreturn F.cross_entropy(logits, inputs['labels'])",
+            ["TRN301"],
+        ),
+        (
+            "self.log({'loss': torch.tensor([outputs.loss.item()]).mean()})\n"
+            "return (outputs.loss, outputs) if return_outputs else outputs.loss",
+            [],
+        ),
+        ("weight = torch.tensor(self.weights)\nreturn (outputs.loss * weight).mean()", []),
+    ],
+)
+def test_what_a_trainer_differentiates(body: str, expected: list[str]) -> None:
+    text = TRAINER.format(body=textwrap.indent(body, "        "))
+    assert rules(text) == expected
+    assert rules(text.replace("(Trainer)", "(Metric)")) == []

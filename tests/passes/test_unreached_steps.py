@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from verbs import findings, stays
+from verbs import findings, rules, stays
+
+from trainify import Options, engine
 
 SCRIPT = """\
 import itertools
@@ -185,3 +188,63 @@ def train({parameters}loader):
 )
 def test_a_part_of_what_is_reached_stays(parameters: str, made: str) -> None:
     stays(PARTS.format(parameters=parameters, made=made))
+
+
+ONE_OPTIMIZER = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def optimizer_of(net, lr=0.1):
+    return torch.optim.SGD(net.parameters(), lr=lr)
+
+
+def loss_of(net, x):
+    return F.mse_loss(net(x), torch.zeros(3, 4))
+
+
+def train(batches):
+    first = nn.Linear(4, 4)
+    second = nn.Linear(4, 4)
+    {made}
+    before = second.weight.detach().clone()
+    for x in batches:
+        loss = {loss}
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return not torch.equal(before, second.weight)
+"""
+PLAIN = "optimizer = torch.optim.SGD(second.parameters(), lr=0.1)"
+
+
+@pytest.mark.parametrize(
+    ("made", "loss", "learns"),
+    [
+        (PLAIN, "first(x).square().mean()", False),
+        (PLAIN, "loss_of(first, x)", False),
+        ("optimizer = optimizer_of(second)", "loss_of(first, x)", False),
+        ("optimizer = optimizer_of(lr=0.2, net=second)", "first(x).square().mean()", False),
+        (PLAIN, "loss_of(second, x)", True),
+        ("optimizer = optimizer_of(second)", "second(first(x)).square().mean()", True),
+        (f"first.head = second; {PLAIN}", "first.head(first(x)).square().mean()", True),
+        (f"both = nn.Sequential(first, second); {PLAIN}", "both(x).square().mean()", True),
+    ],
+)
+def test_one_optimizer_and_the_model_that_it_was_given(made: str, loss: str, learns: bool) -> None:
+    text = ONE_OPTIMIZER.format(made=made, loss=loss)
+    scope: dict[str, Any] = {}
+    exec(compile(text, "script", "exec"), scope)
+    assert scope["train"]([torch.randn(3, 4)]) is learns
+    assert rules(text, select=("TRN605",)) == ([] if learns else ["TRN605"])
+
+
+def test_helpers_of_another_file(tmp_path: Path) -> None:
+    head, train = ONE_OPTIMIZER.split("def train", 1)
+    names = "from torch import nn\nfrom build import optimizer_of, loss_of\n\n\n"
+    (tmp_path / "build.py").write_text(head)
+    text = train.format(made="optimizer = optimizer_of(second)", loss="loss_of(first, x)")
+    (tmp_path / "main.py").write_text(f"import torch\n{names}def train{text}")
+    reports = engine.check_paths([str(tmp_path)], Options())
+    assert [f.rule for r in reports for f in r.findings] == ["TRN605"]

@@ -6,10 +6,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from .trainable import DISCRETE, NOT_TRAINED
 from .words import declare, places, undeclared
+
+if TYPE_CHECKING:
+    from .project import Project
 
 MODES = declare(b"no_grad", b"inference_mode", b"set_grad_enabled")
 _NEAR = 160
@@ -205,6 +209,42 @@ def imported_from(data: bytes, name: bytes) -> str | None:
     """What follows ``from`` in the import of a name, dots included: ``..utils``."""
     match = _importing(name).search(data, 0, _IMPORTS)
     return match[1].decode() if match is not None else None
+
+
+_IMPORTED = rb"^import[ \t]+%s[ \t]*(?:#|$)"
+
+
+def is_mode_of_other_file(data: bytes, path: str, project: Project, name: bytes) -> bool:
+    """Whether ``quiet`` or ``utils.quiet`` is a mode that another file of the project defines."""
+    first, _, last = name.partition(b".")
+    owner = imported_from(data, first)
+    if owner is not None:
+        module = owner.lstrip(".")
+        if last:
+            module = ".".join(part for part in (module, first.decode()) if part)
+    elif last and re.search(_IMPORTED % first, data[:_IMPORTS], re.MULTILINE):
+        owner = module = first.decode()
+    else:
+        return False
+    if not module:
+        module = "__init__"  # from . import quiet
+    if owner.startswith("."):
+        folder = Path(path).parents[len(owner) - len(owner.lstrip(".")) - 1]
+        file = project.find_below(folder, module)
+    else:
+        file = project.find_file(path, module)
+    return file is not None and project.tells(file, defines_mode, (last or first).decode())
+
+
+_ENTERED = re.compile(
+    rb"^[ \t]*(?:async )?with ((?:\w+\.)?\w+)(?:\(\))?(?: as \w+)?:", re.MULTILINE
+)
+
+
+def contexts(data: bytes) -> frozenset[bytes]:
+    """What stands alone in a ``with``, without arguments: ``with utils.quiet():``."""
+    found = {match[1] for match in _ENTERED.finditer(data)}
+    return frozenset(name for name in found if not name.startswith((b"torch.", b"self.")))
 
 
 def decorated_elsewhere(data: bytes) -> bool:

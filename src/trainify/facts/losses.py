@@ -11,7 +11,7 @@ from .carried import Carried, Cut, together
 from .differentiation import MAKES_TENSOR, may_cut
 from .gradients import Gradients
 from .names import parameters
-from .walk import walk
+from .walk import statements, walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -180,20 +180,48 @@ def _calls(module: ModuleFacts, name: str) -> Iterator[int]:
         at = module.text.find(f"{name}(", at + 1)
 
 
-def losses_without_gradient(module: ModuleFacts, names: CutNames) -> Iterator[tuple[ast.Call, Cut]]:
-    """The calls of ``backward`` on what certainly has no gradient, and the cut that took it."""
-    if ".backward(" not in module.text:
-        return
-    for call in module.calls:
-        if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
-            continue
-        function = module.function(call) or module.tree
+def losses_without_gradient(module: ModuleFacts, names: CutNames) -> Iterator[tuple[str, Cut]]:
+    """The losses that certainly have no gradient, by what differentiates them, and what took it."""
+    for by, function, value, at in _differentiated(module):
         if not names.in_a_module and not names.concern(function):
             continue
-        gradients = Gradients(module, function)
-        loss = gradients.value(call.func.value, module.statement(call))
+        loss = Gradients(module, function).value(value, at)
         if not loss.nothing or loss.plain or not loss.cuts:
             continue
         candidates = [cut for cut in loss.cuts if cut.sure] or list(loss.cuts)
         if len(candidates) == 1:
-            yield call, candidates[0]
+            yield by, candidates[0]
+
+
+_TRAINER = re.compile(r"Trainer$")
+
+
+def _differentiated(
+    module: ModuleFacts,
+) -> Iterator[tuple[str, FunctionNode | ast.Module, ast.expr, ast.stmt]]:
+    """What ``backward`` is called on; a trainer calls it on what its ``compute_loss`` gives."""
+    for call in module.calls_named("backward"):
+        if isinstance(call.func, ast.Attribute):
+            by = " ".join(module.source(call.func).split())
+            function = module.function(call) or module.tree
+            yield f"`{by}()`", function, call.func.value, module.statement(call)
+    for function in module.functions_named("compute_loss"):
+        cls = module.method_class(function)
+        if cls is None or not any(_TRAINER.search(module.source(base)) for base in cls.bases):
+            continue
+        returned = [s for s in statements(function) if isinstance(s, ast.Return)]
+        if len(returned) == 1 and returned[0].value is not None:
+            value = _first(returned[0].value)
+            yield (
+                f"the trainer's backward() of `{module.source(value)}`",
+                function,
+                value,
+                returned[0],
+            )
+
+
+def _first(value: ast.expr) -> ast.expr:
+    """The loss of ``(loss, outputs) if return_outputs else loss``."""
+    while isinstance(value, (ast.IfExp, ast.Tuple)):
+        value = value.orelse if isinstance(value, ast.IfExp) else value.elts[0]
+    return value

@@ -325,6 +325,8 @@ def _is_operand(data: bytes, at: int, behind: int, products: bool) -> bool:
         return False
     elif data[at - 2 : at - 1] == b"@" and not _is_word(data, behind):
         return True
+    elif data[at - 2 : at - 1] == b"," and data.find(b"einsum(", at - _NEAR, at) >= 0:
+        return not _is_word(data, behind)
     elif data[at - 2 : at - 1] == b"*" and not _is_word(data, behind):
         if products or data.find(b"self.", at - 30, at) >= 0:
             return True

@@ -108,7 +108,7 @@ def _matters(data: bytes, found: re.Match[bytes]) -> bool:
     if before.lstrip()[:1] in _CLOSED or b"return" in data[max(0, start - 160) : start]:
         return True
     later = data[found.end() : found.end() + _NEAR]
-    if b".backward(" in later:
+    if b".backward(" in later or b"def compute_loss(" in data:
         return True
     assigned = _ASSIGNED.match(before)
     return assigned is not None and bool(
@@ -160,11 +160,10 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for cls, function in results(module):
         if names.concern(function):
             yield from _method(module, cls, function, names)
-    for call, cut in losses_without_gradient(module, names):
+    for backward, cut in losses_without_gradient(module, names):
         if cut.kind == "detach" and not _is_meant(module, cut.node):
-            loss = " ".join(module.source(call.func).split())
             message = (
-                f"`{_name(cut.node)}` leaves `{loss}()` nothing to go through: nothing gets a "
+                f"`{_name(cut.node)}` leaves {backward} nothing to go through: nothing gets a "
                 "gradient."
             )
             yield _finding(module, message, cut.node)

@@ -16,8 +16,7 @@ from ..facts.grad_bytes import (
     MODES,
     decorated_elsewhere,
     decorators_of_forwards,
-    defines_mode,
-    imported_from,
+    is_mode_of_other_file,
     makes_modules,
     mentions,
 )
@@ -185,28 +184,11 @@ def concerns(data: bytes, path: str, project: Project) -> bool:
     """A file that merely starts inference matters where a forward near it has a scope."""
     if _scopes_forward(data) or decorated_elsewhere(data):
         return True
-    if any(_is_mode_of(data, path, project, name) for name in decorators_of_forwards(data)):
+    if any(
+        is_mode_of_other_file(data, path, project, name) for name in decorators_of_forwards(data)
+    ):
         return True
     return _may_start(data) and any(project.summaries(path, _scopes, _scopes_forward))
-
-
-def _is_mode_of(data: bytes, path: str, project: Project, decorator: bytes) -> bool:
-    """Whether ``@quiet`` or ``@utils.quiet`` is one that another file of the project defines."""
-    first, _, last = decorator.partition(b".")
-    owner = imported_from(data, first)
-    if owner is None:
-        return False
-    module = owner.lstrip(".")
-    if last:
-        module = ".".join(part for part in (module, first.decode()) if part)
-    if not module:
-        module = "__init__"  # from . import quiet
-    if owner.startswith("."):
-        folder = Path(path).parents[len(owner) - len(owner.lstrip(".")) - 1]
-        file = project.find_below(folder, module)
-    else:
-        file = project.find_file(path, module)
-    return file is not None and project.tells(file, defines_mode, (last or first).decode())
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:

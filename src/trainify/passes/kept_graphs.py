@@ -11,6 +11,7 @@ from ..facts import ModuleFacts, places, words
 from ..facts.graph import Graph
 from ..facts.guards import gradient_unwanted, is_forward
 from ..facts.kept import handed_out, is_kept_buffer
+from ..facts.names import is_none
 from ..facts.saved import carries
 from ..facts.trainable import is_buffer
 from ..facts.words import declare
@@ -80,9 +81,9 @@ _REGISTERS, *_MEMOIZES = declare(
 )
 _MAKES = declare(b"= torch.zeros(", b"= torch.ones(", b"= torch.empty(")
 _ATTRIBUTE = re.compile(rb"\s*self\.(\w+) $")
-_JOINS = declare(b"torch.cat(", b"torch.concat(")
+_JOINS = declare(b"torch.cat(", b"torch.concat(", b"torch.roll(")
 _NOT_A_STEP_BYTES = re.compile(rb"def \w*(?:init|reset|clear|load|build|setup)")
-_JOINED = re.compile(rb"torch\.(?:cat|concat)\(\s*[\[(]\s*self\.(\w+)")
+_JOINED = re.compile(rb"torch\.(?:(?:cat|concat)\(\s*[\[(]|roll\()\s*self\.(\w+)")
 _REGISTERED = re.compile(rb"register_buffer\(\s*[\"'](\w+)[\"']")
 _MEMOIZED = re.compile(rb"torch\.(?:empty|zeros|ones|full)\(")
 _NEAR = 400
@@ -395,7 +396,7 @@ def _memoized(
 # -- joined to what was there ---------------------------------------------------------------------
 
 
-_CATS = ("torch.cat", "torch.concat")
+_CATS = ("torch.cat", "torch.concat", "torch.roll")
 
 
 def _joined(module: ModuleFacts) -> Iterator[Finding]:
@@ -416,7 +417,9 @@ def _joined(module: ModuleFacts) -> Iterator[Finding]:
             if _is_left_alone(module, owner, function) or _is_switched(module, statement, owner):
                 continue
             if state is None and not any(_has_graph(module, function, p) for p in joined):
-                continue
+                joined = _written_later(module, function, owner, statement)
+                if not joined:
+                    continue
             text = module.source(owner)
             message = f"`{text}` keeps the graph of this step, and the next one is joined to it: "
             message += _consequence(module, owner)
@@ -425,6 +428,22 @@ def _joined(module: ModuleFacts) -> Iterator[Finding]:
                 edits = tuple(edit for part in joined for edit in detached(module, part))
                 fixes = dict.fromkeys(STRATEGIES, Fix(f"Keep detached values in {text}", edits))
             yield module.finding("TRN408", message, statement, fixes)
+
+
+def _written_later(
+    module: ModuleFacts, function: FunctionNode, owner: ast.Attribute, statement: ast.stmt
+) -> list[ast.expr]:
+    """The values with a graph that go into an attribute: ``self.past[:, -1] = h``."""
+    found: list[ast.expr] = []
+    for later, write in module.writes.items():
+        if module.function(later) is not function or later.lineno < statement.lineno:
+            continue
+        within = list(ast.walk(write.target))
+        if any(isinstance(n, ast.Attribute) and n.attr in ("data", "detach") for n in within):
+            continue
+        if any(_is_same(node, owner) for node in within):
+            found += [v for v in _written(write) if _has_graph(module, function, v)]
+    return found
 
 
 def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.Attribute, ast.expr]]:
@@ -461,6 +480,8 @@ def _is_switched(module: ModuleFacts, statement: ast.stmt, owner: ast.Attribute)
         if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
             return False
         if isinstance(around, (ast.If, ast.While)):
+            if _asks_for_none(around.test):
+                continue  # as in the first step
             for node in ast.walk(around.test):
                 if isinstance(node, ast.Attribute):
                     if not buffer and node.attr not in (owner.attr, "training"):
@@ -468,6 +489,27 @@ def _is_switched(module: ModuleFacts, statement: ast.stmt, owner: ast.Attribute)
                 elif isinstance(node, ast.Name) and module.names.self_class(node) is None:
                     return True
     return False
+
+
+def _asks_for_none(test: ast.expr) -> bool:
+    """``self.k is not None``, of an attribute that is kept beside the one in question."""
+    return (
+        isinstance(test, ast.Compare)
+        and isinstance(test.left, ast.Attribute)
+        and isinstance(test.ops[0], (ast.Is, ast.IsNot))
+        and is_none(test.comparators[0])
+    )
+
+
+def _is_join(module: ModuleFacts, value: ast.expr) -> bool:
+    """``torch.cat(...)``, or what is left of it: ``torch.cat((self.k, k), 1)[:, -window:]``."""
+    while isinstance(value, ast.Subscript) or (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr in ("contiguous", "narrow", "clone")
+    ):
+        value = value.value if isinstance(value, ast.Subscript) else value.func.value  # type: ignore[attr-defined]
+    return isinstance(value, ast.Call) and module.is_name(value.func, *_CATS)
 
 
 _LAYERS = re.compile(r"torch\.nn\.(?:modules\.rnn\.)?(?:LSTM|GRU|RNN)(?:Cell)?$")
@@ -524,7 +566,7 @@ def _joins(
     if isinstance(part, ast.Name):
         values = [d.value for d in module.flow(function).reaching(part.id, at) if d.value]
     return any(
-        (buffer or (isinstance(value, ast.Call) and module.is_name(value.func, *_CATS)))
+        (buffer or _is_join(module, value))
         and any(_is_same(node, owner) for node in ast.walk(value))
         and not any(isinstance(n, ast.Attribute) and n.attr == "detach" for n in ast.walk(value))
         for value in values

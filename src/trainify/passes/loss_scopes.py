@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
-from ..facts.grad_bytes import MODES, mentions
+from ..facts.grad_bytes import MODES, contexts, is_mode_of_other_file, mentions
 from ..facts.grad_mode import (
     Scope,
     decorator_scope,
@@ -85,8 +85,13 @@ NEEDLES: tuple[Needle, ...] = (Look(MODES, _may_concern), Look((_BACKWARD,), _im
 
 
 def concerns(data: bytes, path: str, project: Project) -> bool:
-    """A file without a grad mode matters where it calls a function for losses that has one."""
+    """A file without a grad mode matters where it calls a function for losses that has one.
+
+    Or where it enters one that another file made, under whatever name.
+    """
     if _may_concern(data):
+        return True
+    if any(is_mode_of_other_file(data, path, project, name) for name in contexts(data)):
         return True
     return project.calls_one_of(path, data, _cutting_helpers, _may_help)
 

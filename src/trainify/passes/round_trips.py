@@ -88,9 +88,9 @@ _NEAR = 1200
 
 def _may_concern(data: bytes) -> bool:
     """Whether a value makes a round trip in a forward, or where ``backward`` is called."""
-    if b"torch" not in data or (b"def forward(" not in data and b".backward(" not in data):
+    trains = b".backward(" in data or b"def compute_loss(" in data
+    if b"torch" not in data or not (trains or b"def forward(" in data):
         return False
-    trains = b".backward(" in data
     return any(_matters(data, word, at, trains) for word in _WORDS for at in places(data, word))
 
 
@@ -161,11 +161,10 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         if is_trainable(module, cls):
             yield from _method(module, function, names)
-    for call, cut in losses_without_gradient(module, names):
+    for backward, cut in losses_without_gradient(module, names):
         if cut.kind in ("number", "tensor") and not _is_meant(module, cut):
-            loss = " ".join(module.source(call.func).split())
             message = (
-                f"`{_title(module, cut)}` gives a constant, so `{loss}()` has nothing to go "
+                f"`{_title(module, cut)}` gives a constant, so {backward} has nothing to go "
                 "through: nothing gets a gradient."
             )
             yield _finding(module, message, cut)

@@ -1,4 +1,4 @@
-"""TRN605: an optimizer among several whose parameters no loss of the step reaches."""
+"""TRN605: an optimizer whose parameters no loss of the step reaches."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.grad_mode import own_nodes
-from ..facts.graph import Cut, Graph
+from ..facts.graph import Cut, Graph, results
+from ..facts.layers import imported_function
 from ..facts.learning import LOSS_CALL, backward_values, is_tensor_method
 from ..facts.memo import once
 from ..facts.names import Binding, last_name
+from ..facts.trainable import weights_made
+from ..facts.walk import statements
 from ..findings import Finding
 from . import Look, Needle, Rule
 
@@ -26,10 +29,10 @@ RULES = (
         name="step-of-unreached-parameters",
         summary="An optimizer steps parameters that no loss of the step has a graph to.",
         why=(
-            "With several optimizers, each backward() fills only the parameters that its loss was "
-            "computed by. A generator whose loss sees `fake.detach()`, or an actor whose loss "
-            "takes the actions of the replay buffer, gets no gradient: step() walks over its "
-            "parameters, finds none, and returns as if it had worked."
+            "Each backward() fills only the parameters that its loss was computed by. An optimizer "
+            "that was given those of another model, a generator whose loss sees `fake.detach()`, "
+            "an actor whose loss takes the actions of the replay buffer: nothing gets a gradient, "
+            "and step() walks over the parameters, finds none, and returns as if it had worked."
         ),
         before="""\
 import torch
@@ -55,7 +58,7 @@ def train(generator, critic, loader):
 
 
 def _may_concern(data: bytes) -> bool:
-    return data.count(b".parameters()") > 1 and data.count(b"optim.") > 1 and b".step(" in data
+    return b".step(" in data and b"ptim" in data
 
 
 NEEDLES: tuple[Needle, ...] = (Look((b"backward(",), _may_concern),)
@@ -76,14 +79,12 @@ _MAKES_DATA = frozenset("next iter enumerate zip len range tqdm float int list t
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    if len(_optimizers(module)) < 2:
-        return
     for function in (*module.functions, module.tree):
         yield from _unreached(module, function)
 
 
 def _unreached(module: ModuleFacts, function: FunctionNode | ast.Module) -> Iterator[Finding]:
-    steps = list(_steps(module, function))
+    steps = list(_steps(module, function)) if _optimizers(module) else []
     losses = [(v, module.statement(call)) for v, call in backward_values(module, function)]
     if not steps or not losses or _is_differentiated_elsewhere(module, function):
         return
@@ -119,13 +120,44 @@ def _optimizers(module: ModuleFacts) -> dict[str, frozenset[str]]:
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             continue
         value = statement.value
-        if not isinstance(value, ast.Call) or not value.args:
+        if not isinstance(value, ast.Call):
             continue
-        if not any(t.name.startswith("torch.optim.") for t in module.resolve(value.func)):
+        if any(t.name.startswith("torch.optim.") for t in module.resolve(value.func)):
+            owners = _owners(value.args[0]) if value.args else frozenset[str]()
+        elif (made := _made_by_helper(module, value)) is not None:
+            owners = made
+        else:
             continue
         name = ast.unparse(statement.targets[0])
-        found[name] = frozenset() if name in found else _owners(value.args[0])
+        found[name] = frozenset() if name in found else owners
     return found
+
+
+def _made_by_helper(module: ModuleFacts, call: ast.Call) -> frozenset[str] | None:
+    """The same of ``make_optimizer(model)``, a function of the project; None of any other."""
+    if not _MAKES.search(last_name(call.func)):
+        return None
+    callee = Graph(module, module.function(call) or module.tree).callee(call)
+    home = (module, callee) if callee is not None else imported_function(module, call.func)
+    if home is None:
+        return None
+    other, function = home
+    made = [value for value, _ in results(function)]
+    if len(made) != 1 or not isinstance(made[0], ast.Call) or not made[0].args:
+        return None
+    if not any(t.name.startswith("torch.optim.") for t in other.resolve(made[0].func)):
+        return None
+    flow = other.flow(function)
+    owners = set()
+    for owner in _owners(made[0].args[0]):
+        given = module.project.argument(other, function, call, owner)
+        if given is None or flow.all_definitions(owner):
+            return frozenset()
+        owners.add(ast.unparse(given))
+    return frozenset(owners)
+
+
+_MAKES = re.compile(r"opt", re.IGNORECASE)
 
 
 def _owners(given: ast.expr) -> frozenset[str]:
@@ -178,7 +210,7 @@ def _reach(
     losses: list[tuple[ast.expr, ast.stmt]],
 ) -> tuple[set[str], dict[str, Cut], bool]:
     """The models that losses have a graph to, those that are cut off, and whether that is all."""
-    models = frozenset().union(*_optimizers(module).values())
+    models = frozenset().union(*_optimizers(module).values(), _made_here(module, function))
     reached: set[str] = set()
     cuts: dict[str, Cut] = {}
     for step in Graph(module, function).back_from(losses):
@@ -196,6 +228,14 @@ def _reach(
         elif isinstance(step.node, ast.Attribute) and not _is_plain(module, step.node):
             return reached, cuts, False  # self.loss, self.fake
     return reached, cuts, True
+
+
+def _made_here(module: ModuleFacts, function: FunctionNode | ast.Module) -> Iterator[str]:
+    """The names that a function gives to models with weights that it makes."""
+    for statement in statements(function):
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            if any(True for _ in weights_made(module, statement.value)):
+                yield statement.targets[0].id
 
 
 def _given(node: ast.expr) -> Iterator[ast.expr]:
@@ -224,7 +264,24 @@ def _may_hold(
             return True
         if name == whole and not values and _WHOLE.search(name):
             return True
-    return False
+    return any(_joins(statement, whole, part) for statement in statements(function))
+
+
+def _joins(statement: ast.stmt, one: str, other: str) -> bool:
+    """Whether a statement gives one model to another: ``model.head = head``."""
+    if isinstance(statement, ast.Assign):
+        holders = [t for t in statement.targets if isinstance(t, (ast.Attribute, ast.Subscript))]
+        given: list[ast.AST] = [statement.value]
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        holders = [n for n in [statement.value.func] if isinstance(n, ast.Attribute)]
+        given = [*statement.value.args, *statement.value.keywords]
+    else:
+        return False
+    return any(
+        _mentions(holder, name) and any(_mentions(value, part) for value in given)
+        for name, part in ((one, other), (other, one))
+        for holder in holders
+    )
 
 
 def _values(
