@@ -37,9 +37,8 @@ def silu_and_mul_up_to(input: torch.Tensor, limit: float = 0.0) -> torch.Tensor:
 def silu_and_mul_backward(grad: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
     """The gradient of SwiGLU, in float32, rounded once."""
     gate, up = input.float().chunk(2, dim=-1)
-    sigmoid = torch.sigmoid(gate)
-    silu = gate * sigmoid
-    slope = torch.addcmul(sigmoid, silu, 1.0 - sigmoid)
+    silu = F.silu(gate)
+    slope = torch.lerp(silu, silu.new_ones(1), torch.sigmoid(gate))
     return torch.cat((grad * up * slope, grad * silu), dim=-1).to(input.dtype)
 
 
