@@ -16,7 +16,7 @@ from .attach import CannotAttach, attached_ops, known_ops
 from .audit import Cut, Report
 from .audit.losses import Loss
 from .audit.messages import if_meant
-from .audit.run import audit, second_step
+from .audit.run import audit
 from .confirm import Mistakes, StopRemoved
 from .inplace import name_of, original_code
 from .reach import Member, Reached, reached
@@ -44,10 +44,6 @@ class NotTrainable(RuntimeError):
         self.report = report
         self.remaining = found.remaining
         self.refused = found.refused
-
-
-class _KeepsHistory(Exception):
-    """A rewritten model that keeps what it has computed, graph and all, for its next step."""
 
 
 class NotEverything(UserWarning):
@@ -78,12 +74,11 @@ def trainify(
     The code alone often does not tell whether a ``no_grad``, a ``detach()``, ``.data`` or a round
     trip in the middle of a model is a mistake.  With ``inputs`` it is taken for one, and is
     rewritten, if parameters that require a gradient get none at all because of it; of a scope only
-    what these need leaves it.  :class:`StopRemoved` warns of each such place, and a second step has
-    to run right after the first.  Where everything behind it learns by another way (targets of a
-    loss, a critic's, a codebook's) it is taken for a stop-gradient, and stays: then it is among the
-    places of the error until it is allowed.  What is allowed, what a comment explains, what is kept
-    for the next call, and what runs a teacher, a target or a discriminator by its name is never
-    rewritten so.
+    what these need leaves it.  :class:`StopRemoved` warns of each such place.  Where everything
+    behind it learns by another way (targets of a loss, a critic's, a codebook's) it is taken for a
+    stop-gradient, and stays: then it is among the places of the error until it is allowed.  What is
+    allowed, what a comment explains, what is kept for the next call, and what runs a teacher, a
+    target or a discriminator by its name is never rewritten so.
 
     The model keeps its class for ``isinstance``, its ``state_dict``, its hooks.  Copies and pickles
     of it are trainable too.  :func:`trainify.restore` undoes it, :func:`trainify.source_diff` shows
@@ -116,7 +111,7 @@ def trainify(
     plans = _Plans(model, graph, settings, strategy)
     if inputs or keywords:
         judge = partial(audit, model, *inputs, loss=loss, allow=allow, **keywords)
-        _audited(model, judge, partial(second_step, model, *inputs, loss=loss, **keywords), plans)
+        _audited(model, judge, plans)
     else:
         _unaudited(model, plans)
     return model
@@ -149,7 +144,7 @@ def _unaudited(model: nn.Module, plans: _Plans) -> None:
         warnings.warn(_message([], found), NotEverything, stacklevel=3)
 
 
-def _audited(model: nn.Module, judge: Judge, second_step: Callable[[], str], plans: _Plans) -> None:
+def _audited(model: nn.Module, judge: Judge, plans: _Plans) -> None:
     """Apply as little as makes the audit clean, from light to heavy; or raise, with all undone."""
     error: Exception | None = None
     report: Report | None = None
@@ -162,13 +157,9 @@ def _audited(model: nn.Module, judge: Judge, second_step: Callable[[], str], pla
             if report.ok:
                 if plan is None:
                     apply(model, in_effect(plans.everything))
-                if not plans.mistakes.told:
-                    return
-                said = second_step()
-                if not said:
+                if plans.mistakes.told:
                     warnings.warn(plans.mistakes.told, StopRemoved, stacklevel=3)
-                    return
-                raise _KeepsHistory(f"the next step goes through the history of this one: {said}")
+                return
         except Exception as failed:  # a heavier way may well run
             error = failed
         except BaseException:
@@ -181,7 +172,6 @@ def _audited(model: nn.Module, judge: Judge, second_step: Callable[[], str], pla
     report = report and _by_file(report)
     cuts = report.cuts if report else ()
     said = f"running it: {type(error).__name__}: {error}" if error else ""
-    said = str(error) if isinstance(error, _KeepsHistory) else said
     said = said or (report.error if report else "")
     found = plans.found.of(plans.around(cuts)) if cuts and not error else plans.found
     raise NotTrainable(_message(cuts, found, said), report, found) from error

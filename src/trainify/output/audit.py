@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from ..live.audit.report import Cut, Report, patterns
+from ..live.audit.report import Cause, Cut, Report, patterns
 from .text import visible
 
 _SHOWN = 3
@@ -45,6 +45,8 @@ def headline(report: Report) -> str:
         return report.error
     said = [f"{len(report.missing)} get no gradient"] if report.missing else []
     said += [f"{len(report.wrong)} get a wrong one"] if report.wrong else []
+    if any(cut.cause is Cause.KEPT for cut in report.cuts):
+        said += ["none gets one in the second step"]
     cuts = f"{len(report.cuts)} gradient cut" + "s" * (len(report.cuts) != 1)
     return f"{cuts}; of {of}, {' and '.join(said) or 'none is known to be hit'}"
 

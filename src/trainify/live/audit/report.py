@@ -29,6 +29,8 @@ class Cause(str, enum.Enum):
     """A backward that returns nothing for an input, computes something else, or raises."""
     QUANTIZATION = "quantization"
     """Rounded to integers: what gradient there is flows through the scale alone."""
+    KEPT = "kept graph"
+    """Kept for the next step with its history, so that the backward of that one raises."""
     OPAQUE = "opaque code"
     """Values come back into torch from code that torch does not see."""
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from .allowed import Allowed
 from .cuts import MISSING, WRONG, Comparison, Suspect
 from .influence import Sources
+from .kept import held
 from .local import LocalChecks, Verdict
 from .locate import Locator
 from .matters import Trial
@@ -55,6 +56,8 @@ class Outcome:
     """The lines of ignored scopes through which gradients go."""
     spared: Lines
     """The lines of scopes at which gradients are stopped on purpose."""
+    keeps: bool
+    """Whether the model, or what it was given, holds something with a history after the step."""
     notes: list[str]
 
 
@@ -88,6 +91,7 @@ class _Round:
             raise ValueError(f"the loss is {value}: nothing can be said of its gradients")
         behind = history_behind(loss) if step.ignored else set()
         del loss
+        keeps = any(held(step.model)) or any(each.grad_fn is not None for each in step.state.given)
         self.tell("forward with other parameters")
         checks = LocalChecks()
         step.state.trusting = not any(
@@ -121,7 +125,7 @@ class _Round:
         through = lines_through(trace, behind, ends) if step.ignored else {}
         return Outcome(
             trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, through,
-            self.spared, self.notes,
+            self.spared, keeps, self.notes,
         )  # fmt: skip
 
     def _gradients(self, loss: Tensor) -> tuple[dict[str, bool], str]:

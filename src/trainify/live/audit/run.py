@@ -11,6 +11,7 @@ from torch import nn
 
 from .allowed import Allowed
 from .directional import Proof, prove
+from .kept import kept_graphs
 from .losses import Loss
 from .messages import if_meant
 from .passages import passages_of
@@ -43,6 +44,8 @@ def audit(
     kernels called through pybind, raw Triton launches, NumPy.
 
     What lies within a scope without gradients is looked at as well, as if the scope were gone.
+    Where modules hold something with a history after the step, a second one is run, which goes back
+    into it or does not.
 
     The model is left as it was: parameters, gradients, buffers, what it holds in attributes, and
     the random number generators.
@@ -88,29 +91,6 @@ _WAS_OFF = (
 )
 
 
-def second_step(
-    model: nn.Module,
-    *inputs: Any,
-    loss: Loss | None = None,
-    **keywords: Any,
-) -> str:
-    """What a second step raises right after a first one, the model left as it was.
-
-    Empty where it raises nothing.  What keeps a value for the next step with its history raises.
-    """
-    step = Step(model, inputs, keywords, loss)
-    try:
-        for _ in range(2):
-            torch.autograd.grad(
-                step.another_loss(), list(step.parameters.values()), allow_unused=True
-            )
-    except Exception as error:
-        return raised(error, step.places)
-    finally:
-        step.state.end()
-    return ""
-
-
 def _may_be_meant(cut: Cut, missing: Collection[str]) -> bool:
     """Whether a gradient is stopped by name, or one of what learns by another way as well."""
     return cut.cause is Cause.DETACH or not any(name in missing for name in cut.parameters)
@@ -147,9 +127,10 @@ class _Audit:
             cuts = [cut if cut.parameters else replace(cut, parameters=named) for cut in cuts]
         else:
             self._doubt(lost, said, seen.stopped)
+        kept, error = self._kept(seen)
         missing = tuple(name for name, got in seen.got.items() if name in hit and not got)
         wrong = tuple(name for name, got in seen.got.items() if name in hit and got)
-        cuts = [if_meant(cut) if _may_be_meant(cut, missing) else cut for cut in cuts]
+        cuts = [if_meant(cut) if _may_be_meant(cut, missing) else cut for cut in cuts] + kept
         passages = passages_of(
             seen.trace, step.parameters, set(missing), set(wrong), set(unused), cuts,
             seen.depending,
@@ -166,10 +147,19 @@ class _Audit:
             trainable=len(step.parameters),
             frozen=tuple(n for n, p in step.model.named_parameters() if not p.requires_grad),
             proof=said.said,
-            error=self._error(seen, cuts),
+            error=error or self._error(seen, cuts),
             notes=tuple(self.notes),
             passages=passages,
         )
+
+    def _kept(self, seen: Outcome) -> tuple[list[Cut], str]:
+        """What makes the next step fail, and how."""
+        if not seen.keeps or seen.error or not any(seen.got.values()):
+            return [], ""
+        self.tell("a second step")
+        cuts, notes, said = kept_graphs(self.step, self.allowed)
+        self.notes += notes
+        return cuts, said and f"backward of a second step raises {said}"
 
     def _error(self, seen: Outcome, cuts: Sequence[Cut]) -> str:
         if seen.error:

@@ -59,6 +59,7 @@ class State:
             if not cls.__module__.startswith("torch."):
                 self._hold([v for n, v in vars(cls).items() if n[:2] != "__"], _DEPTH)
         self._hold([*model.parameters(), *model.buffers()], _DEPTH)  # TorchScript's lie elsewhere
+        self._own, self._own_holders = set(self._tensors), len(self._holders)
         self._hold(inputs, _DEPTH)
         self._versions = {
             id(parameter): parameter._version
@@ -78,17 +79,29 @@ class State:
         for kept in self._tensors.values():
             yield kept.tensor
 
+    @property
+    def given(self) -> Iterator[Tensor]:
+        """Those of them that only the inputs hold, and that had no history."""
+        for key, kept in self._tensors.items():
+            if key not in self._own and not kept.attached:
+                yield kept.tensor
+
     def copy_of(self, tensor: Tensor) -> Tensor | None:
         """The values that a tensor had at the start, not to be changed; None for one not held."""
         kept = self._tensors.get(id(tensor))
         return None if kept is None else kept.values
 
-    def restore(self, thorough: bool = False) -> None:
-        """Put everything back but the gradients, ``thorough`` or as far as it is needed."""
-        for holder, kept in self._holders:
+    def restore(self, thorough: bool = False, own: bool = True) -> None:
+        """Put everything back but the gradients, ``thorough`` or as far as it is needed.
+
+        Without ``own``, what the model holds stays as the last run has left it.
+        """
+        for holder, kept in self._holders[0 if own else self._own_holders :]:
             _put_back(holder, kept)
         with torch.no_grad():
             for key, kept in self._tensors.items():
+                if not own and key in self._own:
+                    continue
                 version = self._versions.get(key)
                 untouched = version is not None and kept.tensor._version == version
                 if not (self.trusting and untouched) or thorough:
