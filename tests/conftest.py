@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -19,6 +20,12 @@ def torch_process() -> Iterator[TorchProcess]:
     """Runs scripts that use torch, each in a process of its own."""
     with TorchProcess() as python:
         yield python
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: nothing looks through it again, for garbage or for referrers."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

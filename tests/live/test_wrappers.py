@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from wrapped import ROUTES, assert_right, batch, build, gradients, is_cut, loss_of, mend
 
 import trainify
+from tests.each import some
 from tests.torch_process import TorchProcess
 from trainify.catalog.own import _registered
 from trainify.live.apply import restore
@@ -50,6 +52,11 @@ def model(modules: Modules, route: str) -> Iterator[nn.Module]:
     yield made
     restore(made)
     assert is_cut(build(modules, route)), "something was left behind"
+
+
+def each_once(*chosen: tuple[str, Any], of: Iterable[Any]) -> list[Any]:
+    """Each route and each item of ``of``, chosen pairs of them; all pairs in the soak."""
+    return some(chosen, itertools.product(ROUTES, of))
 
 
 def test_itself(modules: Modules, route: str, model: nn.Module) -> None:
@@ -112,7 +119,18 @@ def _saved(model: nn.Module) -> nn.Module:
     return loaded
 
 
-@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize(
+    ("route", "how"),
+    each_once(
+        ("source", "copy"),
+        ("source", "deepcopy"),
+        ("dispatcher", "pickle"),
+        ("symbol", "deepcopy"),
+        ("symbol", "torch.save"),
+        of=COPIES,
+    ),
+    indirect=["route"],
+)
 def test_copies(modules: Modules, model: nn.Module, how: str) -> None:
     made = COPIES[how](model)
     if how != "copy":  # which has the very same layers
@@ -122,7 +140,11 @@ def test_copies(modules: Modules, model: nn.Module, how: str) -> None:
     assert is_cut(made)
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize(
+    ("route", "reentrant"),
+    each_once(("dispatcher", True), ("symbol", False), ("source", True), of=(True, False)),
+    indirect=["route"],
+)
 def test_checkpointing(modules: Modules, model: nn.Module, reentrant: bool) -> None:
     model.zero_grad()
     h = batch().requires_grad_()
@@ -133,7 +155,16 @@ def test_checkpointing(modules: Modules, model: nn.Module, reentrant: bool) -> N
     torch.testing.assert_close(found, gradients(model))
 
 
-@pytest.mark.parametrize("first", ["trainify", "compile", "in place"])
+@pytest.mark.parametrize(
+    ("route", "first"),
+    each_once(
+        ("dispatcher", "compile"),
+        ("symbol", "trainify"),
+        ("source", "in place"),
+        of=("trainify", "compile", "in place"),
+    ),
+    indirect=["route"],
+)
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compile(modules: Modules, route: str, model: nn.Module, first: str, backend: str) -> None:
     if first == "compile":
@@ -169,7 +200,13 @@ def lora(model: nn.Module) -> Any:
     return peft.get_peft_model(model, config)
 
 
-@pytest.mark.parametrize("first", ["trainify", "peft"])
+@pytest.mark.parametrize(
+    ("route", "first"),
+    each_once(
+        ("dispatcher", "peft"), ("symbol", "trainify"), ("source", "peft"), of=("trainify", "peft")
+    ),
+    indirect=["route"],
+)
 def test_lora(modules: Modules, route: str, model: nn.Module, first: str) -> None:
     if first == "peft":
         restore(model)
@@ -192,7 +229,13 @@ def test_lora(modules: Modules, route: str, model: nn.Module, first: str) -> Non
 # -- accelerate -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", ["trainify", "hook"])
+@pytest.mark.parametrize(
+    ("route", "first"),
+    each_once(
+        ("dispatcher", "trainify"), ("symbol", "hook"), ("source", "hook"), of=("trainify", "hook")
+    ),
+    indirect=["route"],
+)
 def test_accelerate_hooks(modules: Modules, route: str, model: nn.Module, first: str) -> None:
     """They keep the bound forward of before, and put it back in the end."""
     hooks = pytest.importorskip("accelerate.hooks")
@@ -407,8 +450,13 @@ def int8_kernel() -> Iterator[None]:
     library._destroy()
 
 
-@pytest.mark.parametrize("first", ["trainify", "peft"])
-@pytest.mark.parametrize("target", ["q_proj", "up"])
+@pytest.mark.parametrize(
+    ("first", "target"),
+    some(
+        {("trainify", "up"), ("peft", "q_proj")},
+        itertools.product(("trainify", "peft"), ("q_proj", "up")),
+    ),
+)
 def test_lora_on_a_quantized_model(
     tmp_path: Path, int8_kernel: None, first: str, target: str
 ) -> None:
