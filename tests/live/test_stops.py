@@ -638,6 +638,43 @@ def test_what_may_be_meant_is_named_and_stays(tmp_path: Path, name: str) -> None
     assert trainify.source_diff(model) == ""
 
 
+PROBE = """
+class Probe(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.head = nn.Linear(8, {width})
+
+    def forward(self, x):
+        {lines}
+        return self.head(h)
+"""
+ONLY_STOPS = ("h = self.backbone(x).detach()", "with torch.no_grad(): h = self.backbone(x)")
+
+
+@pytest.mark.parametrize("lines", ONLY_STOPS)
+def test_a_head_that_may_learn_alone(tmp_path: Path, lines: str) -> None:
+    """Whether it should is asked, and not guessed: the values are those of a linear probe."""
+    model = package(tmp_path, model=PROBE.format(width=4, lines=lines))["model"].Probe()
+    with pytest.raises(trainify.NotTrainable, match=r"all of 'backbone'.* through="):
+        trainify.trainify(model, batch())
+    assert trainify.source_diff(model) == ""
+    trainify.trainify(model, batch(), allow=["Probe.forward"])
+    assert trainify.source_diff(model) == ""
+    with pytest.warns(trainify.StopRemoved):
+        trainify.trainify(model, batch(), through=["model.py:11"])
+    model(batch()).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("lines", ONLY_STOPS)
+def test_a_stop_before_most_of_a_model_is_no_probe(tmp_path: Path, lines: str) -> None:
+    model = package(tmp_path, model=PROBE.format(width=64, lines=lines))["model"].Probe()
+    with pytest.warns(trainify.StopRemoved):
+        trainify.trainify(model, batch())
+    assert trainify.source_diff(model)
+
+
 def test_a_scope_is_allowed_by_its_own_line(tmp_path: Path) -> None:
     model = build(tmp_path, MISTAKES["scope"].wrong)
     line = 1 + text_of(model).splitlines().index("        with torch.no_grad():")

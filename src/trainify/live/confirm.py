@@ -4,6 +4,9 @@ A scope without gradients, a ``detach()``, ``.data`` or a round trip in the midd
 a mistake or a stop-gradient; the code looks the same.  The values tell them apart: what is stopped
 on purpose learns by another way, or is not to learn and does not require a gradient.  So a cut is
 confirmed as a mistake if a parameter gets no gradient at all because of it.
+
+One case is left open: the only stop of a model, between a network and a smaller head.  That is how
+a head is trained alone (a linear probe), and the network often requires gradients all the same.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from torch import nn
 
 from ..findings import Proven
 from .audit import Cause, Cut, Report
@@ -35,15 +41,30 @@ class StopRemoved(UserWarning):
 
 
 class Mistakes:
-    """What was confirmed so far, for the settings of a rewriting."""
+    """What was confirmed so far, for the settings of a rewriting.
 
-    def __init__(self, settings: Settings) -> None:
+    ``through`` are places of stops that the caller says are mistakes.
+    """
+
+    def __init__(self, model: nn.Module, settings: Settings, through: Iterable[str] = ()) -> None:
         self.settings = settings
+        self.undecided = ""
+        """What nothing but the caller can decide, of the report that was looked at last."""
+        self._model = model
+        self._through = (through,) if isinstance(through, str) else tuple(through)
         self._told: dict[_Site, str] = {}
 
     def learn(self, report: Report) -> bool:
         """Confirm the mistakes among the cuts of a report; whether that rewrites anything more."""
         before = self.settings
+        network = _probed(self._model, report)
+        self.undecided = ""
+        if network and not self._said(report.cuts[0]):
+            self.undecided = (
+                f"what is stopped there is all of {network!r}, and a smaller head learns alone; if "
+                "that is meant, allow it; if not, name the place: through= or --through"
+            )
+            return False
         for path, place, names in _mistakes(report):
             found = confirmed(path, place)
             known = {_site(each): each for each in self.settings.confirmed}
@@ -59,6 +80,19 @@ class Mistakes:
                 self._told[_site(found)] = f"{path}:{place.line}: `{found.text}`, for {listed}"
         return self.settings != before
 
+    def _said(self, cut: Cut) -> bool:
+        """Whether the caller has said that a stop is a mistake."""
+        scope, _, number = (cut.scope or "").rpartition(":")
+        places = [(cut.path, cut.line), *([(scope, int(number))] if number.isdigit() else [])]
+        texts = [cut.function]
+        for path, line in (original_place(*place) for place in places):
+            texts += [path, f"{path}:{line}"]
+        return any(
+            fnmatchcase(text, pattern) or fnmatchcase(text, f"*[/.]{pattern}")
+            for text in texts
+            for pattern in self._through
+        )
+
     @property
     def told(self) -> str:
         """What is rewritten only because of an audit, and how to have it left alone."""
@@ -70,6 +104,23 @@ class Mistakes:
             f'way; they pass now:{lines}\nWhere that is meant, say so: allow=["FILE:LINE"], or '
             "`# trainify: stop-grad` on the line"
         )
+
+
+def _probed(model: nn.Module, report: Report) -> str:
+    """The network of whose result a head alone learns; empty where that is not what a stop does."""
+    if len(report.cuts) != 1 or report.cuts[0].cause not in (Cause.GRAD_MODE, Cause.DETACH):
+        return ""
+    sizes = {name: p.numel() for name, p in model.named_parameters() if p.requires_grad}
+    missing = {name: size for name, size in sizes.items() if name in report.missing}
+    around = [
+        name for name, _ in model.named_modules() if all(m.startswith(f"{name}.") for m in missing)
+    ]
+    network = max(around, key=len, default="")
+    behind = {name for name in sizes if name.startswith(f"{network}.")}
+    layers = {name.rpartition(".")[0] for name in missing}
+    others = sum(sizes.values()) - sum(missing.values())
+    whole = behind == missing.keys() and len(layers) > 1
+    return network if whole and 0 < others <= sum(missing.values()) else ""
 
 
 _Site = tuple[str, int, str]

@@ -57,6 +57,7 @@ def trainify(
     when: str = "grad",
     loss: Loss | None = None,
     allow: Iterable[str] = (),
+    through: Iterable[str] = (),
     **keywords: Any,
 ) -> Model:
     """Make a model trainable in place, and return it.
@@ -78,7 +79,9 @@ def trainify(
     behind it learns by another way (targets of a loss, a critic's, a codebook's) it is taken for a
     stop-gradient, and stays: then it is among the places of the error until it is allowed.  What is
     allowed, what a comment explains, what is kept for the next call, and what runs a teacher, a
-    target or a discriminator by its name is never rewritten so.
+    target or a discriminator by its name is never rewritten so.  Nor, unless ``through`` names it,
+    is the only stop of a model where it stands between a whole network and a smaller head: a head
+    may be meant to learn alone, and the error asks.
 
     The model keeps its class for ``isinstance``, its ``state_dict``, its hooks.  Copies and pickles
     of it are trainable too.  :func:`trainify.restore` undoes it, :func:`trainify.source_diff` shows
@@ -93,6 +96,7 @@ def trainify(
         when: What a rewritten function asks: ``"grad"``, whether a gradient is wanted, or
             ``"training"``, whether its module is in training.
         loss: As for :func:`trainify.audit`, like ``allow``: where gradients stop on purpose.
+        through: Where they do not, in the same notation: files, lines and functions.
 
     Raises:
         NotTrainable: With the places of what is left.  The model is as it was.
@@ -108,7 +112,7 @@ def trainify(
     restore(model)
     settings = Settings("attach" if strategy == "auto" else strategy, when)
     graph = reached(model, (*inputs, *keywords.values()))
-    plans = _Plans(model, graph, settings, strategy)
+    plans = _Plans(model, graph, settings, strategy, through)
     if inputs or keywords:
         judge = partial(audit, model, *inputs, loss=loss, allow=allow, **keywords)
         _audited(model, judge, plans)
@@ -172,7 +176,7 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans) -> None:
     report = report and _by_file(report)
     cuts = report.cuts if report else ()
     said = f"running it: {type(error).__name__}: {error}" if error else ""
-    said = said or (report.error if report else "")
+    said = said or plans.mistakes.undecided or (report.error if report else "")
     found = plans.found.of(plans.around(cuts)) if cuts and not error else plans.found
     raise NotTrainable(_message(cuts, found, said), report, found) from error
 
@@ -198,10 +202,17 @@ class _Plans:
     :class:`~.source.Found`): that is always part of it.
     """
 
-    def __init__(self, model: nn.Module, graph: Reached, settings: Settings, strategy: str) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: Reached,
+        settings: Settings,
+        strategy: str,
+        through: Iterable[str],
+    ) -> None:
         self._model, self._graph, self._strategy = model, graph, strategy
         self._ops, self._symbols = ((), ()) if strategy in ("flag", "replace") else _kernels(graph)
-        self.mistakes = Mistakes(settings)
+        self.mistakes = Mistakes(model, settings, through)
         self._find()
 
     def _find(self) -> None:

@@ -42,6 +42,12 @@ _PATIENCE = 5.0
     metavar="FILE",
     help="Write to FILE, for git apply, the change of source after which all is well.",
 )
+@click.option(
+    "--through",
+    metavar="PLACE",
+    multiple=True,
+    help="For --diff: gradients are stopped here by mistake; as for --allow. Repeatable.",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -51,6 +57,7 @@ def command(
     allow: tuple[str, ...],
     no_proof: bool,
     diff: str | None,
+    through: tuple[str, ...],
 ) -> None:
     """Run a step of a model, and say which gradients are missing or wrong, and where.
 
@@ -84,7 +91,7 @@ def command(
 
             progress.tell("the change of source")
             try:
-                change = _change(model, inputs, keywords, loss, allow)
+                change = _change(model, inputs, keywords, loss, allow, through)
             except NotTrainable as error:
                 click.echo(
                     f"trainify: no change was found after which all is well: {error}", err=True
@@ -102,6 +109,7 @@ def _change(
     keywords: dict[str, Any],
     loss: Callable[..., Any] | None,
     allow: tuple[str, ...],
+    through: tuple[str, ...],
 ) -> str:
     """What source makes a model trainable, as a diff; what only its audit says is told."""
     import warnings
@@ -113,7 +121,9 @@ def _change(
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", StopRemoved)
-        trainify(model, *inputs, strategy="flag", loss=loss, allow=allow, **keywords)
+        trainify(
+            model, *inputs, strategy="flag", loss=loss, allow=allow, through=through, **keywords
+        )
     for each in told:
         click.echo(f"trainify: {each.message}", err=True)
     change = source_diff(model)
