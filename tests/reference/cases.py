@@ -81,6 +81,18 @@ def expect_fp32_sum(
     return expect
 
 
+def in_weight_dtype(x: Tensor, weight: Tensor | None) -> Tensor:
+    return x if weight is None else x.to(weight.dtype) * weight
+
+
+def expect_sum_in_weight_dtype(
+    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, size: int | None
+) -> tuple[Tensor, Tensor]:
+    total = wide(x) + wide(residual)
+    out = in_weight_dtype(normed(total, eps, total[..., :size]), weight)
+    return out.to(x.dtype), total.to(x.dtype)
+
+
 def expect_rounded_sum(
     norm_of: Callable[..., Tensor],
 ) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -149,7 +161,7 @@ NORMS = [
     Case(norm.rms_norm_llama, expect_rms_norm_llama, exact=True),
     Case(
         norm.rms_norm_weight_dtype,
-        lambda x, w, eps: (normed(x, eps).to(w.dtype) * w).to(x.dtype),
+        lambda x, w, eps, size: in_weight_dtype(normed(x, eps, x[..., :size]), w).to(x.dtype),
         exact=True,
     ),
     Case(norm.rms_norm_clamped, expect_rms_norm, exact=True),
@@ -165,11 +177,7 @@ NORMS = [
         expect_fp32_sum(lambda n, w: n * wide(w)),
         exact=True,
     ),
-    Case(
-        norm.fused_add_rms_norm_weight_dtype,
-        expect_fp32_sum(lambda n, w: n.to(w.dtype) * w),
-        exact=True,
-    ),
+    Case(norm.fused_add_rms_norm_weight_dtype, expect_sum_in_weight_dtype, exact=True),
     Case(
         norm.gemma_fused_add_rms_norm,
         expect_fp32_sum(lambda n, w: n * (1 + wide(w))),

@@ -45,8 +45,16 @@ def tensors(result: Any) -> tuple[torch.Tensor, ...]:
 
 
 def complete(case: Case, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """With defaults, so that every parameter of the function gets its gradient."""
-    bound = inspect.signature(case.function).bind(*args)
+    """With defaults, so that every parameter of the function gets its gradient.
+
+    What may be left out, and the closed form does not take, is.
+    """
+    signature = inspect.signature(case.function)
+    bound = signature.bind(*args)
+    taken = inspect.signature(FUNCTIONS[CLOSED_FORMS[case.function.__name__]]).parameters
+    for name, parameter in signature.parameters.items():
+        if parameter.default is None and name not in taken:
+            bound.arguments[name] = None
     bound.apply_defaults()
     return bound.args
 

@@ -182,6 +182,7 @@ def test_norms_and_activations_are_written_in_place_of_the_call() -> None:
         "dropout_add_norm",
         "fused_add_rms_norm_fp32_fp8",
         "fused_add_rms_norm_fp8",
+        "fused_add_rms_norm_weight_dtype",
         "gated_rms_norm",
         "head_layer_norm_clamped",
         "layer_norm_of_sum",
@@ -190,6 +191,7 @@ def test_norms_and_activations_are_written_in_place_of_the_call() -> None:
         "rms_norm_dynamic_quant",
         "rms_norm_fp8",
         "rms_norm_maybe_add",
+        "rms_norm_weight_dtype",
         "silu_and_mul_up_to",
         "situ_and_mul",
     }

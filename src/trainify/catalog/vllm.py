@@ -98,11 +98,10 @@ OPS: tuple[FusedOp, ...] = (
     ),
     FusedOp(
         names=("vllm.ir.ops.rms_norm", "torch.ops.vllm_ir.rms_norm"),
-        schema="rms_norm(Tensor x, Tensor weight, float epsilon, int? variance_size=None)"
+        schema="rms_norm(Tensor x, Tensor? weight, float epsilon, int? variance_size=None)"
         " -> Tensor",
-        equivalent="rms_norm_weight_dtype(x, weight, epsilon)",
+        equivalent="rms_norm_weight_dtype(x, weight, epsilon, variance_size)",
         source="vllm/ir/ops/layernorm.py, vllm 0.33.0",
-        unsupported=("variance_size",),
     ),
     FusedOp(
         names=(
@@ -110,11 +109,10 @@ OPS: tuple[FusedOp, ...] = (
             "torch.ops.vllm_ir.fused_add_rms_norm",
             "vllm.ir.ops.fused_add_rms_norm.maybe_inplace",
         ),
-        schema="fused_add_rms_norm(Tensor x, Tensor x_residual, Tensor weight, float epsilon, "
+        schema="fused_add_rms_norm(Tensor x, Tensor x_residual, Tensor? weight, float epsilon, "
         "int? variance_size=None) -> (Tensor, Tensor)",
-        equivalent="fused_add_rms_norm_weight_dtype(x, x_residual, weight, epsilon)",
+        equivalent="fused_add_rms_norm_weight_dtype(x, x_residual, weight, epsilon, variance_size)",
         source="vllm/ir/ops/layernorm.py, vllm 0.33.0",
-        unsupported=("variance_size",),
     ),
     # Rotary embeddings.
     FusedOp(

@@ -3,7 +3,7 @@
 A closed form stands beside its function.  Its parameters are the gradients of the results, named
 ``grad...`` and in order, then parameters of the function, or a result by the name after ``grad_``
 (``out`` for a single one).  It returns the gradients of those tensors that have one, in the order
-of the function's parameters.
+of the function's parameters.  What it does not take of those that may be left out has to be.
 """
 
 from __future__ import annotations

@@ -48,13 +48,22 @@ def rms_norm_llama(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.T
     return F.rms_norm(x, x.shape[-1:], None, eps) * weight
 
 
-def rms_norm_weight_dtype(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def rms_norm_weight_dtype(
+    x: torch.Tensor, weight: torch.Tensor | None, eps: float, variance_size: int | None = None
+) -> torch.Tensor:
     """RMSNorm in float32, rounded to the weight's dtype before the weight multiplies.
 
-    The order of ``vllm.ir.ops.rms_norm``; it is :func:`rms_norm_llama` where ``weight`` and ``x``
-    share their dtype.
+    The statistics are those of the first ``variance_size`` features, of all where it is None.  The
+    order of ``vllm.ir.ops.rms_norm``; it is :func:`rms_norm_llama` where ``weight`` and ``x`` share
+    their dtype.
     """
-    return (F.rms_norm(x.float(), x.shape[-1:], None, eps).to(weight.dtype) * weight).to(x.dtype)
+    x_fp32 = x.float()
+    if variance_size is None:
+        normed = F.rms_norm(x_fp32, x.shape[-1:], None, eps)
+    else:
+        part = x_fp32[..., :variance_size]
+        normed = x_fp32 * torch.rsqrt(part.square().mean(-1, keepdim=True) + eps)
+    return (normed if weight is None else normed.to(weight.dtype) * weight).to(x.dtype)
 
 
 def rms_norm_clamped(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -168,14 +177,25 @@ def fused_add_add_rms_norm(
 
 
 def fused_add_rms_norm_weight_dtype(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float,
+    variance_size: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Add the residual in float32, RMSNorm, round to the weight's dtype, multiply by the weight.
 
     Returns (normed, sum), both in the dtype of x: the order of ``vllm.ir.ops.fused_add_rms_norm``.
+    Statistics as in :func:`rms_norm_weight_dtype`.
     """
     total = x.float() + residual.float()
-    normed = F.rms_norm(total, total.shape[-1:], None, eps).to(weight.dtype) * weight
+    if variance_size is None:
+        normed = F.rms_norm(total, total.shape[-1:], None, eps)
+    else:
+        part = total[..., :variance_size]
+        normed = total * torch.rsqrt(part.square().mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        normed = normed.to(weight.dtype) * weight
     return normed.to(x.dtype), total.to(x.dtype)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import libcst as cst
 
 from ..catalog import CONSTANTS, RETURNED
+from ..facts.names import is_none
 from ..reference.backward import CLOSED_FORMS
 from .expressions import Substitute, bare, code, expression, one_line
 from .fold import body_of
@@ -57,7 +58,10 @@ def backward_of(function: KernelFunction) -> Backward:
     if closed is not None and len(_grads(closed)) == (len(function.outputs) or 1):
         named = {*closed.parameters, *_tensors(known)} if known is not None else set()
         nodes = [node for p, node in function.bound.items() if p in named]
-        if all(isinstance(node, (ast.Name, ast.Constant)) for node in nodes):
+        others = (known.defaults.keys() if known is not None else set()) - set(closed.parameters)
+        if all(isinstance(node, (ast.Name, ast.Constant)) for node in nodes) and all(
+            is_none(function.bound.get(p, ast.Constant(None))) for p in others
+        ):
             return ClosedForm(function, closed)
     return Recomputed(function)
 

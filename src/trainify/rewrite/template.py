@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from ..catalog import FusedOp
-from .expressions import Substitute, code, expression, parenthesized
+from .expressions import Substitute, bare, code, expression, parenthesized
 from .functionalize import Place
 from .specialize import Library, Reference, Use, is_simple, reference
 
@@ -178,7 +178,7 @@ class Template:
                 values[parameter] = (original.defaults[parameter], False)
                 continue
             names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-            text = self._substitute(_text(node), self.mapping)
+            text = code(bare(expression(self._substitute(_text(node), self.mapping))))
             values[parameter] = (text, bool(names & self.given))
         return values
 

@@ -66,7 +66,13 @@ class Closed:
             return None
         if len(set(names)) < len(names):
             return None
-        return Closed(equivalent, call, call.func.id)
+        closed = Closed(equivalent, call, call.func.id)
+        return closed if closed._is_whole() else None
+
+    def _is_whole(self) -> bool:
+        """Whether the formula takes all that the function is called with."""
+        left = {n for n, default in self._defaults.items() if default is None} - set(self._taken)
+        return not left & self._nodes.keys()
 
     def arguments(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
         """What the function is called with, by position, where the op is called with ``given``."""

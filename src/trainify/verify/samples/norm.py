@@ -59,6 +59,7 @@ def norms(draw: Draw) -> Values:
         "scale": draw.tensor(1, dtype=draw.wide).abs() + 0.5,
         "dtype": draw.pick("dtype", torch.int8, torch.float8_e4m3fn),
         "residual_in_fp32": draw.dtype == torch.float32,
+        "variance_size": draw.pick("variance_size", None, max(1, draw.features // 2)),
         "is_rms_norm": draw.pick("is_rms_norm", False, True),
     }
 
