@@ -713,3 +713,25 @@ def test_a_helper_of_another_file(body: str, expected: int, tmp_path: Path) -> N
     for report in reports:
         for finding in report.findings:
             assert not finding.fixes and Path(finding.related[0].path).name == "losses.py"
+
+
+def test_helpers_of_files_that_call_one_another(tmp_path: Path) -> None:
+    helper = """\
+import torch
+from {other} import {other}_loss
+
+
+def {name}_loss(model, x, depth):
+    with torch.no_grad():
+        y = model(x)
+    return {other}_loss(model, y, depth - 1) if depth else y.mean()
+"""
+    names = ("first", "second", "third")
+    for name, other in zip(names, (*names[1:], names[0]), strict=True):
+        (tmp_path / f"{name}.py").write_text(helper.format(name=name, other=other))
+    (tmp_path / "train.py").write_text(
+        "from first import first_loss\n\n\ndef step(model, x):\n"
+        "    loss = first_loss(model, x, 2)\n    loss.backward()\n"
+    )
+    reports = check_paths([str(tmp_path)], Options())
+    assert not any(report.problem for report in reports)

@@ -390,8 +390,11 @@ def _within(module: ModuleFacts, graph: Graph, step: Step, depth: int) -> _Cutti
     name = last_name(step.node.func)
     if not _HELPS.search(name.encode()):
         return None
-    helpers = module.project.summaries(module.path, _cutting_helpers, _may_help)
-    home = imported_function(module, step.node.func) if any(name in h for h in helpers) else None
+    if depth == 0:  # deeper, this may be what a summary is made from
+        helpers = module.project.summaries(module.path, _cutting_helpers, _may_help)
+        if not any(name in h for h in helpers):
+            return None
+    home = imported_function(module, step.node.func)
     if home is None:
         return None
     other, callee = home
