@@ -237,7 +237,9 @@ def test_interrupt(many: bool) -> None:
     for number in range(1500 if many else 300):
         Path(f"{number}.py").write_text("fused(1)\n" * 200 + "x = 1\n" * 2000)
     cores = 2 if many else 1
-    code = f"import os; os.sched_getaffinity = lambda _: range({cores})\n"
+    # Who runs the tests in the background has them ignore the signal, and so would the command.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += f"import os; os.sched_getaffinity = lambda _: range({cores})\n"
     code += f"import runpy, sys; sys.path.insert(0, {str(FAKE.parent)!r})\n"
     code += f"sys.argv[0] = {str(FAKE)!r}; runpy.run_path({str(FAKE)!r}, run_name='__main__')"
     running = subprocess.Popen(

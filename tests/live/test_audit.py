@@ -19,7 +19,7 @@ import trainify
 from trainify import audit
 from trainify.live.audit import Cause, Flow
 
-X = torch.randn(3, faults.D)
+X = torch.randn(3, faults.D, generator=torch.Generator().manual_seed(0))
 
 
 def bits(model: nn.Module) -> dict[str, Tensor]:

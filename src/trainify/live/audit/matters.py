@@ -17,7 +17,7 @@ from .widen import Widening, widened
 
 _TRIES = 2
 """Disturbances, of which one may happen to leave the loss where it was."""
-_MUCH, _LITTLE = 0.5, 0.5 / 256
+_MUCH, _LITTLE, _LEAST = 0.5, 0.5 / 256, 0.5 / 256**2
 """Shares of a value's size."""
 
 
@@ -65,14 +65,20 @@ class Trial:
         much = self._loss(Disturb(group, _MUCH, seed, self._kept))
         if much is None or not self._differ(much, self._value):
             return False
-        little = self._loss(Disturb(group, _LITTLE, seed, self._kept))
-        if little is None:
-            return True
         rounded = all(each.cause is Cause.QUANTIZATION for each in group)
-        if little == self._value and not rounded and self._far(much, self._value):
-            return False  # by steps: what is chosen by it has no derivative
-        more = abs(much - little) > 10 * abs(little - self._value)
-        return more and self._differ(much, little)
+        far = much
+        for share in (_LITTLE, _LEAST):
+            near = self._loss(Disturb(group, share, seed, self._kept))
+            if near is None:
+                return True
+            if near == self._value and not rounded and self._far(far, self._value):
+                return False  # by steps: what is chosen by it has no derivative
+            if abs(far - near) <= 10 * abs(near - self._value) or not self._differ(far, near):
+                return False
+            if rounded or not self._differ(near, self._value):
+                return True
+            far = near  # noise of another shape is now and then near by chance, but not twice
+        return True
 
     def _loss(self, observer: Disturb) -> float | None:
         try:
