@@ -5,7 +5,6 @@ Every front end goes through :func:`check_text` and :func:`fix_text`.
 
 from __future__ import annotations
 
-import ast
 import sys
 import warnings
 from collections import Counter
@@ -136,7 +135,7 @@ def check_text(
 class Check:
     """What is found in one text: all of it at once, or first without the fixes that take long.
 
-    ``parse`` takes the place of :func:`ast.parse`.
+    ``parse`` takes the place of :func:`~trainify.facts.parse_module`.
     Raises :class:`~trainify.source.SourceError` where the text is not Python.
     """
 
@@ -146,7 +145,7 @@ class Check:
         path: str = "<text>",
         options: Options | None = None,
         project: Project | None = None,
-        parse: Callable[[str, str], ast.Module] = ast.parse,
+        parse: Callable[[str, str, Project | None], ModuleFacts] | None = None,
     ) -> None:
         self.text = text
         self.options = options or Options()
@@ -292,12 +291,12 @@ def _parse(
     text: str,
     path: str,
     project: Project | None,
-    parse: Callable[[str, str], ast.Module] = ast.parse,
+    parse: Callable[[str, str, Project | None], ModuleFacts] | None = None,
 ) -> ModuleFacts:
     from .facts import parse_module
 
     try:
-        return parse_module(text, path, project, parse)
+        return (parse or parse_module)(text, path, project)
     except SyntaxError as error:
         raise SourceError(error.msg, error.lineno or 0, error.offset or 0) from None
     except (RecursionError, MemoryError):

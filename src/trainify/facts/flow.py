@@ -137,11 +137,15 @@ class FunctionFlow:
     """Definitions and uses of the local names of one function (or of a module's top level)."""
 
     def __init__(self, module: ModuleFacts, function: FunctionNode | ast.Module) -> None:
-        # Without a cycle, a file's facts are freed as soon as the file is done.
-        self.module: ModuleFacts = weakref.proxy(module)
+        self.now_in(module)
         self.function = function
         self._definitions: dict[ast.stmt, tuple[list[Definition], list[Definition]]] = {}
         self._reaching: dict[tuple[str, ast.stmt], frozenset[Definition]] = {}
+
+    def now_in(self, module: ModuleFacts) -> None:
+        """Belong to a file, or to a newer text of it, in which the function is as it was."""
+        # Without a cycle, a file's facts are freed as soon as the file is done.
+        self.module: ModuleFacts = weakref.proxy(module)
 
     # -- tables ---------------------------------------------------------------------------------
 

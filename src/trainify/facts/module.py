@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..findings import Finding, Fix, Related
 from .flow import FunctionFlow
+from .inside import Inside
 from .memo import Memo
 from .names import Names, Scope, Target
 from .project import Project
@@ -54,12 +55,16 @@ def parse_module(
     path: str,
     project: Project | None = None,
     parse: Callable[[str, str], ast.Module] = ast.parse,
+    inside: Inside | None = None,
 ) -> ModuleFacts:
-    """Parse ``text``; raises SyntaxError, ValueError, RecursionError or MemoryError as ast does."""
+    """Parse ``text``; raises SyntaxError, ValueError, RecursionError or MemoryError as ast does.
+
+    ``inside`` is what is known of statements that ``parse`` gives again.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes are the author's business
         tree = parse(text, path)
-    return ModuleFacts(text, path, tree, project or Project())
+    return ModuleFacts(text, path, tree, project or Project(), inside)
 
 
 def _string_lines(statement: ast.stmt) -> set[int]:
@@ -92,11 +97,21 @@ class ModuleFacts:
     ``\\r\\n`` and ``\\r`` as such) and columns in UTF-8 bytes; :meth:`offset` translates.
     """
 
-    def __init__(self, text: str, path: str, tree: ast.Module, project: Project) -> None:
+    def __init__(
+        self,
+        text: str,
+        path: str,
+        tree: ast.Module,
+        project: Project,
+        inside: Inside | None = None,
+    ) -> None:
         self.text = text
         self.path = path
         self.tree = tree
         self.project = project
+        self.inside = inside or Inside()
+        for flow in self.inside.flows.values():
+            flow.now_in(self)
 
     # -- positions ------------------------------------------------------------------------------
 
@@ -218,14 +233,9 @@ class ModuleFacts:
         statements.sort(key=_START)
         return places, statements
 
-    @cached_property
-    def _parents(self) -> dict[ast.AST, ast.AST]:
-        """What stands around expressions, of those statements that were asked about."""
-        return {}
-
     def _learn(self, root: ast.AST, without: tuple[str, ...] = ()) -> list[ast.AST]:
         """Note the parents of all that is in a node; ``without`` are fields of it to leave out."""
-        parents = self._parents
+        parents = self.inside.parents
         nodes = [root]
         for node in nodes:  # grows meanwhile
             for field in FIELDS[node.__class__]:
@@ -243,23 +253,29 @@ class ModuleFacts:
 
     def _around(self, node: ast.AST) -> ast.AST | None:
         """The parent of a node that is no statement; None for what is not of this file."""
-        if node not in self._parents:
+        parents = self.inside.parents
+        if node not in parents:
             line = getattr(node, "lineno", 0)
             if line and "calls" not in self.__dict__:  # which has been through the whole file
                 place = (line, getattr(node, "col_offset", 0))
                 at = bisect_right(self.statements, place, key=_START)
                 # A decorator stands before its statement, all else behind its beginning.
                 for statement in self.statements[max(at - 1, 0) : at + 1]:
-                    if node not in self._parents:
+                    if node not in parents:
                         self._learn(statement, _BLOCKS)
-            if node not in self._parents:
+            if node not in parents:
                 self.calls  # noqa: B018
-        return self._parents.get(node)
+        return parents.get(node)
 
     @cached_property
     def calls(self) -> list[ast.Call]:
         """Every call, inner ones before those that contain them."""
-        calls = [node for node in self._learn(self.tree) if isinstance(node, ast.Call)]
+        known = self.inside.calls
+        for statement in self.tree.body:
+            if statement not in known:
+                found = self._learn(statement)
+                known[statement] = [node for node in found if isinstance(node, ast.Call)]
+        calls = [call for statement in self.tree.body for call in known[statement]]
         calls.sort(key=_END)
         return calls
 
@@ -459,15 +475,11 @@ class ModuleFacts:
         """The operations that save an input, of those functions that were asked for them."""
         return {}
 
-    @cached_property
-    def _flows(self) -> dict[ast.AST, FunctionFlow]:
-        return {}
-
     def flow(self, function: FunctionNode | ast.Module) -> FunctionFlow:
         """Definitions and uses of local names in a function (or at module level)."""
-        flow = self._flows.get(function)
+        flow = self.inside.flows.get(function)
         if flow is None:
-            flow = self._flows[function] = FunctionFlow(self, function)
+            flow = self.inside.flows[function] = FunctionFlow(self, function)
         return flow
 
     # -- findings -------------------------------------------------------------------------------

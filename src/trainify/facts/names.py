@@ -73,7 +73,6 @@ class Names:
     def __init__(self, module: ModuleFacts) -> None:
         # Without a cycle, a file's facts are freed as soon as the file is done.
         self.module: ModuleFacts = weakref.proxy(module)
-        self._scopes: dict[ast.AST, dict[str, list[Binding]]] = {}
         self._attributes: dict[ast.ClassDef, dict[str, list[Binding]]] = {}
         self._answers: dict[tuple[ast.expr, ast.stmt | None], tuple[tuple[Target, ...], bool]] = {}
         self._opaque: list[Binding] = []  # bindings met by the latest question that say nothing
@@ -85,12 +84,12 @@ class Names:
 
     def bindings(self, scope: ast.AST) -> dict[str, list[Binding]]:
         """Every binding made in a scope, in source order."""
-        table = self._scopes.get(scope)
+        table = self.module.inside.bindings.get(scope)
         if table is None:
             table = {}
             for name, binding in self._collect(scope):
                 table.setdefault(name, []).append(binding)
-            self._scopes[scope] = table
+            self.module.inside.bindings[scope] = table
         return table
 
     def _collect(self, scope: ast.AST) -> Iterator[tuple[str, Binding]]:

@@ -79,7 +79,7 @@ class Desk:
         data = text.encode(errors="replace")
         asked = passes_for(data, options)
         concerned = any(passes.concerns(each, data, path, project) for each in asked)
-        parse = self._parser.parse if self._edited == path else ast.parse
+        parse = self._parser.module if self._edited == path else None
         check = Check(text, path, options, project, parse) if concerned else None
         self._last = key, check
         return check
@@ -127,6 +127,7 @@ class Desk:
     def files_moved(self) -> None:
         """Files came or went."""
         self._last = None
+        self._edited, self._parser = "", Parser()  # what a relative import means may have changed
         for project in self._projects.values():
             project.forget()
 
