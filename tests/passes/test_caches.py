@@ -285,11 +285,21 @@ def test_a_cache_that_is_reshaped_first_comes_to_an_end() -> None:
     assert text.count(".clone()") == text.count("= key.detach()") == 1
 
 
-def test_indices_have_no_graph() -> None:
-    stays(
-        """\
-class Plan:
-    def keep(self, other):
-        self.kv_tile_indices[: other.kv_tile_indices.shape[0]].copy_(other.kv_tile_indices)
-"""
-    )
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [
+        ("keep", "self.kv_tile_indices[: len(other)].copy_(other.kv_tile_indices)"),
+        ("plan", "self.kv_indptr[1 : other + 1] = torch.cumsum(other, dim=0)"),
+        ("move", "self.k_buffer[:, self.i] = self.k_buffer[:, self.j]"),
+        ("store", "self.k_buffer[:, self.i] = other_fp4"),
+        ("load_cpu_copy", "self.k_buffer[:, self.i] = other"),
+        ("set_from_flat_page", "self.k_buffer[:, self.i] = other"),
+    ],
+)
+def test_writes_of_what_has_no_graph(function: str, line: str) -> None:
+    stays(HEAD + f"class Pool:\n    def {function}(self, other, other_fp4):\n        {line}\n")
+
+
+def test_a_write_of_a_step_into_such_a_pool() -> None:
+    line = "        self.k_buffer[:, self.i] = other\n"
+    assert rules(HEAD + f"class Pool:\n    def store(self, other):\n{line}") == ["TRN401"]

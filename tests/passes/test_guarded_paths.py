@@ -91,3 +91,17 @@ def test_no_other_path(body: str) -> None:
     for finding in findings(HEAD + "import other\n\n\ndef swirl(x, w):\n" + body):
         assert finding.rule == "TRN104"
         assert not finding.fixes
+
+
+def test_an_operand_on_a_line_of_its_own() -> None:
+    text = (
+        "import torch\nfrom my_kernels import swirl_kernel\n\n\n"
+        "def swirl(x, w):\n    if (\n        x.is_cuda\n        and x.dtype == torch.bfloat16\n    ):\n"
+        + KERNEL.format(" " * 8)
+        + "        return y\n    return slow(x, w)\n\n\ndef slow(x, w):\n    return x * w\n"
+    )
+    becomes(
+        text,
+        text.replace("bfloat16\n", "bfloat16\n        and not torch.is_grad_enabled()\n"),
+        unsafe=True,
+    )

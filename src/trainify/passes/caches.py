@@ -13,6 +13,7 @@ from ..facts.differentiation import MAKES_TENSOR
 from ..facts.flow import is_allocation, view_of
 from ..facts.guards import gradient_unwanted
 from ..facts.integers import holds_integers
+from ..facts.names import last_name
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule
@@ -80,10 +81,17 @@ _OF_SELF = (b"self.k[", b"self.v[", b"self.key[", b"self.value[")
 
 
 _CACHE = re.compile(r"cache|past_(key|value|kv)|(^|_)(k|v|kv|key|value)_buffer|(^|_)kv(_|$)")
-_NOT_CACHE = re.compile(r"cos|sin|rope|freq|mask|pos|_loc|scale|table|len|conv|ssm|lru")
+_NOT_CACHE = re.compile(
+    r"cos|sin|rope|freq|mask|pos|_loc|scale|table|len|conv|ssm|lru|ind(ptr|ices)|"
+    r"^latent_cache$"  # what DeepSeek's code calls the latents of one step
+)
 _OF_OBJECT = frozenset("k v key value keys values".split())
 _CACHE_CLASS = re.compile(r"Cache|(Static|Dynamic|Sliding\w*)Layer$")
-_NOT_A_STEP = ("__init__", "reset", "clear", "reset_parameters")
+_NOT_A_STEP = re.compile(
+    r"__init__$|reset(_parameters)?$|clear$|(\w*_)?(load|restore|offload|swap|migrate)(_|$)|"
+    r"\w*_(from_flat|cpu_copy)"
+)
+_CODES = re.compile(r"(^|_)(fp[48]|n?vfp4|u?int[48]|packed|codes)(_|$)")
 _INDEX = re.compile(r"(^|_)(slots?|slot_mapping|loc|locs|indices|positions|pos)(_|$)")
 _SETTERS = {"copy_": 0, "index_copy_": 2, "index_put_": 1, "scatter_": 2}
 
@@ -160,7 +168,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         write = _write(module, statement)
         function = module.function(statement) if write is not None else None
-        if write is None or function is None or function.name in _NOT_A_STEP:
+        if write is None or function is None or _NOT_A_STEP.match(function.name):
             continue
         if not gradient_unwanted(module, statement):
             writes.setdefault(function, []).append(write)
@@ -189,7 +197,7 @@ def _write(module: ModuleFacts, statement: ast.Assign | ast.Expr) -> Write | Non
         return None
     if isinstance(target, ast.Subscript) and not _addresses_tensor(target):
         return None
-    if not _is_activation(module, value):
+    if not _is_activation(module, value) or ast.dump(base) == ast.dump(_base(value) or value):
         return None
     return Write(statement, target, value, base)
 
@@ -287,7 +295,8 @@ def _is_activation(module: ModuleFacts, value: ast.expr) -> bool:
         if isinstance(node, ast.Attribute) and node.attr in ("detach", "data"):
             return False
     names = [n for n in ast.walk(value) if isinstance(n, ast.Name)]
-    if not names or _base(value) is None or holds_integers(value):
+    base = _base(value)
+    if not names or base is None or holds_integers(value) or _CODES.search(last_name(base)):
         return False
     return not (isinstance(value, ast.Call) and module.is_name(value.func, *MAKES_TENSOR))
 

@@ -45,7 +45,7 @@ def fixes(module: ModuleFacts, call: ast.Call, flag: str) -> dict[str, Fix]:
             continue
         training = training_flag(module, function) if flag == "training" else None
         wanted = training or f"{torch}.is_grad_enabled()"
-        new = _joined(fork, test, wanted)
+        new = _joined(module, fork, test, wanted)
         fix = Fix(
             "Take the other path when a gradient is wanted",
             (_edit(module, fork.condition, new),),
@@ -109,14 +109,20 @@ def _assigned(block: Sequence[ast.stmt]) -> set[str]:
     }
 
 
-def _joined(fork: _Fork, test: str, wanted: str) -> str:
+def _joined(module: ModuleFacts, fork: _Fork, test: str, wanted: str) -> str:
+    """The test with another operand, on a line of its own where those before it have theirs."""
     loose = (ast.Or,) if fork.taken else ()
     tree = fork.condition.test
     if isinstance(tree, (ast.IfExp, ast.Lambda, ast.NamedExpr)) or (
         isinstance(tree, ast.BoolOp) and isinstance(tree.op, loose)
     ):
         test = f"({test})"
-    return f"{test} and not {wanted}" if fork.taken else f"{test} or {wanted}"
+    gap = " "
+    last = tree.values[-1] if isinstance(tree, ast.BoolOp) else tree
+    line = module.line_text(last.lineno)
+    if last.lineno > tree.lineno and line.lstrip().startswith(("and ", "or ")):
+        gap = module.newline + line[: len(line) - len(line.lstrip())]
+    return f"{test}{gap}and not {wanted}" if fork.taken else f"{test}{gap}or {wanted}"
 
 
 def _edit(module: ModuleFacts, condition: ast.If, test: str) -> Edit:
