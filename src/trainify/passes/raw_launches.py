@@ -83,7 +83,8 @@ _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|dgrad|wgrad)(_|$)")
 # Losses compute their gradient in forward; indices, quantized codes and samples have none.
 _OWN_GRADIENT = re.compile(
     r"(^|_)(bwd|backward|grad|loss|entropy|jsd|kl|kldiv|index|indices|sample|topk|quant\w*|copy|"
-    r"qweight|repack|metadata|page_table|schedule|barrier|counts?|perms?)(_|$|\b)"
+    r"qweight|repack|metadata|page_table|schedule|barrier|counts?|perms?|slots?|plan|hist|"
+    r"prefix_sum|to_token|lora_info|kv_buffer|staging|clear|assert|check)(_|$|\b)"
 )
 
 
