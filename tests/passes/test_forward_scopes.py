@@ -282,6 +282,8 @@ class Rotary(nn.Module):
         # what searches and draws is inference
         MODEL.format(decorator="@torch.no_grad()").replace("Model", "BeamSearchDecoderWithLM"),
         MODEL.format(decorator="@torch.no_grad()").replace("Model", "PredictorCorrectorSampler"),
+        MODEL.format(decorator="@torch.no_grad()").replace("Model", "BasicEnsembleModel"),
+        MODEL.format(decorator="@torch.no_grad()").replace("self.head(x)", "self._generate(x)"),
         # nothing is computed here, or by something that belongs to somebody else
         """\
 import abc

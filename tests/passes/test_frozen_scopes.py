@@ -185,6 +185,18 @@ def test_own_helpers_that_wrap_a_mode(helper: str) -> None:
                     return self.llm(z)
             return self.head(z)
         """,
+        # weights alone: a kernel over latent parameters, in evaluation
+        """\
+        def forward(self, x):
+            kernels = [self.embed(x)]
+            for weight in self.latent:
+                if not self.training:
+                    with torch.no_grad():
+                        kernels.append(self.head(weight))
+                else:
+                    kernels.append(self.head(weight))
+            return kernels
+        """,
         # for those who ask
         """\
         def forward(self, x, frozen):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from verbs import becomes, fix, rules, stays
+from verbs import becomes, findings, fix, rules, stays
 
 HEAD = (
     "import torch\nfrom torch import nn\n\n\nclass Head(nn.Module):\n    def forward(self, x, w):\n"
@@ -57,6 +57,11 @@ def test_an_in_place_change_of_a_saved_result(statement: str) -> None:
 )
 def test_right_as_it_is(lines: tuple[str, ...]) -> None:
     stays(body(*lines))
+
+
+def test_a_write_that_autograd_does_not_see() -> None:
+    (finding,) = findings(body("y = torch.softmax(x, -1)", "y.data[:, 0] = 0.0", "return y"))
+    assert finding.rule == "TRN403" and "does not notice" in finding.message
 
 
 def test_a_buffer_that_something_was_written_into_is_no_constant() -> None:

@@ -65,8 +65,11 @@ def test_the_cut_that_it_hides_is_named(cut: str, named: str) -> None:
     assert named in finding.message
 
 
-def test_without_a_cut_in_sight_it_is_still_no_use() -> None:
-    text = step("loss = F.mse_loss(model(x), y)\nloss.requires_grad_(True)\nloss.backward()")
+@pytest.mark.parametrize("weight", ["1.0", "torch.tensor(list(y.values()))"])
+def test_without_a_cut_in_sight_it_is_still_no_use(weight: str) -> None:
+    text = step(
+        f"loss = F.mse_loss(model(x), y) * {weight}\nloss.requires_grad_(True)\nloss.backward()"
+    )
     (finding,) = findings(text, select=("TRN207",))
     assert "does nothing where there is one" in finding.message
 

@@ -42,6 +42,7 @@ def test_backward_that_is_skipped_in_silence(guarded: str) -> None:
         "if self.training:\n        loss.backward()",
         "if loss.requires_grad:\n        metrics.append(loss.item())",
         "if loss.grad_fn is None:\n        loss.backward()",
+        "if penalty.requires_grad:\n        penalty.backward()\n    loss.backward()",
     ],
 )
 def test_backward_that_is_not(told: str) -> None:

@@ -252,6 +252,7 @@ def _is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode)
         holds_weights(module, cls)
         and not _SEARCHES.search(cls.name)
         and not returns_numbers(function)
+        and not _hands_over(function)
         and not gradient_unwanted(module, cls)
         and not _trains_beside(module, cls)
         and not _is_side_door(module, cls, function)
@@ -260,8 +261,22 @@ def _is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode)
     )
 
 
-_SEARCHES = re.compile(r"Beam(?!f)|Greedy|Viterbi|KenLM|(?<!Up)(?<!Down)(?<!Re)Sampler$")
-"""Names of modules that search or draw what a network makes likely, which is inference."""
+_SEARCHES = re.compile(r"Beam(?!f)|Greedy|Viterbi|KenLM|Ensemble|(?<!Up)(?<!Down)(?<!Re)Sampler$")
+"""Names of modules that search or draw what networks make likely, which is inference."""
+_GENERATES = re.compile(r"_*(?:generate|sample|beam_search|greedy_search|decode)(?:_batch)?$")
+
+
+def _hands_over(function: FunctionNode) -> bool:
+    """Whether all that a forward does is to call its object's own ``generate``, or the like."""
+    values = [value for value, _ in results(function)]
+    return bool(values) and all(
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and isinstance(value.func.value, ast.Name)
+        and value.func.value.id == self_name(function)
+        and _GENERATES.match(value.func.attr) is not None
+        for value in values
+    )
 
 
 def _is_side_door(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:

@@ -462,6 +462,8 @@ def _gated(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
         entered = scope_inside(module, scope.body[0], function)
         if entered is None or entered.owner is not scope or not _same(recording, scope.body):
             continue
+        if not _takes_input(module, function, scope):
+            continue
         text = module.source(entered.node)
         message = (
             f"Outside of training the same work runs under `{text}`: `training` is about dropout, "
@@ -474,6 +476,20 @@ def _gated(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
             fix = Fix("Do it once, for both", tuple(edits), Safety.UNSAFE, look_at)
             fixes = dict.fromkeys(STRATEGIES, fix)
         yield module.finding("TRN206", message, entered.node, fixes)
+
+
+def _takes_input(module: ModuleFacts, function: FunctionNode, scope: ast.With) -> bool:
+    """Whether anything in a scope works on what a forward is given: weights alone pass none on."""
+    given = set(module.flow(function).parameters) - {self_name(function)}
+    values = [
+        (argument, module.statement(node))
+        for statement in scope.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call)
+        for argument in (*node.args, *(k.value for k in node.keywords))
+    ]
+    steps = Graph(module, function).back_from(values)
+    return any(isinstance(step.node, ast.Name) and step.node.id in given for step in steps)
 
 
 def _arms(module: ModuleFacts, node: ast.If) -> tuple[list[ast.stmt], list[ast.stmt]]:

@@ -463,9 +463,11 @@ def _harm(module: ModuleFacts, write: Write) -> tuple[str, _Made] | None:
             text = f"The result of `{made.name}`"
             return f"{text} is overwritten in place, but saved for backward, which raises.", made
         unless = _unless(module, write.call) if write.call is not None else ""
+        harm = f"which raises{unless}"
+        if any(isinstance(n, ast.Attribute) and n.attr == "data" for n in walk(write.target)):
+            harm = "which computes with the new values and does not notice"
         return (
-            f"`{text}` is overwritten in place, but `{made.name}` saved it for backward, which "
-            f"raises{unless}."
+            f"`{text}` is overwritten in place, but `{made.name}` saved it for backward, {harm}."
         ), made
     for passed in in_callers(module, write):
         made = _made_by(module, passed)

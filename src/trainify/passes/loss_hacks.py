@@ -215,7 +215,10 @@ def _cut(module: ModuleFacts, made: list[Definition], statement: ast.stmt) -> Cu
     """What really ends the graph of a loss, where the function shows it."""
     graph = Graph(module, module.function(statement) or module.tree)
     values = [(d.value, d.statement) for d in made if d.value is not None and d.statement]
-    behind = [s for s in graph.back_from(values) if s.cut is not None]
+    steps = graph.back_from(values)
+    if any(step.cut is None and _works(step, graph.me) for step in steps):
+        return None  # what is cut off is something beside
+    behind = [s for s in steps if s.cut is not None]
     first = min(behind, key=lambda s: _rank(s, graph.me), default=None)
     return first.cut if first is not None else None
 
@@ -223,5 +226,8 @@ def _cut(module: ModuleFacts, made: list[Definition], statement: ast.stmt) -> Cu
 def _rank(step: Step, me: str | None) -> tuple[bool, int, int]:
     """What a cut takes away counts: a model's work before anything else."""
     node = step.node
-    works = isinstance(node, ast.Call) and runs_model(node, me)
-    return not works, node.lineno, node.col_offset
+    return not _works(step, me), node.lineno, node.col_offset
+
+
+def _works(step: Step, me: str | None) -> bool:
+    return isinstance(step.node, ast.Call) and runs_model(step.node, me)

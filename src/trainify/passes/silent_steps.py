@@ -94,7 +94,7 @@ def _guarded_backward(module: ModuleFacts, test: ast.If) -> Iterator[Finding]:
     if loss is None or test.orelse:
         return
     call = next((c for s in test.body for c in _backwards(s) if _is_of(c, loss)), None)
-    if call is None:
+    if call is None or _goes_back_otherwise(module, test):
         return
     message = (
         f"where `{loss}` has no graph, backward() is skipped without a word: no parameter learns, "
@@ -102,6 +102,14 @@ def _guarded_backward(module: ModuleFacts, test: ast.If) -> Iterator[Finding]:
     )
     raising = _or_raise(module, test, "the loss has no graph: no parameter would learn")
     yield module.finding("TRN601", message, test.test, raising)
+
+
+def _goes_back_otherwise(module: ModuleFacts, test: ast.If) -> bool:
+    """Whether the function differentiates something else as well: this loss is one more."""
+    function = module.function(test)
+    return function is not None and any(
+        test not in module.ancestors(call) for call in _backwards(function)
+    )
 
 
 def _tested(test: ast.expr) -> str | None:
@@ -116,7 +124,7 @@ def _tested(test: ast.expr) -> str | None:
     return None
 
 
-def _backwards(statement: ast.stmt) -> Iterator[ast.Call]:
+def _backwards(statement: ast.AST) -> Iterator[ast.Call]:
     """Every call in a statement of something called ``backward`` or ``manual_backward``."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
