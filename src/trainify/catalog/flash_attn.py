@@ -7,6 +7,7 @@ them, and attention over a key-value cache, have no backward.
 from . import FusedOp
 
 _RAW = "csrc/flash_attn/flash_api.cpp"
+_INTERFACE = "flash_attn/flash_attn_interface.py"
 
 OPS: tuple[FusedOp, ...] = (
     FusedOp(
@@ -22,7 +23,7 @@ OPS: tuple[FusedOp, ...] = (
         "Tensor? alibi_slopes=None, int num_splits=0, bool return_softmax_lse=False) -> Tensor",
         equivalent="cached_attention(q, k_cache, v_cache, cache_seqlens, block_table, "
         "softmax_scale, causal, window_size, softcap)",
-        source="flash_attn/flash_attn_interface.py",
+        source=_INTERFACE,
         unsupported=(
             "k",
             "v",
@@ -98,6 +99,45 @@ OPS: tuple[FusedOp, ...] = (
         "window_size_right, softcap)",
         source=_RAW,
         unsupported=("out", "alibi_slopes", "p_dropout", "return_softmax"),
+    ),
+    FusedOp(
+        names=(
+            "flash_attn.flash_attn_interface._flash_attn_forward",
+            "flash_attn.flash_attn_interface._wrapped_flash_attn_forward",
+            "torch.ops.flash_attn._flash_attn_forward",
+        ),
+        schema="_flash_attn_forward(Tensor q, Tensor k, Tensor v, float dropout_p=0.0, "
+        "float softmax_scale=1.0, bool causal=False, int window_size_left=-1, "
+        "int window_size_right=-1, float softcap=0.0, Tensor? alibi_slopes=None, "
+        "bool return_softmax=False) -> (Tensor, Tensor, Tensor, Tensor)",
+        equivalent="attention_fwd(q, k, v, softmax_scale, causal, window_size_left, "
+        "window_size_right, softcap)",
+        source=f"{_INTERFACE}, since flash-attn 2.7",
+        unsupported=("dropout_p", "alibi_slopes", "return_softmax"),
+    ),
+    FusedOp(
+        names=(
+            "flash_attn.flash_attn_interface._flash_attn_varlen_forward",
+            "flash_attn.flash_attn_interface._wrapped_flash_attn_varlen_forward",
+            "torch.ops.flash_attn._flash_attn_varlen_forward",
+        ),
+        schema="_flash_attn_varlen_forward(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, "
+        "Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k, float dropout_p=0.0, "
+        "float softmax_scale=1.0, bool causal=False, int window_size_left=-1, "
+        "int window_size_right=-1, float softcap=0.0, Tensor? alibi_slopes=None, "
+        "bool return_softmax=False, Tensor? block_table=None, Tensor? leftpad_k=None, "
+        "Tensor? seqused_k=None) -> (Tensor, Tensor, Tensor, Tensor)",
+        equivalent="varlen_attention_fwd(q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, "
+        "causal, window_size_left, window_size_right, softcap)",
+        source=f"{_INTERFACE}, since flash-attn 2.7",
+        unsupported=(
+            "dropout_p",
+            "alibi_slopes",
+            "return_softmax",
+            "block_table",
+            "leftpad_k",
+            "seqused_k",
+        ),
     ),
     FusedOp(
         names=("flash_attn.ops.triton.rotary.apply_rotary",),
