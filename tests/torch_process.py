@@ -124,9 +124,10 @@ def _run(arguments: list[str], cwd: str, path: list[str], files: list[str]) -> i
 
 
 def _serve() -> None:
-    # For the processes that are forked from here; the latter, with sympy, when they differentiate.
+    # For the processes that are forked from here; torch imports the latter, with sympy, when they
+    # differentiate, checkpoint or define an op.
     import torch
-    import torch.fx.experimental.symbolic_shapes  # noqa: F401
+    import torch._dynamo  # noqa: F401
 
     del sys.path[0]  # this folder
     results = os.fdopen(os.dup(1), "w")

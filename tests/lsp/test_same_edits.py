@@ -18,7 +18,14 @@ from trainify.findings import STRATEGIES, Finding, Safety, apply_edits
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ["fixtures/llama_serving", "fixtures/chat_serving", "tests/cases"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fixtures/llama_serving",
+        "fixtures/chat_serving",
+        pytest.param("tests/cases", marks=pytest.mark.slow),
+    ],
+)
 async def test_same_findings_and_edits(name: str, start) -> None:
     root = ROOT / name
     config = load_config([str(root)])

@@ -50,6 +50,7 @@ def test_same_version_and_actions() -> None:
     assert re.search(r'FIX_ALL = "(.*)"', source)[1] == FIX_ALL
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("npm") is None or not (FOLDER / "node_modules").is_dir(),
     reason="run `make vscode` first",
