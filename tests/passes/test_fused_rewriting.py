@@ -253,6 +253,13 @@ def f(self, qkv, positions, cache):
         ('d = {{"h": h}}\n{}(d["h"], r, w, 1e-6)\nreturn h', "`d` holds `h`"),
         ("d = [h, r]\n{}(d[0], d[1], w, 1e-6)\nreturn h", "`d` holds `h`"),
         ("d = s, h\n{}(d[1], r, w, 1e-6)\nreturn d", "`d` is a tuple"),
+        ('d = {{}}\nd["h"] = h\n{}(d["h"], r, w, 1e-6)\nreturn h', "`d` holds `h`"),
+        ('d = {{}}\nv = h\nd["h"] = v\n{}(d["h"], r, w, 1e-6)\nreturn h', "`d` holds `h`"),
+        ("g = (t * 2 for t in (h, r))\n{}(h, r, w, 1e-6)\nreturn sum(g)", "`g = (t * 2"),
+        ("g = zip((h, r), (1, 2))\n{}(h, r, w, 1e-6)\nreturn dict(g)", "`g = zip("),
+        ("g = reversed((h, r))\n{}(h, r, w, 1e-6)\nreturn next(g)", "`g = reversed("),
+        ("g = zip(h.unbind(0), s)\n{}(h, r, w, 1e-6)\nreturn next(g)", "`g = zip("),
+        ("p = Pair(h, r)\n{}(h, r, w, 1e-6)\nreturn p", "`p = Pair("),
     ],
 )
 def test_tensors_that_something_holds_are_refused(lines: str, why: str) -> None:
@@ -296,6 +303,40 @@ def test_buffers_that_each_turn_of_a_loop_makes_and_keeps(
     (finding,) = findings(HEAD + KEPT.format(**dict(zip(names, lines, strict=True))))
     assert bool(finding.fixes) == fixed
     assert fixed or "kept elsewhere by `outs.append(out)`" in finding.message
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        "torch.Tensor.view(x, -1)",
+        "torch.narrow(x, 0, 0, 1)",
+        "x.as_strided((2, 2), (1, 1))",
+        "einops.rearrange(x, 'b d -> (b d)')",
+        "rearrange(x, 'b d -> (b d)')",
+        "x.ravel()",
+    ],
+)
+def test_views_of_every_spelling_are_made_again(view: str) -> None:
+    head = HEAD + "import torch, einops\nfrom einops import rearrange\n"
+    body = f"    v = {view}\n    ops.fused_add_rms_norm(x, r, w, 1e-6)\n    return v, x, r\n"
+    fixed = fix(f"{head}def f(s, r, w):\n    x = s + 1\n{body}")
+    assert f"x = F.rms_norm(r, r.shape[-1:], w, 1e-6)\n        v = {view}\n" in fixed
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["k, v = map(torch.clone, (x, r))", "k = sum(t.sum() for t in (x, r))", "k = max(zip(s, s))"],
+)
+def test_what_is_done_with_before_the_write_does_not_matter(before: str) -> None:
+    text = (
+        HEAD
+        + "import torch\n"
+        + (
+            f"def f(s, r, w):\n    x = s + 1\n    {before}\n"
+            "    ops.fused_add_rms_norm(x, r, w, 1e-6)\n    return k, x, r\n"
+        )
+    )
+    assert "F.rms_norm" in fix(text)
 
 
 def test_an_alias_that_is_read_later_is_not_left_behind() -> None:

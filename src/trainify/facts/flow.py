@@ -7,6 +7,7 @@ another name look at the same storage?  Answers are conservative: "may alias" an
 from __future__ import annotations
 
 import ast
+import re
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,13 +24,13 @@ ViewKind = Literal["alias", "full", "part"]
 
 _FULL_VIEWS = frozenset(
     "view reshape view_as reshape_as unflatten flatten squeeze unsqueeze transpose permute t "
-    "swapaxes swapdims movedim contiguous to float half bfloat16 double type_as type cuda cpu "
-    "detach requires_grad_ view_as_real view_as_complex".split()
+    "swapaxes swapdims movedim moveaxis ravel contiguous to float half bfloat16 double type_as "
+    "type cuda cpu detach requires_grad_ view_as_real view_as_complex rearrange".split()
 )
 _VIEW_ATTRIBUTES = frozenset({"data", "T", "mT", "real", "imag"})
 _PART_VIEWS = frozenset(
-    "split chunk tensor_split unbind narrow select diagonal expand expand_as unfold "
-    "split_with_sizes hsplit vsplit".split()
+    "split chunk tensor_split unbind narrow select diagonal expand expand_as broadcast_to unfold "
+    "split_with_sizes hsplit vsplit as_strided".split()
 )
 _ALLOCATORS = frozenset(
     "empty empty_like empty_strided zeros zeros_like ones_like full full_like new_empty new_zeros "
@@ -77,22 +78,29 @@ def view_of(node: ast.expr) -> View | None:
         elif isinstance(node, ast.Attribute) and node.attr in _VIEW_ATTRIBUTES:
             kind = "part" if kind == "part" else "full"
             node = node.value
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr in _FULL_VIEWS:
+        elif isinstance(node, ast.Call):
+            name = last_name(node.func)
+            if name in _FULL_VIEWS:
                 kind = kind if kind == "part" else "full"
-            elif node.func.attr in _PART_VIEWS:
+            elif name in _PART_VIEWS:
                 kind = "part"
             else:
                 return None
-            function = node.func
-            if isinstance(function.value, ast.Name) and function.value.id == "torch":
-                if not node.args:
-                    return None
-                node = node.args[0]
+            if isinstance(node.func, ast.Attribute) and not _is_namespace(node.func.value):
+                node = node.func.value
+            elif node.args and (isinstance(node.func, ast.Attribute) or name == "rearrange"):
+                node = node.args[0]  # torch.flatten(x), torch.Tensor.view(x, -1), rearrange(x, ...)
             else:
-                node = function.value
+                return None
         else:
             return None
+
+
+def _is_namespace(node: ast.expr) -> bool:
+    """``torch``, ``torch.Tensor``, ``einops``, whose functions are given the tensor."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "Tensor" and _is_namespace(node.value)
+    return isinstance(node, ast.Name) and node.id in ("torch", "Tensor", "einops")
 
 
 def is_view_method(name: str) -> bool:
@@ -498,6 +506,8 @@ _KEEPERS = frozenset(
     "append extend insert add put setdefault update appendleft push register_buffer dict list "
     "tuple set partial SimpleNamespace setattr deque".split()
 )
+_LAZY = frozenset("iter zip enumerate reversed map filter chain cycle islice starmap".split())
+_CLASS = re.compile(r"[A-Z]\w*[a-z]")
 
 
 def _stores(statement: ast.stmt, name: str) -> bool:
@@ -506,17 +516,17 @@ def _stores(statement: ast.stmt, name: str) -> bool:
         return _loads(statement, name)
     if isinstance(statement, (ast.Return, ast.Raise, ast.Delete)):
         return False
+    if _is_lazy(statement, name):
+        return True
     for node in walk(statement):
         if isinstance(node, ast.Lambda):
             if _loads(node, name):
                 return True
         elif isinstance(node, ast.Call):
-            function = node.func
-            keeper = last_name(function)
-            if keeper in _KEEPERS and any(
-                _is(argument, name) for argument in (*node.args, *(k.value for k in node.keywords))
-            ):
-                return True
+            keeper = last_name(node.func)
+            if keeper in _KEEPERS or _CLASS.match(keeper):
+                if any(_is(argument, name) for argument in _arguments(node)):
+                    return True
         elif isinstance(node, (ast.List, ast.Dict, ast.Set)):
             elements = node.values if isinstance(node, ast.Dict) else node.elts
             if any(e is not None and _is(e, name) for e in elements):
@@ -532,6 +542,30 @@ def _stores(statement: ast.stmt, name: str) -> bool:
                 return True
             return isinstance(value, ast.Tuple) and any(isinstance(t, ast.Name) for t in targets)
     return False
+
+
+def _is_lazy(statement: ast.stmt, name: str) -> bool:
+    """``later = (f(x) for x in (h, r))``: what looks at a tensor when somebody asks for more."""
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        return False
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple):
+        return False  # q, k = map(f, (q, k))
+    value = statement.value
+    if isinstance(value, ast.GeneratorExp):
+        return _loads(value, name)
+    return (
+        isinstance(value, ast.Call)
+        and last_name(value.func) in _LAZY
+        and any(
+            _is(part, name)
+            for argument in _arguments(value)
+            for part in (argument.elts if isinstance(argument, ast.Tuple) else [argument])
+        )
+    )
+
+
+def _arguments(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _keeps(target: ast.Tuple, value: ast.expr, name: str) -> bool:

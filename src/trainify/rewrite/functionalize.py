@@ -8,12 +8,15 @@ that storage, and who reads it later.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..facts import ModuleFacts
 from ..facts.flow import Definition, FunctionFlow, is_allocation, looked_at, view_of
 from ..facts.names import is_none
+from ..facts.walk import statements
+from ..facts.writes import is_element
 
 
 @dataclass(frozen=True)
@@ -264,11 +267,26 @@ def _slice(
                 raise CannotFunctionalize(f"`{base}` holds `{view.base}`, which is read later")
         if isinstance(definition.value, ast.Tuple):
             raise CannotFunctionalize(f"`{base}` is a tuple")
+    for put in _put_into(flow, statement, base):  # states["hidden"] = h
+        for other in (put, *sorted(flow.observers(put, statement))):
+            if flow.read_after(other, statement):
+                raise CannotFunctionalize(f"`{base}` holds `{other}`, which is read later")
     return Write(
         place,
         look_at=f"a part of `{base}` is assigned: other names for the same tensor keep its old "
         "value, and autograd must not have saved it",
     )
+
+
+def _put_into(flow: FunctionFlow, statement: ast.stmt, base: str) -> Iterator[str]:
+    """The names of tensors that a container was given as elements before a statement."""
+    for made in statements(flow.function):
+        if not isinstance(made, ast.Assign) or made.lineno >= statement.lineno:
+            continue
+        for target in made.targets:
+            if isinstance(target, ast.Subscript) and is_element(target):
+                if isinstance(target.value, ast.Name) and target.value.id == base:
+                    yield from (view.base for view in looked_at(made.value))
 
 
 def _attribute(module: ModuleFacts, statement: ast.stmt, argument: ast.Attribute) -> Write:
