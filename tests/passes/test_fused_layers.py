@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from verbs import becomes, findings, stays
 
-from trainify.engine import Options, check_paths
+from trainify.engine import Options, check_paths, check_text
+from trainify.releases import Release
 
 HEAD = """\
 import torch
@@ -67,16 +69,38 @@ def test_inference_and_the_twin_itself_stay() -> None:
     )
 
 
-def test_a_project_that_holds_a_release_without_the_twin(tmp_path: Path) -> None:
+def test_in_the_library_itself_the_class_is_fixed_not_its_callers(tmp_path: Path) -> None:
     layers = tmp_path / "sglang" / "srt" / "layers"
     layers.mkdir(parents=True)
     for folder in (layers, layers.parent, layers.parent.parent):
         (folder / "__init__.py").touch()
     user = HEAD + "    def forward(self, x):\n        return self.norm(x)\n"
     (tmp_path / "sglang" / "model.py").write_text(user)
-    for method, fixable in (("forward_native", True), ("_forward", False)):
-        (layers / "layernorm.py").write_text(f"class RMSNorm:\n    def {method}(self, x): ...\n")
-        reports = check_paths([str(tmp_path / "sglang" / "model.py")], Options())
-        (finding,) = next(iter(reports)).findings
-        assert finding.rule == "TRN109" and bool(finding.fixes) is fixable
-    assert "the RMSNorm of this project has no forward_native" in finding.message
+    (layers / "layernorm.py").write_text(
+        "import torch\nfrom sgl_kernel import rmsnorm\n\n\nclass RMSNorm:\n"
+        "    def forward(self, x):\n        return rmsnorm(x, self.weight.data, self.eps)\n"
+    )
+    reports = check_paths([str(tmp_path / "sglang")], Options())
+    found = {Path(report.path).name: report.findings for report in reports if report.findings}
+    assert list(found) == ["layernorm.py"]
+    assert [finding.rule for finding in found["layernorm.py"]] == ["TRN101"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "told", "fixable"),
+    [
+        ("==0.8.5", "`self.norm.forward_native` is differentiable. (As in vllm 0.8.5", True),
+        ("==0.16.0", "the weight gets no gradient. (As in vllm 0.16.0, says", False),
+        ("==0.33.0", "runs vllm.ir ops", False),
+        ("", "nothing says which release is used", False),
+    ],
+)
+def test_what_a_norm_of_vllm_computes_depends_on_the_release(
+    stated: str, told: str, fixable: bool
+) -> None:
+    text = HEAD.replace("sglang.srt.layers", "vllm.model_executor.layers")
+    text += "    def forward(self, x):\n        return self.norm(x)\n"
+    releases = (Release("vllm", stated, "uv.lock"),) if stated else ()
+    (finding,) = check_text(text, "m.py", Options(releases=releases))
+    assert told in finding.message
+    assert bool(finding.fixes) is fixable

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Protocol
 
 from ..releases import Release, admits, assumed_version
 from .reasons import Reason
@@ -39,6 +40,7 @@ __all__ = [
     "opaque",
     "parse_schema",
     "roots",
+    "Row",
     "split_since",
     "unverified",
 ]
@@ -176,30 +178,40 @@ def _by_name(own: tuple[FusedOp, ...], releases: tuple[Release, ...] = ()) -> di
     return table
 
 
-def holds(op: FusedOp, releases: tuple[Release, ...]) -> bool:
+class Row(Protocol):
+    """What is right for some releases of a library only."""
+
+    @property
+    def since(self) -> str: ...
+
+
+def holds(row: Row, releases: tuple[Release, ...]) -> bool:
     """Whether a row is right for the releases that a project is written for."""
-    library, specifier = split_since(op)
+    library, specifier = split_since(row)
     stated = next((r for r in releases if r.library == library), None)
-    if not op.since or stated is None:
+    if not row.since or stated is None:
         return True
     version = assumed_version(stated.specifier, named_releases()[library])
     return version is None or admits(specifier, version)
 
 
-def split_since(op: FusedOp) -> tuple[str, str]:
+def split_since(row: Row) -> tuple[str, str]:
     """``vllm>=0.20`` is ``vllm`` and ``>=0.20``."""
-    library = re.match(r"[\w-]*", op.since)
+    library = re.match(r"[\w-]*", row.since)
     assert library is not None
-    return library[0], op.since[library.end() :]
+    return library[0], row.since[library.end() :]
 
 
 @cache
 def named_releases() -> dict[str, tuple[str, ...]]:
     """For each library whose kernels changed, the ranges of releases that rows name."""
+    from .layers import LAYERS
+
     named: dict[str, tuple[str, ...]] = {}
-    for op in all_ops():
-        if op.since:
-            library, specifier = split_since(op)
+    rows: tuple[Row, ...] = (*all_ops(), *LAYERS)
+    for row in rows:
+        if row.since:
+            library, specifier = split_since(row)
             named[library] = (*named.get(library, ()), specifier)
     return named
 

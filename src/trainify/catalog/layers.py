@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from ..releases import Release
+from . import holds
+
 
 @dataclass(frozen=True)
 class FusedLayer:
@@ -19,6 +22,7 @@ class FusedLayer:
     ``twin``     the method that computes the same with a gradient.
     ``source``   where that was read.
     ``cut``      why the twin has no gradient either; empty where it has.
+    ``since``    the releases the row holds for, as ``"vllm>=0.20"``; empty for all.
     """
 
     module: str
@@ -26,26 +30,47 @@ class FusedLayer:
     source: str
     twin: str = "forward_native"
     cut: str = ""
+    since: str = ""
 
     @property
     def equivalent(self) -> str:
         return self.twin
 
     @property
-    def since(self) -> str:
-        return ""  # the installed class is asked whether it has the twin
-
-    @property
     def names(self) -> tuple[str, ...]:
         return tuple(f"{self.module}.{name}" for name in self.classes)
 
 
+_NORMS = "vllm.model_executor.layers.layernorm"
+_WEIGHT_DATA = "its forward_native computes with `weight.data`: the weight gets no gradient"
+
 LAYERS: tuple[FusedLayer, ...] = (
     FusedLayer(
-        module="vllm.model_executor.layers.layernorm",
+        module=_NORMS,
         classes=("RMSNorm", "GemmaRMSNorm"),
         source="vllm 0.33.0",
         cut="its forward_native runs vllm.ir ops, which record no backward, on `weight.data`",
+        since="vllm>=0.20",
+    ),
+    FusedLayer(
+        module=_NORMS,
+        classes=("RMSNorm",),
+        source="vllm 0.11.2, 0.16.0 and 0.19.0",
+        cut=_WEIGHT_DATA,
+        since="vllm>=0.11.1,<0.20",
+    ),
+    FusedLayer(
+        module=_NORMS,
+        classes=("RMSNorm",),
+        source="vllm 0.8.5 and 0.11.0",
+        since="vllm<0.11.1",
+    ),
+    FusedLayer(
+        module=_NORMS,
+        classes=("GemmaRMSNorm",),
+        source="vllm 0.8.5, 0.11.0 and 0.14.0",
+        cut=_WEIGHT_DATA,
+        since="vllm<0.20",
     ),
     FusedLayer(
         module="vllm.model_executor.layers.activation",
@@ -80,10 +105,14 @@ LAYERS: tuple[FusedLayer, ...] = (
 
 
 @cache
-def _by_name() -> dict[str, FusedLayer]:
-    return {name: layer for layer in LAYERS for name in layer.names}
+def _by_name(releases: tuple[Release, ...]) -> dict[str, FusedLayer]:
+    rows = (*LAYERS[::-1], *(row for row in LAYERS[::-1] if holds(row, releases)))
+    return {name: row for row in rows for name in row.names}
 
 
-def lookup_layer(qualified_name: str) -> FusedLayer | None:
-    """The layer made by calling this class, or None."""
-    return _by_name().get(qualified_name)
+def lookup_layer(qualified_name: str, releases: tuple[Release, ...] = ()) -> FusedLayer | None:
+    """The layer made by calling this class, or None.
+
+    Of the rows for several releases, that for the one in ``releases`` is taken, else the newest.
+    """
+    return _by_name(releases).get(qualified_name)

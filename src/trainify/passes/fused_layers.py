@@ -12,6 +12,7 @@ from ..facts import ModuleFacts
 from ..facts.guards import gradient_unwanted
 from ..findings import Finding, Fix
 from . import Rule
+from .fused_calls.messages import release_of
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -67,7 +68,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     found: dict[ast.stmt, list[tuple[ast.Call, FusedLayer]]] = {}
     names: dict[ast.Call, str] = {}
     for call in module.calls:
-        name, layer = _layer(module, call.func)
+        name, layer = _layer(module, call.func, options)
         if layer is not None and not gradient_unwanted(module, call):
             names[call] = name
             found.setdefault(module.statement(call), []).append((call, layer))
@@ -87,11 +88,12 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
                 fixes = {}
         for change in run:
             for call, layer in found[change.first]:
-                told = module.finding("TRN109", _message(module, call, layer), call, fixes)
+                message = _message(module, call, layer) + release_of(layer, options)
+                told = module.finding("TRN109", message, call, fixes)
                 yield replace(told, op=names[call])
 
 
-def _layer(module: ModuleFacts, node: ast.expr) -> tuple[str, FusedLayer | None]:
+def _layer(module: ModuleFacts, node: ast.expr, options: Options) -> tuple[str, FusedLayer | None]:
     """The class and the fused layer that a callee is of: ``self.norm`` made by ``RMSNorm(...)``."""
     bindings = None
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -103,25 +105,18 @@ def _layer(module: ModuleFacts, node: ast.expr) -> tuple[str, FusedLayer | None]
     for binding in bindings or ():
         if isinstance(binding.value, ast.Call):
             for target in module.resolve(binding.value.func):
-                layer = lookup_layer(target.name)
-                if layer is not None:
-                    own = _as_it_is_here(module, layer, target.name.rpartition(".")[2])
-                    return target.name, own
+                layer = lookup_layer(target.name, options.releases)
+                if layer is not None and not _is_here(module, layer, target.name):
+                    return target.name, layer
     return "", None
 
 
-def _as_it_is_here(module: ModuleFacts, layer: FusedLayer, name: str) -> FusedLayer:
-    """The layer, without its twin where the project holds a release whose class has none."""
+def _is_here(module: ModuleFacts, layer: FusedLayer, qualified_name: str) -> bool:
+    """Whether the project holds the library's own source: the class is judged there, once."""
     path = module.project.find_module(module, layer.module)
     owner = module.project.load(path) if path is not None else None
-    cls = next((c for c in owner.classes if c.name == name), None) if owner is not None else None
-    if owner is None or cls is None or any(_has(c, layer.twin) for c in owner.classes):
-        return layer  # its own, or one that it may inherit
-    return replace(layer, cut=f"the {name} of this project has no {layer.twin}")
-
-
-def _has(cls: ast.ClassDef, name: str) -> bool:
-    return any(isinstance(n, ast.FunctionDef) and n.name == name for n in cls.body)
+    name = qualified_name.rpartition(".")[2]
+    return owner is not None and any(cls.name == name for cls in owner.classes)
 
 
 def _message(module: ModuleFacts, call: ast.Call, layer: FusedLayer) -> str:

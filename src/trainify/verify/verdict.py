@@ -33,7 +33,7 @@ def jobs_of(findings: Iterable[Finding], options: Options) -> list[Job]:
         if not finding.op or not finding.fixes:
             continue
         op = lookup(finding.op, options.ops, options.releases)
-        layer = lookup_layer(finding.op)
+        layer = lookup_layer(finding.op, options.releases)
         if op is not None and op.equivalent is not None:
             known = jobs.get(op) or Job(finding.op, op, 0)
             jobs[op] = replace(known, calls=known.calls + 1)

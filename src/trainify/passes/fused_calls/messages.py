@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...catalog import FusedOp, split_since
+from ...catalog import FusedOp, Row, split_since
 from .site import Site
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def message_of(site: Site) -> str:
     return text
 
 
-def release_of(op: FusedOp, options: Options) -> str:
-    """For which release the equivalent is right, and why that one, where it makes a difference."""
+def release_of(op: Row, options: Options) -> str:
+    """For which release something is right, and why that one, where it makes a difference."""
     if not op.since:
         return ""
     library, _ = split_since(op)
