@@ -28,6 +28,7 @@ __all__ = [
     "RETURNED",
     "BindError",
     "FusedOp",
+    "Row",
     "Schema",
     "SchemaError",
     "all_ops",
@@ -40,7 +41,6 @@ __all__ = [
     "opaque",
     "parse_schema",
     "roots",
-    "Row",
     "split_since",
     "unverified",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...catalog import FusedOp, Row, split_since
+from ...catalog import Row, split_since
 from .site import Site
 
 if TYPE_CHECKING:
