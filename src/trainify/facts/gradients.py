@@ -621,11 +621,16 @@ class Gradients:
         return None
 
     def _local_function(self, names: Iterable[str]) -> FunctionNode | None:
-        prefix = f"{self.module.module_name}." if self.module.module_name else ""
-        for statement in self.module.tree.body:
-            if isinstance(statement, ast.FunctionDef) and prefix + statement.name in names:
-                return statement
-        return None
+        """The first function at the top of this file with one of these qualified names."""
+        module = self.module
+        found = [
+            function
+            for owner, _, name in (qualified.rpartition(".") for qualified in names)
+            if owner == module.module_name
+            for function in module.functions_named(name)
+            if isinstance(function, ast.FunctionDef) and module.parent(function) is module.tree
+        ]
+        return min(found, key=lambda function: function.lineno, default=None)
 
     def _name_of(self, call: ast.Call) -> str:
         return last_name(call.func)

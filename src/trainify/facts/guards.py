@@ -79,19 +79,23 @@ def _left_before(module: ModuleFacts, parent: ast.AST, child: ast.stmt) -> bool:
     for name in ("body", "orelse", "finalbody"):
         block = getattr(parent, name, None)
         if isinstance(block, list) and child in block:
-            before = block[: block.index(child)]
-            if any(
-                isinstance(s, ast.Assert) and implies_unwanted(module, s.test, True) for s in before
-            ):
-                return True
-            return any(
-                isinstance(s, ast.If)
-                and not s.orelse
-                and isinstance(s.body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
-                and implies_unwanted(module, s.test, False)
-                for s in before
-            )
+            left = _left_at(module, parent, name)
+            return left is not None and left < (child.lineno, child.col_offset)
     return False
+
+
+@once
+def _left_at(module: ModuleFacts, parent: ast.AST, name: str) -> tuple[int, int] | None:
+    """Where the first statement of a block is behind which no gradient is wanted."""
+    for each in getattr(parent, name):
+        if (isinstance(each, ast.Assert) and implies_unwanted(module, each.test, True)) or (
+            isinstance(each, ast.If)
+            and not each.orelse
+            and isinstance(each.body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
+            and implies_unwanted(module, each.test, False)
+        ):
+            return each.lineno, each.col_offset
+    return None
 
 
 def implies_unwanted(module: ModuleFacts, test: ast.expr, value: bool, depth: int = 0) -> bool:

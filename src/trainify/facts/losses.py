@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -134,7 +135,11 @@ class CutNames:
         """Whether a module has a cut, which may hide behind any call of an object."""
         names -= _RESULTS
         names |= module.cutting_imports
-        self._calls = {module.position(at)[0] for name in names for at in _calls(module, name)}
+        self._calls = sorted(
+            [call.func.end_lineno or 0 for name in names for call in module.calls_named(name)]
+            + [function.lineno for name in names for function in module.functions_named(name)]
+        )
+        """The lines on which one of them is called, or begins."""
 
     def concern(self, function: FunctionNode | ast.Module) -> bool:
         """Whether a function has a cut, or calls a function of this file that has one."""
@@ -152,7 +157,7 @@ class CutNames:
             return True
         for node in walk(function):
             if isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)):
-                if any(node.lineno <= line <= (node.end_lineno or 0) for line in self._lines):
+                if _has(self._lines, node):
                     return True
             elif isinstance(node, ast.expr) and may_cut(node):
                 value = gradients.value(node, self._module.statement(node))
@@ -161,23 +166,16 @@ class CutNames:
         return False
 
     def _calls_one(self, function: FunctionNode) -> bool:
-        return not self._calls.isdisjoint(range(function.lineno, _last_line(function) + 1))
+        return _has(self._calls, function)
 
     def _inside(self, function: FunctionNode) -> bool:
-        return any(function.lineno <= line <= _last_line(function) for line in self._lines)
+        return _has(self._lines, function)
 
 
-def _last_line(function: FunctionNode) -> int:
-    return function.end_lineno or function.lineno
-
-
-def _calls(module: ModuleFacts, name: str) -> Iterator[int]:
-    """Where the text has ``name(``; looking for each name by itself is faster than for any."""
-    at = module.text.find(f"{name}(")
-    while at >= 0:
-        if at == 0 or not (module.text[at - 1].isalnum() or module.text[at - 1] == "_"):
-            yield at
-        at = module.text.find(f"{name}(", at + 1)
+def _has(lines: list[int], node: FunctionNode | ast.expr) -> bool:
+    """Whether one of some lines, in order, is of a node."""
+    at = bisect_left(lines, node.lineno)
+    return at < len(lines) and lines[at] <= (node.end_lineno or node.lineno)
 
 
 def losses_without_gradient(module: ModuleFacts, names: CutNames) -> Iterator[tuple[str, Cut]]:

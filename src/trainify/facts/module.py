@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +32,7 @@ _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 _LINE_END = re.compile("\r\n|\r|\n")
 _START = attrgetter("lineno", "col_offset")
 _END = attrgetter("end_lineno", "end_col_offset")
+_LAST_LINE = attrgetter("end_lineno")
 
 
 def head(node: ast.ClassDef | FunctionNode) -> ast.expr:
@@ -180,12 +181,13 @@ class ModuleFacts:
     def string_lines(self, first: int, last: int) -> set[int]:
         """Those of some lines that begin inside a string literal: their white space is data."""
         found: set[int] = set()
-        for statement in self.tree.body:
-            assert statement.end_lineno is not None
-            if statement.end_lineno >= first and first_line(statement) <= last:
-                if statement not in self._string_lines:
-                    self._string_lines[statement] = _string_lines(statement)
-                found |= self._string_lines[statement]
+        body = self.tree.body
+        for statement in body[bisect_left(body, first, key=_LAST_LINE) :]:
+            if first_line(statement) > last:
+                break
+            if statement not in self._string_lines:
+                self._string_lines[statement] = _string_lines(statement)
+            found |= self._string_lines[statement]
         return found
 
     @cached_property
