@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from verbs import becomes, findings, stays
+from verbs import becomes, findings, rules, stays
 
 from trainify.engine import Options, check_paths
 
@@ -353,3 +353,39 @@ def test_a_rotation_in_a_file_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "attention.py").write_text(start + attention)
     found = [f for r in check_paths([str(tmp_path)], Options()) for f in r.findings]
     assert [(Path(f.path).name, f.rule) for f in found] == [("rope.py", "TRN301")]
+
+
+SCALES = """\
+import torch
+from torch import nn
+
+
+class Scale(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d))
+
+    @staticmethod
+    def scaled(weight, x):
+        return x * weight
+
+    def {name}(self, x):
+        return self.scaled(self.weight.data, x)
+
+
+class Other({base}):
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x):
+        return x * self.weight
+"""
+
+
+@pytest.mark.parametrize("name", ["forward", "forward_native"])
+@pytest.mark.parametrize(("base", "told"), [("nn.Module", ["TRN301"]), ("Scale", [])])
+def test_a_weight_of_that_name_in_another_class_is_another(
+    name: str, base: str, told: list[str]
+) -> None:
+    assert rules(SCALES.format(name=name, base=base)) == told

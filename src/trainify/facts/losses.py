@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .carried import Carried, Cut, together
 from .differentiation import MAKES_TENSOR, may_cut
 from .gradients import Gradients
-from .names import parameters
+from .names import last_name, parameters
 from .walk import statements, walk
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _INITIALIZES = re.compile(r"init|reset_parameters|extra_repr")
 
 
-_RESULTS = frozenset({"forward", "training_step"})
-"""Methods whose result is trained through; the second is Lightning's."""
+_RESULTS = frozenset({"forward", "forward_native", "training_step"})
+"""Methods whose result is trained through: also of vLLM's and SGLang's layers, and Lightning's."""
 
 _TRAINS_ITSELF = ("backward(", "automatic_optimization")
 
@@ -68,12 +68,33 @@ def _only_here(gradients: Gradients, weight: str) -> bool:
     }
     for node in walk(module.tree):
         if isinstance(node, ast.Attribute) and node.attr == name and node not in judged:
-            return False
+            if not _is_of_stranger(module, node, cls):
+                return False
     return all(
         _is_understood(module, node)
         for node in walk(function)
         if isinstance(node, ast.Attribute) and node.attr == name
     )
+
+
+def _is_of_stranger(module: ModuleFacts, node: ast.Attribute, cls: ast.ClassDef) -> bool:
+    """Whether this is ``self.name`` of a class that has nothing to do with another one."""
+    other = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+    if other is None or other is cls:
+        return False
+    return cls not in _ancestry(module, other) and other not in _ancestry(module, cls)
+
+
+def _ancestry(module: ModuleFacts, cls: ast.ClassDef) -> set[ast.ClassDef]:
+    """The classes of the file that a class derives from."""
+    found: set[ast.ClassDef] = set()
+    ahead = [cls]
+    while ahead:
+        names = {last_name(base) for base in ahead.pop().bases}
+        above = {c for c in module.classes if c.name in names} - found
+        found |= above
+        ahead += above
+    return found
 
 
 def _is_understood(module: ModuleFacts, node: ast.expr) -> bool:
