@@ -533,6 +533,13 @@ SEGMENT = """\
         """
 
 
+def test_a_forward_that_is_wrapped_behind_its_class() -> None:
+    text = MODEL.format(decorator="# plain")
+    fixed = fix(text + "\n\nModel.forward = torch.no_grad()(Model.forward)\n")
+    assert "Model.forward" not in fixed and "with torch.set_grad_enabled(self.training" in fixed
+    stays(text + "\n\nOther.forward = torch.no_grad()(Other.forward)\n")
+
+
 def test_a_loss_on_a_threshold_needs_more_than_the_scope_moved() -> None:
     loss = "\n\ndef loss_of(model, x, y):\n    out = model(x)\n"
     text = body(SEGMENT) + loss + "    return nn.functional.mse_loss(out['masks'].float(), y)\n"

@@ -735,3 +735,101 @@ def {name}_loss(model, x, depth):
     )
     reports = check_paths([str(tmp_path)], Options())
     assert not any(report.problem for report in reports)
+
+
+# -- what a trainer is handed back ----------------------------------------------------------------
+
+HANDED = """\
+import torch
+import torch.nn.functional as F
+from {library} import {base}
+
+
+class Mine({base}):
+    def {method}(self, model, inputs, return_outputs=False):
+{body}
+"""
+
+
+def handed(body: str, base: str = "transformers.Trainer", method: str = "compute_loss") -> str:
+    library, _, name = base.rpartition(".")
+    body = textwrap.indent(textwrap.dedent(body), "        ")
+    return HANDED.format(library=library, base=name, method=method, body=body)
+
+
+PREDICTION = """\
+with torch.no_grad():
+    out = model(**inputs)
+loss = F.cross_entropy(out.logits, inputs["labels"])
+return (loss, out) if return_outputs else loss
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "base", "method"),
+    [
+        (PREDICTION, "transformers.Trainer", "compute_loss"),
+        (PREDICTION, "lightning.LightningModule", "training_step"),
+        (
+            "with torch.no_grad():\n    loss = self.net(inputs).mean()\nreturn {'loss': loss}\n",
+            "lightning.LightningModule",
+            "training_step",
+        ),
+    ],
+)
+def test_a_scope_in_what_a_trainer_differentiates(body: str, base: str, method: str) -> None:
+    text = handed(body, base, method)
+    assert rules(text, select=("TRN202",)) == ["TRN202"]
+    assert "no_grad" not in fix(text)
+    stays(text.replace(f"def {method}", "def evaluate"), select=("TRN202",))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        """\
+        with torch.no_grad():
+            reference = logps(self.ref_model, inputs)
+        margin = logps(model, inputs) - reference
+        loss = -F.logsigmoid(margin).mean()
+        return (loss, margin) if return_outputs else loss
+        """,
+        """\
+        with torch.no_grad():
+            features = self.encoder(inputs)
+        return F.mse_loss(self.head(features), inputs)
+        """,
+        """\
+        with torch.no_grad():
+            latents = self.vae.encode(inputs).latent_dist.sample()
+        loss = self.shared_step(latents)
+        return {"loss": loss}
+        """,
+        """\
+        if model.training:
+            return model(**inputs).loss
+        with torch.no_grad():
+            return model(**inputs).loss
+        """,
+    ],
+)
+@pytest.mark.parametrize(
+    ("base", "method"),
+    [("transformers.Trainer", "compute_loss"), ("lightning.LightningModule", "training_step")],
+)
+def test_what_a_trainer_may_differentiate(body: str, base: str, method: str) -> None:
+    stays(handed(body, base, method), select=("TRN202",))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "total = 0\nfor x in inputs:\n    with torch.no_grad():\n"
+        "        total = total + model(x).mean()\ntotal.backward()",
+        "with torch.no_grad():\n    loss = model(inputs).mean()\nacc.backward(loss)",
+    ],
+)
+def test_sums_and_whoever_calls_backward(body: str) -> None:
+    text = "import torch\n\n\ndef step(model, inputs, acc):\n" + textwrap.indent(body, "    ")
+    assert rules(text + "\n", select=("TRN202",)) == ["TRN202"]
+    assert "no_grad" not in fix(text + "\n")

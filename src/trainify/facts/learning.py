@@ -71,13 +71,20 @@ def backward_values(
                 yield node.args[0], node
             elif node.func.attr == "backward":
                 receiver = node.func.value
-                if node.args and _TAKES_LOSS.search(module.source(receiver)):
+                if node.args and (
+                    _TAKES_LOSS.search(module.source(receiver)) or _is_called_loss(node.args[0])
+                ):
                     yield node.args[0], node
                 elif _is_scaled(receiver):
                     assert isinstance(receiver, ast.Call)
                     yield receiver.args[0], node
                 else:
                     yield receiver, node
+
+
+def _is_called_loss(node: ast.expr) -> bool:
+    """``acc.backward(loss)``, whatever ``acc`` is; ``y.backward(gradient)`` is of ``y``."""
+    return isinstance(node, ast.Name) and "loss" in node.id.lower() and "grad" not in node.id
 
 
 def _is_scaled(node: ast.expr) -> bool:

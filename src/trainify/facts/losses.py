@@ -230,7 +230,7 @@ def _differentiated(
             continue
         returned = [s for s in statements(function) if isinstance(s, ast.Return)]
         if len(returned) == 1 and returned[0].value is not None:
-            value = _first(returned[0].value)
+            value = returned_loss(returned[0].value)
             yield (
                 f"the trainer's backward() of `{module.source(value)}`",
                 function,
@@ -239,8 +239,12 @@ def _differentiated(
             )
 
 
-def _first(value: ast.expr) -> ast.expr:
-    """The loss of ``(loss, outputs) if return_outputs else loss``."""
+def returned_loss(value: ast.expr) -> ast.expr:
+    """The loss of ``(loss, outputs) if return_outputs else loss``, or ``{"loss": loss}``."""
     while isinstance(value, (ast.IfExp, ast.Tuple)):
         value = value.orelse if isinstance(value, ast.IfExp) else value.elts[0]
+    if isinstance(value, ast.Dict):
+        for key, part in zip(value.keys, value.values, strict=True):
+            if isinstance(key, ast.Constant) and key.value == "loss":
+                return part
     return value

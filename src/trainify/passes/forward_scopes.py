@@ -385,6 +385,9 @@ def _wrapped(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> 
         if parent is cls:
             if target != "forward":
                 continue
+        elif parent is module.tree:
+            if target != f"{cls.name}.forward":
+                continue
         elif module.method_class(parent) is not cls or target != f"{self_name(parent)}.forward":
             continue
         return _Cover(function, scope, statement)

@@ -19,6 +19,7 @@ from ..facts.grad_mode import (
 from ..facts.graph import Graph, Step, results, scope_of_results
 from ..facts.layers import imported_function
 from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
+from ..facts.losses import returned_loss
 from ..facts.names import default_of, last_name
 from ..facts.words import declare
 from ..findings import STRATEGIES, Edit, Finding, Fix, Related, Safety
@@ -63,7 +64,11 @@ def _may_concern(data: bytes) -> bool:
     """Whether a file has a grad mode, and something to differentiate."""
     if b".backward(" in data or b"manual_backward(" in data:
         return bool(mentions(data))
-    return any(m.kind == "decorator" and _STEP.match(m.function) for m in mentions(data))
+    return any(
+        (m.kind == "decorator" and _STEP.match(m.function))
+        or (m.kind == "with" and m.function in (b"training_step", b"compute_loss"))
+        for m in mentions(data)
+    )
 
 
 _HELPS = re.compile(rb"loss|objective|\bnll|elbo|logp|criterion", re.IGNORECASE)
@@ -211,19 +216,20 @@ def _faults(module: ModuleFacts) -> Iterator[_Fault]:
         for value, call in values:
             yield from _of_backward(module, function, value, call)
     for function in module.functions:
-        fault = _step(module, function)
-        if fault is not None:
-            yield fault
+        yield from _step(module, function)
 
 
 def _of_backward(
-    module: ModuleFacts, function: FunctionNode | ast.Module, value: ast.expr, call: ast.Call
+    module: ModuleFacts, function: FunctionNode | ast.Module, value: ast.expr, call: ast.AST
 ) -> Iterator[_Fault]:
+    """Why a loss has no graph that ``call`` differentiates, or hands to who does."""
     statement = module.statement(call)
     name = module.source(value)
     made, at = value, statement
     if isinstance(value, ast.Name):
-        definition = module.flow(function).only_definition(value.id, statement)
+        reaching = module.flow(function).reaching(value.id, statement)
+        found = [d for d in reaching if not isinstance(d.value, ast.Constant)]  # total = 0
+        definition = found[0] if len(found) == 1 else None
         if definition is None or definition.statement is None or definition.value is None:
             return
         made, at = definition.value, definition.statement
@@ -481,25 +487,22 @@ def _is_numeric(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
 
 
-def _step(module: ModuleFacts, function: FunctionNode) -> _Fault | None:
+def _step(module: ModuleFacts, function: FunctionNode) -> Iterator[_Fault]:
     """``training_step`` or ``compute_loss`` of a trainer, which calls backward on the result."""
     cls = module.method_class(function)
     if cls is None or function.name not in ("training_step", "compute_loss"):
-        return None
+        return
     if not any(_TRAINER.search(module.source(base)) for base in cls.bases):
-        return None
-    scope = decorator_scope(module, function)
-    if scope is None:
-        return None
+        return
     values = list(results(function))
-    if not values:
-        return None
-    steps = Graph(module, function).back_from(values)
-    if not _works(module, steps):
-        return None
-    path = tuple(dict.fromkeys(step.at for step in steps))
-    name = module.source(values[-1][0])
-    return _Fault(module, scope, name, scope.node, path, True)
+    scope = decorator_scope(module, function)
+    if scope is not None and values:
+        steps = Graph(module, function).back_from(values)
+        if _works(module, steps):
+            path = tuple(dict.fromkeys(step.at for step in steps))
+            yield _Fault(module, scope, module.source(values[-1][0]), scope.node, path, True)
+    elif len(values) == 1 and "manual_backward" not in module.source(cls):
+        yield from _of_backward(module, function, returned_loss(values[0][0]), values[0][1])
 
 
 # -- what stays without gradients -----------------------------------------------------------------
