@@ -117,7 +117,8 @@ _MAKES = re.compile(
 )
 _CLASS = re.compile(rb"\nclass (\w+)(?:\(([^()]*)\))?")
 _BARE_BASES = re.compile(rb"[\s,]*(?:torch\.)?(?:nn\.)?(?:Module|ABC|abc\.ABC)?[\s,]*$")
-_NEXT = (b"\nclass ", b"\ndef ", b"\n@")
+_NEXT = re.compile(rb"\n(?:class |def |@)")
+"""Where the next thing at the top of a file begins."""
 
 
 def makes_modules(data: bytes, at: int) -> bool:
@@ -132,20 +133,21 @@ def makes_modules(data: bytes, at: int) -> bool:
             return False
     if named is not None and named[2] and not _BARE_BASES.match(named[2]):
         return True
-    ends = [end for word in _NEXT if (end := data.find(word, at)) >= 0]
-    return _MAKES.search(data, begin, min(ends, default=len(data))) is not None
+    after = _NEXT.search(data, at)
+    return _MAKES.search(data, begin, after.start() if after else len(data)) is not None
 
 
 _RETURN = re.compile(rb"[^\n]*\breturn\b([^\n]*)")
 _DISCRETE = re.compile(b"\\.(?:%s)\\b" % b"|".join(word.encode() for word in sorted(DISCRETE)))
-_NEXT_METHOD = (b"\n    def ", b"\n    @", *_NEXT)
+_NEXT_METHOD = re.compile(rb"\n(?:    )?(?:def |@)|\nclass ")
 
 
 def returns_numbers(data: bytes, at: int) -> bool:
     """Whether all that the function at a place returns is discrete, as far as lines show."""
     begin = data.find(b"def ", at)
-    ends = [end for word in _NEXT_METHOD if (end := data.find(word, begin)) >= 0]
-    returned = [m[1] for m in _RETURN.finditer(data, begin, min(ends, default=len(data)))]
+    after = _NEXT_METHOD.search(data, begin)
+    end = after.start() if after else len(data)
+    returned = [m[1] for m in _RETURN.finditer(data, begin, end)]
     return bool(returned) and all(_DISCRETE.search(value) for value in returned)
 
 

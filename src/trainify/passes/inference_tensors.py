@@ -280,7 +280,7 @@ def _constructed(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:
             scope = decorator_scope(module, cls)
             if scope is not None and scope.node is decorator and holds_weights(module, cls):
                 yield scope, f"the parameters of `{cls.name}` are made under"
-    trained = set(_TRAINED.findall(module.text))
+    trained = set(_TRAINED.findall(module.text)) if ".parameters()" in module.text else set()
     for statement in module.statements if trained else ():
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
             continue
