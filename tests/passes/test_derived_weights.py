@@ -69,6 +69,17 @@ def test_becomes_a_property_after_a_look(init: str, value: str) -> None:
     becomes(before, with_property(value), unsafe=True)
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["-torch.exp(self.p)", "torch.exp(self.p.float())", "self.p.exp()", "F.softplus(self.p)"],
+)
+def test_what_a_parameter_is_held_for_in_any_product(value: str) -> None:
+    use = "x * self.w"
+    becomes(attention(f"self.w = {value}", use), with_property(value, use), unsafe=True)
+    stays(attention(f"self.w = {value}", "x * len(self.w)"))
+    stays(attention("self.w = self.p.abs()", use))  # a statistic of it, perhaps
+
+
 def test_the_last_statement_of_init() -> None:
     before = attention("self.w = self.p.data.t()").replace("        self.d = d\n", "")
     after = with_property("self.p.t()").replace("        self.d = d\n", "")

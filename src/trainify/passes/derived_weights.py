@@ -78,13 +78,13 @@ class Attention(nn.Module):
 # -- the bytes ------------------------------------------------------------------------------------
 
 _OF_SELF = rb"[^\n]*\n?[^\n]*self\."
-_ANEW = rb"(?:data\b|detach\(|t\(|T\b|mT\b|transpose\(|permute\(|clone\()"
+_ANEW = rb"(?:data\b|detach\(|t\(|T\b|mT\b|transpose\(|permute\(|clone\(|exp\(|sigmoid\()"
 _MAKERS = declare(
     *(b"= torch.%s(" % name for name in b"cat stack concat hstack vstack matmul einsum".split()),
-    b"= self.",
+    *(b"= self.", b"= torch.exp(", b"= -torch.exp(", b"= F.softplus("),
 )
 _COMPUTED = re.compile(
-    rb"= (?:torch\.\w+\(" + _OF_SELF + rb"|"
+    rb"= -?(?:(?:torch|F|nn\.functional)\.\w+\(" + _OF_SELF + rb"|"
     rb"self\.(?:\w+\.)*(?:\w+\." + _ANEW + rb"|weight [*@/+-]))"
 )
 (_REGISTERS,) = declare(b"register_buffer(")
@@ -175,7 +175,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             if not all(f is not None and _happens_once(module, cls, f) for f in functions):
                 continue
             uses = _uses(module, cls, name)
-            if any(_is_used(module, use, functions) for use in uses):
+            anyhow = all(_is_reparametrized(place.value) for place in found)
+            if any(_is_used(module, use, functions, anyhow) for use in uses):
                 yield _finding(module, cls, name, found, derived[0], uses)
 
 
@@ -334,6 +335,9 @@ class _Derivation:
         if isinstance(node, ast.BinOp):
             self.copied = True
             return self._follow_all((node.left, node.right), at)
+        if isinstance(node, ast.UnaryOp):
+            self.copied = True
+            return self._follow(node.operand, at)
         if isinstance(node, ast.Name):
             return self._follow_name(node, at)
         return isinstance(node, ast.Call) and self._follow_call(node, at)
@@ -491,16 +495,29 @@ _SEARCHES = frozenset("argmin argmax topk cdist".split())
 """What a search for the nearest entry of a codebook does; no gradient is expected from it."""
 
 
+def _is_reparametrized(value: ast.expr) -> bool:
+    """``-torch.exp(self.a_log)``: what a parameter is held for, in every kind of product."""
+    while isinstance(value, ast.UnaryOp):
+        value = value.operand
+    return isinstance(value, ast.Call) and last_name(value.func) in ("exp", "softplus", "sigmoid")
+
+
 def _is_used(
-    module: ModuleFacts, use: ast.Attribute, makers: Iterable[FunctionNode | None]
+    module: ModuleFacts,
+    use: ast.Attribute,
+    makers: Iterable[FunctionNode | None],
+    anyhow: bool = False,
 ) -> bool:
-    """Whether it is used as a weight, at once or by a local name, where a gradient is wanted."""
+    """Whether it is used as a weight, at once or by a local name, where a gradient is wanted.
+
+    With ``anyhow``, as an operand of any operator.
+    """
     function = module.function(use)
     if function is None or function in makers or gradient_unwanted(module, use):
         return False
     if any(isinstance(n, ast.Attribute) and n.attr in _SEARCHES for n in walk(function)):
         return False
-    if is_weight_use(module, use):
+    if is_weight_use(module, use) or (anyhow and isinstance(module.parent(use), ast.BinOp)):
         return True
     statement = module.parent(use)
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
