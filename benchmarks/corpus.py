@@ -86,19 +86,27 @@ def fetch(package: Package) -> Path:
 
 
 def _sources(archive: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
-    """The Python files below a folder of an archive: names, and contents."""
+    """The Python files below a folder of an archive: names, and contents.
+
+    What makes packages of the folders above comes along, since it tells what imports stand for.
+    """
+
+    def wanted(name: str) -> bool:
+        above, _, file = name.rpartition("/")
+        opens = file == "__init__.py" and prefix.startswith(f"{above}/")
+        return name.endswith(".py") and (opens or name.startswith(prefix))
+
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             for name in wheel.namelist():
-                if name.endswith(".py") and name.startswith(prefix):
+                if wanted(name):
                     yield name, wheel.read(name)
         return
     with tarfile.open(archive) as tar:
         for member in tar:
             name = str(PurePosixPath(*PurePosixPath(member.name).parts[1:]))
-            if name.endswith(".py") and name.startswith(prefix):
-                if member.isfile() and (file := tar.extractfile(member)):
-                    yield name, file.read()
+            if wanted(name) and member.isfile() and (file := tar.extractfile(member)):
+                yield name, file.read()
 
 
 # -- running over them ----------------------------------------------------------------------------

@@ -46,3 +46,14 @@ def test_calls_of(tmp_path: Path, function: str, text: str, calls: int, parsed: 
     assert (folder / "model.py" in project._modules) is parsed
     assert list(project.calls_of(module, named, lambda data: b"nothing" in data)) == []
     assert list(project.calls_of(module, named, elsewhere=True)) == found
+
+
+def test_packages_need_no_init_file(tmp_path: Path) -> None:
+    for name in ("serve/layers/norm.py", "serve/models/llama.py"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    for root in (tmp_path, tmp_path / "serve", tmp_path / "serve" / "models"):
+        found = Project([root]).find_file(
+            str(tmp_path / "serve/models/llama.py"), "serve.layers.norm"
+        )
+        assert found == tmp_path / "serve/layers/norm.py"

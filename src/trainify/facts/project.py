@@ -129,7 +129,7 @@ class Project:
 
     def find_file(self, seen_from: str, qualified: str) -> Path | None:
         """The same of a file that need not be parsed."""
-        for base in self._bases(seen_from):
+        for base in self._bases(seen_from, qualified.partition(".")[0]):
             found = self.find_below(base, qualified)
             if found is not None:
                 return found
@@ -151,11 +151,18 @@ class Project:
             self._told[key] = question(self._bytes(path), name)
         return self._told[key]
 
-    def _bases(self, seen_from: str) -> Iterator[Path]:
-        """Folders from which a file can import: around its package, then the user's roots."""
+    def _bases(self, seen_from: str, package: str) -> Iterator[Path]:
+        """Folders from which a file can import a package: around its own, then the user's roots.
+
+        Where a folder around the file has the package's name, the one that this stands in: not
+        every package has an ``__init__.py``.
+        """
         yield self._outside(Path(seen_from).parent)
         for root in self.roots:
             yield root if root.is_dir() else root.parent
+        for folder in Path(seen_from).parents:
+            if folder.name == package:
+                yield folder.parent
 
     def read(self, path: Path) -> bytes:
         """The bytes of a file; raises OSError."""
