@@ -28,6 +28,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # libraries complain of what they find at the end
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The demo is the longest single test: begun last, all other processes would wait for it."""
     items.sort(key=lambda item: item.path.name != "test_readme.py")
