@@ -24,6 +24,7 @@ class Net(nn.Module):
         self.dec = nn.Sequential(nn.Linear(d, d), nn.ReLU())
         self.layers = nn.ModuleList([nn.Linear(d, d) for _ in range(3)])
         self.rnn = nn.LSTM(d, d)
+        self.out = nn.Linear(d, d)
         self.gamma = nn.Parameter(torch.ones(d))
 
     def helper(self, x):
@@ -85,6 +86,10 @@ def net(body: str, extra: str = "") -> str:
             "return Output(\n    logits=self.enc(x),\n)",
         ),
         ("return self.enc(x) * self.gamma.data", "return self.enc(x) * self.gamma"),
+        (
+            "return F.linear(self.enc(x), self.out.weight.data)",
+            "return F.linear(self.enc(x), self.out.weight)",
+        ),
         (
             "return F.rms_norm(self.enc(x), (8,), self.gamma.data)",
             "return F.rms_norm(self.enc(x), (8,), self.gamma)",
@@ -175,6 +180,7 @@ def test_a_helper_detaches_what_forward_returns() -> None:
         "return self.enc(x) + F.linear(x, self.dec[0].weight.detach())",
         "return self.enc(x) * self.gamma.detach()",
         "return self.enc(x) * self.gamma.data + self.gamma.sum()",
+        "return F.linear(self.out(self.enc(x)), self.out.weight.data)",
         "return torch.distributions.Normal(self.enc(x), 1.0).sample().detach()",
         "return F.mse_loss(self.enc(x), y.detach())",
         "return -F.cosine_similarity(self.dec(x), self.enc(x).detach()).mean()",

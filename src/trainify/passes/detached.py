@@ -76,7 +76,7 @@ class Decoder(nn.Module):
 
 _CUTS = declare(b".detach()", b".data")
 _CUT = re.compile(rb"\.(?:data|detach\(\))(?![\w\[(]|[ \t]*=|\.(?:cpu|numpy|item|tolist)\b)")
-_WEIGHT = re.compile(rb"(?<![\w.])self\.\w+$")
+_WEIGHT = re.compile(rb"(?<![\w.])self\.(?:\w+|\w+\.(?:weight|bias))$")
 _ASSIGNED = re.compile(rb"[ \t]*(\w+)(?:\[[^\]]*\])?[ \t]*=[^=]")
 _CLOSED = (b"", b")", b"]", b"}")
 _NEAR = 1200
@@ -225,9 +225,10 @@ def _method(
                 )
                 yield _finding(module, message, cut.node)
         return
-    for cut, weights in lost(gradients) if cuts else ():
-        if _is_weight_data(cut) and not _is_meant(module, cut.node):
-            name = f"self.{next(iter(weights)).partition('.')[2]}"
+    for cut, _ in lost(gradients) if cuts else ():
+        weight = _weight_of_data(cut)
+        if weight is not None and not _is_meant(module, cut.node):
+            name = module.source(weight)
             message = f"`{name}` is a parameter, but only its `.data` is used: it gets no gradient."
             yield _finding(module, message, cut.node)
 
@@ -253,15 +254,18 @@ def _leaves_device(cut: Cut) -> bool:
     )
 
 
-def _is_weight_data(cut: Cut) -> bool:
-    """``self.weight.data``: detach() on a weight is a choice, .data is a habit."""
-    node = cut.node
-    return (
-        cut.kind == "detach"
-        and isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Attribute)
-        and isinstance(node.value.value, ast.Name)
-    )
+def _weight_of_data(cut: Cut) -> ast.Attribute | None:
+    """``self.weight`` of ``self.weight.data``; ``self.proj.weight``, of a layer.
+
+    detach() on a weight is a choice, .data is a habit.
+    """
+    weight = cut.node.value if isinstance(cut.node, ast.Attribute) else None
+    if cut.kind != "detach" or not isinstance(weight, ast.Attribute):
+        return None
+    owner = weight.value
+    if isinstance(owner, ast.Attribute) and weight.attr in ("weight", "bias"):
+        owner = owner.value
+    return weight if isinstance(owner, ast.Name) else None
 
 
 def _is_meant(module: ModuleFacts, node: ast.expr) -> bool:
