@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .measure import Result, cpu_seconds, exact, in_own_process, tell
-from .models import BATCH, LENGTH, SHAPE, serving, training
+from .models import BATCH, LENGTH, SHAPE, huggingface, serving, training
 
 ROUNDS = 9
 TARGETS = {"replace": 1.00, "attach": 1.05}
@@ -26,7 +26,7 @@ def main() -> None:
     import torch
 
     import trainify
-    from demo.models import ROOT, Served, packages
+    from demo.models import ROOT, Served
 
     import checkpoints  # isort: skip  (found on the path that demo.models sets)
 
@@ -51,13 +51,14 @@ def main() -> None:
                 )
                 what = f"trainify in memory, `{strategy}`, {again}"
                 tell([exact(what, seconds, "s")])
-            patched[strategy] = (served, target)
-        oracle = packages.LlamaServing.oracle.from_pretrained(
-            checkpoint, dtype=torch.float32, attn_implementation="sdpa"
-        )
-        tell(training(patched, oracle, ids, "in memory: training step", ROUNDS))
-        for served, _ in patched.values():
-            trainify.restore(served.model)
+            copy = load()
+            trainify.trainify(copy.model, strategy=strategy)
+            patched[strategy] = ([served, copy], target)
+        oracles = [huggingface(checkpoint), huggingface(checkpoint)]
+        tell(training(patched, oracles, ids, "in memory: training step"))
+        for copies, _ in patched.values():
+            for served in copies:
+                trainify.restore(served.model)
         served = {name: [load(), load()] for name in ("unpatched", "flag")}
         for each in served["flag"]:
             trainify.trainify(each.model, strategy="flag")

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 from .measure import Result, cpu_seconds, exact, in_own_process, interleaved, ratio, spread, tell
 
@@ -66,16 +67,25 @@ def main() -> None:
         # twice, in an order that favours neither.
         served = {"unpatched": [unpatched()], "flag": [patched("flag"), patched("flag")]}
         served["unpatched"].append(unpatched())
-        replace, flag = patched("replace"), served["flag"][0]
         ids = torch.randint(SHAPE["vocab_size"], (BATCH, LENGTH))
-        oracle = packages.LlamaServing.oracle.from_pretrained(
-            checkpoint, dtype=torch.float32, attn_implementation="sdpa"
-        )
-        measured = [
-            *serving(served, ids),
-            *training({"replace": (replace, 1.00), "flag": (flag, 1.00)}, oracle, ids),
-        ]
+        measured = [*serving(served, ids)]
+        oracles = [huggingface(checkpoint)]
+        replaced = [patched("replace"), patched("replace")]
+        oracles.append(huggingface(checkpoint))
+        trained = {"replace": (replaced, 1.00), "flag": (served["flag"], 1.00)}
+        measured += training(trained, oracles, ids)
     tell(measured)
+
+
+def huggingface(checkpoint: Path):
+    """The same model by transformers, with attention as fast as there is."""
+    import torch
+
+    from demo.models import packages
+
+    return packages.LlamaServing.oracle.from_pretrained(
+        checkpoint, dtype=torch.float32, attn_implementation="sdpa"
+    )
 
 
 def serving(served, ids, patched="flag", prefix="", rounds=16) -> Iterator[Result]:
@@ -99,54 +109,68 @@ def serving(served, ids, patched="flag", prefix="", rounds=16) -> Iterator[Resul
             for i, model in enumerate(models)
         }
         interleaved(3, runs)
-        found = interleaved(rounds, runs)
-        times = {
-            name: [(a + b) / 2 for a, b in zip(found[name, 0], found[name, 1], strict=True)]
-            for name in served
-        }
+        times = averaged(interleaved(rounds, runs))
         yield spread(f"{what}: unpatched", times["unpatched"], "s")
         yield ratio(
             f"{what}: `{patched}` against unpatched", times[patched], times["unpatched"], 1.01
         )
 
 
-def training(patched, oracle, ids, what="training step", rounds=15) -> Iterator[Result]:
-    """Steps of patched packages, each with the time it may take against Hugging Face's."""
+def averaged(found: Mapping[tuple[str, int], Sequence[float]]) -> dict[str, list[float]]:
+    """What was found for several copies of each, round by round."""
+    together: dict[str, list[Sequence[float]]] = {}
+    for (name, _), values in found.items():
+        together.setdefault(name, []).append(values)
+    return {
+        name: [fmean(of_round) for of_round in zip(*copies, strict=True)]
+        for name, copies in together.items()
+    }
+
+
+def training(patched, oracles, ids, what="training step", rounds=8) -> Iterator[Result]:
+    """Steps of patched packages, each with the time it may take against Hugging Face's.
+
+    ``patched`` has copies of each package, and the target; ``oracles`` are copies of one model.
+    """
     import torch
 
     from demo.models import packages
 
     # A cache of keys and values is of no use in training, and costs time and memory: the package
     # goes without where it is given empty ones, as in its own profile run.
-    logits = {"Hugging Face": lambda ids: oracle(ids, use_cache=False).logits}
-    models = {"Hugging Face": oracle}
-    for name, (served, _) in patched.items():
-        served.llm.kv_caches = [torch.empty(0)] * SHAPE["num_hidden_layers"]
-        logits[name], models[name] = served.logits, served.model
+    models = {("Hugging Face", i): model for i, model in enumerate(oracles)}
+    logits = {
+        key: lambda ids, model=model: model(ids, use_cache=False).logits
+        for key, model in models.items()
+    }
+    for name, (copies, _) in patched.items():
+        for i, served in enumerate(copies):
+            served.llm.kv_caches = [torch.empty(0)] * SHAPE["num_hidden_layers"]
+            logits[name, i], models[name, i] = served.logits, served.model
     optimizers = {}
-    for name, model in models.items():
+    for key, model in models.items():
         model.train()
-        optimizers[name] = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        optimizers[key] = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
-    def step(name: str) -> float:
-        optimizers[name].zero_grad()
-        loss = packages.next_token_loss(logits[name](ids), ids)
+    def step(key: tuple[str, int]) -> float:
+        optimizers[key].zero_grad()
+        loss = packages.next_token_loss(logits[key](ids), ids)
         loss.backward()
-        optimizers[name].step()
+        optimizers[key].step()
         return loss.item()
 
-    losses = {name: step(name) for name in models}
-    reference = losses["Hugging Face"]
+    losses = {key: step(key) for key in models}
+    reference = losses["Hugging Face", 0]
     assert all(abs(loss / reference - 1) < 1e-5 for loss in losses.values()), losses
 
-    runs = {name: partial(cpu_seconds, partial(step, name)) for name in models}
-    interleaved(2, runs)
-    times = interleaved(rounds, runs)
+    runs = {key: partial(cpu_seconds, partial(step, key)) for key in models}
+    interleaved(1, runs)
+    times = averaged(interleaved(rounds, runs))
     peaks = {}
-    for name, optimizer in optimizers.items():
+    for name in ("Hugging Face", *patched):
         # The profiler sees only blocks come and go that it has seen come.
-        optimizer.zero_grad()
-        peaks[name] = peak_bytes(partial(step, name))
+        optimizers[name, 0].zero_grad()
+        peaks[name] = peak_bytes(partial(step, (name, 0)))
     what = f"{what}, {BATCH}x{LENGTH} tokens"
     yield spread(f"{what}: Hugging Face, sdpa", times["Hugging Face"], "s")
     for name, (_, target) in patched.items():
