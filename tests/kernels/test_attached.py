@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -132,6 +133,30 @@ def test_inputs_keep_their_values_and_modes_share_their_bits(name: str) -> None:
             torch.equal(s, t) and not s.requires_grad for s, t in zip(served, trained, strict=True)
         )
     assert all(torch.equal(t, b) for t, b in zip(leaves, before, strict=True))
+
+
+@cases
+def test_without_a_gradient_nothing_is_kept(name: str) -> None:
+    make, _, shapes, rest = CASES[name]
+    f, leaves = make(), tensors(*shapes)
+    there = [weakref.ref(t) for t in leaves]
+    with torch.no_grad():
+        served = f(*leaves, *rest)
+    leaves.clear()
+    assert served is not None and not any(ref() is not None for ref in there)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", ["add_norm", "silu"])
+def test_compiled_in_one_graph(name: str, grad: bool) -> None:
+    make, _, shapes, rest = CASES[name]
+    f, leaves = make(), tensors(*shapes)
+    torch._dynamo.reset()
+    with torch.set_grad_enabled(grad):
+        got = together(torch.compile(f, backend="aot_eager", fullgraph=True)(*leaves, *rest))
+        want = together(f(*leaves, *rest))
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert all(o.requires_grad is grad for o in got)
 
 
 @cases
