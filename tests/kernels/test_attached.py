@@ -204,6 +204,23 @@ def test_checkpointing(name: str, reentrant: bool) -> None:
         assert plain is not None and again is not None and torch.equal(plain, again)
 
 
+def test_what_a_checkpoint_computes_from_twice_is_not_overwritten_under_flag() -> None:
+    """A reentrant one runs without gradients first, and keeps its inputs themselves."""
+    body = (
+        f"import torch\n{VLLM}\ndef f(x, r, w: torch.Tensor):\n"
+        "    ops.fused_add_rms_norm(x, r, w, 1e-6)\n    return x, r\n"
+    )
+    scope: dict[str, Any] = {}
+    exec(fix_text(body, "m.py", Options(strategy="flag")).text, scope)
+    found = []
+    for reentrant in (True, False):
+        leaves = tensors((T, H), (T, H), (H,))
+        outputs = checkpoint(scope["f"], *[t * 2 for t in leaves], use_reentrant=reentrant)
+        torch.autograd.backward([o.square().sum() for o in outputs])
+        found.append([leaf.grad for leaf in leaves])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
 def penalty(f: Callable[..., Any], leaves: list[torch.Tensor], *rest: Any) -> torch.Tensor:
     outputs = together(f(*leaves, *rest))
     first = torch.autograd.grad(sum(o.sin().sum() for o in outputs), leaves, create_graph=True)

@@ -352,7 +352,7 @@ def test_two_ways_for_one_helper_are_refused(tmp_path: Path) -> None:
     second = copy.deepcopy(first)
     trainable(first)
     said = (
-        r"norms\.norm becomes `out = RMSNorm\..*` for Model, and is `if torch.* for Model; restore"
+        r"norms\.norm becomes `out = RMSNorm\..*` for Model, and is `out = F.* for Model; restore"
     )
     with pytest.raises(Refused, match=said):
         trainable(second, strategy="attach")

@@ -75,7 +75,11 @@ def norm(x, w: torch.Tensor, eps):
         + """\
 def norm(x, w: torch.Tensor, eps):
     # first
-    out = RMSNorm.apply(x, w, eps)  # fused
+    if torch.is_grad_enabled() and (x.requires_grad or w.requires_grad):
+        out = RMSNorm.apply(x, w, eps)
+    else:
+        out = torch.empty_like(x)
+        ops.rms_norm(out, x, w.data, eps)  # fused
     return out
 """,
         strategy="attach",
@@ -121,7 +125,12 @@ class FusedAddRMSNorm(torch.autograd.Function):
 
 
 def add_norm(hidden, residual, weight: torch.Tensor, eps):
-    hidden, residual = FusedAddRMSNorm.apply(hidden, residual, weight, eps)
+    if hidden.requires_grad or residual.requires_grad or (
+        torch.is_grad_enabled() and weight.requires_grad
+    ):
+        hidden, residual = FusedAddRMSNorm.apply(hidden, residual, weight, eps)
+    else:
+        ops.fused_add_rms_norm(hidden, residual, weight, eps)
     return hidden, residual
 ''',
         strategy="attach",
@@ -187,7 +196,11 @@ class GeluNew(torch.autograd.Function):
 
 
 def f(x):
-    out = GeluNew.apply(x)
+    if torch.is_grad_enabled() and x.requires_grad:
+        out = GeluNew.apply(x)
+    else:
+        out = torch.empty_like(x)
+        ops.gelu_new(out, x)
     return out
 ''',
         strategy="attach",
@@ -208,7 +221,9 @@ class MLP(torch.nn.Module):
     )
     assert "        return rmsnorm(x, weight, eps)\n" in text
     call = "self.down(SiluAndMul.apply(self.up(RMSNorm.apply(x, self.weight, self.eps))))"
-    assert ast.unparse(ast.parse(text)).endswith(f"return {call}")
+    assert f"if torch.is_grad_enabled():\n            return {call}\n" in ast.unparse(
+        ast.parse(text)
+    )
 
 
 def test_an_optional_buffer_is_the_kernel_s_to_make() -> None:
@@ -228,7 +243,8 @@ def f(x):
         forward(text)
         == "def forward(ctx, input):\n    ctx.save_for_backward(input)\n    return silu_and_mul(input)\n"
     )
-    assert text.endswith("def f(x):\n    y = SiluAndMul.apply(x)\n    return y\n")
+    assert "        y = SiluAndMul.apply(x)\n    else:\n" in text
+    assert text.endswith("        y = silu_and_mul(x, out=buffer)\n    return y\n")
 
 
 @pytest.mark.parametrize(
@@ -255,9 +271,10 @@ def f(self, x, y, w: torch.Tensor, eps, shape):
 """
     )
     assert f"    out = {inside}\n    ops.rms_norm(out, x, weight, eps)\n" in forward(text)
-    kept = "out," in passed
-    assert (f"    out = {made}\n" in text.rpartition("def f")[2]) == kept
-    assert f"    out = RMSNorm.apply({passed})\n" in text
+    *_, function = text.partition("\ndef f(")
+    before, _, after = function.partition("    if torch.is_grad_enabled()")
+    assert (f"    out = {made}\n" in before) == ("out," in passed)
+    assert f"        out = RMSNorm.apply({passed})\n" in after
 
 
 @pytest.mark.parametrize(
@@ -279,7 +296,7 @@ def test_the_caller_s_buffer_is_still_filled() -> None:
         HEAD
         + "def norm(x, w: torch.Tensor, out):\n    ops.rms_norm(out, x, w, 1e-6)\n    return out\n"
     )
-    assert "    out.copy_(RMSNorm.apply(out, x, w))\n    return out\n" in text
+    assert "        out.copy_(RMSNorm.apply(out, x, w))\n    else:\n" in text
 
 
 def test_views_of_a_buffer() -> None:
@@ -293,7 +310,7 @@ def f(x, w: torch.Tensor):
 """
     )
     assert "    out = torch.empty_like(x)\n" in forward(text)
-    assert "    out = RMSNorm.apply(x.view(-1, 8), w).reshape(x.shape)\n    return out\n" in text
+    assert "        out = RMSNorm.apply(x.view(-1, 8), w).reshape(x.shape)\n    else:\n" in text
 
 
 def test_one_class_for_calls_with_different_constants() -> None:
@@ -309,7 +326,7 @@ def norm(q, k, w: torch.Tensor):
 """
     )
     assert text.count("autograd.Function)") == 1 and RMS_NORM in text
-    assert "    a = RMSNorm.apply(q, w, 1e-6)\n    b = RMSNorm.apply(k, w, 1e-5)\n" in text
+    assert "        a = RMSNorm.apply(q, w, 1e-6)\n        b = RMSNorm.apply(k, w, 1e-5)\n" in text
 
 
 def test_what_all_calls_agree_on_is_written_into_the_class() -> None:
@@ -325,7 +342,7 @@ def norm(q, k, w: torch.Tensor):
 """
     )
     assert "    ops.rms_norm(out, x, weight, 1e-6)\n" in forward(text)
-    assert "    a = RMSNorm.apply(q, w)\n    b = RMSNorm.apply(k, w)\n" in text
+    assert "        a = RMSNorm.apply(q, w)\n        b = RMSNorm.apply(k, w)\n" in text
 
 
 def test_the_name_of_a_class_may_be_taken() -> None:

@@ -2,7 +2,8 @@
 
 Each op of a file gets one class.  Its ``forward`` runs the kernel on copies of what the kernel
 overwrites.  Its ``backward`` is the closed form that :mod:`trainify.reference.backward` names, or
-else computes the differentiable equivalent anew and asks autograd.
+else computes the differentiable equivalent anew and asks autograd.  Where no gradient is wanted the
+call is the one that stood there, at its own speed.
 """
 
 from __future__ import annotations
@@ -30,9 +31,14 @@ class Functions:
     """The classes of a file; those calls have none that ``reasons`` names."""
 
     def __init__(
-        self, module: ModuleFacts, calls: Sequence[Call], releases: Sequence[Release] = ()
+        self,
+        module: ModuleFacts,
+        calls: Sequence[Call],
+        releases: Sequence[Release] = (),
+        flag: str = "grad",
     ) -> None:
         self.module = module
+        self._flag = flag
         self.reasons: dict[ast.Call, str] = {}
         self._calls = {call.node: call for call in calls}
         self._functions: dict[ast.Call, KernelFunction] = {}
@@ -96,8 +102,9 @@ class Functions:
             if self.module.statement(call) in statements
         )
         helpers = dict.fromkeys(helper for each in written for helper in each.helpers)
-        edits = branch.exchange_edits(self.module, changes)
-        lines = [*(edit.text for edit in edits), *(each.text for each in written)]
+        edits = branch.flag_edits(self.module, changes, self._flag)
+        asked = branch.condition(self.module, changes, self._flag)
+        lines = [*branch.new_text(changes), asked, *(each.text for each in written)]
         self.vocabulary.refuse_shadowed(changes[0].first, "\n".join(lines))
         edits += self.vocabulary.support(lines, list(helpers))
         edits += [layout.helper_edit(self.module, each.text) for each in written if each.text]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -33,8 +33,9 @@ class Change:
 
     ``lines`` take the place of ``statements`` (which follow each other); ``dropped`` are earlier
     statements, not needed by the new form.  ``wants`` are tensors of which one requires grad when a
-    gradient is wanted, None when that cannot be spelled out; those in ``optional`` may be None.
-    ``helpers`` are reference functions that the lines call.
+    gradient is wanted, None when that cannot be spelled out; those in ``optional`` may be None, and
+    those in ``overwritten`` are written by what stood there.  ``helpers`` are reference functions
+    that the lines call.
     """
 
     statements: list[ast.stmt]
@@ -42,6 +43,7 @@ class Change:
     dropped: list[ast.stmt] = field(default_factory=list)
     wants: list[str] | None = None
     optional: frozenset[str] = frozenset()
+    overwritten: frozenset[str] = frozenset()
     helpers: list[str] = field(default_factory=list)
     look_at: list[str] = field(default_factory=list)
     title: str = ""
@@ -211,12 +213,17 @@ class Vocabulary:
 
 
 def condition(module: ModuleFacts, changes: Sequence[Change], flag: str) -> str:
-    """The test for "a gradient is wanted" that covers a run of changes."""
+    """The test for "a gradient is wanted" that covers a run of changes.
+
+    What requires a gradient is not overwritten, whether gradients are on or off: a reentrant
+    checkpoint runs with gradients off first, and computes from the same tensors again.
+    """
     training = training_flag(module, module.function(changes[0].first))
     if flag == "training" and training is not None:
         return training
     enabled = f"{layout.bound_at_top(module, 'torch') or 'torch'}.is_grad_enabled()"
     wants: dict[str, bool] = {}
+    overwritten: set[str] = set()
     assigned: set[str] = set()
     for change in changes:
         if change.wants is None:
@@ -224,17 +231,33 @@ def condition(module: ModuleFacts, changes: Sequence[Change], flag: str) -> str:
         for name in change.wants:
             if name.partition(".")[0] not in assigned:
                 wants[name] = wants.get(name, True) and name in change.optional
+                overwritten |= {name} & change.overwritten
         assigned |= change.assigned
     if not wants:
         return enabled
+    others = {name: may_be_none for name, may_be_none in wants.items() if name not in overwritten}
+    always = _any_requires_grad({n: wants[n] for n in wants if n in overwritten})
+    test = _any_requires_grad(others)
+    if not always:
+        return f"{enabled} and {_bracketed(test)}"
+    if not others:
+        return always
+    return f"{always} or ({enabled} and {_bracketed(test)})"
+
+
+def _any_requires_grad(wants: Mapping[str, bool]) -> str:
+    """Whether one of these tensors requires a gradient; each with whether it may be None."""
     tests = [_requires_grad(name, may_be_none) for name, may_be_none in wants.items()]
+    if len(tests) > _MAX_SPELLED_OUT:
+        each = _requires_grad("t", any(wants.values()))
+        return f"any({each} for t in ({', '.join(wants)}))"
     if len(tests) == 1:
-        return f"{enabled} and {tests[0]}"
-    if len(tests) <= _MAX_SPELLED_OUT:
-        bracketed = [f"({test})" if " and " in test else test for test in tests]
-        return f"{enabled} and ({' or '.join(bracketed)})"
-    each = _requires_grad("t", any(wants.values()))
-    return f"{enabled} and any({each} for t in ({', '.join(wants)}))"
+        return tests[0]
+    return " or ".join(f"({test})" if " and " in test else test for test in tests)
+
+
+def _bracketed(test: str) -> str:
+    return f"({test})" if " or " in test else test
 
 
 def _requires_grad(name: str, may_be_none: bool) -> str:
@@ -367,6 +390,19 @@ def exchange_edits(module: ModuleFacts, changes: Sequence[Change]) -> list[Edit]
     return replace_edits(module, changes)
 
 
+def flag_edits(module: ModuleFacts, changes: Sequence[Change], flag: str) -> list[Edit]:
+    """Edits after which the new form runs where a gradient is wanted, and else what stood there."""
+    if changes[0].expressions:
+        return _exchange(module, changes[0], flag)
+    return [flag_edit(module, changes, flag)]
+
+
+def new_text(changes: Sequence[Change]) -> list[str]:
+    """What changes write."""
+    lines = [line for change in changes for line in change.lines]
+    return lines + [text for change in changes for _, text in change.expressions]
+
+
 def insertion(offset: int, lines: Sequence[str], newline: str) -> Edit:
     """New lines before what stands at ``offset``."""
     return Edit(offset, offset, newline.join(lines))
@@ -393,14 +429,9 @@ def fixes(
             edits = exchange_edits(module, changes)
             lines = [edit.text for edit in edits]
             title = "Always use the differentiable {}"
-        elif changes[0].expressions:
-            edits = _exchange(module, changes[0], flag)
-            lines = [edit.text for edit in edits]
-            title = f"Use the differentiable {{}} {when}"
         else:
-            edits = [flag_edit(module, changes, flag)]
-            lines = [line for change in changes for line in change.lines]
-            lines.append(asked)
+            edits = flag_edits(module, changes, flag)
+            lines = [*new_text(changes), asked]
             title = f"Use the differentiable {{}} {when}"
         vocabulary.refuse_shadowed(changes[0].first, "\n".join(lines))
         edits += vocabulary.support(lines, helpers)

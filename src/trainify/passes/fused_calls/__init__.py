@@ -93,8 +93,8 @@ from vllm import _custom_ops as ops
 
 
 def add_norm(hidden, residual, weight: torch.Tensor, eps):
-    if torch.is_grad_enabled() and (
-        hidden.requires_grad or residual.requires_grad or weight.requires_grad
+    if hidden.requires_grad or residual.requires_grad or (
+        torch.is_grad_enabled() and weight.requires_grad
     ):
         residual = hidden + residual
         hidden = F.rms_norm(residual, residual.shape[-1:], weight, eps)

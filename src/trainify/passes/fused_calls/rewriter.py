@@ -44,7 +44,7 @@ class Rewriter:
             uses = {site: use_of(site) for site in sites if site.unsupported() is None}
             self._plan(Equivalents(self.module, uses, self.options))
             calls = [call for site in sites if (call := attachable(site)) is not None]
-            self._plan(Functions(self.module, calls, self.options.releases))
+            self._plan(Functions(self.module, calls, self.options.releases, self.options.flag))
         for plan in self.plans.values():
             yield self._finding(plan)
 

@@ -66,6 +66,7 @@ class StatementRewriter:
             dropped=self.dropped,
             wants=None if wants is None else list(wants),
             optional=frozenset(t for t, may_be_none in (wants or {}).items() if may_be_none),
+            overwritten=frozenset(self._overwritten()),
             helpers=list(dict.fromkeys(self.helpers)),
             look_at=self.look_at,
             title=", ".join(dict.fromkeys(site.op.name for site in self.sites.values())),
@@ -318,6 +319,14 @@ class StatementRewriter:
                 known, before = wants.get(self._storage(text), (text, True))
                 wants[self._storage(text)] = known, before and may_be_none
         return dict(wants.values())
+
+    def _overwritten(self) -> Iterator[str]:
+        """Those that the kernel reads and overwrites."""
+        for site in self.sites.values():
+            for name in site.in_place:
+                root = self._root(ast.parse(site.shown(name).strip(), mode="eval").body)
+                if root is not None:
+                    yield root
 
     def _root(self, node: ast.expr) -> str | None:
         """``x`` of ``x.view(-1, h)[0]``; ``self.weight`` as it is; None for other expressions."""
