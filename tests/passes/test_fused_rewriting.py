@@ -66,6 +66,24 @@ def f(q, k, wq: torch.Tensor, wk: torch.Tensor):
     )
 
 
+@pytest.mark.parametrize("kind", ["staticmethod", "classmethod"])
+def test_who_has_no_self_asks_the_grad_mode(kind: str) -> None:
+    first = "" if kind == "staticmethod" else "cls, "
+    text = fix(
+        HEAD
+        + f"""\
+class Norm(torch.nn.Module):
+    @{kind}
+    def norm({first}x, w: torch.Tensor):
+        out = torch.empty_like(x)
+        ops.rms_norm(out, x, w, 1e-6)
+        return out
+""",
+        flag="training",
+    )
+    assert "        if torch.is_grad_enabled() and (x.requires_grad or w.requires_grad):\n" in text
+
+
 NORM = """\
 class Norm({base}):
     def __init__(self, weight):
@@ -785,3 +803,16 @@ def route(logits: torch.Tensor, bias: torch.Tensor):
         unsafe=True,
     )
     assert 'scoring="sigmoid"' in text
+
+
+def test_a_key_keeps_its_quotes() -> None:
+    text = fix(
+        HEAD
+        + """\
+def norm(x, weights):
+    out = torch.empty_like(x)
+    ops.rms_norm(out, x, weights["norm2"], 1e-6)
+    return out
+"""
+    )
+    assert "'" not in text and 'weights["norm2"].requires_grad' in text

@@ -73,10 +73,10 @@ def training_flag(module: ModuleFacts, function: FunctionNode | None) -> str | N
     A class of another library is taken for one where its own ``__init__`` calls the one above, as a
     module's has to, or where it reads the flag already.
     """
-    cls = module.method_class(function)
-    if function is None or cls is None:
+    cls, me = module.method_class(function), self_name(function)
+    if cls is None or me is None:
         return None
-    flag = f"{self_name(function)}.training"
+    flag = f"{me}.training"
     if is_module_class(module, cls) or any(
         PICKS_FORWARD.search(module.source(base)) for base in cls.bases
     ):

@@ -85,7 +85,9 @@ def reason_not_fixed(finding: Finding, options: Options) -> str:
     fix = finding.fix(options.strategy)
     if fix is None:
         others = ", ".join(f"--strategy {strategy}" for strategy in finding.fixes)
-        reason = finding.message.partition("Not rewritten: ")[2].rstrip(".") or "no fix"
+        reason = (
+            finding.message.partition("Not rewritten: ")[2].rstrip(".") or "it is only reported"
+        )
         return f"{reason}; there is one with {others}" if others else reason
     if fix.safety is Safety.DISPLAY:
         return "only a suggestion"

@@ -328,6 +328,12 @@ class StatementRewriter:
                 if root is not None:
                     yield root
 
+    def _as_quoted(self, node: ast.expr) -> str:
+        """The text of an expression, with the quotes that the author uses."""
+        text = ast.unparse(node)
+        double = text.replace("'", '"')
+        return double if double in self.module.source(self.statement) else text
+
     def _root(self, node: ast.expr) -> str | None:
         """``x`` of ``x.view(-1, h)[0]``; ``self.weight`` as it is; None for other expressions."""
         while True:
@@ -338,7 +344,7 @@ class StatementRewriter:
                 break
             if isinstance(node, ast.Subscript):
                 if isinstance(node.slice, ast.Constant):
-                    return ast.unparse(node)  # an element of a list or a dict, for all we know
+                    return self._as_quoted(node)  # an element of a list or a dict, for all we know
                 node = node.value
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 if view_of(ast.Call(ast.Attribute(_ANY, node.func.attr), [], [])) is None:
