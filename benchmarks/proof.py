@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trainify.catalog import FusedOp, all_ops, lookup, unverified
 from trainify.catalog.differentiable import NAMES
+from trainify.passes.fused_calls.calls import HARMLESS
 from trainify.releases import Release
 from trainify.verify import Job, Verdict, verify
 
@@ -48,6 +49,7 @@ def section(verdicts: list[Verdict], page: str) -> str:
     ran = {op for op, v in zip(ops, verdicts, strict=True) if v.ran and not v.wrong}
     held = ran | compared(page)
     wrong = [v.job.name for v in verdicts if v.wrong]
+    told = sum(family not in HARMLESS for family in unverified().values())
     return "\n".join(
         [
             BEGIN.strip(),
@@ -55,7 +57,8 @@ def section(verdicts: list[Verdict], page: str) -> str:
             "",
             f"- {len(named | NAMES | set(unverified())):,} names are recognized: {len(named):,} of "
             f"fused ops and what goes with them, {len(NAMES):,} that bring their own backward, "
-            f"{len(unverified()):,} kernels that are reported as not verified.",
+            f"{len(unverified()):,} that were only listed, of which {told:,} are reported as "
+            "kernels without a known backward.",
             f"- {len(cutting):,} of them lose a gradient for certain; {len(replaced):,} of these, "
             f"in {len(ops)} rows of the catalog, have an equivalent.",
             f"- {len(right)} of these {len(ops)} rows pass `gradcheck` in float64 with random "

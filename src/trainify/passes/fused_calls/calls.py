@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...engine import Options
 
 # Families of which an unverified kernel gives nothing that a gradient should flow through.
-_HARMLESS = (
+HARMLESS = (
     "backward",
     "bookkeeping",
     "cache",
@@ -121,7 +121,7 @@ def unverified_kernel(module: ModuleFacts, call: ast.Call) -> Target | None:
         if of_extension(target):
             return target
         family = unverified().get(target.name)
-        if family is not None and family not in _HARMLESS and takes_a_tensor(call, target):
+        if family is not None and family not in HARMLESS and takes_a_tensor(call, target):
             return target
     return None
 
