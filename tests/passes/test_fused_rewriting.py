@@ -628,7 +628,11 @@ from sgl_kernel import rmsnorm
 
 
 def f(x, w):
-    if (F.rms_norm(x, x.shape[-1:], w, 1e-6) if torch.is_grad_enabled() and (x.requires_grad or w.requires_grad) else rmsnorm(x, w)).sum() > 0:
+    if (
+        F.rms_norm(x, x.shape[-1:], w, 1e-6)
+        if torch.is_grad_enabled() and (x.requires_grad or w.requires_grad)
+        else rmsnorm(x, w)
+    ).sum() > 0:
         return x
 """,
     )

@@ -130,13 +130,18 @@ def _change(
     module: ModuleFacts, statement: ast.stmt, calls: list[tuple[ast.Call, FusedLayer]]
 ) -> Change:
     """The statement with the twins called instead; no lines where a twin has no gradient either."""
-    from ..rewrite.branch import Change
+    from ..rewrite.branch import Change, Exchange
+    from .fused_calls.site import runs_later
 
     change = Change([statement], [], wants=_wants(calls), title=calls[0][1].twin)
     if any(layer.cut for _, layer in calls):
         return change
-    if not isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)):
-        change.expressions = [(call, _twin_call(module, call, layer)) for call, layer in calls]
+    simple = isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return))
+    if not simple or any(runs_later(module, call) for call, _ in calls):
+        change.expressions = [
+            Exchange(call, _twin_call(module, call, layer), _wants([(call, layer)]))
+            for call, layer in calls
+        ]
         return change
     start = module.start(statement)
     text = module.source(statement)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from .specialize import Library, Use
 
 _MAX_SPELLED_OUT = 3
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A call with the expression that takes its place, and what it wants where it stands."""
+
+    call: ast.Call
+    text: str
+    wants: list[str] | None = None
+    optional: frozenset[str] = frozenset()
 
 
 @dataclass(eq=False)
@@ -47,8 +57,9 @@ class Change:
     helpers: list[str] = field(default_factory=list)
     look_at: list[str] = field(default_factory=list)
     title: str = ""
-    expressions: list[tuple[ast.Call, str]] = field(default_factory=list)
-    """Calls exchanged where they stand, for a statement that cannot be doubled (``if f(x):``)."""
+    expressions: list[Exchange] = field(default_factory=list)
+    """Calls exchanged where they stand, for a statement that cannot be doubled (``if f(x):``), or
+    that only makes a function of which the calls are run later (``norm = lambda x: f(x)``)."""
 
     @property
     def first(self) -> ast.stmt:
@@ -376,11 +387,27 @@ def _deletion(module: ModuleFacts, statement: ast.stmt) -> Edit:
 def _exchange(module: ModuleFacts, change: Change, flag: str | None) -> list[Edit]:
     """Exchange calls on the spot, under a conditional expression for strategy ``flag``."""
     edits = []
-    for call, text in change.expressions:
+    for each in change.expressions:
+        text, start = each.text, module.start(each.call)
         if flag is not None:
-            text = f"({text} if {condition(module, [change], flag)} else {module.source(call)})"
-        edits.append(Edit(module.start(call), module.end(call), text))
+            asked = replace(change, wants=each.wants, optional=each.optional)
+            text = f"({text} if {condition(module, [asked], flag)} else {module.source(each.call)})"
+            line = module.position(start)[0]
+            before = module.text[module.line_starts[line - 1] : start]
+            if len(before) + len(text) > layout.width(module):
+                text = _on_lines(text, before, module.indent_unit, module.newline)
+        edits.append(Edit(start, module.end(each.call), text))
     return edits
+
+
+def _on_lines(text: str, before: str, unit: str, newline: str) -> str:
+    """A bracketed conditional expression with each of its parts on a line."""
+    tree = ast.parse(text, mode="eval").body
+    assert isinstance(tree, ast.IfExp)
+    parts = [ast.get_source_segment(text, part) for part in (tree.body, tree.test, tree.orelse)]
+    indentation = before[: len(before) - len(before.lstrip())]
+    inner = newline + indentation + unit
+    return f"({inner}{parts[0]}{inner}if {parts[1]}{inner}else {parts[2]}{newline}{indentation})"
 
 
 def exchange_edits(module: ModuleFacts, changes: Sequence[Change]) -> list[Edit]:
@@ -400,7 +427,7 @@ def flag_edits(module: ModuleFacts, changes: Sequence[Change], flag: str) -> lis
 def new_text(changes: Sequence[Change]) -> list[str]:
     """What changes write."""
     lines = [line for change in changes for line in change.lines]
-    return lines + [text for change in changes for _, text in change.expressions]
+    return lines + [each.text for change in changes for each in change.expressions]
 
 
 def insertion(offset: int, lines: Sequence[str], newline: str) -> Edit:

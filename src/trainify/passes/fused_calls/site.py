@@ -237,10 +237,30 @@ class Site:
                 return True
         return False
 
+    @cached_property
+    def deferred(self) -> bool:
+        """Whether the call runs after its statement."""
+        return runs_later(self.module, self.call)
+
+    def _binds(self, name: str) -> bool:
+        """Whether a lambda or a comprehension around the call gives a name its own meaning."""
+        for ancestor in self.module.ancestors(self.call):
+            if ancestor is self.statement:
+                return False
+            if isinstance(ancestor, ast.Lambda):
+                if any(argument.arg == name for argument in parameters(ancestor.args)):
+                    return True
+            for loop in getattr(ancestor, "generators", ()):
+                if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(loop.target)):
+                    return True
+        return False
+
     def is_tensor(self, text: str) -> bool:
         """Whether a name surely is a tensor where the call stands, not None."""
         function = self.module.function(self.statement)
         flow = self.module.flow(function or self.module.tree)
+        if self.late and self._binds(text.partition(".")[0]):
+            return False
         if text.isidentifier():
             definition = flow.only_definition(text, self.statement)
             if definition is None or function is None:
@@ -270,6 +290,23 @@ class Site:
             for argument in parameters(function.args)
             if argument.arg == name
         )
+
+
+def runs_later(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call runs after its statement: in a lambda, or in a generator that is kept."""
+    for ancestor in module.ancestors(call):
+        if isinstance(ancestor, ast.stmt):
+            return False
+        if isinstance(ancestor, ast.Lambda):
+            return True
+        if isinstance(ancestor, ast.GeneratorExp):
+            parent = module.parent(ancestor)
+            unpacked = isinstance(parent, ast.Assign) and all(
+                isinstance(target, (ast.Tuple, ast.List)) for target in parent.targets
+            )
+            if not unpacked and not isinstance(parent, (ast.Call, ast.Starred)):
+                return True
+    return False
 
 
 def _equals(node: ast.expr, default: str | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...catalog import RETURNED
@@ -14,7 +14,7 @@ from .site import Site
 
 if TYPE_CHECKING:
     from ...rewrite.attach import Applied
-    from ...rewrite.branch import Change
+    from ...rewrite.branch import Change, Exchange
     from ...rewrite.functionalize import Place, Write
     from ...rewrite.template import Rendered, Template
     from .writers import Writer
@@ -47,7 +47,7 @@ class StatementRewriter:
         self.dropped: list[ast.stmt] = []
         self.look_at: list[str] = []
         self.helpers: list[str] = []
-        self.exchanged: list[tuple[ast.Call, str]] = []
+        self.exchanged: list[Exchange] = []
         self.taken = self.flow.identifiers
 
     def change(self) -> Change:
@@ -59,7 +59,7 @@ class StatementRewriter:
             name = function.name
             raise NoRewrite(f"`{name}` is an operator, in which autograd records nothing")
         lines = self._lines()
-        wants = self._wants()
+        wants = self._wants(self.sites.values())
         return Change(
             statements=[self.statement],
             lines=lines,
@@ -88,7 +88,7 @@ class StatementRewriter:
             site = self.sites[statement.value]
             if len(statement.targets) == 1 and self._effect(site, statement.targets[0]):
                 return [*self.before, *self.after]
-        if not isinstance(statement, SIMPLE):
+        if not isinstance(statement, SIMPLE) or any(s.deferred for s in self.sites.values()):
             self._expressions()
             return []
         from ...rewrite.expressions import one_line
@@ -97,12 +97,29 @@ class StatementRewriter:
         return [*self.before, text, *self.after]
 
     def _expressions(self) -> None:
-        """Calls in the head of a compound statement: each is exchanged on the spot."""
+        """Calls in the head of a compound statement, or run later: exchanged on the spot."""
+        from ...rewrite.branch import Exchange
+
         for call in self._outermost(self.statement):
-            text = self._value(self.sites[call], call)
+            site = self.sites[call]
+            inside = [each for each in self.sites.values() if self._holds(call, each)]
+            if any(each.deferred and each.writes() for each in inside):
+                raise NoRewrite("it writes into a tensor when its statement is over")
+            text = self._value(site, call)
             if self.before or self.dropped:
-                raise NoRewrite("it stands in the head of a compound statement")
-            self.exchanged.append((call, text))
+                deferred = any(each.deferred for each in self.sites.values())
+                raise NoRewrite(
+                    "it runs later, where no statement can come before it"
+                    if deferred
+                    else "it stands in the head of a compound statement"
+                )
+            wants = self._wants(inside, on_the_spot=True)
+            optional = frozenset(t for t, may_be_none in (wants or {}).items() if may_be_none)
+            names = None if wants is None else list(wants)
+            self.exchanged.append(Exchange(call, text, names, optional))
+
+    def _holds(self, call: ast.Call, site: Site) -> bool:
+        return call is site.call or call in self.module.ancestors(site.call)
 
     def _splice(self, node: ast.expr | ast.stmt) -> str:
         """The text of a node with the fused calls in it exchanged, on one line where it was not."""
@@ -294,24 +311,27 @@ class StatementRewriter:
 
     # -- condition ------------------------------------------------------------------------------
 
-    def _wants(self) -> dict[str, bool] | None:
+    def _wants(
+        self, sites: Collection[Site], *, on_the_spot: bool = False
+    ) -> dict[str, bool] | None:
         """Tensors of which one requires grad when a gradient is wanted; None if nameless.
 
         Each with whether it may be None.
         """
         wants: dict[str, tuple[str, bool]] = {}
+        alone = on_the_spot and len(sites) == 1  # its names are those of the condition
         optional = {
             (site.call, a.name)
-            for site in self.sites.values()
+            for site in sites
             for a in site.op.signature.arguments
             if a.is_optional
         }
-        for site in self.sites.values():
+        for site in sites:
             for name in site.lost:
                 node = site.bound[name]
                 assert node is not None
                 text = self._root(ast.parse(site.shown(name).strip(), mode="eval").body)
-                if text is None or site.late:
+                if text is None or (site.late and not alone):
                     return None
                 used = text != self.module.source(node)  # None has no .data and no .view()
                 may_be_none = (site.call, name) in optional and not used
