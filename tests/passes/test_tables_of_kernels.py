@@ -106,6 +106,34 @@ def test_all_in_the_dict_are_kernels(text: str) -> None:
     )
 
 
+LAYER_OF_ONE = """
+import torch
+from vllm import _custom_ops as ops
+
+ACTIVATIONS = {"silu": ops.silu_and_mul, "gelu": ops.gelu_and_mul}
+
+
+class Act(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.fn = ACTIVATIONS[kind]
+
+    def forward(self, x):
+        out = torch.empty_like(x)
+        self.fn(out, x)
+        return out
+"""
+
+
+def test_a_layer_that_keeps_one_of_the_kernels() -> None:
+    (finding,) = findings(LAYER_OF_ONE)
+    assert finding.rule == "TRN103" and "`self.fn` is not rewritten: it may be" in finding.message
+    literal = fix(LAYER_OF_ONE.replace("ACTIVATIONS[kind]", 'ACTIVATIONS["silu"]'))
+    assert "F.silu(" in literal
+    stays(LAYER_OF_ONE.replace("ops.gelu_and_mul}", "torch.relu}"))
+    stays(LAYER_OF_ONE.replace("(self, x):", "(self, x):\n        self.fn = torch.relu"))
+
+
 def test_all_in_the_dict_are_one_kernel() -> None:
     text = ACTIVATIONS.replace("ops.gelu_and_mul", "torch.ops._C.silu_and_mul")
     (finding,) = findings(text)

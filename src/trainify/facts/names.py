@@ -278,7 +278,8 @@ class Names:
     def entries(self, node: ast.expr) -> Sequence[ast.expr]:
         """All that ``TABLE[key]`` can be for a key that varies; empty for other expressions.
 
-        It is looked up in a dict that nobody changes, there or in the one assignment of a name.
+        It is looked up in a dict that nobody changes, there or in the one assignment of a name or
+        of an attribute of ``self``.
         """
         if not self._has_tables:
             return ()
@@ -289,6 +290,10 @@ class Names:
             flow = self.module.flow(function)
             made = flow.only_definition(node.id, statement) if flow.is_local(node.id) else None
             node = made.value if made is not None and made.value is not None else node
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            cls = self.self_class(node.value)
+            set_to = self.attributes(cls).get(node.attr, ()) if cls is not None else ()
+            node = set_to[0].value or node if len(set_to) == 1 else node
         if not isinstance(node, ast.Subscript) or isinstance(node.slice, ast.Constant):
             return ()
         table = self._table(node.value)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...catalog import BindError
 from ...facts import ModuleFacts
+from ...facts.cache_writes import cache_writes
 from ...facts.guards import gradient_unwanted, serves_backward
 from ...facts.trainable import may_hold_weight
 from ...findings import STRATEGIES, Edit, Finding, Fix
@@ -22,6 +23,7 @@ from .calls import (
     takes_a_tensor,
     unverified_kernel,
 )
+from .messages import lost_in_cache
 from .rewriter import Rewriter, other_path, twin
 from .site import Site
 from .words import words_for
@@ -206,9 +208,18 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         lost = [node for name in op.loses if (node := bound[name]) is not None]
         if not op.loses or any(may_hold_weight(module, node) for node in lost):
             sites.append(Site(module, call, op, target, bound))
+    if direct:
+        yield from _lost_in_caches(module)
     if sites:
         yield from Rewriter(module, options, sites).findings()
         yield from _cut_before(module, sites)
+
+
+def _lost_in_caches(module: ModuleFacts) -> Iterator[Finding]:
+    """Fresh keys and values that attention gets from a cache, whichever attention that is."""
+    for write in cache_writes(module):
+        if any(not gradient_unwanted(module, read) for read in write.reads):
+            yield module.finding("TRN101", lost_in_cache(module, write), write.node)
 
 
 def _in_function_with_backward(module: ModuleFacts, call: ast.Call) -> bool:

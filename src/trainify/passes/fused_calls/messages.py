@@ -10,6 +10,8 @@ from .site import Site
 
 if TYPE_CHECKING:
     from ...engine import Options
+    from ...facts import ModuleFacts
+    from ...facts.cache_writes import CacheWrite
 
 
 def message_of(site: Site) -> str:
@@ -34,7 +36,24 @@ def message_of(site: Site) -> str:
     ]
     if detached:
         text += f" {_and(detached)} cuts the gradient a second time."
+    if site.cached:
+        names = _and([f"`{name}`" for name in site.cached])
+        text += f" {names} {_get(site.cached)} none either, through the cache."
     return text
+
+
+def lost_in_cache(module: ModuleFacts, write: CacheWrite) -> str:
+    """What is said of a write into a cache that attention reads."""
+    names = _and([f"`{name}`" for name in write.fresh])
+    reader = module.source(write.reads[0].func)
+    return (
+        f"{names} {_get(write.fresh)} no gradient through the cache that `{reader}` reads: "
+        "attend to the fresh ones where all of a sequence is fresh."
+    )
+
+
+def _get(names: Sequence[str]) -> str:
+    return "gets" if len(names) == 1 else "get"
 
 
 def release_of(op: Row, options: Options) -> str:

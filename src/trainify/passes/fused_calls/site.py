@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...catalog import CONSTANTS, FusedOp, lookup
 from ...facts import ModuleFacts, Target
+from ...facts.cache_writes import cache_writes
 from ...facts.names import default_of, is_none, parameters
 from ...facts.none import tested_not_none
 from ...facts.trainable import is_buffer
@@ -93,6 +94,16 @@ class Site:
             a.name
             for a in self.op.signature.written
             if a.name in self.reads and a.name in self.differentiable
+        ]
+
+    @cached_property
+    def cached(self) -> list[str]:
+        """Tensors that the op gets only through a cache: no rewriting gives them a gradient."""
+        return [
+            name
+            for write in cache_writes(self.module)
+            if any(read is self.call for read in write.reads)
+            for name in write.fresh
         ]
 
     def unsupported(self) -> str | None:

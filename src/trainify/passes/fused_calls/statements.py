@@ -175,6 +175,12 @@ class StatementRewriter:
     def _template(self, site: Site) -> Template | Applied:
         arguments = {name: self._argument(site, name) for name in site.bound}
         self._remind(site.op.look_at)
+        if site.cached:
+            names = " and ".join(f"`{name}`" for name in site.cached)
+            self._remind(
+                f"no gradient reaches {names} through the cache; a prefill, in which all of a "
+                "sequence is fresh, can attend to them instead"
+            )
         return self.writer.template(site.call, arguments)
 
     def _writes(self, site: Site) -> dict[str, Write]:
