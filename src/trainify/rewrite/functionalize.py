@@ -8,13 +8,13 @@ that storage, and who reads it later.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..facts import ModuleFacts
 from ..facts.flow import Definition, FunctionFlow, is_allocation, looked_at, view_of
-from ..facts.names import is_none
+from ..facts.handed_back import is_handed_back
 from ..facts.walk import statements
 from ..facts.writes import is_element
 
@@ -54,13 +54,27 @@ class Write:
     look_at: str = ""
 
 
+@dataclass(frozen=True)
+class Written:
+    """An argument that a kernel writes in a statement; ``read`` if it reads the old value too."""
+
+    statement: ast.stmt
+    argument: ast.expr
+    read: bool = True
+
+
 def functionalize(
-    module: ModuleFacts, statement: ast.stmt, argument: ast.expr, *, read: bool = True
+    module: ModuleFacts,
+    statement: ast.stmt,
+    argument: ast.expr,
+    *,
+    read: bool = True,
+    beside: Sequence[Written] = (),
 ) -> Write:
     """Decide for one written argument of a call in ``statement``.
 
-    ``read`` says that the call reads the argument's old value too.  Raises
-    :class:`CannotFunctionalize`.
+    ``read`` says that the call reads the argument's old value too; ``beside`` are all that kernels
+    write in the same function.  Raises :class:`CannotFunctionalize`.
     """
     owner = _out_parameter(module, statement, argument) if not read else None
     if owner is not None:
@@ -72,7 +86,7 @@ def functionalize(
         return Write(place, look_at=look_at if looped else "")
     flow = module.flow(module.function(statement) or module.tree)
     if isinstance(argument, ast.Name):
-        return _name(module, flow, statement, argument.id)
+        return _name(module, flow, statement, argument.id, beside)
     if isinstance(argument, ast.Attribute) and argument.attr not in ("data", "T", "mT"):
         return _attribute(module, statement, argument)
     view = view_of(argument)
@@ -81,8 +95,8 @@ def functionalize(
     if view.kind == "part":
         return _slice(module, flow, statement, argument, view.base)
     if isinstance(argument, ast.Attribute):  # x.data, x.detach()
-        return _name(module, flow, statement, view.base)
-    write = _name(module, flow, statement, view.base)
+        return _name(module, flow, statement, view.base, beside)
+    write = _name(module, flow, statement, view.base, beside)
     shape_of = write.place.text
     allocation = write.allocation
     if allocation is not None:
@@ -120,21 +134,33 @@ def _refuse_shared(module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt,
                     raise CannotFunctionalize(f"`{other}` may be part of something else")
 
 
-def _name(module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt, name: str) -> Write:
+def _name(
+    module: ModuleFacts,
+    flow: FunctionFlow,
+    statement: ast.stmt,
+    name: str,
+    beside: Sequence[Written],
+) -> Write:
     _refuse_shared(module, flow, statement, name)
+    owner = _parameter_behind(flow, statement, name)
+    if owner is not None and not _all_handed_back(
+        flow, owner, Written(statement, _named(name)), beside
+    ):
+        return Write(
+            Place(name, "copy"),
+            look_at=f"what is written into `{owner}` is not returned, so callers have it there: it "
+            "is written with copy_(), and autograd must not have saved the old value",
+        )
     definition = flow.only_definition(name, statement)
     live = sorted(o for o in flow.observers(name, statement) if flow.read_after(o, statement))
     if live:
         return _observed(module, flow, statement, name, definition, live)
-    owner = _parameter_behind(flow, statement, name)
-    if owner is not None:
-        used = flow.read_after(name, statement) and not _is_procedure(flow.function)
-        if not used or module.project.relies_on_mutation(module, flow.function, owner):
-            return Write(
-                Place(name, "copy"),
-                look_at=f"callers read `{owner}` after the call, so it is written with copy_(): "
-                "autograd must not have saved its old value",
-            )
+    if owner is not None and module.project.relies_on_mutation(module, flow.function, owner):
+        return Write(
+            Place(name, "copy"),
+            look_at=f"callers read `{owner}` after the call, so it is written with copy_(): "
+            "autograd must not have saved its old value",
+        )
     root = _attribute_behind(definition.value) if definition is not None else None
     look_at = ""
     if root is not None:
@@ -147,12 +173,34 @@ def _name(module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt, name: st
     return Write(Place(name), allocation=allocation, look_at=look_at)
 
 
-def _is_procedure(function: ast.AST) -> bool:
-    """Whether a function returns nothing: what it computes is in the tensors that it was given."""
-    return not any(
-        isinstance(node, (ast.Yield, ast.YieldFrom))
-        or (isinstance(node, ast.Return) and node.value is not None and not is_none(node.value))
-        for node in ast.walk(function)
+def _named(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
+def _all_handed_back(
+    flow: FunctionFlow, owner: str, own: Written, beside: Sequence[Written]
+) -> bool:
+    """Whether the function returns all that kernels write into an argument, or what it becomes.
+
+    One answer for all of them: after one that binds the name anew, none gets to the caller's
+    tensor.  What only the next of them reads is not returned: they hand the argument on.
+    """
+    writes: list[tuple[Written, str]] = []
+    fills: dict[ast.stmt, frozenset[str]] = {}
+    for each in (own, *beside):
+        view = view_of(each.argument)
+        if view is None:
+            continue
+        if _parameter_behind(flow, each.statement, view.base) == owner:
+            writes.append((each, view.base))
+        fills[each.statement] = fills.get(each.statement, frozenset()) | {view.base}
+    fills.update((each.statement, frozenset()) for each, _ in writes)
+    return all(
+        each.read
+        and is_handed_back(
+            flow, (base, *flow.observers(base, each.statement)), each.statement, fills
+        )
+        for each, base in writes
     )
 
 

@@ -35,6 +35,12 @@ class Rewriter:
         self.module = module
         self.options = options
         self.plans = {site.call: _Plan(site) for site in sites}
+        functions: dict[ast.AST | None, list[Site]] = {}
+        for site in sites:
+            functions.setdefault(module.function(site.call), []).append(site)
+        for together in functions.values():
+            for site in together:
+                site.beside = together
 
     def findings(self) -> Iterator[Finding]:
         if self.options.plan:

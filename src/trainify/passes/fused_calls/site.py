@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from ...findings import Related
 if TYPE_CHECKING:
     from ...engine import Options
     from ...facts.module import FunctionNode
-    from ...rewrite.functionalize import CannotFunctionalize, Write
+    from ...rewrite.functionalize import CannotFunctionalize, Write, Written
 
 
 @dataclass(eq=False)
@@ -34,6 +34,8 @@ class Site:
     rule: str = ""
     """The rule that found it, and what to say; those of this pass where there is none."""
     said: str = ""
+    beside: Sequence[Site] = ()
+    """All sites of the function: what they write into one argument is decided together."""
 
     @cached_property
     def statement(self) -> ast.stmt:
@@ -177,18 +179,33 @@ class Site:
     def _written(self) -> dict[str, Write] | CannotFunctionalize:
         from ...rewrite.functionalize import CannotFunctionalize, functionalize
 
+        beside = [written for site in self.beside for written in site.into.values()]
         found: dict[str, Write] = {}
-        for argument in self.op.signature.written:
-            node = self.bound[argument.name]
-            if node is not None and not is_none(node):
-                read = argument.name in self.reads or self._read_elsewhere(argument.name)
-                try:
-                    found[argument.name] = functionalize(
-                        self.module, self.statement, node, read=read
-                    )
-                except CannotFunctionalize as error:
-                    return error
+        for name, written in self.into.items():
+            try:
+                found[name] = functionalize(
+                    self.module,
+                    self.statement,
+                    written.argument,
+                    read=written.read,
+                    beside=beside,
+                )
+            except CannotFunctionalize as error:
+                return error
         return found
+
+    @cached_property
+    def into(self) -> dict[str, Written]:
+        """What the op writes into."""
+        from ...rewrite.functionalize import Written
+
+        return {
+            name: Written(
+                self.statement, node, read=name in self.reads or self._read_elsewhere(name)
+            )
+            for name in (argument.name for argument in self.op.signature.written)
+            if (node := self.bound[name]) is not None and not is_none(node)
+        }
 
     def related(self) -> Iterator[Related]:
         """The places where tensors are made only to be filled by the op."""
