@@ -256,6 +256,8 @@ class Names:
             entry = self._entry(node)
             if entry is not None:
                 yield from self._resolve(entry, depth + 1)
+            else:
+                yield from self._imported_entry(node)
         elif isinstance(node, ast.Call):
             yield from self._resolve_call(node, depth)
 
@@ -274,6 +276,29 @@ class Names:
             else []
         )
         return values[0] if len(values) == 1 else None
+
+    def entry(self, name: str, key: str) -> ast.expr | None:
+        """What stands under a key, given by its ``repr``, of a dict at the top of the module."""
+        found = self.bindings(self.module.tree).get(name, ())
+        made = found[0].value if len(found) == 1 else None
+        if not isinstance(made, ast.Dict) or self._may_change(name, ast.Name):
+            return None
+        values = [
+            value
+            for each, value in zip(made.keys, made.values, strict=True)
+            if isinstance(each, ast.Constant) and repr(each.value) == key
+        ]
+        return values[0] if len(values) == 1 and None not in made.keys else None
+
+    def _imported_entry(self, node: ast.Subscript) -> Iterator[Target]:
+        """``pkg.kernels.TABLE['norm']``, of a dict that another file makes and this one reads."""
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        if not isinstance(node.value, ast.Name) or not isinstance(key, str) or "." in key:
+            return
+        found = self._visible(node.value.id, self.module.scope(node))
+        if len(found) == 1 and isinstance(found[0].node, ast.ImportFrom):
+            if not self._may_change(node.value.id, ast.Name):
+                yield Target(f"{found[0].qualified}[{key!r}]")
 
     def entries(self, node: ast.expr) -> Sequence[ast.expr]:
         """All that ``TABLE[key]`` can be for a key that varies; empty for other expressions.

@@ -107,13 +107,18 @@ class Project:
         owner, _, name = qualified.rpartition(".")
         if not owner or owner == module.module_name:
             return None
+        name, _, key = name.partition("[")
         path = self.find_module(module, owner)
         if path is None:
             moved = self._exported(module, owner, relevant)
-            return f"{moved}.{name}" if moved else None
+            return f"{moved}.{name}" if moved and not key else None
         if not relevant(self._bytes(path)):
             return None
         other = self.load(path)
+        if key:
+            entry = other.names.entry(name, key.rstrip("]")) if other else None
+            targets = other.names.resolve(entry) if other and entry is not None else ()
+            return targets[0].name if len(targets) == 1 else None
         for binding in reversed(other.names.bindings(other.tree).get(name, [])) if other else ():
             if binding.qualified and binding.qualified != qualified:
                 return binding.qualified

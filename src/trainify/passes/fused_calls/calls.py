@@ -49,6 +49,8 @@ def match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedO
         if op is None and not target.name.startswith("torch."):
             name = module.project.follow(module, target.name, words_for(own).exports)
             op = lookup(name, own, releases)
+            if op is not None and "[" in target.name:  # an entry of a table is no name
+                target = target._replace(name=name)
         if op is not None:
             found.append((op, target))
         else:

@@ -1,0 +1,53 @@
+"""Fused ops that a file of the package hands on, by a name or in a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainify.engine import Options, check_paths, fix_paths
+
+KERNELS = """\
+import flashinfer
+from flashinfer import rmsnorm as rn
+
+OPS = {"act": flashinfer.silu_and_mul, "own": own}
+"""
+HEAD = "from flashinfer import rmsnorm\nimport torch\nfrom .kernels import rn, OPS, own\n\n\ndef f(x, w):\n    return "
+
+
+def lines(folder: Path, call: str, kernels: str = KERNELS) -> list[tuple[str, str]]:
+    (folder / "__init__.py").write_text("")
+    (folder / "kernels.py").write_text(kernels)
+    (folder / "layer.py").write_text(f"{HEAD}{call}\n")
+    reports = check_paths([str(folder)], Options())
+    return [(Path(f.path).name, f.rule) for report in reports for f in report.findings]
+
+
+@pytest.mark.parametrize("call", ["rn(x, w, 1e-6)", 'OPS["act"](x)'])
+def test_a_name_of_the_package(tmp_path: Path, call: str) -> None:
+    assert lines(tmp_path, call) == [("layer.py", "TRN101")]
+
+
+@pytest.mark.parametrize(
+    ("call", "kernels"),
+    [
+        ("own(x, w)", KERNELS),
+        ('OPS["own"](x)', KERNELS),
+        ('OPS["act"](x)', KERNELS + 'OPS["act"] = own\n'),
+        ('OPS["act"](x)', KERNELS.replace('"own": own', "**own")),
+        ("rn(x, w, 1e-6)", KERNELS.replace("rmsnorm as rn", "rmsnorm as rm")),
+        ("rn(x, w, 1e-6)", "def rn(x, w, eps):\n    return x * w\n"),
+    ],
+)
+def test_what_is_no_kernel_for_all_we_know(tmp_path: Path, call: str, kernels: str) -> None:
+    assert lines(tmp_path, call, kernels) == []
+
+
+@pytest.mark.parametrize("strategy", ["flag", "attach"])
+def test_an_entry_of_a_table_is_rewritten(tmp_path: Path, strategy: str) -> None:
+    assert lines(tmp_path, 'OPS["act"](x)')
+    (report,) = [r for r in fix_paths([str(tmp_path)], Options(strategy=strategy)) if r.applied]
+    assert "F.silu(gate)" in report.text
+    assert 'return OPS["act"](' in report.text
