@@ -57,3 +57,8 @@ def test_packages_need_no_init_file(tmp_path: Path) -> None:
             str(tmp_path / "serve/models/llama.py"), "serve.layers.norm"
         )
         assert found == tmp_path / "serve/layers/norm.py"
+
+
+def test_what_has_no_name_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Project([Path()]).find_file("model.py", "") is None

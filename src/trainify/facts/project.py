@@ -134,6 +134,8 @@ class Project:
 
     def find_file(self, seen_from: str, qualified: str) -> Path | None:
         """The same of a file that need not be parsed."""
+        if not qualified:
+            return None
         for base in self._bases(seen_from, qualified.partition(".")[0]):
             found = self.find_below(base, qualified)
             if found is not None:
