@@ -30,7 +30,7 @@ from .findings import (
 from .passes import Look
 from .releases import Release
 from .source import Change, Positions, SourceError, decode, encode, split_lines
-from .suppressions import comments, suppressions
+from .suppressions import comments
 
 if TYPE_CHECKING:
     from .cache import Cache
@@ -172,7 +172,7 @@ class Check:
                 self._found[each] = plan, findings
             for finding in findings:
                 found.setdefault((finding.start, finding.end, finding.rule), finding)
-        silenced = suppressions(self.text)
+        silenced = self._module.suppressions
         return [
             _keep_comments(self.text, finding)
             for _, finding in sorted(found.items(), key=lambda item: item[0])

@@ -14,7 +14,7 @@ _DIRECTIVE = re.compile(
     r"#\s*trainify:\s*(?P<kind>ignore-file|ignore|stop-grad)\s*(?:\[(?P<codes>[^\]]*)\])?\s*(?:$|[\s#:;,.-])"
 )
 _EVERY_RULE = ("",)  # a prefix of each code
-_STOPS = ("TRN2", "TRN3")  # what a gradient that is stopped on purpose may look like
+_STOPS = ("TRN1", "TRN2", "TRN3")  # what a gradient that is stopped on purpose may look like
 
 
 def comments(text: str) -> list[tuple[int, str]]:
@@ -68,12 +68,14 @@ class Suppressions:
 
     def cover(self, finding: Finding) -> bool:
         """Whether ``finding`` is silenced: for its file, or on any line that it touches."""
-        if finding.rule.startswith(self.in_file):
+        return self.silence(finding.rule, finding.line, finding.end_line)
+
+    def silence(self, rule: str, first: int, last: int) -> bool:
+        """Whether a rule is silenced for something on these lines, the last one included."""
+        if rule.startswith(self.in_file):
             return True
-        return any(
-            finding.rule.startswith(self.on_line.get(line, ()))
-            for line in range(finding.line, finding.end_line + 1)
-        )
+        lines = range(first, last + 1)
+        return any(rule.startswith(codes) for line, codes in self.on_line.items() if line in lines)
 
 
 def suppressions(text: str) -> Suppressions:

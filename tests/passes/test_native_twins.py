@@ -266,3 +266,11 @@ def test_it_is_surer_than_the_other_side_of_a_test() -> None:
         "        if x.is_cpu:\n            return torch.ops.sgl_kernel.gelu_and_mul_cpu(x)\n",
     )
     assert CALL in fix(text)
+
+
+def test_it_does_not_go_round_a_kernel_that_a_comment_keeps() -> None:
+    other = "self.op(out, x)\n        out = torch.ops.vllm.fused_mla_dual_rms_norm(out, x)"
+    text = LAYER.replace("self.op(out, x)", other)
+    assert CALL in fix(text, unsafe=True)
+    silenced = text.replace(other, f"{other}  # trainify: ignore[TRN108]")
+    assert fix(silenced, unsafe=True) == silenced

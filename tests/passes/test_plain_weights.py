@@ -228,3 +228,64 @@ def test_where_no_gradient_is_wanted() -> None:
 
 def test_no_module() -> None:
     stays(layer("self.weight = torch.randn(o, i)", base="Base"))
+
+
+BALANCED = """\
+import torch
+from torch import nn
+
+
+class Gate(nn.Module):
+    def __init__(self, d, e):
+        super().__init__()
+        self.proj = nn.Linear(d, e)
+        self.register_buffer("bias", torch.zeros(e))
+
+    def forward(self, x, groups):
+        s = self.proj(x).sigmoid()
+        CHOICE
+        return s.gather(-1, idx), idx
+
+
+@torch.no_grad()
+def balance(gate, load):
+    gate.bias.add_(0.001 * torch.sign(load.mean() - load))
+"""
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "_, idx = torch.topk(s + self.bias, 2)",
+        "idx = torch.topk(s + self.bias, k=2, dim=-1, sorted=False)[1]",
+        "idx = (s + self.bias).topk(2, dim=-1).indices",
+        "top = (self.bias + s).topk(2)\nidx = top.indices",
+        "top, idx = (s + self.bias).sort(-1)\nidx = idx[..., :2]",
+        "biased = s + self.bias\nidx = biased.argmax(-1, keepdim=True)",
+        "idx = torch.argsort(input=s + self.bias[None], descending=True)[:, :2]",
+        "biased = s + self.bias\n"
+        "best = biased.view(x.shape[0], groups, -1).topk(2, dim=-1)[0].sum(dim=-1)\n"
+        "mask = torch.zeros_like(best)\n"
+        "mask.scatter_(1, torch.topk(best, 2)[1], 1)\n"
+        "masked = biased.masked_fill(mask.unsqueeze(-1).reshape(biased.shape) == 0, 0.0)\n"
+        "idx = masked.topk(2).indices",
+        "biased = s\nif groups:\n    biased = s + self.bias\nidx = biased.max(-1, keepdim=True)[1]",
+    ],
+)
+def test_what_only_chooses_has_no_gradient_to_lose(choice: str) -> None:
+    stays(BALANCED.replace("CHOICE", choice.replace("\n", "\n        ")))
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "s, idx = torch.topk(s + self.bias, 2)",
+        "top = (s + self.bias).topk(2)\ns, idx = top.values, top.indices",
+        "s = s + self.bias\nidx = s.argmax(-1, keepdim=True)",
+        "idx = choose(s + self.bias)",
+        "idx = torch.max(s + self.bias, s)[1]\ns = idx * s",
+        "biased = s + self.bias\nidx = biased.argmax(-1)\nself.last = biased",
+    ],
+)
+def test_what_also_gives_values_does(choice: str) -> None:
+    assert rules(BALANCED.replace("CHOICE", choice.replace("\n", "\n        "))) == ["TRN503"]

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ..findings import Finding, Fix, Related
+from ..suppressions import Suppressions, suppressions
 from .flow import FunctionFlow
 from .inside import Inside
 from .memo import Memo
@@ -510,6 +511,11 @@ class ModuleFacts:
             fixes=fixes or {},
             related=tuple(related),
         )
+
+    @cached_property
+    def suppressions(self) -> Suppressions:
+        """What the comments in it silence."""
+        return suppressions(self.text)
 
     def related(self, message: str, node: ast.stmt | ast.expr) -> Related:
         """A place of this file that belongs to a finding."""

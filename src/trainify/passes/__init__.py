@@ -24,6 +24,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
+    import ast
+
     from ..engine import Options
     from ..facts import ModuleFacts, Project
     from ..findings import Finding, Proven
@@ -50,6 +52,18 @@ class Rule:
     why: str
     before: str
     after: str
+
+
+def is_wanted(module: ModuleFacts, options: Options, rule: str, node: ast.stmt | ast.expr) -> bool:
+    """Whether a rule may speak of a node: it is selected there, and no comment silences it.
+
+    A fix may cover several findings.  Those that nobody is told of keep what stands there, so a
+    pass that plans such fixes has to ask first.
+    """
+    if not options.selects(rule):
+        return False
+    assert node.end_lineno is not None
+    return not module.suppressions.silence(rule, node.lineno, node.end_lineno)
 
 
 class Pass(Protocol):

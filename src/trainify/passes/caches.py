@@ -16,7 +16,7 @@ from ..facts.integers import holds_integers
 from ..facts.names import last_name
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Look, Needle, Rule
+from . import Look, Needle, Rule, is_wanted
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -169,6 +169,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         write = _write(module, statement)
         function = module.function(statement) if write is not None else None
         if write is None or function is None or _NOT_A_STEP.match(function.name):
+            continue
+        if not is_wanted(module, options, "TRN401", statement):
             continue
         if not gradient_unwanted(module, statement):
             writes.setdefault(function, []).append(write)

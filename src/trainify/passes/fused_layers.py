@@ -11,7 +11,7 @@ from ..catalog.layers import LAYERS, FusedLayer, lookup_layer
 from ..facts import ModuleFacts
 from ..facts.guards import gradient_unwanted
 from ..findings import Finding, Fix
-from . import Rule
+from . import Rule, is_wanted
 from .fused_calls.messages import release_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     names: dict[ast.Call, str] = {}
     for call in module.calls:
         name, layer = _layer(module, call.func, options)
-        if layer is not None and not gradient_unwanted(module, call):
+        if layer is None or not is_wanted(module, options, "TRN109", call):
+            continue
+        if not gradient_unwanted(module, call):
             names[call] = name
             found.setdefault(module.statement(call), []).append((call, layer))
     if not found:

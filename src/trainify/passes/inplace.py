@@ -22,7 +22,7 @@ from ..facts.training import reaches_result, trains
 from ..facts.walk import walk
 from ..facts.writes import Write, in_callers, in_network, is_element, root_of, roots
 from ..findings import STRATEGIES, Edit, Finding, Fix, Related
-from . import Look, Needle, Rule
+from . import Look, Needle, Rule, is_wanted
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -183,6 +183,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     vocabulary = branch.Vocabulary(module)
     changes: dict[ast.stmt, Change] = {}
     for harm in found:
+        if not is_wanted(module, options, harm.rule, harm.statement):
+            continue
         if harm.change is not None and harm.change.lines:
             changes.setdefault(harm.change.first, harm.change)
     fixes: dict[ast.stmt, Mapping[str, Fix]] = {}

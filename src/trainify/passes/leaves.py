@@ -12,7 +12,7 @@ from ..facts.guards import gradient_unwanted
 from ..facts.saved import is_parameter, submodule
 from ..facts.writes import Write, in_network, root_of, roots
 from ..findings import Finding
-from . import Look, Needle, Rule
+from . import Look, Needle, Rule, is_wanted
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -97,6 +97,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     messages: list[str] = []
     for statement, write in module.writes.items():
         if write.name is None or write.unseen:
+            continue
+        if not is_wanted(module, options, "TRN406", statement):
             continue
         if not in_network(module, module.function(statement)):
             continue

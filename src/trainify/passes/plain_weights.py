@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.choices import only_chooses
 from ..facts.frozen import is_false
 from ..facts.guards import gradient_unwanted
 from ..facts.layers import after_init, is_module_class, made_by
@@ -310,7 +311,7 @@ def _uses(module: ModuleFacts, cls: ast.ClassDef, name: str) -> list[ast.Attribu
 def _counts(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight, use: ast.Attribute) -> bool:
     """Whether a use is one as a weight where a gradient is wanted."""
     counts = is_weight_use(module, use) or _scales(module, cls, weight, use)
-    return counts and not gradient_unwanted(module, use)
+    return counts and not gradient_unwanted(module, use) and not only_chooses(module, use)
 
 
 def _scales(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight, use: ast.Attribute) -> bool:

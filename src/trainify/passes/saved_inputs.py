@@ -13,7 +13,7 @@ from ..facts.saved import Saver, destroyed, destroyed_by_next_call
 from ..facts.training import reaches_result, trains
 from ..facts.writes import Write, in_callers, in_network
 from ..findings import Finding
-from . import Look, Needle, Rule
+from . import Look, Needle, Rule, is_wanted
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -76,6 +76,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     harms: list[tuple[Write, Saver]] = []
     messages: list[str] = []
     for statement, write in module.writes.items():
+        if not is_wanted(module, options, "TRN404", statement):
+            continue
         own = write.name is None
         found = _own(module, write) if own else _harm(module, write)
         if found is None or (not own and gradient_unwanted(module, statement)):

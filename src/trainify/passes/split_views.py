@@ -13,7 +13,7 @@ from ..facts.saved import carries
 from ..facts.training import trains
 from ..facts.writes import Write, in_network, roots
 from ..findings import Finding
-from . import Look, Needle, Rule
+from . import Look, Needle, Rule, is_wanted
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -79,6 +79,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     messages: list[str] = []
     for statement, write in module.writes.items():
         if write.name is None or write.unseen:
+            continue
+        if not is_wanted(module, options, "TRN405", statement):
             continue
         split = _split(module, write)
         if split is None or gradient_unwanted(module, statement):

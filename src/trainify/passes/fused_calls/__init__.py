@@ -12,7 +12,7 @@ from ...facts.cache_writes import cache_writes
 from ...facts.guards import gradient_unwanted, serves_backward
 from ...facts.trainable import may_hold_weight
 from ...findings import STRATEGIES, Edit, Finding, Fix
-from .. import Needle, Rule
+from .. import Needle, Rule, is_wanted
 from .calls import (
     Ambiguous,
     bind,
@@ -210,6 +210,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             sites.append(Site(module, call, op, target, bound))
     if direct:
         yield from _lost_in_caches(module)
+    sites = [site for site in sites if is_wanted(module, options, site.code, site.call)]
     if sites:
         yield from Rewriter(module, options, sites).findings()
         yield from _cut_before(module, sites)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from ...rewrite.branch import Change
 
 
+_KERNELS = ("TRN101", "TRN102", "TRN103", "TRN108")
+
+
 @dataclass
 class _Plan:
     """A site with its fixes, or the reasons why there is none, by strategy."""
@@ -80,7 +83,6 @@ class Rewriter:
 
     def _finding(self, plan: _Plan) -> Finding:
         site = plan.site
-        rule = site.rule or ("TRN102" if site.in_place else "TRN101")
         message = (site.said or message_of(site)) + release_of(site.op, self.options)
         reason = plan.reasons.get(self.options.strategy)
         fixes = plan.fixes
@@ -88,12 +90,14 @@ class Rewriter:
             fixes = twin(self.module, site.call, self.options)
         if reason and self.options.strategy not in fixes:
             message += f" Not rewritten: {reason}."
-        found = self.module.finding(rule, message, site.call, fixes, tuple(site.related()))
+        found = self.module.finding(site.code, message, site.call, fixes, tuple(site.related()))
         return replace(found, op=site.name(self.options))
 
 
 def other_path(module: ModuleFacts, call: ast.Call, options: Options) -> dict[str, Fix]:
     """The fixes of a kernel that nothing stands for: to go round it, where there is a way."""
+    if _keeps_another(module, call):
+        return {}
     native = twin(module, call, options)
     if any(fix.safety is Safety.SAFE for fix in native.values()):
         return native
@@ -108,8 +112,21 @@ def other_path(module: ModuleFacts, call: ast.Call, options: Options) -> dict[st
 
 def twin(module: ModuleFacts, call: ast.Call, options: Options) -> dict[str, Fix]:
     """The fix by the layer's own implementation in PyTorch, where it has one."""
-    if "def forward_native(" not in module.text:
+    if "def forward_native(" not in module.text or _keeps_another(module, call):
         return {}
     from ...rewrite.twin import fixes
 
     return fixes(module, call, options.flag)
+
+
+def _keeps_another(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a comment in the same function is to keep a kernel, so that none goes round both."""
+    kept = [
+        line
+        for line, codes in module.suppressions.on_line.items()
+        if any(rule.startswith(codes) for rule in _KERNELS)
+    ]
+    function = module.function(call) if kept else None
+    if function is None or function.end_lineno is None:
+        return False
+    return any(function.lineno <= line <= function.end_lineno for line in kept)

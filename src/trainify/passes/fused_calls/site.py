@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ...catalog import CONSTANTS, FusedOp, lookup
 from ...facts import ModuleFacts, Target
 from ...facts.cache_writes import cache_writes
+from ...facts.flow import views_of
 from ...facts.names import default_of, is_none, parameters
 from ...facts.none import tested_not_none
 from ...facts.trainable import is_buffer
@@ -40,6 +41,11 @@ class Site:
     @cached_property
     def statement(self) -> ast.stmt:
         return self.module.statement(self.call)
+
+    @cached_property
+    def code(self) -> str:
+        """The rule that speaks of it."""
+        return self.rule or ("TRN102" if self.in_place else "TRN101")
 
     def name(self, options: Options) -> str:
         """A name by which the op is looked up, the one of the call if it can be; or none."""
@@ -183,7 +189,7 @@ class Site:
         found: dict[str, Write] = {}
         for name, written in self.into.items():
             try:
-                found[name] = functionalize(
+                write = functionalize(
                     self.module,
                     self.statement,
                     written.argument,
@@ -192,6 +198,10 @@ class Site:
                 )
             except CannotFunctionalize as error:
                 return error
+            if write.place.kind == "copy" and self._is_shared(name):
+                text = self.shown(name)
+                return CannotFunctionalize(f"`{text}` may be what it reads, and callers read it")
+            found[name] = write
         return found
 
     @cached_property
@@ -200,12 +210,21 @@ class Site:
         from ...rewrite.functionalize import Written
 
         return {
-            name: Written(
-                self.statement, node, read=name in self.reads or self._read_elsewhere(name)
-            )
+            name: Written(self.statement, node, read=self._reads(name) or self._is_shared(name))
             for name in (argument.name for argument in self.op.signature.written)
             if (node := self.bound[name]) is not None and not is_none(node)
         }
+
+    def _reads(self, name: str) -> bool:
+        return name in self.reads or self._read_elsewhere(name)
+
+    def _is_shared(self, name: str) -> bool:
+        """Whether what is only written may be what is read, and has to go somewhere.
+
+        Where the value of the call is what goes on, nothing has to be written.
+        """
+        stored = bool(self.outputs) or isinstance(self.module.parent(self.call), ast.Expr)
+        return stored and not self._reads(name) and self._maybe_read(name)
 
     def related(self) -> Iterator[Related]:
         """The places where tensors are made only to be filled by the op."""
@@ -233,16 +252,57 @@ class Site:
                 sure.add(name)
         return texts, sure
 
-    def _read_elsewhere(self, written: str) -> bool:
-        """Whether another argument looks at the tensor that is written: ``rms_norm(x, x, w)``."""
+    def _roots(self, written: str) -> set[str]:
         node = self.bound[written]
-        roots = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if node else set()
-        return any(
-            isinstance(n, ast.Name) and n.id in roots and n.id != "self"
+        return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if node else set()
+
+    def _others(self, written: str) -> set[str]:
+        """The names in all other arguments."""
+        return {
+            n.id
             for name, other in self.bound.items()
             if other is not None and name != written
             for n in ast.walk(other)
-        )
+            if isinstance(n, ast.Name) and n.id != "self"
+        }
+
+    def _read_elsewhere(self, written: str) -> bool:
+        """Whether another argument looks at the tensor that is written: ``rms_norm(x, x, w)``."""
+        return bool(self._roots(written) & self._others(written))
+
+    def _maybe_read(self, written: str) -> bool:
+        """Whether another argument may be the tensor that is written, by another name.
+
+        Raises ``CannotFunctionalize`` where it may just as well be a buffer of the caller's.
+        """
+        from ...rewrite.functionalize import CannotFunctionalize
+
+        roots, others = self._roots(written), self._others(written)
+        wholes, of_others = self._wholes(roots), self._wholes(others)
+        if not (wholes & others or roots & of_others):
+            return False
+        flow = self.module.flow(self.module.function(self.statement) or self.module.tree)
+        given = {
+            name
+            for name in roots
+            if any(d.is_parameter for d in flow.reaching(name, self.statement))
+        }
+        if (given | (wholes & set(flow.parameters))) - others - of_others:
+            text = self.shown(written)
+            raise CannotFunctionalize(f"`{text}` may be what it reads, or the caller's to read")
+        return True
+
+    def _wholes(self, names: Iterable[str]) -> set[str]:
+        """What these are other names of: ``x`` for ``out = torch.empty_like(x) if f else x``."""
+        flow = self.module.flow(self.module.function(self.statement) or self.module.tree)
+        return {
+            view.base
+            for name in names
+            for definition in flow.reaching(name, self.statement)
+            if definition.value is not None and definition.index is None
+            for view in views_of(definition.value)
+            if view.kind != "part"
+        }
 
     @cached_property
     def late(self) -> bool:
