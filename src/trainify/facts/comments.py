@@ -15,12 +15,17 @@ _STOPS_GRADIENT = re.compile(
 )
 
 
+def with_comments(module: ModuleFacts, line: int) -> int:
+    """The first of the comment lines right above a line; the line itself where there are none."""
+    while line > 1 and module.line_text(line - 1).lstrip().startswith("#"):
+        line -= 1
+    return line
+
+
 def explained(module: ModuleFacts, node: ast.expr) -> bool:
     """Whether a comment at an expression, or right above it, speaks of gradients."""
     assert node.end_lineno is not None
-    first = module.statement(node).lineno
-    while first > 1 and module.line_text(first - 1).lstrip().startswith("#"):
-        first -= 1
+    first = with_comments(module, module.statement(node).lineno)
     for line in range(first, node.end_lineno + 1):
         _, hash_, comment = module.line_text(line).partition("#")
         if hash_ and _STOPS_GRADIENT.search(comment):

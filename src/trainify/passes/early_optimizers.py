@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.comments import with_comments
 from ..facts.layers import made_by
 from ..facts.trainable import makes_weights
 from ..findings import STRATEGIES, Edit, Finding, Fix
@@ -272,9 +273,7 @@ def _moved(
         for n in ast.walk(s)
     ):
         return {}
-    first = statement.lineno
-    while module.line_text(first - 1).lstrip().startswith("#") and first > 1:
-        first -= 1  # a comment above it goes with it
+    first = with_comments(module, statement.lineno)  # a comment above it goes with it
     start = module.line_starts[first - 1]
     end, at = layout.line_end(module, statement), layout.line_end(module, last)
     edits = (

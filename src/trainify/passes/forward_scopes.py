@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeGuard, cast
 
 from ..facts import ModuleFacts
 from ..facts.backpropagated import trained_through
+from ..facts.comments import with_comments
 from ..facts.grad_bytes import (
     FORWARD,
     MODES,
@@ -876,9 +877,8 @@ def _follow_training(module: ModuleFacts, cover: _Cover) -> list[Edit]:
     if not layout.owns_lines(module, body[0]) or not layout.owns_lines(module, body[-1]):
         return []
     ind, unit = module.indentation(body[0]), module.indent_unit
-    first = module.position(layout.line_start(module, body[0]))[0]
-    while module.line_text(first - 1).lstrip().startswith("#"):
-        first -= 1  # comments above the first statement belong to it
+    # Comments above the first statement belong to it.
+    first = with_comments(module, module.position(layout.line_start(module, body[0]))[0])
     start = module.line_starts[first - 1]
     inner = layout.indent(module, first, end_line(body[-1]), unit)
     text = f"{ind}with {scope}:{module.newline}{inner}"

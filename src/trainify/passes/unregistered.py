@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from ..facts import ModuleFacts
+from ..facts.comments import with_comments
 from ..facts.guards import gradient_unwanted, is_forward
 from ..facts.layers import Made, after_init, elements, is_module_class, made_by
 from ..facts.memo import once
@@ -244,9 +245,7 @@ def _message(held: _Held, name: str, parameters: bool) -> str:
 def _is_commented(module: ModuleFacts, statement: ast.stmt) -> bool:
     """Whether a comment at a statement, or right above it, says that this is meant."""
     assert statement.end_lineno is not None
-    first = statement.lineno
-    while first > 1 and module.line_text(first - 1).lstrip().startswith("#"):
-        first -= 1
+    first = with_comments(module, statement.lineno)
     lines = [module.line_text(line) for line in range(first, statement.end_lineno + 1)]
     return any("#" in line and _ON_PURPOSE.search(line[line.index("#") :]) for line in lines)
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from ..facts import ModuleFacts
+from ..facts.comments import with_comments
 from ..findings import Edit
 
 _MIN_WIDTH = 88
@@ -380,9 +381,7 @@ def helper_edit(module: ModuleFacts, text: str) -> Edit:
     body = text.strip("\n").replace("\n", newline)
     for node in module.tree.body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            line = module.position(line_start(module, node))[0]
-            while line > 1 and module.line_text(line - 1).lstrip().startswith("#"):
-                line -= 1
+            line = with_comments(module, module.position(line_start(module, node))[0])
             offset = module.line_starts[line - 1]
             return Edit(offset, offset, f"{body}{newline}{newline}{newline}")
     imports = [n for n in module.tree.body if isinstance(n, (ast.Import, ast.ImportFrom, ast.Try))]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.comments import with_comments
 from ..findings import Edit
 from . import layout
 
@@ -262,10 +263,7 @@ def _header(module: ModuleFacts, statement: ast.stmt, indent: str, text: str) ->
 
 def _first_line(module: ModuleFacts, statement: ast.stmt) -> int:
     """The first line of a statement and the comments right above it."""
-    line = statement.lineno
-    while line > 1 and module.line_text(line - 1).lstrip().startswith("#"):
-        line -= 1
-    return line
+    return with_comments(module, statement.lineno)
 
 
 def _run_starts(module: ModuleFacts, kept: Sequence[ast.stmt]) -> list[ast.stmt]:

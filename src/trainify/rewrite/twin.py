@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from ..catalog import CONSTANTS
 from ..facts import ModuleFacts
+from ..facts.comments import with_comments
 from ..facts.layers import PICKS_FORWARD
 from ..facts.module import FunctionNode
 from ..facts.names import default_of, is_none, parameters, self_name
@@ -92,9 +93,7 @@ def _body(function: FunctionNode) -> list[ast.stmt]:
 def _start(module: ModuleFacts, statement: ast.stmt) -> int:
     """Where the lines of a statement start; comments above it belong to it."""
     first = module.position(layout.line_start(module, statement))[0]
-    while module.line_text(first - 1).lstrip().startswith("#"):
-        first -= 1
-    return module.line_starts[first - 1]
+    return module.line_starts[with_comments(module, first) - 1]
 
 
 def _call(function: FunctionNode) -> str:
