@@ -274,3 +274,10 @@ def test_it_does_not_go_round_a_kernel_that_a_comment_keeps() -> None:
     assert CALL in fix(text, unsafe=True)
     silenced = text.replace(other, f"{other}  # trainify: ignore[TRN108]")
     assert fix(silenced, unsafe=True) == silenced
+
+
+@pytest.mark.parametrize("body", ["pass", "...", "raise NotImplementedError"])
+def test_a_twin_that_is_only_announced(body: str) -> None:
+    before, _, after = LAYER.partition("        d = x.shape[-1] // 2\n        return F.gelu")
+    text = f"{before}        {body}\n{after[after.index(chr(10)) + 1 :]}"
+    assert fix(text) == text
