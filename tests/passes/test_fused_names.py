@@ -117,8 +117,17 @@ def test_a_name_that_the_project_re_exports(tmp_path: Path) -> None:
     ],
 )
 def test_a_call_that_does_not_fit_the_schema_is_left_alone(call: str) -> None:
-    text = f"from vllm import _custom_ops as ops\n\ndef f(out, x, w, args, kwargs):\n    {call}\n"
-    assert rules(text) == ["TRN103"]
+    text = f"""\
+import torch
+from vllm import _custom_ops as ops
+
+def f(x, w, args, kwargs):
+    out = torch.empty_like(x)
+    {call}
+    return out
+"""
+    (finding,) = findings(text)
+    assert finding.rule == "TRN103" and not finding.fixes
 
 
 def test_an_argument_that_is_assigned_in_the_call_is_said_not_to_be_understood() -> None:

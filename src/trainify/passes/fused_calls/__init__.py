@@ -190,16 +190,18 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
                 message += "its inputs." if fixes else f"its inputs. Not rewritten: {op.note}."
                 yield module.finding("TRN101", message, call, fixes)
             continue
+        bound, site = None, None
         try:
             bound = bind(op, target, call)
             doubt = misread(op, bound)
         except BindError as error:
             doubt = str(error)
-        if doubt:
+        if bound is None or doubt:
             message = (
                 f"`{module.source(call.func)}` is called in a way trainify does not know: {doubt}"
             )
-            site = by_operands(module, call, target, "TRN103", message)
+            if bound is not None:  # it fits, and the operands say what it computes
+                site = by_operands(module, call, target, "TRN103", message)
             if site is not None:
                 sites.append(site)
             else:
