@@ -64,16 +64,18 @@ def main() -> None:
             return Served(ROOT / "fixtures/llama_serving", checkpoint)
 
         # Where a model's weights lie in memory makes a percent of difference, so each is there
-        # twice, in an order that favours neither.
-        served = {"unpatched": [unpatched()], "flag": [patched("flag"), patched("flag")]}
+        # twice, loaded in an order that reads the same backwards and so favours none.
+        served: dict[str, list[Served]] = {"unpatched": [unpatched()]}
+        served["flag"] = [patched("flag"), patched("flag")]
         served["unpatched"].append(unpatched())
         ids = torch.randint(SHAPE["vocab_size"], (BATCH, LENGTH))
         measured = [*serving(served, ids)]
-        oracles = [huggingface(checkpoint)]
-        replaced = [patched("replace"), patched("replace")]
-        oracles.append(huggingface(checkpoint))
-        trained = {"replace": (replaced, 1.00), "flag": (served["flag"], 1.00)}
-        measured += training(trained, oracles, ids)
+        del served
+        flag, replace = [patched("flag")], [patched("replace")]
+        oracles = [huggingface(checkpoint), huggingface(checkpoint)]
+        replace.append(patched("replace"))
+        flag.append(patched("flag"))
+        measured += training({"replace": (replace, 1.00), "flag": (flag, 1.00)}, oracles, ids)
     tell(measured)
 
 
