@@ -75,6 +75,21 @@ WHOLE = [
     """,
     """\
     def forward(self, x):
+        stack = contextlib.ExitStack()
+        stack.enter_context(torch.no_grad())
+        y = self.head(self.body(x))
+        stack.close()
+        return y
+    """,
+    """\
+    def forward(self, x):
+        stack = contextlib.ExitStack()
+        stack.enter_context(torch.no_grad())
+        with stack:
+            return self.head(self.body(x))
+    """,
+    """\
+    def forward(self, x):
         return torch.no_grad()(self.head)(x)
     """,
     """\
@@ -103,7 +118,7 @@ def test_a_scope_of_any_form_around_a_forward(body: str) -> None:
 def test_what_becomes_of_it_records_in_training_only(body: str) -> None:
     """Run the result; what cannot be repaired is left as it is."""
     text = model(body)
-    fixed = fix(text)
+    fixed = fix(text, unsafe=True)
     if "__enter__" in body:
         assert fixed == text
         return
@@ -116,6 +131,69 @@ def test_what_becomes_of_it_records_in_training_only(body: str) -> None:
             assert made(x).requires_grad is training
         with torch.no_grad():
             assert not made(x).requires_grad
+
+
+# -- on a stack that no with opens ----------------------------------------------------------------
+
+STEP = """\
+import contextlib
+import torch
+import torch.nn.functional as F
+
+
+def step(model, teacher, x, y):
+{body}
+    loss.backward()
+"""
+
+
+@pytest.mark.parametrize("end", ["stack.close()", "stack.__exit__(None, None, None)"])
+def test_a_loss_on_a_stack(end: str) -> None:
+    """The stack goes with what it was for; it stays where it holds something else."""
+    lines = [
+        "stack = contextlib.ExitStack()",
+        "stack.enter_context(torch.no_grad())",
+        "loss = F.cross_entropy(model(x), y)",
+        end,
+    ]
+    text = STEP.format(body=textwrap.indent("\n".join(lines), "    "))
+    (finding,) = findings(text)
+    assert finding.rule == "TRN202" and "`torch.no_grad()`" in finding.message
+    assert fix(text, unsafe=True) == STEP.format(body=f"    {lines[2]}")
+    lines.insert(1, "stack.enter_context(open('log'))")
+    text = STEP.format(body=textwrap.indent("\n".join(lines), "    "))
+    assert fix(text, unsafe=True) == text.replace(f"    {lines[2]}\n", "")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # over when the loss is computed
+        [
+            "stack = contextlib.ExitStack()",
+            "stack.enter_context(torch.no_grad())",
+            "target = teacher(x)",
+            "stack.close()",
+            "loss = F.mse_loss(model(x), target)",
+        ],
+        [
+            "stack = contextlib.ExitStack()",
+            "stack.enter_context(torch.no_grad())",
+            "with stack:",
+            "    target = teacher(x)",
+            "loss = F.mse_loss(model(x), target)",
+        ],
+        # another stack's, or nothing's
+        [
+            "stack = contextlib.ExitStack()",
+            "stack.enter_context(open('log'))",
+            "loss = F.cross_entropy(model(x), y)",
+            "stack.close()",
+        ],
+    ],
+)
+def test_right_stacks(lines: list[str]) -> None:
+    stays(STEP.format(body=textwrap.indent("\n".join(lines), "    ")))
 
 
 FORWARD = "def forward(self, x):\n    return self.head(self.body(x))\n"

@@ -10,6 +10,7 @@ from verbs import becomes, findings, fix, rules, stays
 
 from tests.torch_process import TorchProcess
 from trainify.engine import Options, fix_paths
+from trainify.findings import Safety
 
 MODEL = """\
 import torch
@@ -93,7 +94,31 @@ class Model(nn.Module):
 
             return y  # done
 """,
+        unsafe=True,
     )
+
+
+EVALUATES = ["model.eval()", "model.train(False)", "model.train(mode=False)"]
+
+
+def test_the_training_flag_is_followed_unseen_only_where_models_are_evaluated(
+    tmp_path: Path,
+) -> None:
+    """A new model is in training mode: who serves without eval() would record graphs."""
+    text = MODEL.format(decorator="@torch.no_grad()")
+    (finding,) = findings(text)
+    assert finding.fixes["flag"].safety is Safety.UNSAFE
+    assert "eval()" in finding.fixes["flag"].look_at
+    for evaluates in EVALUATES:
+        assert (
+            fix(f"{text}\n\ndef serve(model, x):\n    {evaluates}\n    return model(x)\n") != text
+        )
+    pretrained = text.replace("nn.Module", "LlamaPreTrainedModel")
+    assert "self.training" in fix(pretrained)
+    (tmp_path / "model.py").write_text(text)
+    assert not any(r.change for r in fix_paths([str(tmp_path)], Options()))
+    (tmp_path / "serve.py").write_text("def serve(model, x):\n    return model.eval()(x)\n")
+    assert any(r.change for r in fix_paths([str(tmp_path)], Options()))
 
 
 @pytest.mark.parametrize("scope", ["inference_mode", "no_grad"])
@@ -101,7 +126,7 @@ def test_following_the_training_flag_does_what_it_says(
     scope: str, tmp_path: Path, torch_process: TorchProcess
 ) -> None:
     """Run the result: training records, eval does not, and an outer no_grad still holds."""
-    text = fix(MODEL.format(decorator=f"@torch.{scope}()"))
+    text = fix(MODEL.format(decorator=f"@torch.{scope}()"), unsafe=True)
     probe = """
 m, x = Model(), torch.ones(2, 8)
 print(m(x).requires_grad, m.eval()(x).requires_grad)
@@ -120,6 +145,7 @@ def project(tmp_path: Path, **files: str) -> dict[str, str]:
     package = tmp_path / "serving"
     package.mkdir()
     (package / "__init__.py").write_text("")
+    (package / "load.py").write_text("def load(model):\n    return model.eval()\n")
     for name, text in files.items():
         (package / f"{name}.py").write_text(text)
     reports = fix_paths([str(tmp_path)], Options())
@@ -408,7 +434,7 @@ def body(text: str) -> str:
 )
 def test_a_scope_around_the_body_follows_the_training_flag(text: str) -> None:
     assert rules(body(text)) == ["TRN201"]
-    fixed = fix(body(text))
+    fixed = fix(body(text), unsafe=True)
     assert "self.training and torch.is_grad_enabled()" in fixed
     assert len(fixed.splitlines()) == len(body(text).splitlines())
 
@@ -519,7 +545,7 @@ def test_a_wrapped_forward_follows_the_training_flag() -> None:
 
         forward = torch.no_grad()(forward)
         """)
-    fixed = fix(text)
+    fixed = fix(text, unsafe=True)
     assert "forward = torch" not in fixed
     assert "with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):" in fixed
 
@@ -535,7 +561,7 @@ SEGMENT = """\
 
 def test_a_forward_that_is_wrapped_behind_its_class() -> None:
     text = MODEL.format(decorator="# plain")
-    fixed = fix(text + "\n\nModel.forward = torch.no_grad()(Model.forward)\n")
+    fixed = fix(text + "\n\nModel.forward = torch.no_grad()(Model.forward)\n", unsafe=True)
     assert "Model.forward" not in fixed and "with torch.set_grad_enabled(self.training" in fixed
     stays(text + "\n\nOther.forward = torch.no_grad()(Other.forward)\n")
 

@@ -55,12 +55,19 @@ class Switch:
     """A statement that sets the mode until something sets it again.
 
     ``mode`` is what it switches gradients off by, None where it does not, or where only the run
-    knows.  ``on`` is whether it surely switches them on.
+    knows.  ``on`` is whether it surely switches them on.  ``entered`` is what a stack enters, which
+    gives the mode back when it is closed: ``stack.enter_context(torch.no_grad())``.
     """
 
     call: ast.Call
     mode: Mode | None
     on: bool = False
+    entered: ast.expr | None = None
+
+    @property
+    def node(self) -> ast.expr:
+        """What names the mode."""
+        return self.entered or self.call
 
 
 def mode_of(
@@ -365,7 +372,7 @@ def scope_at(module: ModuleFacts, line: int) -> Scope | None:
         elif statement.lineno == line:
             switch = module.grad_switches.get(statement)
             if switch is not None and switch.mode is not None:
-                return Scope(switch.mode, switch.call, statement)
+                return Scope(switch.mode, switch.node, statement)
     return None
 
 
@@ -447,6 +454,10 @@ def _switch(module: ModuleFacts, statement: ast.stmt, aliased: bool) -> Switch |
         if mode is not None:
             return Switch(call, mode)
         return Switch(call, None, True) if switches_on(module, entered, statement) else None
+    if name == "enter_context":
+        given = call.args[0] if _stack(module, call, statement) and call.args else None
+        mode = mode_of(module, given, statement) if given is not None else None
+        return Switch(call, mode, entered=given) if mode is not None else None
     names = {t.name for t in module.resolve(call.func, statement)}
     if not names or not names <= _SWITCHES:
         return None
@@ -454,6 +465,37 @@ def _switch(module: ModuleFacts, statement: ast.stmt, aliased: bool) -> Switch |
     if isinstance(argument, ast.Constant):
         return Switch(call, None if argument.value else "set_grad_enabled", bool(argument.value))
     return Switch(call, None)
+
+
+def _stack(module: ModuleFacts, call: ast.Call, statement: ast.stmt) -> str | None:
+    """The name of the ``ExitStack`` that ``stack.f(...)`` is of, which no ``with`` opened."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if not isinstance(owner, ast.Name):
+        return None
+    flow = module.flow(module.function(statement) or module.tree)
+    made = [definition.value for definition in flow.reaching(owner.id, statement)]
+    if made and all(
+        isinstance(value, ast.Call) and module.is_name(value.func, "contextlib.ExitStack")
+        for value in made
+    ):
+        return owner.id
+    return None
+
+
+def _closing(module: ModuleFacts, stacks: set[str]) -> Iterator[tuple[ast.stmt, Switch | None]]:
+    """Where stacks that have entered a mode give it back; after a ``with`` over one it is gone."""
+    for statement in module.statements:
+        if isinstance(statement, ast.With):
+            items = [item.context_expr for item in statement.items]
+            if any(isinstance(item, ast.Name) and item.id in stacks for item in items):
+                yield statement, None
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            if (
+                call.func.attr in ("close", "__exit__")
+                and _stack(module, call, statement) in stacks
+            ):
+                yield statement, Switch(call, None)
 
 
 def switches_of(module: ModuleFacts) -> dict[ast.stmt, Switch | None]:
@@ -464,6 +506,7 @@ def switches_of(module: ModuleFacts) -> dict[ast.stmt, Switch | None]:
     if not any(word in module.text for word in _SETTERS):
         return {}
     found: dict[ast.stmt, Switch | None] = {}
+    stacks: set[str] = set()
     aliased = _ALIAS.search(module.text) is not None
     for statement in module.statements:
         if not isinstance(statement, (ast.Expr, ast.Assign)):
@@ -472,6 +515,11 @@ def switches_of(module: ModuleFacts) -> dict[ast.stmt, Switch | None]:
         if switched is None:
             continue
         found[statement] = switched
+        if switched.entered is not None and (name := _stack(module, switched.call, statement)):
+            stacks.add(name)
+    for statement, closed in _closing(module, stacks) if stacks else ():
+        found[statement] = closed
+    for statement in list(found):
         for parent in module.ancestors(statement):
             if isinstance(parent, _FUNCTIONS) or not isinstance(parent, ast.stmt):
                 break
@@ -479,7 +527,7 @@ def switches_of(module: ModuleFacts) -> dict[ast.stmt, Switch | None]:
     return found
 
 
-_SETTERS = ("set_grad_enabled", "__enter__", "__exit__")
+_SETTERS = ("set_grad_enabled", "__enter__", "__exit__", "enter_context")
 _SETS = re.compile("|".join(_SETTERS))
 _ALIAS = re.compile(r"set_grad_enabled as |= *[\w.]*set_grad_enabled *$", re.MULTILINE)
 
@@ -508,7 +556,7 @@ def switched_before(
             if found is None or found.mode is None:
                 return (None,)
             assert statement is not None
-            return (Scope(found.mode, found.call, statement),)
+            return (Scope(found.mode, found.node, statement),)
     return around
 
 

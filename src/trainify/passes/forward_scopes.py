@@ -69,7 +69,8 @@ RULES = (
             "Nothing computed in forward has a grad_fn, so backward() either raises (element 0 of "
             "tensors does not require grad) or, where the loss has another path, leaves every "
             "parameter of the module without a gradient. The scope belongs where inference starts, "
-            "in generate or predict."
+            "in generate or predict. Where no such place shows, it can follow self.training, which "
+            "serves as before only if the model is in eval mode there."
         ),
         before="""\
 import torch
@@ -764,6 +765,11 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Optio
         edits = followed
         message += " Where inference starts does not show, so let it follow the training flag."
         title = f"Let {label} record gradients while training"
+        if not options.callers_decide and not _is_evaluated(module, function):
+            look_at = (
+                "nothing here calls eval(): inference in training mode, as a new model is in, "
+                "records a graph now"
+            )
     if arrays := _to_numpy(module, function):
         where = ", ".join(arrays)
         numpy = f"numpy() is called on what {label} gives in {where}: put it under {text}"
@@ -771,6 +777,22 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Optio
     edits = [*edits, *(edit for each in followed_too for edit in each)]
     fix = Fix(title, tuple(edits), Safety.UNSAFE if look_at else Safety.SAFE, look_at)
     return module.finding("TRN201", message, node, dict.fromkeys(STRATEGIES, fix))
+
+
+_EVALUATES = rb"\.eval\(\)|\.train\((?:mode\s*=\s*)?False\)"
+_COMES_IN_EVAL_MODE = re.compile(r"PreTrainedModel|ModelMixin")
+"""Base classes whose ``from_pretrained`` gives a model in eval mode."""
+
+
+def _is_evaluated(module: ModuleFacts, function: FunctionNode) -> bool:
+    """Whether the project shows that a model is in eval mode when it is used."""
+    cls = module.method_class(function)
+    bases = (module.source(base) for base in cls.bases) if cls is not None else ()
+    return (
+        any(_COMES_IN_EVAL_MODE.search(base) for base in bases)
+        or re.search(_EVALUATES.decode(), module.text) is not None
+        or module.project.says(module, _EVALUATES)
+    )
 
 
 def _has_arrays(data: bytes) -> bool:

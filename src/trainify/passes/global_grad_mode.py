@@ -82,7 +82,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     if _stays_on(module):
         return
     for statement, switched in module.grad_switches.items():
-        if switched is None or switched.mode is None:
+        if switched is None or switched.mode is None or switched.entered is not None:
             continue
         call = switched.call
         function = module.function(statement)

@@ -100,7 +100,11 @@ def without_switch(module: ModuleFacts, statement: ast.stmt) -> list[Edit]:
     """Delete ``set_grad_enabled(False)``, and the ``set_grad_enabled(True)`` that ends it.
 
     An empty list where something else sets the mode: ``__enter__``, an earlier mode put back.
+    What a stack has entered ends with the stack.
     """
+    entering = module.grad_switches[statement]
+    if entering is not None and entering.entered is not None:
+        return _without_entered(module, statement, entering.call)
     block = module.block(statement)
     after = block[block.index(statement) + 1 :]
     ends = next((s for s in after if s in module.grad_switches), None)
@@ -113,6 +117,21 @@ def without_switch(module: ModuleFacts, statement: ast.stmt) -> list[Edit]:
             return []
         edits.append(edit)
     return edits
+
+
+def _without_entered(module: ModuleFacts, statement: ast.stmt, call: ast.Call) -> list[Edit]:
+    """Delete ``stack.enter_context(mode)``, and the stack where it is for nothing else."""
+    assert isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
+    name = call.func.value.id
+    function = module.function(statement) or module.tree
+    uses = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
+    users = list(dict.fromkeys(module.statement(use) for use in uses))
+    plain = all(isinstance(each, (ast.Expr, ast.Assign)) for each in users)
+    closed = any(isinstance(each, ast.Expr) and each is not statement for each in users)
+    idle = plain and closed and len(uses) == len(users) == 3
+    edits = [without_statement(module, each) for each in (users if idle else [statement])]
+    kept = [edit for edit in edits if edit is not None]
+    return kept if isinstance(statement, ast.Expr) and len(kept) == len(edits) else []
 
 
 def unwrapped_call(module: ModuleFacts, wraps: ast.Call) -> Edit:
