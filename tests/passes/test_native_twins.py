@@ -157,56 +157,6 @@ def test_a_call_that_builds_one_of_two_layers(other: str) -> None:
     )
 
 
-# -- what callers cut off -------------------------------------------------------------------------
-
-WRAPPER = """\
-import torch
-import torch.nn.functional as F
-from vllm import _custom_ops as ops
-
-
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps):
-    out = torch.empty_like(x)
-    ops.rms_norm(out, x, weight, eps)
-    return out
-
-
-def pick(plain):
-    if plain:
-        return F.rms_norm
-    return rms_norm
-
-
-class Norm(torch.nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(width))
-
-    def forward(self, x):
-        norm = pick(False)
-        return CALLED(x, self.weight.data, 1e-6)
-"""
-
-
-@pytest.mark.parametrize("called", ["rms_norm", "norm"])
-def test_a_weight_that_is_cut_off_before_the_function_gets_it(called: str) -> None:
-    text = WRAPPER.replace("CALLED", called)
-    messages = [f.message for f in findings(text)]
-    assert any("`self.weight.data` is cut off before `rms_norm` gets it" in m for m in messages)
-    for strategy in ("flag", "replace", "attach"):
-        assert f"return {called}(x, self.weight, 1e-6)" in fix(text, strategy=strategy)
-
-
-def test_decorators_and_defaults_are_calls_too() -> None:
-    more = "\n\ndef register(x=mark(1)):\n    @mark(0)\n    def inner(y=mark(2)):\n        pass\n"
-    assert len(findings(WRAPPER.replace("CALLED", "rms_norm") + more, select=("TRN1",))) == 2
-
-
-@pytest.mark.parametrize("called", ["self.rms_norm", "F.rms_norm", "other.rms_norm"])
-def test_other_functions_take_what_they_take(called: str) -> None:
-    assert len(findings(WRAPPER.replace("CALLED", called), select=("TRN1",))) == 1
-
-
 # -- callers of a function of the same name -------------------------------------------------------
 
 

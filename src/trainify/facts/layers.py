@@ -267,14 +267,30 @@ def _other_file(module: ModuleFacts, node: ast.expr, qualified: str) -> Path | N
 def imported_function(
     module: ModuleFacts, node: ast.expr
 ) -> tuple[ModuleFacts, ast.FunctionDef] | None:
-    """The function of another file of the project that a call of ``node`` runs."""
+    """The function of another file of the project that a call of ``node`` runs.
+
+    A file that only hands it on is followed to the one that has it.
+    """
     for target in module.resolve(node):
-        path = _other_file(module, node, target.name)
-        other = module.project.load(path) if path is not None else None
-        for statement in other.tree.body if other is not None else ():
-            if isinstance(statement, ast.FunctionDef) and other is not None:
-                if statement.name == target.name.rpartition(".")[2]:
-                    return other, statement
+        found = _function_elsewhere(module, _other_file(module, node, target.name), target.name)
+        if found is not None:
+            return found
+    return None
+
+
+def _function_elsewhere(
+    module: ModuleFacts, path: Path | None, qualified: str, depth: int = 3
+) -> tuple[ModuleFacts, ast.FunctionDef] | None:
+    other = module.project.load(path) if path is not None else None
+    if other is None or depth == 0:
+        return None
+    for binding in other.names.bindings(other.tree).get(qualified.rpartition(".")[2], ()):
+        if isinstance(binding.node, ast.FunctionDef):
+            return other, binding.node
+        if isinstance(binding.node, ast.ImportFrom) and binding.qualified is not None:
+            owner = binding.qualified.rpartition(".")[0]
+            beyond = other.project.find_module(other, owner)
+            return _function_elsewhere(other, beyond, binding.qualified, depth - 1)
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...catalog import BindError
@@ -11,7 +11,7 @@ from ...facts import ModuleFacts
 from ...facts.cache_writes import cache_writes
 from ...facts.guards import gradient_unwanted, serves_backward
 from ...facts.trainable import may_hold_weight
-from ...findings import STRATEGIES, Edit, Finding, Fix
+from ...findings import Finding
 from .. import Needle, Rule, is_wanted
 from .calls import (
     Ambiguous,
@@ -215,7 +215,6 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     sites = [site for site in sites if is_wanted(module, options, site.code, site.call)]
     if sites:
         yield from Rewriter(module, options, sites).findings()
-        yield from _cut_before(module, sites)
 
 
 def _lost_in_caches(module: ModuleFacts) -> Iterator[Finding]:
@@ -230,20 +229,3 @@ def _in_function_with_backward(module: ModuleFacts, call: ast.Call) -> bool:
     if function is None or "autograd.Function" not in module.text:
         return False
     return serves_backward(module, function)
-
-
-def _cut_before(module: ModuleFacts, sites: Sequence[Site]) -> Iterator[Finding]:
-    """What is cut off on its way into a function around a kernel: no rewriting there helps it."""
-    if ".data" not in module.text:
-        return
-    from ...facts.handed_on import cut_off
-
-    for site in sites:
-        for name in site.lost:
-            node = site.bound[name]
-            for function, given in cut_off(module, node, site.statement) if node else ():
-                message = f"`{module.source(given)}` is cut off before `{function.name}` gets it: "
-                message += f"no gradient reaches `{module.source(given.value)}`."
-                edit = Edit(module.end(given.value), module.end(given), "")
-                fix = Fix(f"Hand {module.source(given.value)} to {function.name}", (edit,))
-                yield module.finding("TRN101", message, given, dict.fromkeys(STRATEGIES, fix))
