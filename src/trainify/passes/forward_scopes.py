@@ -15,6 +15,7 @@ from ..facts.comments import with_comments
 from ..facts.grad_bytes import (
     FORWARD,
     MODES,
+    Mention,
     decorated_elsewhere,
     decorators_of_forwards,
     is_mode_of_other_file,
@@ -32,7 +33,7 @@ from ..facts.grad_mode import (
     scope_of_returns,
     wrapping,
 )
-from ..facts.graph import Graph, results
+from ..facts.graph import Graph, results, scope_of_results
 from ..facts.guards import (
     gradient_unwanted,
     inference_entries,
@@ -40,7 +41,7 @@ from ..facts.guards import (
     is_inference_entry,
     runs_model,
 )
-from ..facts.layers import is_empty
+from ..facts.layers import is_empty, is_module_class
 from ..facts.learning import LOSS_CALL, backward_values, may_learn
 from ..facts.module import head
 from ..facts.names import parameters, self_name
@@ -51,7 +52,7 @@ from ..facts.trainable import (
     returns_numbers,
     trained_submodules,
 )
-from ..facts.words import declare, found
+from ..facts.words import declare, found, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule
 
@@ -137,9 +138,11 @@ _CALLS_OWN = re.compile(rb"\bself\.\w+(?:\[[^\]]*\])?\(")
 def _scopes_forward(data: bytes) -> bool:
     """Whether a file has a grad mode on a forward, in it, or around it."""
     if b"forward" not in data:
-        return False
+        return any(m.kind == "decorator" and _is_call_of_module(data, m) for m in mentions(data))
     return any(
         m.function[:1].isupper()
+        or (m.kind == "decorator" and _is_call_of_module(data, m))
+        or (m.kind in ("decorator", "with") and _is_delegate(data, m.function))
         or (
             m.function.startswith(b"forward")
             and makes_modules(data, m.at)
@@ -156,6 +159,30 @@ def _scopes_forward(data: bytes) -> bool:
         or (m.function.startswith(b"forward") and _SETS.search(m.line) is not None)
         for m in mentions(data)
     )
+
+
+def _is_call_of_module(data: bytes, mention: Mention) -> bool:
+    """Whether a mode is on ``__call__`` of a class that says it is a module."""
+    if mention.function != b"__call__":
+        return False
+    begin = data.rfind(b"class ", 0, mention.at)
+    return b"Module" in data[begin : data.find(b"\n", begin)]
+
+
+def _is_delegate(data: bytes, name: bytes) -> bool:
+    """Whether a forward may hand all of its work to a function with a mode in it or on it."""
+    if not name or name in (b"forward", b"__init__", b"__call__"):
+        return False
+    called = re.compile(rb"return [^\n]*\b" + name + rb"\(|= *(?:self\.)?" + name + rb"\(")
+    return any(called.search(data, at, _method_end(data, at)) for at in places(data, FORWARD))
+
+
+_METHOD = re.compile(rb"\n(?:    |\t)?(?:def |class |@)")
+
+
+def _method_end(data: bytes, at: int) -> int:
+    after = _METHOD.search(data, at)
+    return after.start() if after else len(data)
 
 
 def _may_start(data: bytes) -> bool:
@@ -222,10 +249,16 @@ def _covers(module: ModuleFacts) -> Iterator[_Cover]:
     scoped = module.scoped_functions
     wrapped = _wraps(module)
     for function in module.functions:
-        if not is_forward(function):
-            continue
         cls = module.method_class(function)
         if cls is None:
+            continue
+        if function.name == "__call__":
+            if function.decorator_list and _runs_forward(module, cls, function):
+                scope = decorator_scope(module, function)
+                if scope is not None and _is_to_train(module, cls, function):
+                    yield _Cover(function, scope)
+            continue
+        if not is_forward(function):
             continue
         scope = decorator_scope(module, function)
         if scope is None and function in scoped:
@@ -240,6 +273,8 @@ def _covers(module: ModuleFacts) -> Iterator[_Cover]:
                 continue
             cover = found
         else:
+            if function.name == "forward" and _is_to_train(module, cls, function):
+                yield from _delegates(module, cls, function)
             continue
         if _is_to_train(module, cls, function):
             yield cover
@@ -283,7 +318,7 @@ def _hands_over(function: FunctionNode) -> bool:
 
 def _is_side_door(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
     """Whether a class learns by a forward of its own that ``forward_step`` is no part of."""
-    if function.name == "forward" or _TRAINS.search(function.name):
+    if function.name in ("forward", "__call__") or _TRAINS.search(function.name):
         return False
     own = next(
         (f for f in module.functions_named("forward") if module.method_class(f) is cls), None
@@ -315,6 +350,64 @@ def _trains_beside(module: ModuleFacts, cls: ast.ClassDef) -> bool:
             if _calls_own(node, me) and may_learn(module, node):
                 beside = beside or scope_inside(module, node, method) is None
     return beside
+
+
+def _runs_forward(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
+    """Whether ``__call__`` of a module is all that calling it runs, its forward included."""
+    if not is_module_class(module, cls) or _KEEPS.search(cls.name):
+        return False
+    trained = trained_submodules(module, cls)
+    if any(method.name == "forward" for method in _methods(cls)):
+        return bool(trained) and _CALLS_FORWARD.search(module.source(function)) is not None
+    return bool(trained & _own_attributes(function, self_name(function)))
+
+
+_CALLS_FORWARD = re.compile(r"\bsuper\([^()]*\)\.__call__\(|\.forward\(")
+
+
+def _methods(cls: ast.ClassDef) -> Iterator[FunctionNode]:
+    return (s for s in cls.body if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+def _own_attributes(function: FunctionNode, me: str | None) -> set[str]:
+    """The attributes of the object ``me`` that a function mentions."""
+    return {
+        node.attr
+        for node in own_nodes(function)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if node.value.id == me
+    }
+
+
+def _delegates(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> Iterator[_Cover]:
+    """The functions under scopes of their own that a forward leaves all of its work to.
+
+    Methods of the same object, or functions inside of the forward.
+    """
+    if _KEEPS.search(cls.name):
+        return
+    graph, me = Graph(module, function), self_name(function)
+    trained = trained_submodules(module, cls)
+    found: dict[FunctionNode, Scope] = {}
+    for step in graph.back_from(results(function)):
+        if not isinstance(step.node, ast.Call) or not may_learn(module, step.node):
+            if step.cut is None and graph.attribute(step.node, step.at) in trained:
+                return
+            continue
+        callee = graph.callee(step.node)
+        scope = scope_of_results(module, callee) if callee is not None else None
+        if callee is None or scope is None:
+            if step.cut is None or scope_inside(module, step.at, function) is not None:
+                return
+            continue  # before what runs under a scope: TRN206
+        inside = module.method_class(callee) is cls or module.function(callee) is function
+        if not inside or is_inference_entry(module, callee) or returns_numbers(callee):
+            return
+        found[callee] = scope
+    for callee, scope in found.items():
+        name = me if module.method_class(callee) is None else self_name(callee)
+        if trained & _own_attributes(callee, name):
+            yield _Cover(callee, scope)
 
 
 _WRAPS = re.compile(r"\bforward = .*\)\(.+\)")
@@ -752,6 +845,8 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Optio
             if not start.scoped and not _in_roots(module, start.path):
                 place = f"{start.label} ({start.path}:{start.line})"
                 look_at = f"put @{text} on {place}, which relies on the scope of this forward"
+        if _is_called_beside(module, function):
+            look_at = look_at or f"whoever else calls {label} now records a graph there"
         labels = [*(_label(module, f) for f in own), *(s.label for s in others)]
         places = ", ".join(dict.fromkeys(f"`{label}`" for label in labels))
         moved = bare or any(not s.scoped for s in others)
@@ -777,6 +872,14 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Optio
     edits = [*edits, *(edit for each in followed_too for edit in each)]
     fix = Fix(title, tuple(edits), Safety.UNSAFE if look_at else Safety.SAFE, look_at)
     return module.finding("TRN201", message, node, dict.fromkeys(STRATEGIES, fix))
+
+
+def _is_called_beside(module: ModuleFacts, function: FunctionNode) -> bool:
+    """Whether a function that a forward leaves its work to is called by something else, too."""
+    if is_forward(function) or function.name == "__call__":
+        return False
+    callers = (module.function(call) for call in module.calls_named(function.name))
+    return any(caller is None or not is_forward(caller) for caller in callers)
 
 
 _EVALUATES = rb"\.eval\(\)|\.train\((?:mode\s*=\s*)?False\)"
@@ -875,7 +978,8 @@ def _follow_training(module: ModuleFacts, cover: _Cover) -> list[Edit]:
     from ..rewrite.scopes import end_line
 
     function = cover.function
-    me = self_name(function)
+    inner = module.method_class(function) is None  # of a method, whose object it sees
+    me = self_name(module.function(function) if inner else function)
     torch = layout.bound_at_top(module, "torch")
     if me is None or torch is None:
         return []

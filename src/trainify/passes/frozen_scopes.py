@@ -32,7 +32,7 @@ from ..facts.graph import (
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_forward
 from ..facts.memo import once
 from ..facts.module import head
-from ..facts.names import parameters, self_name
+from ..facts.names import last_name, parameters, self_name
 from ..facts.stops import looks_meant
 from ..facts.trainable import returns_numbers, submodules, trained_submodules
 from ..findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety
@@ -87,10 +87,13 @@ class Captioner(nn.Module):
 )
 
 _HELPS = re.compile(
-    rb"\n[ \t]+@[^\n]*(?:no_grad|inference_mode)[^\n]*\n"
+    rb"\n(?:[ \t]+@[^\n]*(?:no_grad|inference_mode)[^\n]*\n"
     rb"[ \t]+def (?!_|get_|init|reset)\w+\(\s*self,"
+    rb"|@[^\n]*(?:no_grad|inference_mode)[^\n]*\n"
+    rb"def (?!_?(?:get|init|reset|eval|test|gen|sampl|pred|main|run|valid|load|save|convert|copy"
+    rb"|update|print|plot|comput|infer)|main\b)\w+\()"
 )
-"""A method under a mode, of a class that a forward in another file may be given."""
+"""A method, or a function, under a mode that a forward in another file may hand something to."""
 
 _WORKS = re.compile(rb"\bself\.[\w.\[\]]+\(|\breturn\b")
 _GIVES = re.compile(rb"\b(?:return|yield)\b")
@@ -152,7 +155,8 @@ def _cut_off(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
     cls = module.method_class(function)
     if cls is None or decorator_scope(module, function) or returns_numbers(function):
         return
-    trained = trained_submodules(module, cls)
+    adapted = _adapted(module, cls)
+    trained = trained_submodules(module, cls) | adapted
     if not trained:
         return
     graph = Graph(module, function)
@@ -161,8 +165,9 @@ def _cut_off(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
     learning: set[str] = set()
     through: set[ast.AST] = {function}
     for step in steps:
-        names = _attributes(module, graph, step, through) & trained
-        if not names or scope_inside(module, step.at, function):
+        under = scope_inside(module, step.at, function) is not None
+        names = _attributes(module, graph, step, through) & (adapted if under else trained)
+        if not names:
             continue
         scope = step.cut.scope if step.cut is not None else None
         if scope is not None and scope.wraps is not None and _is_inside(module, graph, step, scope):
@@ -184,6 +189,32 @@ def _cut_off(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
             scopes[owner] = step.cut.scope
     for owner, behind in by_scope.items():
         yield _finding(module, graph, function, steps, scopes[owner], sorted(behind))
+
+
+_ADAPTS = re.compile(
+    r"get_peft_model$|inject_adapter_in_model$|(?<![a-z])(?:LoRA|Lora|DoRA)[A-Z]\w*$"
+)
+_ADAPTER_IS_LOADED = re.compile(r"merge_and_unload|load_adapter|load_state_dict")
+
+
+@once
+def _adapted(module: ModuleFacts, cls: ast.ClassDef) -> frozenset[str]:
+    """The attributes of a class that are given adapters: new weights, there to be trained.
+
+    Under a scope the adapters learn nothing, whatever becomes of the network around them.
+    """
+    text = module.source(cls)
+    if _ADAPTER_IS_LOADED.search(text):
+        return frozenset()
+    return frozenset(
+        name
+        for name, bindings in module.names.attributes(cls).items()
+        if f"{name}.eval()" not in text and not is_frozen(module, cls, name)
+        if any(
+            isinstance(b.value, ast.Call) and _ADAPTS.search(last_name(b.value.func))
+            for b in bindings
+        )
+    )
 
 
 def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
@@ -326,7 +357,12 @@ def _fix(
     used = {graph.attribute(s.node, s.at) for s in inside if _is_inside(module, graph, s, scope)}
     cls = module.method_class(function)
     assert cls is not None
-    thawed = [n for n in submodules(module, cls) if n in used and not is_frozen(module, cls, n)]
+    meant = _adapted(module, cls)
+    thawed = [
+        name
+        for name in submodules(module, cls)
+        if name in used and name not in meant and not is_frozen(module, cls, name)
+    ]
     title = f"Compute it outside {text}"
     if not thawed:
         switched = module.grad_switches.get(owner) is not None
@@ -361,20 +397,27 @@ def _is_inside(module: ModuleFacts, graph: Graph, step: Step, scope: Scope) -> b
 
 
 def _handed_back(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
-    """A method under a mode that gives its arguments back, to a forward that learns by them."""
+    """A function under a mode that gives its arguments back, to a forward that learns by them."""
     cls = module.method_class(function)
     scope = decorator_scope(module, function)
-    if cls is None or scope is None or gradient_unwanted(module, function):
+    if scope is None or gradient_unwanted(module, function) or returns_numbers(function):
+        return
+    if cls is None and module.parent(function) is not module.tree:
         return
     steps = Graph(module, function).back_from(results(function))
     given = {argument.arg for argument in parameters(function.args)} - {self_name(function)}
-    if not any(isinstance(step.node, ast.Name) and step.node.id in given for step in steps):
+    if not any(
+        step.cut is None and isinstance(step.node, ast.Name) and step.node.id in given
+        for step in steps
+    ):
         return
-    name = cls.name.lower().encode()
+    name = cls.name.lower().encode() if cls is not None else b""
     called = re.compile(rb"\.\s*%s\s*\(" % function.name.encode())
 
     def calls_one(data: bytes) -> bool:
         """Whether the bytes of a file have what :func:`_may_be_of` looks for, and a forward."""
+        if cls is None:
+            return b"def forward" in data and b"import " in data
         before = (data[max(0, m.start() - _NEAR) : m.start()] for m in called.finditer(data))
         owners = {_NO_WORD.split(text.rstrip())[-1].strip(b"_").lower() for text in before}
         return any(owner in name for owner in owners) and b"def forward" in data
@@ -383,7 +426,9 @@ def _handed_back(module: ModuleFacts, function: FunctionNode) -> Iterator[Findin
         caller = other.function(call)
         if caller is None or not is_forward(caller):
             continue
-        if not _may_be_of(call, cls) or gradient_unwanted(other, call):
+        if cls is not None and not _may_be_of(call, cls):
+            continue
+        if gradient_unwanted(other, call):
             continue
         names = _learning_through(other, caller, call)
         if names:
