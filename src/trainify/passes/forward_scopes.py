@@ -978,8 +978,8 @@ def _follow_training(module: ModuleFacts, cover: _Cover) -> list[Edit]:
     from ..rewrite.scopes import end_line
 
     function = cover.function
-    inner = module.method_class(function) is None  # of a method, whose object it sees
-    me = self_name(module.function(function) if inner else function)
+    nested = module.method_class(function) is None  # of a method, whose object it sees
+    me = self_name(module.function(function) if nested else function)
     torch = layout.bound_at_top(module, "torch")
     if me is None or torch is None:
         return []
