@@ -95,6 +95,14 @@ def test_a_decorator_of_any_name(tmp_path: Path, imports: str, decorator: str) -
     assert reported(tmp_path, imports, decorator) == ["TRN201"]
 
 
+def test_an_import_from_above_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported(tmp_path, "from ..helpers import quiet", "quiet")
+    monkeypatch.chdir(tmp_path / "pkg" / "nets")
+    assert [report.problem for report in engine.check_paths(["."])] == [None, None]
+
+
 @pytest.mark.parametrize(
     ("imports", "decorator"),
     [

@@ -231,8 +231,10 @@ def is_mode_of_other_file(data: bytes, path: str, project: Project, name: bytes)
     if not module:
         module = "__init__"  # from . import quiet
     if owner.startswith("."):
-        folder = Path(path).parents[len(owner) - len(owner.lstrip(".")) - 1]
-        file = project.find_below(folder, module)
+        folders, dots = Path(path).parents, len(owner) - len(owner.lstrip("."))
+        if dots > len(folders):  # above what the paths of this run begin with
+            return False
+        file = project.find_below(folders[dots - 1], module)
     else:
         file = project.find_file(path, module)
     return file is not None and project.tells(file, defines_mode, (last or first).decode())
