@@ -421,3 +421,82 @@ def test_a_kernel_that_keeps_books(written: str, told: str | None) -> None:
     assert not findings(text.replace("step", "clear_slots"))
     messages = [finding.message for finding in findings(text)]
     assert (told is None and not messages) or (told is not None and told in messages[0])
+
+
+# -- beside a backward ----------------------------------------------------------------------------
+
+DIFFERENTIABLE = """\
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scale_kernel(x_ptr, w_ptr, y_ptr, n: tl.constexpr):
+    i = tl.arange(0, n)
+    tl.store(y_ptr + i, tl.load(x_ptr + i) * tl.load(w_ptr + i))
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        y = torch.empty_like(x)
+        ctx.save_for_backward(x, w)
+        scale_kernel[(1,)](x, w, y, x.numel())
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return grad * w, grad * x
+
+
+def scale(x, w):
+    y = torch.empty_like(x)
+    scale_kernel[(1,)](x, w, y, x.numel())
+    return y
+"""
+
+
+def test_a_launch_beside_the_function_that_has_its_backward() -> None:
+    (found,) = findings(DIFFERENTIABLE)
+    assert (found.rule, found.line) == ("TRN104", 28)
+    assert found.message.endswith(" `Scale` launches it with a backward.")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "        scale_kernel[(1,)](x, w, y, x.numel())\n        return y",
+            "        return scale(x, w)",
+        ),
+        ("        x, w = ctx.saved_tensors\n", "        scale(*ctx.saved_tensors)\n"),
+        ("def scale(x", "@torch.no_grad()\ndef scale(x"),
+    ],
+    ids="forward backward no_grad".split(),
+)
+def test_a_launch_that_only_the_function_leads_to(old: str, new: str) -> None:
+    assert old in DIFFERENTIABLE
+    assert not findings(DIFFERENTIABLE.replace(old, new))
+
+
+@pytest.mark.parametrize("module", ["mine.compat", "vllm.triton_utils", "."])
+def test_triton_by_way_of_another_file(module: str) -> None:
+    alone = DIFFERENTIABLE.replace("class Scale(torch.autograd.Function)", "class Scale")
+    alone = alone.replace("def backward", "def other")
+    text = alone.replace(
+        "import triton\nimport triton.language as tl", f"from {module} import triton, tl"
+    )
+    assert f"from {module} import triton" in text
+    assert len(findings(text)) == 2
+
+
+@pytest.mark.parametrize(
+    "kernel", ["bad_words_kernel", "get_num_sampled_kernel", "decode_meta_kernel"]
+)
+def test_kernels_that_only_choose_or_count(kernel: str) -> None:
+    head, _, rest = DIFFERENTIABLE.partition("class Scale")
+    text = head + rest[rest.index("def scale(") :]
+    assert len(findings(text)) == 1
+    assert not findings(text.replace("scale_kernel", kernel))

@@ -8,7 +8,9 @@ import re
 _INTEGERS = re.compile(
     r"(^|_)(idx|index|indices|indptr|loc|locs|slots?|pos|positions|lens?|lengths?|ids?|masks?|"
     r"counts?|counters?|offsets?|cursors?|perms?|epoch|page_tables?|block_tables?|token_map|"
-    r"start_tokens|num_tokens|req_to_token|req_pool|dst_rows|schedules?|cu|(cu_|cache_)?seq_?lens?)(_(cpu|int32|int64|q|k))?$"
+    r"start_tokens|num_\w+|req_to_token|req_pool|dst_rows|schedules?|cu|(cu_|cache_)?seq_?lens?|"
+    r"(prev|kept|last)_\w*(len|tokens|accepted)|sampled|valid|ranks|visible|bitmask)"
+    r"(_(cpu|gpu|out|int32|int64|q|k))?$"
 )
 
 

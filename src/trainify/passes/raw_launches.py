@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.dtypes import holds_codes
 from ..facts.flow import Definition, is_allocation
-from ..facts.guards import gradient_unwanted, serves_backward
+from ..facts.guards import gradient_unwanted, is_autograd_function, serves_backward
 from ..facts.integers import holds_integers
 from ..facts.operands import recognize
 from ..facts.triton import stored
@@ -78,13 +78,15 @@ PLANS = True
 
 NEEDLES: tuple[Needle, ...] = (b"triton.jit", Look(_LAUNCHES, _launches))
 
-_JIT = ("triton.jit", "triton.autotune", "triton.heuristics", "triton.runtime.jit.jit")
+_JIT = re.compile(r"(^|\.)triton\.(jit|autotune|heuristics|runtime\.jit\.jit)$")
 _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|dgrad|wgrad)(_|$)")
 # Losses compute their gradient in forward; indices, quantized codes and samples have none.
 _OWN_GRADIENT = re.compile(
     r"(^|_)(bwd|backward|grad|loss|entropy|jsd|kl|kldiv|index|indices|sample|topk|quant\w*|copy|"
     r"qweight|repack|metadata|page_table|schedule|barrier|counts?|perms?|slots?|plan|hist|"
-    r"prefix_sum|to_token|lora_info|kv_buffer|staging|clear|assert|check)(_|$|\b)"
+    r"prefix_sum|to_token|lora_info|kv_buffer|staging|clear|assert|check|meta|ids|argmax|mapping|"
+    r"block_tables?|memcpy|swap_blocks|trackers?|bitmask|logprobs|penalties|temperature|min_p|"
+    r"bad_words|logit_bias|sampled|accepted|rejected|watermark|checkpoints?)(_|$|\b)"
 )
 
 
@@ -100,13 +102,18 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         name = module.source(call.func.value)
         if _OWN_GRADIENT.search(f"{function.name if function is not None else ''} {name}"):
             continue
+        beside = None
         if any(_BACKWARD.search(f.name) for f in module.functions):
-            continue  # the author of this file writes backwards
+            beside = _function_with_backward(module, kernel)
+            if beside is None:
+                continue  # the author of this file writes backwards
         if function is not None and serves_backward(module, function):
             continue
         if _fills_codes(module, call, kernel) or _keeps_books(module, call, kernel):
             continue
         message = _message(module, call, kernel)
+        if beside is not None:
+            message += f" `{beside.name}` launches it with a backward."
         site = launch(module, call, kernel, message)
         if site is not None:
             sites.append(site)
@@ -156,10 +163,25 @@ def kernel_of(module: ModuleFacts, node: ast.expr) -> FunctionNode | str | None:
     return None
 
 
+def _function_with_backward(module: ModuleFacts, kernel: FunctionNode | str) -> ast.ClassDef | None:
+    """The ``autograd.Function`` of the file whose forward launches a kernel itself.
+
+    A launch that does not lead through it has none of its backward.
+    """
+    for call in module.calls:
+        function = module.function(call)
+        if isinstance(call.func, ast.Subscript) and function is not None:
+            cls = module.method_class(function)
+            if cls is not None and is_autograd_function(module, cls):
+                if function.name == "forward" and kernel_of(module, call.func.value) is kernel:
+                    return cls
+    return None
+
+
 def _is_jit(module: ModuleFacts, function: FunctionNode) -> bool:
     for decorator in function.decorator_list:
         node = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if any(target.name in _JIT for target in module.resolve(node, function)):
+        if any(_JIT.search(target.name) for target in module.resolve(node, function)):
             return True
     return False
 
