@@ -82,7 +82,7 @@ _JIT = re.compile(r"(^|\.)triton\.(jit|autotune|heuristics|runtime\.jit\.jit)$")
 _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|dgrad|wgrad)(_|$)")
 # Losses compute their gradient in forward; indices, quantized codes and samples have none.
 _OWN_GRADIENT = re.compile(
-    r"(^|_)(bwd|backward|grad|loss|entropy|jsd|kl|kldiv|index|indices|sample|topk|quant\w*|copy|"
+    r"(?<![a-zA-Z0-9])(bwd|backward|grad|loss|entropy|jsd|kl|kldiv|index|indices|sample|topk|quant\w*|copy|"
     r"qweight|repack|metadata|page_table|schedule|barrier|counts?|perms?|slots?|plan|hist|"
     r"prefix_sum|to_token|lora_info|kv_buffer|staging|clear|assert|check|meta|ids|argmax|mapping|"
     r"block_tables?|memcpy|swap_blocks|trackers?|bitmask|logprobs|penalties|temperature|min_p|"
