@@ -820,3 +820,28 @@ def norm(x, weights):
 """
     )
     assert "'" not in text and 'weights["norm2"].requires_grad' in text
+
+
+# -- calls in calls -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("inner", "asked"),
+    [
+        ("rmsnorm(x, w, 1e-6)", "torch.is_grad_enabled() and (x.requires_grad or w.requires_grad)"),
+        ("rmsnorm(x, w, 1e-6).view(-1, 8)[0]", "(x.requires_grad or w.requires_grad)"),
+        ("gelu_and_mul(silu_and_mul(x))", "torch.is_grad_enabled() and x.requires_grad"),
+        ("rmsnorm(x @ y, w, 1e-6)", "torch.is_grad_enabled()"),
+        ("proj(rmsnorm(x, w, 1e-6))", "torch.is_grad_enabled()"),
+    ],
+)
+def test_what_a_call_gets_from_another_is_asked_there(inner: str, asked: str) -> None:
+    text = f"""\
+import torch
+from flashinfer import gelu_and_mul, rmsnorm, silu_and_mul
+
+
+def f(x, y, w, proj):
+    return proj(silu_and_mul({inner}))
+"""
+    assert f"{asked}:\n" in fix(text)

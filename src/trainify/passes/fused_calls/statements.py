@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...catalog import RETURNED
 from ...facts import ModuleFacts
-from ...facts.flow import view_of
+from ...facts.flow import is_view_method, view_of
 from ...facts.guards import is_operator
 from .site import Site
 
@@ -336,6 +336,8 @@ class StatementRewriter:
             for name in site.lost:
                 node = site.bound[name]
                 assert node is not None
+                if self._is_result_of(node, sites):
+                    continue
                 text = self._root(ast.parse(site.shown(name).strip(), mode="eval").body)
                 if text is None or (site.late and not alone):
                     return None
@@ -345,6 +347,22 @@ class StatementRewriter:
                 known, before = wants.get(self._storage(text), (text, True))
                 wants[self._storage(text)] = known, before and may_be_none
         return dict(wants.values())
+
+    def _is_result_of(self, node: ast.expr, sites: Collection[Site]) -> bool:
+        """Whether an argument is what another of the calls gives, or a view of that.
+
+        It requires a gradient where that call's own arguments do.
+        """
+        while not any(node is site.call for site in sites):
+            if isinstance(node, (ast.Subscript, ast.Attribute)):
+                node = node.value
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if not is_view_method(node.func.attr):
+                    return False
+                node = node.func.value
+            else:
+                return False
+        return True
 
     def _overwritten(self) -> Iterator[str]:
         """Those that the kernel reads and overwrites."""
