@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -274,6 +276,21 @@ def norm(x, weight):
     torch.ops._C.rms_norm(out, x, weight.data, 1e-6)
     return out
 """
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_what_only_a_dead_copy_needed_ends_with_the_next_restore(
+    modules: Modules, route: str
+) -> None:
+    model = build(modules, route)
+    trainify.trainify(model, batch())
+    alive = copy.deepcopy(model)
+    trainify.restore(model)
+    assert_right(modules, alive)
+    del alive
+    gc.collect()
+    trainify.restore(model)
+    assert is_cut(model)
 
 
 def test_one_rewriting_is_shared_by_models_of_two_kinds(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from .attach import Attached, attach, forget_compiled, is_attached
 from .inplace import helper, in_place, is_changed, name_of, original_code
 from .reach import Member, members
 from .rewritten import Definition, Refused, Rewritten, source_of
-from .shared import Shared
+from .shared import Shared, undo_unheld
 from .swap import Plan, become, plan_of, swapped, without
 from .symbol import is_differentiable, symbol
 
@@ -76,8 +76,13 @@ def again(module: nn.Module, plan: Plan) -> None:
 
 
 def restore(model: nn.Module) -> None:
-    """Give a model's modules the classes that they had, and undo what they alone needed."""
-    if sum([_restore(module) for module in model.modules()]):
+    """Undo :func:`trainify.trainify`: a model's modules get the classes back that they had.
+
+    Registered ops and functions outside of modules, which are changed for the whole process, stay
+    so for as long as another model, or a copy of this one, needs them.
+    """
+    restored = any([_restore(module) for module in model.modules()])
+    if undo_unheld() or restored:
         forget_compiled()
 
 

@@ -13,7 +13,7 @@ class Shared:
     It is changed when the first module holds it and changed back when the last one that still lives
     lets it go.  A module that dies without being restored only stops counting: what is changed here
     does nothing where no gradient is wanted, and an undo in the middle of a garbage collection
-    could hit any code.
+    could hit any code.  :func:`undo_unheld` makes up for it.
     """
 
     def __init__(self) -> None:
@@ -46,12 +46,27 @@ class Shared:
         if not self._changed:
             self.change()
             self._changed = True
+            _in_effect.append(self)
         key = id(owner)
         self._holders[key] = weakref.ref(owner, lambda _: self._holders.pop(key, None))
 
     def release(self, owner: nn.Module) -> None:
         """``owner`` needs it no more."""
         self._holders.pop(id(owner), None)
-        if self._changed and not self._holders:
-            self._changed = False
-            self.undo()
+        self._undo_unless_held()
+
+    def _undo_unless_held(self) -> bool:
+        if not self._changed or self._holders:
+            return False
+        self._changed = False
+        _in_effect.remove(self)
+        self.undo()
+        return True
+
+
+_in_effect: list[Shared] = []
+
+
+def undo_unheld() -> bool:
+    """Take back what only modules needed that have died since; whether there was anything."""
+    return any([each._undo_unless_held() for each in _in_effect[:]])
