@@ -113,6 +113,7 @@ def test_the_training_flag_is_followed_unseen_only_where_models_are_evaluated(
         assert (
             fix(f"{text}\n\ndef serve(model, x):\n    {evaluates}\n    return model(x)\n") != text
         )
+    assert "self.training" in fix(text, flag="training")  # which asks for just this
     pretrained = text.replace("nn.Module", "LlamaPreTrainedModel")
     assert "self.training" in fix(pretrained)
     (tmp_path / "model.py").write_text(text)

@@ -860,7 +860,8 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Optio
         edits = followed
         message += " Where inference starts does not show, so let it follow the training flag."
         title = f"Let {label} record gradients while training"
-        if not options.callers_decide and not _is_evaluated(module, function):
+        chosen = options.callers_decide or options.flag == "training"
+        if not chosen and not _is_evaluated(module, function):
             look_at = (
                 "nothing here calls eval(): inference in training mode, as a new model is in, "
                 "records a graph now"
