@@ -81,7 +81,7 @@ def restore(model: nn.Module) -> None:
     Registered ops and functions outside of modules, which are changed for the whole process, stay
     so for as long as another model, or a copy of this one, needs them.
     """
-    restored = any([_restore(module) for module in model.modules()])
+    restored = sum([_restore(module) for module in model.modules()])
     if undo_unheld() or restored:
         forget_compiled()
 

@@ -69,4 +69,4 @@ _in_effect: list[Shared] = []
 
 def undo_unheld() -> bool:
     """Take back what only modules needed that have died since; whether there was anything."""
-    return any([each._undo_unless_held() for each in _in_effect[:]])
+    return sum([each._undo_unless_held() for each in _in_effect[:]]) > 0
