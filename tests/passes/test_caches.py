@@ -303,3 +303,51 @@ def test_writes_of_what_has_no_graph(function: str, line: str) -> None:
 def test_a_write_of_a_step_into_such_a_pool() -> None:
     line = "        self.k_buffer[:, self.i] = other\n"
     assert rules(HEAD + f"class Pool:\n    def store(self, other):\n{line}") == ["TRN401"]
+
+
+BRANCHES = """\
+class Workspace:
+    def update(self, layer, start, end, k, prompt):
+        if prompt:
+            self.offset = 0
+        else:
+            self.kv_cache[layer][:, :, start:end] = k
+        keys = self.kv_cache[layer][:, :, :end]
+        return keys
+"""
+
+
+def test_what_is_read_behind_a_branch_keeps_its_gradient() -> None:
+    """Detached there, the step's own keys would learn nothing."""
+    (finding,) = findings(HEAD + BRANCHES)
+    assert finding.rule == "TRN401" and "read back" in finding.message
+    assert finding.fix("flag") is None
+    assert fix(HEAD + BRANCHES, unsafe=True) == HEAD + BRANCHES
+
+
+COPIES = """\
+def insert(src_cache, dst_cache, src_block_indices, dst_block_indices):
+    blocks = src_cache[src_block_indices]
+    dst_cache[dst_block_indices] = blocks.to(dst_cache.device)
+
+
+def relayout(cache, indices):
+    blocks = cache.index_select(0, indices)
+    permuted = blocks.transpose(1, 2).flatten(2, 3)
+    cache.index_copy_(0, indices, permuted)
+"""
+LATENT = """\
+class Attention(nn.Module):
+    def forward(self, x, cos):
+        self.seen[:1].copy_(x.detach())
+        kv = self.wkv(x)
+        kv = self.kv_norm(kv)
+        rope = kv[..., -4:] * cos
+        kv[..., -4:] = rope
+        return self.attend(x, kv)
+"""
+
+
+@pytest.mark.parametrize("text", [COPIES, LATENT], ids=["blocks-of-caches", "a-step-s-own"])
+def test_what_keeps_nothing_of_a_step_stays(text: str) -> None:
+    stays(HEAD + text, select=("TRN401",))

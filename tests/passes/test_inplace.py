@@ -297,3 +297,28 @@ def test_a_result_in_a_buffer_without_a_name_is_reported() -> None:
 def test_a_buffer_keeps_its_dtype() -> None:
     fixed = fix(body("torch.exp(x, out=x)", "return x"), strategy="replace")
     assert "x = torch.exp(x).to(x.dtype)" in fixed
+
+
+def test_a_scale_of_integer_codes_stays() -> None:
+    """No gradient gets past the codes, so the scale is not what is to be repaired."""
+    lines = (
+        "s = torch.linalg.vector_norm(x, ord=float('inf'), dim=1, keepdim=True)",
+        "s = s.clamp_(min=1e-12).div_(127.0)",
+        "codes = torch.mul(x, s.reciprocal()).round_().to(torch.int8)",
+        "return torch._int_mm(codes, w).mul(s)",
+    )
+    stays(body(*lines))
+    assert rules(body(*lines[:2], "return x / s")) == ["TRN403"]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "torch.zeros(x.shape[0] + 1, dtype=torch.int32, device=x.device)",
+        "torch.empty(x.shape, dtype=x.dtype, pin_memory=True)",
+    ],
+)
+def test_buffers_for_integers_and_for_the_way_to_a_device_stay(made: str) -> None:
+    lines = ("ends = {}", "torch.cumsum(x, 0, out=ends[1:])", "return ends")
+    stays(body(*lines).format(made))
+    assert rules(body(*lines).format("torch.zeros(x.shape[0] + 1)")) == ["TRN402"]

@@ -189,6 +189,67 @@ def test_scopes_that_are_meant(text: str) -> None:
     stays("import torch\nimport torch.nn as nn\n\n\n" + textwrap.dedent(text))
 
 
+# -- modules that serve, whatever trains beside them ----------------------------------------------
+
+PREDICTOR = """\
+class Predictor(nn.Module):
+    def __init__(self, estimator):
+        super().__init__()
+        self.reverse = ReverseSolver(estimator)
+
+    {abstract}
+    @torch.inference_mode()
+    def forward(self, state):
+        ...
+
+
+class Step(Predictor):
+    @torch.inference_mode()
+    def forward(self, state):
+        return self.reverse.step(state)
+"""
+
+
+def test_a_scope_that_an_abstract_method_declares() -> None:
+    text = "import abc\nimport torch\nimport torch.nn as nn\n\n\n" + PREDICTOR
+    stays(text.format(abstract="@abc.abstractmethod"))
+    assert "TRN201" in rules(text.format(abstract="# none"))
+
+
+@pytest.mark.parametrize("name", ["MoEInference", "InferenceBlock", "ChatInferenceModel"])
+def test_a_module_named_for_inference(name: str) -> None:
+    text = model("@torch.no_grad()\ndef forward(self, x):\n    return self.head(self.body(x))\n")
+    assert rules(text) == ["TRN201"]
+    stays(text.replace("class Model", f"class {name}"))
+
+
+HOLDER = """\
+import torch.nn as nn
+from vision import Model
+
+
+class Captioner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.vision = Model()
+        self.head = nn.Linear(8, 8)
+        for param in self.vision.parameters():
+            param.requires_grad = {trained}
+
+    def forward(self, x):
+        return self.head(self.vision(x))
+"""
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_module_that_who_holds_it_freezes(tmp_path: Path, trained: bool) -> None:
+    text = model("@torch.no_grad()\ndef forward(self, x):\n    return self.head(self.body(x))\n")
+    (tmp_path / "vision.py").write_text(text)
+    (tmp_path / "captioner.py").write_text(HOLDER.format(trained=trained))
+    found = [f.rule for r in check_paths([str(tmp_path)], Options()) for f in r.findings]
+    assert found == (["TRN201"] if trained else [])
+
+
 # -- functions of other files ---------------------------------------------------------------------
 
 ROPE = """\

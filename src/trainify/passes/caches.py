@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.differentiation import MAKES_TENSOR
-from ..facts.flow import is_allocation, view_of
+from ..facts.flow import is_allocation, is_view_method, view_of
 from ..facts.guards import gradient_unwanted
 from ..facts.integers import holds_integers
 from ..facts.names import last_name
@@ -199,7 +199,7 @@ def _write(module: ModuleFacts, statement: ast.Assign | ast.Expr) -> Write | Non
         return None
     if isinstance(target, ast.Subscript) and not _addresses_tensor(target):
         return None
-    if not _is_activation(module, value) or ast.dump(base) == ast.dump(_base(value) or value):
+    if not _is_activation(module, value) or _is_from_cache(module, value, base, statement):
         return None
     return Write(statement, target, value, base)
 
@@ -268,14 +268,25 @@ def _is_cache(module: ModuleFacts, base: ast.expr, statement: ast.stmt) -> bool:
         return True
     value = definition.value
     # a local made here, torch.zeros(...) or a copy, dies with the call
-    return (
-        value is not None
-        and not is_allocation(value)
-        and not _is_copy(value)
-        and any(
-            isinstance(n, (ast.Name, ast.Attribute)) and _CACHE.search(_identifier(n))
-            for n in ast.walk(value)
-        )
+    if value is None or is_allocation(value) or _is_copy(value):
+        return False
+    says_cache = _SAYS_CACHE if _computes(value) else _CACHE
+    return any(
+        isinstance(n, (ast.Name, ast.Attribute)) and says_cache.search(_identifier(n))
+        for n in ast.walk(value)
+    )
+
+
+_SAYS_CACHE = re.compile(r"cache|past_(key|value|kv)|(^|_)(k|v|kv|key|value)_buffer")
+"""Names that are never those of keys and values of one step: ``self.kv_norm(kv)`` has none."""
+
+
+def _computes(node: ast.expr) -> bool:
+    """Whether an expression makes something new: it has calls that are not of views."""
+    return any(
+        isinstance(n, ast.Call)
+        and not (isinstance(n.func, ast.Attribute) and is_view_method(n.func.attr))
+        for n in ast.walk(node)
     )
 
 
@@ -303,6 +314,32 @@ def _is_activation(module: ModuleFacts, value: ast.expr) -> bool:
     return not (isinstance(value, ast.Call) and module.is_name(value.func, *MAKES_TENSOR))
 
 
+def _is_from_cache(
+    module: ModuleFacts, value: ast.expr, base: ast.expr, statement: ast.stmt
+) -> bool:
+    """Whether a value is made of nothing but what a cache holds: blocks copied or laid out anew."""
+    flow = module.flow(module.function(statement) or module.tree)
+    root = _base(value)
+    if root is None or ast.dump(root) == ast.dump(base):
+        return root is not None
+    for _ in range(_MAX_STEPS):
+        if not isinstance(root, ast.Name):
+            break
+        made = flow.only_definition(root.id, statement)
+        if made is None or made.is_parameter:
+            break
+        root = _base(made.value) if made.value is not None and made.index is None else None
+        if root is None or made.statement is None:
+            return False
+        statement = made.statement
+    name = _identifier(root) if isinstance(root, (ast.Name, ast.Attribute)) else ""
+    return ast.unparse(root) == ast.unparse(base) or _COPIED.search(name) is not None
+
+
+_MAX_STEPS = 4
+_COPIED = re.compile(r"^_?(?:src|source|old|host|cpu)_(?:\w*_)?(?:kv_)?caches?$")
+
+
 def _judge(
     module: ModuleFacts, options: Options, function: ast.AST, writes: Sequence[Write]
 ) -> Iterator[Finding]:
@@ -319,7 +356,8 @@ def _judge(
     for write, reads in pairs:
         text = module.source(write.target)
         value = module.source(write.value)
-        if reads or write in unsolved or _read_later(module, function, write):
+        later = _read_later(module, function, write) or _read_behind(module, function, write)
+        if reads or write in unsolved or later:
             message = (
                 f"`{text}` is written and read back: the cache keeps the graph of `{value}`, and "
                 "the next step's backward walks into it and fails."
@@ -375,6 +413,26 @@ def _read_later(module: ModuleFacts, function: ast.AST, write: Write) -> bool:
         if isinstance(later, ast.Return) and later.lineno > write.statement.lineno
         for node in ast.walk(later)
     )
+
+
+def _read_behind(module: ModuleFacts, function: ast.AST, write: Write) -> bool:
+    """Whether an attribute is read behind the branch that the write stands in."""
+    if not isinstance(write.base, ast.Attribute):
+        return False
+    key = ast.dump(write.base)
+    inside: ast.AST = write.statement
+    for around in module.ancestors(write.statement):
+        if inside is not write.statement and isinstance(inside, ast.stmt):
+            block = module.block(inside)
+            for later in block[block.index(inside) + 1 :]:
+                if isinstance(later, (ast.Assign, ast.AnnAssign)) and later.value is not None:
+                    nodes = ast.walk(later.value)
+                    if any(isinstance(n, ast.Attribute) and ast.dump(n) == key for n in nodes):
+                        return True
+        if around is function:
+            return False
+        inside = around
+    return False
 
 
 def _hands_out(module: ModuleFacts, write: Write) -> bool:

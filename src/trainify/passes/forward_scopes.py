@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeGuard, cast
 from ..facts import ModuleFacts
 from ..facts.backpropagated import trained_through
 from ..facts.comments import with_comments
+from ..facts.frozen import is_frozen
 from ..facts.grad_bytes import (
     FORWARD,
     MODES,
@@ -41,10 +42,10 @@ from ..facts.guards import (
     is_inference_entry,
     runs_model,
 )
-from ..facts.layers import is_empty, is_module_class
+from ..facts.layers import bases_of, is_empty, is_module_class
 from ..facts.learning import LOSS_CALL, backward_values, may_learn
 from ..facts.module import head
-from ..facts.names import parameters, self_name
+from ..facts.names import last_name, parameters, self_name
 from ..facts.scoped_methods import scoped_methods
 from ..facts.trainable import (
     holds_weights,
@@ -288,6 +289,7 @@ def _is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode)
     return (
         holds_weights(module, cls)
         and not _SEARCHES.search(cls.name)
+        and not _INFERS.search(cls.name)
         and not returns_numbers(function)
         and not _hands_over(function)
         and not gradient_unwanted(module, cls)
@@ -295,11 +297,15 @@ def _is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode)
         and not _is_side_door(module, cls, function)
         and any(isinstance(node, ast.Call) for s in function.body for node in ast.walk(s))
         and not is_empty(module, cls)
+        and not _is_declared_so(module, cls, function)
+        and not _is_frozen_by_its_users(module, cls)
     )
 
 
 _SEARCHES = re.compile(r"Beam(?!f)|Greedy|Viterbi|KenLM|Ensemble|(?<!Up)(?<!Down)(?<!Re)Sampler$")
 """Names of modules that search or draw what networks make likely, which is inference."""
+_INFERS = re.compile(r"Inference(?:Model|Module|Engine|Wrapper|Layer)?$|^Inference[A-Z]")
+"""Names of modules that are there to serve, whatever trains beside them."""
 _GENERATES = re.compile(r"_*(?:generate|sample|beam_search|greedy_search|decode)(?:_batch)?$")
 
 
@@ -314,6 +320,30 @@ def _hands_over(function: FunctionNode) -> bool:
         and _GENERATES.match(value.func.attr) is not None
         for value in values
     )
+
+
+def _is_declared_so(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
+    """Whether a base class's abstract method has a scope: then all that implement it infer."""
+    for home, base in bases_of(module, cls):
+        for method in _methods(base):
+            if method.name == function.name and decorator_scope(home, method) is not None:
+                if any("abstractmethod" in home.source(d) for d in method.decorator_list):
+                    return True
+    return False
+
+
+def _is_frozen_by_its_users(module: ModuleFacts, cls: ast.ClassDef) -> bool:
+    """Whether each class of the project that has such a module as a part freezes that part."""
+    frozen = False
+    for home in module.project.mentioning(module, f"{cls.name}(", containing=b"requires_grad"):
+        for owner in home.classes:
+            for name, bindings in home.names.attributes(owner).items():
+                values = [b.value for b in bindings if isinstance(b.value, ast.Call)]
+                if any(last_name(value.func) == cls.name for value in values):
+                    if not is_frozen(home, owner, name):
+                        return False
+                    frozen = True
+    return frozen
 
 
 def _is_side_door(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:

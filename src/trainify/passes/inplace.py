@@ -173,6 +173,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         if not in_network(module, function) and not _is_trained(module, hit):
             continue
+        if function is not None and hit.rule == "TRN403" and _quantizes(module, function):
+            continue
         if function is None or not serves_backward(module, function):
             if not _comes_second(module, found, hit):
                 found.append(hit)
@@ -240,6 +242,17 @@ def _rows(module: ModuleFacts) -> Iterator[Finding]:
         yield module.finding("TRN403", message, writer, fixes, [related])
 
 
+_CODES = re.compile(r"\b_int_mm\(|\.to\(\s*(?:dtype\s*=\s*)?torch\.u?int8\b|\.char\(\)")
+
+
+def _quantizes(module: ModuleFacts, function: ast.stmt) -> bool:
+    """Whether a function makes integer codes of what it is given: no gradient gets past those.
+
+    What it overwrites on the way, a scale, is not what keeps it from being trained through.
+    """
+    return _CODES.search(module.source(function)) is not None
+
+
 def _is_trained(module: ModuleFacts, harm: Harm) -> bool:
     return harm.operation is not None and trains(module, harm.operation)
 
@@ -257,6 +270,8 @@ def _out(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
     if call.args and all(is_constant(module, argument) for argument in call.args):
         return None
     if _is_asked_for(module, statement, keyword.value) or _is_index(module, keyword.value):
+        return None
+    if _is_no_activation(module, statement, keyword.value):
         return None
     from ..rewrite.branch import Change
     from ..rewrite.functionalize import CannotFunctionalize, functionalize
@@ -339,6 +354,25 @@ def _is_index(module: ModuleFacts, buffer: ast.expr) -> bool:
         and isinstance(node.slice, ast.Name)
         and node.slice.id == buffer.id
         for node in walk(function or module.tree)
+    )
+
+
+_INTEGER = re.compile(r"torch\.(u?int(8|16|32|64)|long|int|bool)$")
+
+
+def _is_no_activation(module: ModuleFacts, statement: ast.stmt, buffer: ast.expr) -> bool:
+    """Whether a buffer is made for integers, or in pinned memory, from which data is copied."""
+    root, _ = root_of(buffer)
+    if root is None:
+        return False
+    flow = module.flow(module.function(statement) or module.tree)
+    made = flow.only_definition(root.id, statement)
+    if made is None or not isinstance(made.value, ast.Call) or not is_allocation(made.value):
+        return False
+    return any(
+        keyword.arg == "pin_memory"
+        or (keyword.arg == "dtype" and _INTEGER.match(module.source(keyword.value)))
+        for keyword in made.value.keywords
     )
 
 
