@@ -5,6 +5,7 @@ Every front end goes through :func:`check_text` and :func:`fix_text`.
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections import Counter
@@ -392,6 +393,10 @@ class Session:
 
         return Project(self.roots)
 
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        return frozenset(map(os.path.normpath, self.roots))
+
     @property
     def loaded(self) -> frozenset[str]:
         """Files that the project read besides those it was asked about."""
@@ -421,12 +426,11 @@ class Session:
     def data(self, data: bytes, path: str) -> FileReport | None:
         """Check or fix the bytes of a file, without touching the file itself."""
         asked = passes_for(data, self.options)
-        if not asked:
-            return None
         try:
             if any(passes.concerns(each, data, path, self.project) for each in asked):
                 return self._report(data, path)
-            return FileReport(path)
+            self._look_over(data, path)
+            return FileReport(path) if asked else None
         except SourceError as error:
             problem = Problem(path, f"cannot parse: {error.message}", error.line, error.column)
         except Exception as error:
@@ -437,6 +441,17 @@ class Session:
                 path, f"internal error {message}", internal=True, details=_traceback(error)
             )
         return FileReport(path, problem=problem)
+
+    def _look_over(self, data: bytes, path: str) -> None:
+        """Raise :class:`~trainify.source.SourceError` for a file without interest, if it is broken.
+
+        Whoever names a file wants to know whether it parses; of those in a folder, that it is text
+        is all that is asked, since parsing takes longer than all the rest.
+        """
+        if os.path.normpath(path) in self._named or b"\0" in data:
+            _parse(decode(data)[0], path, None)
+        elif not data.isascii():
+            decode(data)
 
     def _report(self, data: bytes, path: str) -> FileReport:
         text, encoding = decode(data)

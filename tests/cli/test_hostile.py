@@ -38,6 +38,9 @@ BAD = [
     (b"fused(1)\n" + b"-" * 100_000 + b"1", "m.py: cannot parse: nested too deeply"),
     (b"fused(1)\n" + b"if 1:\n " * 200, "cannot parse"),
     (b"\tfused(1)\n        x\n", "cannot parse: unexpected indent"),
+    (b"import os\nx = '\xff'\n", "m.py:2:6: cannot parse: byte 0xff is not utf-8"),
+    ("x = 1\n".encode("utf-16"), "m.py:1:1: cannot parse: byte 0xff is not utf-8"),
+    (b"x = 1\x00\n", "m.py: cannot parse: source code string cannot contain null bytes"),
     (b"misbehave_raise()\n", "m.py: internal error in pass fake: KeyError: 'oops'"),
     (b"misbehave_recurse()\n", "m.py: cannot parse: nested too deeply"),
 ]
@@ -58,6 +61,16 @@ def test_bad_file(trainify, command: str, data: bytes, message: str) -> None:
     assert result.stdout.count("fused") >= 2 and "z.py" in result.stdout  # the rest is done
 
 
+@pytest.mark.parametrize("command", ["check", "fix"])
+def test_a_file_that_is_named_parses_or_is_reported(trainify, command: str) -> None:
+    Path("m.py").write_bytes(b"import vllm\ndef f(:\n")
+    for name in ("m.py", "./m.py", os.path.abspath("m.py")):
+        result = trainify(command, "a.py", name)
+        assert result.exit_code == 2
+        assert result.stderr.count("m.py:2:7: cannot parse: invalid syntax\n") == 1
+        assert "a.py" in result.stdout
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -66,14 +79,15 @@ def test_bad_file(trainify, command: str, data: bytes, message: str) -> None:
         b"\xef\xbb\xbf",
         b"# only a comment",
         b"\x0c",
-        b"\x00\xff not for us at all",
+        b"def unfinished(:  # and without interest",
         b"fused_not_called = 1\n\x1a",
         b"x = '\\d'; assert (1, 'always'); x is 1; fused_ = 2\n",
     ],
 )
 def test_odd_but_fine(trainify, data: bytes) -> None:
-    Path("m.py").write_bytes(data)
-    result = trainify("check", "m.py")
+    os.mkdir("odd")
+    Path("odd/m.py").write_bytes(data)
+    result = trainify("check", "odd")
     assert (result.exit_code, result.stderr) == (0, "")
 
 
