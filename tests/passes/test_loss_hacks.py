@@ -114,3 +114,48 @@ def test_the_hack_is_found_where_a_file_has_no_backward() -> None:
     assert rules(
         step("loss = F.mse_loss(model(x), y)\nloss.requires_grad = True\nreturn loss")
     ) == ["TRN207"]
+
+
+def test_the_cut_that_is_named_is_the_one_nearest_to_the_loss() -> None:
+    text = """\
+import torch
+
+
+def reinforce(policy, opt, env):
+    logps, rewards, obs = [], [], env.reset()
+    for _ in range(200):
+        d = torch.distributions.Categorical(logits=policy(obs))
+        a = d.sample()
+        logps.append(d.log_prob(a).item())
+        obs, r, done = env.step(a.item())
+        rewards.append(r)
+    loss = -(torch.tensor(logps) * torch.tensor(rewards)).sum()
+    loss.requires_grad = True
+    loss.backward()
+"""
+    (finding,) = findings(text)
+    assert finding.rule == "TRN207"
+    assert "ends at `d.log_prob(a).item()`, line 9," in finding.message
+
+
+def test_the_decorator_that_cuts_is_named() -> None:
+    text = """\
+import torch
+
+
+@torch.no_grad()
+def logps_of(model, ids):
+    return model(ids).logits.log_softmax(-1)
+
+
+def step(policy, reference, ids):
+    logps, ref_logps = logps_of(policy, ids), logps_of(reference, ids)
+    loss = (logps - ref_logps).exp().mean()
+    loss.requires_grad_(True)
+    loss.backward()
+"""
+    (finding,) = findings(text)
+    assert finding.rule == "TRN207"
+    assert (
+        "ends at `logps_of(policy, ids)`, line 10 (gradients are off by `torch.no_grad()`, line 4)"
+    ) in finding.message

@@ -200,10 +200,12 @@ def _finding(
     text = " ".join(module.source(statement).split())
     message = f"`{text}` does not give `{name}` a graph: "
     if cut is not None:
-        where = module.source(cut.node).splitlines()[0]
+        where = f"`{module.source(cut.node).splitlines()[0]}`, line {cut.node.lineno}"
+        if cut.scope is not None and cut.scope.node is not cut.node:
+            off = module.source(cut.scope.node).splitlines()[0]
+            where += f" (gradients are off by `{off}`, line {cut.scope.node.lineno})"
         message += (
-            f"it hides that the graph ends at `{where}`, line {cut.node.lineno}, so that nothing "
-            "in front of that learns."
+            f"it hides that the graph ends at {where}, so that nothing in front of that learns."
         )
     else:
         message += "it does nothing where there is one, and hides the cut where there is none."
@@ -219,14 +221,9 @@ def _cut(module: ModuleFacts, made: list[Definition], statement: ast.stmt) -> Cu
     if any(step.cut is None and _works(step, graph.me) for step in steps):
         return None  # what is cut off is something beside
     behind = [s for s in steps if s.cut is not None]
-    first = min(behind, key=lambda s: _rank(s, graph.me), default=None)
+    # The nearest to the loss of those that take away a model's work, else of all.
+    first = min(behind, key=lambda step: not _works(step, graph.me), default=None)
     return first.cut if first is not None else None
-
-
-def _rank(step: Step, me: str | None) -> tuple[bool, int, int]:
-    """What a cut takes away counts: a model's work before anything else."""
-    node = step.node
-    return not _works(step, me), node.lineno, node.col_offset
 
 
 def _works(step: Step, me: str | None) -> bool:
