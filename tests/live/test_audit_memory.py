@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 
 import pytest
@@ -22,3 +23,16 @@ def test_copies_of_the_parameters(proof: bool, copies: int) -> None:
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     assert peak_bytes(work) < (copies + 0.4) * size
     assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_what_others_keep_from_the_collector_stays_so() -> None:
+    model, x = nn.Linear(4, 4), torch.randn(1, 4)
+    gc.freeze()
+    assert audit(model, x).ok
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()
+    try:
+        assert audit(model, x).ok
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.freeze()  # as tests/conftest.py has it

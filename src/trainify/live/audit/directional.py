@@ -1,8 +1,10 @@
 """The gradient of a whole step, held against finite differences of its loss.
 
 Along a direction v through all parameters, (L(p + v) - L(p - v)) / 2 is the sum of g · v, up to
-terms of third order.  v has a share of each parameter's gradient and a share at random, scaled so
-that each parameter contributes about the same; what is wrong with one shows in the sum.
+terms of third order.  Where v is so short that the curvature does not count, and rounding not yet,
+one side is enough to see that both agree; to say that they do not it takes two.  v has a share of
+each parameter's gradient and a share at random, scaled so that each parameter contributes about the
+same; what is wrong with one shows in the sum.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from .noise import noise_like
+from .noise import is_zero, noise_like
 from .runs import Step
 from .widen import Widening, widened
 
@@ -63,9 +65,11 @@ class _Precision:
     """Largest change of a parameter, relative to its size."""
     tolerance: float
     """Largest difference that is none, relative to the derivative."""
+    near: float = 0.0
+    """The share of a step at which one side is enough to agree; 0 where it never is."""
 
 
-_FINE = _Precision(1e-5, 1e-6)
+_FINE = _Precision(1e-5, 1e-6, 1e-3)
 _COARSE = _Precision(1e-2, 3e-2)
 
 
@@ -76,13 +80,16 @@ def _prove(step: Step, precision: _Precision, name: str, tell: Callable[[str], N
     parameters = step.parameters
     found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     gradients = {
-        n: g.detach() for n, g in zip(parameters, found, strict=True) if g is not None and g.any()
+        name: gradient.detach()
+        for name, gradient in zip(parameters, found, strict=True)
+        if gradient is not None and not is_zero(gradient)
     }
     if not gradients:
         return Proof(doubts=["no gradient is other than zero: there is nothing to compare"])
+    value = loss.detach().double().item()
     del loss, found
     names = list(gradients)
-    directions = _Directions(step, gradients, precision)
+    directions = _Directions(step, value, gradients, precision)
     verdict = directions.compare(names)
     if verdict.agrees:
         return Proof(
@@ -128,9 +135,12 @@ class _Compared:
 class _Directions:
     """A direction through all parameters, and how the loss should change along it."""
 
-    def __init__(self, step: Step, gradients: dict[str, Tensor], precision: _Precision) -> None:
+    def __init__(
+        self, step: Step, loss: float, gradients: dict[str, Tensor], precision: _Precision
+    ) -> None:
         """``gradients`` are taken out one by one: each is freed as its direction is made."""
         self._step = step
+        self._loss = loss
         self._precision = precision
         self._spent = 0
         padding = {
@@ -142,25 +152,31 @@ class _Directions:
         longest = {name: self._longest(name) for name in gradients}
         reach = sorted(norms[name] * longest[name] for name in gradients)
         common = reach[len(reach) // 2]
-        self._directions: dict[str, Tensor] = {}
+        self._directions: dict[str, tuple[Tensor, float]] = {}
+        """With what they are to be multiplied by."""
         self._told: dict[str, float] = {}
         for i, name in enumerate(norms):
             gradient = gradients.pop(name)
             length = min(longest[name], common / norms[name]) / 2
             direction = noise_like(gradient, i)
-            direction.mul_(length / max(direction.norm().item(), 1e-30))
-            direction.add_(gradient, alpha=length / norms[name])
+            scale = length / max(direction.numel(), 1) ** 0.5
+            direction.add_(gradient, alpha=length / norms[name] / scale)
             row = padding.get(id(step.parameters[name]))
             if row is not None:  # it is not to learn, whatever the loss says
                 direction[row] = 0
-            self._directions[name] = direction
+            self._directions[name] = direction, scale
             both = torch.dot(gradient.reshape(-1).double(), direction.reshape(-1).double())
-            self._told[name] = both.item()
+            self._told[name] = both.item() * scale
 
     def compare(self, names: Sequence[str]) -> _Compared:
         """Along some of the parameters, the others as they are."""
         told = sum(self._told[name] for name in names)
-        tolerance = self._precision.tolerance
+        tolerance, near = self._precision.tolerance, self._precision.near
+        if near:
+            slope = (self._moved(names, near) - self._loss) / near
+            compared = _Compared(told, slope, 0.0, tolerance)
+            if compared.agrees:
+                return compared
         compared = _Compared(told, self._slope(names, 1.0), 0.0, tolerance)
         if not compared.agrees:
             half = self._slope(names, 0.5)
@@ -195,7 +211,8 @@ class _Directions:
         def change() -> None:
             with torch.no_grad():
                 for name in names:
-                    self._step.parameters[name].add_(self._directions[name], alpha=by)
+                    direction, scale = self._directions[name]
+                    self._step.parameters[name].add_(direction, alpha=by * scale)
 
         self._spent += 1
         return self._step.value(change)

@@ -1,4 +1,4 @@
-"""Random numbers that cost little: the same ones again and again."""
+"""Random numbers that cost little, the same ones again and again; and whether there are any."""
 
 from __future__ import annotations
 
@@ -14,12 +14,24 @@ _LENGTH = 65_537
 def noise_like(tensor: Tensor, seed: int) -> Tensor:
     """Normally distributed numbers, of the shape, type and device of ``tensor``."""
     table = _table(seed % 64)
-    n = tensor.numel()
-    numbers = table[:n] if n <= _LENGTH else table.repeat(-(-n // _LENGTH))[:n]
-    return numbers.to(tensor, copy=True).reshape(tensor.shape)
+    numbers = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    flat = numbers.view(-1)
+    rest = flat.numel() % _LENGTH
+    whole = flat.numel() - rest
+    flat[:whole].view(-1, _LENGTH).copy_(table)
+    flat[whole:].copy_(table[:rest])
+    return numbers
 
 
 @cache
 def _table(seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(_LENGTH, generator=generator, dtype=torch.float32)
+
+
+def is_zero(tensor: Tensor) -> bool:
+    """Whether each element of a dense tensor is zero; most often the first row says no."""
+    if tensor.layout is not torch.strided:
+        return False
+    first = tensor[0] if tensor.dim() and len(tensor) else tensor
+    return not first.any().item() and not tensor.any().item()

@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -105,6 +105,7 @@ def place_of(frame: FrameType) -> Place:
     return Place(frame.f_code.co_filename, frame.f_lineno, qualified(frame.f_code))
 
 
+@lru_cache(maxsize=4096)
 def qualified(code: CodeType) -> str:
     """The name of a function, with its class where Python tells it (3.11)."""
     name: str = getattr(code, "co_qualname", code.co_name)

@@ -21,6 +21,7 @@ from .local import LocalChecks, Verdict
 from .locate import Locator
 from .matters import Trial
 from .messages import cut_of
+from .noise import is_zero
 from .places import Place
 from .report import Cause, Cut, patterns
 from .runs import Step
@@ -140,7 +141,9 @@ class _Round:
         except Exception as raised:
             said = f"{type(raised).__name__}: {raised}".partition("\n")[0]
             return dict.fromkeys(parameters, False), said
-        self.zeros = [n for n, g in zip(parameters, found, strict=True) if _is_zero(g)]
+        self.zeros = [
+            n for n, g in zip(parameters, found, strict=True) if g is not None and is_zero(g)
+        ]
         return {n: g is not None for n, g in zip(parameters, found, strict=True)}, ""
 
     def _raising(self, error: str) -> list[Cut]:
@@ -235,6 +238,8 @@ class _Round:
 class _Base(Observer):
     """What the first run looks for on the side."""
 
+    arrivals = True
+
     def __init__(self) -> None:
         self._saved: Saved | None = None
         self._underivable: list[tuple[Call, str]] = []
@@ -270,10 +275,6 @@ _FLAT = ("round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside")
 def _is_flat(call: Call) -> bool:
     name = call.name.rpartition(".")[2].rstrip("_")
     return name in _FLAT and call.grad and any(sight.attached for sight in call.ins)
-
-
-def _is_zero(gradient: Tensor | None) -> bool:
-    return gradient is not None and not gradient.is_sparse and not gradient.any().item()
 
 
 def _on_purpose(trace: Trace) -> Iterator[Place]:

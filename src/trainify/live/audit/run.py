@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import gc
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -77,12 +79,26 @@ def audit(
     """
     tell = progress or (lambda _: None)
     was_on = torch.is_grad_enabled()
-    step = Step(model, inputs, keywords, loss)
-    try:
-        report = _Audit(step, Allowed(allow), tell).report(proof)
-    finally:
-        step.state.end()
+    with _collected_sparingly():
+        step = Step(model, inputs, keywords, loss)
+        try:
+            report = _Audit(step, Allowed(allow), tell).report(proof)
+        finally:
+            step.state.end()
     return report if was_on else replace(report, notes=(_WAS_OFF, *report.notes))
+
+
+@contextmanager
+def _collected_sparingly() -> Iterator[None]:
+    """Collections of garbage go through what is new only: a trace is enough to set them off."""
+    if gc.get_freeze_count():  # which is somebody else's
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 _WAS_OFF = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,13 +28,16 @@ class Saving:
         told: Callable[[Call | None, int, Tensor], Any],
         taken: Callable[[Any, Tensor], None] | None = None,
     ) -> None:
-        counts: Counter[Any] = Counter()
+        last: Call | None = None
+        number = -1
 
         def pack(tensor: Tensor) -> tuple[Tensor, Any]:
+            nonlocal last, number
             call = tracer.running
-            key = None if call is None else call.key
-            counts[key] += 1
-            return tensor, told(call, counts[key] - 1, tensor)
+            if call is not last:
+                last, number = call, -1
+            number += 1
+            return tensor, told(call, number, tensor)
 
         def unpack(packed: tuple[Tensor, Any]) -> Tensor:
             tensor, note = packed
@@ -94,8 +96,9 @@ class Saved:
         self._fresh: list[tuple[Tensor, _Note]] = []
 
     def told(self, call: Call | None, number: int, tensor: Tensor) -> Any:
-        if call is None or (tensor.is_leaf and tensor.requires_grad):
-            return None
+        base = tensor if tensor._base is None else tensor._base
+        if call is None or (base.is_leaf and base.requires_grad):
+            return None  # a parameter, or a view of one: as large as the model
         if tensor.dim() == 1 and "batch_norm" in call.name:
             return None  # running statistics, which backward does not look at in training
         note = _Note(call, number)

@@ -24,6 +24,9 @@ _ATOMS = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, F
           MethodType, BuiltinFunctionType, torch.dtype, torch.device, torch.Size)  # fmt: skip
 
 
+_PLAIN = frozenset(_ATOMS)
+
+
 class State:
     """Copies of all tensors of a model and its inputs, of what holds them, and of the RNGs.
 
@@ -41,6 +44,8 @@ class State:
         self._copies = copies or {}
         self._tensors: dict[int, _Kept] = {}
         self._holders: list[tuple[Any, Any]] = []
+        self._empty: list[Any] = []
+        """Lists and dicts with nothing in them, which are most."""
         self._generators: list[tuple[torch.Generator, Tensor]] = []
         self.trusting = False
         """Whether a parameter is what it was as long as its version is: a step may go round that,
@@ -60,6 +65,7 @@ class State:
                 self._hold([v for n, v in vars(cls).items() if n[:2] != "__"], _DEPTH)
         self._hold([*model.parameters(), *model.buffers()], _DEPTH)  # TorchScript's lie elsewhere
         self._own, self._own_holders = set(self._tensors), len(self._holders)
+        self._own_empty = len(self._empty)
         self._hold(inputs, _DEPTH)
         self._versions = {
             id(parameter): parameter._version
@@ -98,6 +104,9 @@ class State:
         """
         for holder, kept in self._holders[0 if own else self._own_holders :]:
             _put_back(holder, kept)
+        for holder in self._empty[0 if own else self._own_empty :]:
+            if holder:
+                holder.clear()
         with torch.no_grad():
             for key, kept in self._tensors.items():
                 if not own and key in self._own:
@@ -141,6 +150,9 @@ class State:
         elif type(value).__name__ == "ndarray":
             self._arrays.append((value, value.copy()))
         elif isinstance(value, (list, dict, set, deque)):
+            if not value:
+                self._empty.append(value)
+                return
             self._holders.append((value, value.copy()))
             inner = value.values() if isinstance(value, dict) else value
         elif isinstance(value, (tuple, frozenset)):
@@ -148,12 +160,13 @@ class State:
         elif isinstance(getattr(value, "__dict__", None), dict) and not callable(value):
             self._hold(value.__dict__, depth)
         for each in list(inner):
-            self._hold(each, depth - 1)
+            if type(each) not in _PLAIN:
+                self._hold(each, depth - 1)
 
 
 def _put_back(holder: Any, kept: Any) -> None:
     if isinstance(holder, dict):
-        same = holder.keys() == kept.keys() and all(holder[key] is kept[key] for key in kept)
+        same = holder.keys() == kept.keys() and all(map(is_, holder.values(), kept.values()))
     elif isinstance(holder, set):
         same = holder == kept
     else:
@@ -206,6 +219,8 @@ def nudge(parameters: Iterable[Tensor], times: float = 1.0) -> None:
     """
     with torch.no_grad():
         for i, parameter in enumerate(parameters):
-            size = parameter.detach().float().square().mean().sqrt().item() or 1.0
+            wide = torch.promote_types(parameter.dtype, torch.float32)
+            norm = torch.linalg.vector_norm(parameter, dtype=wide).item()
+            size = norm / max(parameter.numel(), 1) ** 0.5 or 1.0
             share = max(1e-3, 8 * torch.finfo(parameter.dtype).eps)
             parameter.add_(noise_like(parameter, i), alpha=size * share * times)

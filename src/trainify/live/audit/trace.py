@@ -10,6 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Set
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import lru_cache
 from types import FrameType
 from typing import Any
 
@@ -53,13 +54,14 @@ class Sight:
     def __init__(self, tensor: Tensor, digest: int, known: bool, earlier: Sight | None) -> None:
         self.digest = digest
         """Index into the trace's digests."""
-        self.attached = tensor.requires_grad
-        self.floating = tensor.is_floating_point() or tensor.is_complex()
-        self.narrow = tensor.dtype in _NARROW
+        self.attached = attached = tensor.requires_grad
+        dtype, base = tensor.dtype, tensor._base
+        self.floating = dtype.is_floating_point or dtype.is_complex
+        self.narrow = dtype in _NARROW
         """Whether it holds small integers, as quantized values are."""
-        self.leaf = (tensor if tensor._base is None else tensor._base).is_leaf
+        self.leaf = (tensor if base is None else base).is_leaf
         self.version = version_of(tensor)
-        self.history = history_of(tensor)
+        self.history = history_of(tensor) if attached else -1
         self.known = known
         """Whether it came from somewhere that was seen."""
         self.earlier = earlier
@@ -68,7 +70,10 @@ class Sight:
 
 def version_of(tensor: Tensor) -> int | None:
     """How often torch has written into it; None for an inference tensor, which does not count."""
-    return None if tensor.is_inference() else tensor._version
+    try:
+        return tensor._version
+    except RuntimeError:
+        return None
 
 
 def node_of(tensor: Tensor) -> Any:
@@ -137,6 +142,11 @@ def name_of(function: Any) -> str:
     attribute = attribute_of(function)
     if attribute:
         return f"torch.Tensor.{attribute}"
+    return _resolved(function)
+
+
+@lru_cache(maxsize=1024)
+def _resolved(function: Any) -> str:
     name = resolve_name(function) or str(getattr(function, "__qualname__", function))
     return name.replace("_VariableFunctionsClass.", "torch.")
 
@@ -178,6 +188,9 @@ class Observer:
     sights = True
     """Whether digests are wanted."""
 
+    arrivals = False
+    """Whether a backward follows, of which it is to be known at which modules it arrives."""
+
     def watching(self, tracer: Tracer) -> AbstractContextManager[None]:
         """What is to be active while the model runs."""
         return nullcontext()
@@ -215,7 +228,7 @@ class Tracer(TorchFunctionMode):
         self.trace = Trace()
         self._places = places
         self.observer = observer or Observer()
-        self._modules = _Modules(model, self.trace)
+        self._modules = _Modules(model, self.trace, self.observer.arrivals)
         self._last: dict[int, tuple[weakref.ref[Tensor], Sight]] = {}
         self._times: dict[tuple[Hashable, str, int], int] = {}
         self._dull: set[Hashable] = set()
@@ -288,8 +301,11 @@ class Tracer(TorchFunctionMode):
         call = self._call(function, frame)
         if self.observer.sights:
             call.ins = [self._see(tensor) for tensor in tensors]
-        self.observer.before(call, args, kwargs, tensors)
-        before = [(node_of(t), version_of(t)) for t in tensors]
+            versions = [sight.version for sight in call.ins]
+            self.observer.before(call, args, kwargs, tensors)
+        else:
+            self.observer.before(call, args, kwargs, tensors)
+            versions = [version_of(tensor) for tensor in tensors]
         self.running = call
         call.refused = (
             call.grad
@@ -297,7 +313,10 @@ class Tracer(TorchFunctionMode):
             and not call.opaque
             and any(tensor.requires_grad for tensor in tensors)
         )
-        with torch.no_grad() if call.refused else nullcontext():
+        if call.refused:
+            with torch.no_grad():
+                out = run(*args, **kwargs)
+        else:
             out = run(*args, **kwargs)
         name = getattr(function, "__name__", "")
         if name == "__iter__":
@@ -313,7 +332,7 @@ class Tracer(TorchFunctionMode):
         if returned and self.observer.sights:
             arguments = {id(tensor) for tensor in tensors}
             call.outs = [self._see(t, known=True) for t in returned if id(t) not in arguments]
-        self._note_writes(call, tensors, before, name)
+        self._note_writes(call, tensors, versions, name)
         if not (returned or call.leaves or call.written or call.opaque or attribute):
             if tensors and name != "__setitem__" and not isinstance(function, type):
                 self._dull.add(function)
@@ -333,20 +352,20 @@ class Tracer(TorchFunctionMode):
         return call
 
     def _note_writes(
-        self, call: Call, tensors: list[Tensor], before: list[tuple[Any, int | None]], name: str
+        self, call: Call, tensors: list[Tensor], before: list[int | None], name: str
     ) -> None:
-        writes = call.opaque or (name.endswith("_") and not name.endswith("__"))
+        opaque = call.opaque
+        writes = opaque or (name.endswith("_") and not name.endswith("__"))
         writes = writes or name in ("__setitem__", "__set__") or name.startswith("__i")
-        for i, (tensor, (node, version)) in enumerate(zip(tensors, before, strict=True)):
+        for i, (tensor, version) in enumerate(zip(tensors, before, strict=True)):
             now = version_of(tensor)
-            if now != version or (writes and (call.opaque or now is None or name == "__set__")):
+            if now != version or (writes and (opaque or now is None or name == "__set__")):
                 if self._pinned is not None:
                     self._pinned.wrote(tensor)
                 if not self.observer.sights:
                     continue
                 sight = self._see(tensor, known=True)
-                same = node is node_of(tensor)
-                call.written[i] = (sight, same)
+                call.written[i] = (sight, sight.history == call.ins[i].history)
 
     # -- tensors ----------------------------------------------------------------------------------
 
@@ -452,7 +471,8 @@ class _GradMode:
 class _Modules:
     """Which module is running, by global hooks."""
 
-    def __init__(self, model: nn.Module, trace: Trace) -> None:
+    def __init__(self, model: nn.Module, trace: Trace, arrivals: bool) -> None:
+        self._arrivals = arrivals
         self._names = {id(module): name for name, module in model.named_modules()}
         self._stack: list[str] = []
         self._trace = trace
@@ -482,6 +502,8 @@ class _Modules:
 
     def _leave(self, module: nn.Module, inputs: Any, out: Any) -> None:
         name = self._stack.pop() if self._stack else ""
+        if not self._arrivals:
+            return
         with torch._C.DisableTorchFunction():
             tensor = next((t for t in tensors_in((out,)) if t.requires_grad), None)
             if tensor is not None and node_of(tensor) is not None:

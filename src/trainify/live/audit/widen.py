@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
@@ -20,6 +20,12 @@ _SMALLER = {
     torch.float32: (torch.float16, torch.bfloat16),
     torch.float64: (torch.float16, torch.bfloat16, torch.float32),
 }
+_GROUPED = {
+    found
+    for owner in (torch, torch.nn.functional)
+    for name in ("grouped_mm", "_grouped_mm")
+    if (found := getattr(owner, name, None)) is not None
+}
 
 
 def widened(step: Step, dtype: torch.dtype) -> Step:
@@ -29,7 +35,12 @@ def widened(step: Step, dtype: torch.dtype) -> Step:
         Exception: The model or its inputs cannot be copied.
     """
     step.state.restore()
-    model, inputs, keywords = copy.deepcopy((step.model, step.inputs, step.keywords))
+    made = {  # so that no copy of fewer bits is made first
+        id(parameter): nn.Parameter(parameter.detach().to(dtype), parameter.requires_grad)
+        for parameter in step.model.parameters()
+        if type(parameter) is nn.Parameter and parameter.dtype in _SMALLER[dtype]
+    }
+    model, inputs, keywords = copy.deepcopy((step.model, step.inputs, step.keywords), made)
 
     def widen(value: Any) -> Any:
         floating = isinstance(value, Tensor) and value.is_floating_point()
@@ -65,12 +76,15 @@ class Widening(TorchFunctionMode):
     ) -> Any:
         if func in self._casts:
             func = _CASTS[self._dtype]
-        args = tuple(self._wide(each) for each in args)
-        if getattr(func, "__name__", "") in ("grouped_mm", "_grouped_mm") and len(args) == 2:
+        elif func in _GROUPED and len(args) == 2:
             found = _grouped(*args, **(kwargs or {}))
             if found is not None:
                 return found
-        return func(*args, **{name: self._wide(each) for name, each in (kwargs or {}).items()})
+        if torch.dtype in map(type, args):
+            args = tuple(map(self._wide, args))
+        if not kwargs:
+            return func(*args)
+        return func(*args, **{name: self._wide(each) for name, each in kwargs.items()})
 
     def _wide(self, value: Any) -> Any:
         return self._dtype if isinstance(value, torch.dtype) and value in self._smaller else value
