@@ -440,11 +440,32 @@ class FunctionFlow:
             for other in self._bases(current, statement) | self._views(current, statement):
                 if other == name or other in found:
                     continue
-                if self._disjoint(name, other, statement):
+                if self._apart(name, other, statement):
                     continue
                 found.add(other)
                 pending.append(other)
         return frozenset(found)
+
+    def _apart(self, a: str, b: str, statement: ast.stmt) -> bool:
+        """Whether two names are, or look at, pieces that do not overlap."""
+        return any(
+            self._disjoint(x, y, statement)
+            for x in self._within(a, statement)
+            for y in self._within(b, statement)
+        )
+
+    def _within(self, name: str, statement: ast.stmt) -> list[str]:
+        """``name``, and what it surely is a view of all or a part of, from the inside out."""
+        found = [name]
+        while len(found) < _MAX_VIEWS:
+            definition = self.only_definition(found[-1], statement)
+            views = looked_at(definition.value) if definition is not None else []
+            if definition is None or len(views) != 1 or views[0].base in found:
+                break
+            if not self._same_value(views[0].base, definition, statement):
+                break
+            found.append(views[0].base)
+        return found
 
     def _bases(self, name: str, statement: ast.stmt) -> set[str]:
         bases = set()
@@ -495,6 +516,8 @@ class FunctionFlow:
         return next(iter(reaching)) if len(reaching) == 1 else None
 
 
+_MAX_VIEWS = 6
+"""So many views of views are followed."""
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
