@@ -114,7 +114,9 @@ def test_the_training_flag_is_followed_unseen_only_where_models_are_evaluated(
             fix(f"{text}\n\ndef serve(model, x):\n    {evaluates}\n    return model(x)\n") != text
         )
     assert "self.training" in fix(text, flag="training")  # which asks for just this
-    pretrained = text.replace("nn.Module", "LlamaPreTrainedModel")
+    pretrained = text.replace("nn.Module", "LlamaPreTrainedModel").replace(
+        "import torch\n", "import torch\nfrom transformers import LlamaPreTrainedModel\n", 1
+    )
     assert "self.training" in fix(pretrained)
     (tmp_path / "model.py").write_text(text)
     assert not any(r.change for r in fix_paths([str(tmp_path)], Options()))

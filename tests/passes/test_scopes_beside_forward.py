@@ -250,6 +250,82 @@ def test_a_module_that_who_holds_it_freezes(tmp_path: Path, trained: bool) -> No
     assert found == (["TRN201"] if trained else [])
 
 
+STAGE = """\
+import abc
+import torch
+import torch.nn as nn
+
+
+class Stage(abc.ABC):
+    def run(self, x):
+        return self.forward(x)
+
+
+class Decoding(Stage):
+    def __init__(self):
+        super().__init__()
+        self.vae = nn.Linear(8, 8)
+
+    @torch.no_grad()
+    def forward(self, x):
+        return self.vae(x)
+"""
+
+
+def test_a_forward_that_is_no_module_s() -> None:
+    """It has no training flag that a scope could follow."""
+    stays(STAGE)
+    assert rules(STAGE.replace("abc.ABC", "nn.Module")) == ["TRN201"]
+
+
+# -- where inference starts -----------------------------------------------------------------------
+
+LIBRARY = {
+    "chat": """\
+        from registry import MODELS
+
+
+        class Backbone(nn.Module):
+            def forward(self, x):
+                return x
+
+
+        class Chat(nn.Module):
+            def __init__(self, config):
+                super().__init__()
+                model = Backbone()
+                self.model = model
+
+            def generate(self, x):
+                return self.model(x)
+        """,
+    "registry": "MODELS = {}\n",
+    "tables": """\
+        from model import Model
+
+
+        class Plan:
+            def infer_tp_plan(self, model):
+                return model(1)
+        """,
+}
+
+
+def test_what_runs_another_model_is_no_place_for_a_scope(tmp_path: Path) -> None:
+    text = model("@torch.no_grad()\ndef forward(self, x):\n    return self.head(self.body(x))\n")
+    files = {name: textwrap.dedent(each) for name, each in LIBRARY.items()}
+    files["chat"] = "import torch\nimport torch.nn as nn\nfrom model import Model\n" + files["chat"]
+    for name, each in (files | {"model": text}).items():
+        (tmp_path / f"{name}.py").write_text(each)
+    found = [f for r in check_paths([str(tmp_path)], Options()) for f in r.findings]
+    assert [f.rule for f in found] == ["TRN201"]
+    assert "does not show" in found[0].message
+    chat = files["chat"].replace("Backbone()", "Model()")
+    (tmp_path / "chat.py").write_text(chat)
+    found = [f for r in check_paths([str(tmp_path)], Options()) for f in r.findings]
+    assert {f.rule for f in found} == {"TRN201", "TRN203"}
+
+
 # -- functions of other files ---------------------------------------------------------------------
 
 ROPE = """\

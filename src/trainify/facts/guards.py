@@ -195,6 +195,7 @@ def is_autograd_function(module: ModuleFacts, cls: ast.ClassDef) -> bool:
 
 
 _ENTRY = re.compile(
+    r"(?!_?infer_(?:\w+_)?(?:plan|shape|schema|d?type|size|dim|device|config|name|task|format|layout)s?(?:_|$))"
     r"_?(generate|sample|predict|evaluate|inference|infer|complete|completion|chat|stream|"
     r"text_completion|chat_completion|beam_search|greedy_search|greedy_decode|profile|profile_run|"
     r"warm_?up|dummy_run|capture)(_\w+)?$"

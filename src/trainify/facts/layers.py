@@ -86,6 +86,16 @@ def training_flag(module: ModuleFacts, function: FunctionNode | None) -> str | N
     return flag if told and any(_is_foreign(module, cls, base) for base in cls.bases) else None
 
 
+def may_be_module(module: ModuleFacts, cls: ast.ClassDef) -> bool:
+    """Whether a class derives from ``nn.Module``, or from something that cannot be looked at."""
+    return is_module_class(module, cls) or any(
+        PICKS_FORWARD.search(module.source(base))
+        or _is_foreign(module, cls, base)
+        or not (module.resolve(base, cls) or hasattr(builtins, module.source(base)))
+        for base in cls.bases
+    )
+
+
 def _is_foreign(module: ModuleFacts, cls: ast.ClassDef, base: ast.expr) -> bool:
     """Whether a base class, or one of its own, is of a library that cannot be looked at."""
     for target in module.resolve(base, cls):

@@ -42,7 +42,7 @@ from ..facts.guards import (
     is_inference_entry,
     runs_model,
 )
-from ..facts.layers import bases_of, is_empty, is_module_class
+from ..facts.layers import bases_of, is_empty, is_module_class, may_be_module, training_flag
 from ..facts.learning import LOSS_CALL, backward_values, may_learn
 from ..facts.module import head
 from ..facts.names import last_name, parameters, self_name
@@ -288,6 +288,7 @@ def _covers(module: ModuleFacts) -> Iterator[_Cover]:
 def _is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
     return (
         holds_weights(module, cls)
+        and may_be_module(module, cls)
         and not _SEARCHES.search(cls.name)
         and not _INFERS.search(cls.name)
         and not returns_numbers(function)
@@ -703,7 +704,8 @@ def _is_differentiated(
 class _Start:
     """A function that starts inference; ``scoped`` where it has a scope of its own already.
 
-    ``any_model`` says that it runs what it was given.
+    ``any_model`` says that it runs what it was given, ``runs`` names the classes of what it runs
+    otherwise; empty where that does not show.
     """
 
     path: str
@@ -711,6 +713,7 @@ class _Start:
     label: str
     scoped: bool
     any_model: bool
+    runs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -721,13 +724,14 @@ class _Moved:
     forward: str
     mode: str
     arguments: str
+    classes: frozenset[str]
 
 
 def _starts(module: ModuleFacts) -> tuple[_Start, ...]:
     return tuple(
         _Start(
             *(module.path, f.lineno, _label(module, f)),
-            *(_is_scoped(module, f), _runs_any_model(module, f)),
+            *(_is_scoped(module, f), _runs_any_model(module, f), _classes_run(module, f)),
         )
         for f in _inference(module)
     )
@@ -748,19 +752,78 @@ def _runs_any_model(module: ModuleFacts, function: FunctionNode) -> bool:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             cls = module.names.self_class(node.value)
             made = module.names.attributes(cls).get(node.attr, ()) if cls is not None else ()
-            if any(isinstance(binding.value, ast.Name) for binding in made):
+            if any(_comes_from_outside(module, binding.value) for binding in made):
                 return True
     return False
 
 
-def _may_run(project: Project, start: str, any_model: bool, forward: str) -> bool:
-    """Whether a start of inference may run the model of another file.
+def _comes_from_outside(module: ModuleFacts, value: ast.expr | None) -> bool:
+    """Whether a name is a parameter, or is made of what its function does not show."""
+    if not isinstance(value, ast.Name):
+        return False
+    flow = module.flow(module.function(value) or module.tree)
+    made = flow.only_definition(value.id, module.statement(value))
+    return made is None or made.is_parameter or not isinstance(made.value, ast.Call)
+
+
+def _classes_run(module: ModuleFacts, function: FunctionNode) -> frozenset[str]:
+    """The names of the classes whose objects a function runs; empty where one does not show."""
+    me, flow = self_name(function), module.flow(function)
+    names: set[str] = set()
+    for call in ast.walk(function):
+        if not isinstance(call, ast.Call) or not runs_model(call, me):
+            continue
+        node = call.func
+        if isinstance(node, ast.Attribute) and node.attr == "forward":
+            node = node.value
+        cls = module.method_class(function)
+        made: list[ast.expr | None] = []
+        if isinstance(node, ast.Name) and node.id == me and cls is not None:
+            names |= _names_of(module, cls)
+            continue
+        if isinstance(node, ast.Name):
+            made = [d.value for d in flow.reaching(node.id, module.statement(call))]
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            owner = module.names.self_class(node.value)
+            found = module.names.attributes(owner).get(node.attr, ()) if owner is not None else ()
+            made = [_made_of(module, binding.value) for binding in found]
+        called = {last_name(v.func) if isinstance(v, ast.Call) else "" for v in made}
+        if not called or not all(name[:1].isupper() for name in called):
+            return frozenset()
+        names |= called
+    return frozenset(names)
+
+
+def _made_of(module: ModuleFacts, value: ast.expr | None) -> ast.expr | None:
+    """The call behind a name: ``model = LlamaModel(config)``, then ``self.model = model``."""
+    if not isinstance(value, ast.Name):
+        return value
+    flow = module.flow(module.function(value) or module.tree)
+    made = flow.only_definition(value.id, module.statement(value))
+    return made.value if made is not None else None
+
+
+def _names_of(module: ModuleFacts, cls: ast.ClassDef) -> frozenset[str]:
+    """The name of a class, those of its bases, and of the classes of its file that hold one."""
+    names = {cls.name, *(last_name(base) for base in cls.bases)} - {"Module", ""}
+    holders = [cls.name]
+    for name in holders:
+        for other in module.classes:
+            if other.name not in holders and f"{name}(" in module.source(other):
+                holders.append(other.name)
+    return frozenset(names | set(holders))
+
+
+def _may_run(project: Project, start: _Start, forward: str, classes: frozenset[str]) -> bool:
+    """Whether a start of inference may run the model of another file, by its ``classes``.
 
     A library has more models than one: imports have to tie the two together, or they stand side by
     side and the start runs what it is given.
     """
-    beside = any_model and Path(start).parent == Path(forward).parent
-    return beside or project.linked(start, forward)
+    if not start.any_model and start.runs and start.runs.isdisjoint(classes):
+        return False
+    beside = start.any_model and Path(start.path).parent == Path(forward).parent
+    return beside or project.linked(start.path, forward)
 
 
 def _inference(module: ModuleFacts) -> list[FunctionNode]:
@@ -778,7 +841,10 @@ def _scopes(module: ModuleFacts) -> tuple[_Moved, ...]:
         call = node.func if isinstance(node, ast.Call) else node
         mode = _moved(module, cover.scope.mode)
         arguments = module.source(node)[len(module.source(call)) :] or "()"
-        found.append(_Moved(module.path, _label(module, cover.function), mode, arguments))
+        owner = module.method_class(cover.function)
+        classes = _names_of(module, owner) if owner is not None else frozenset()
+        label = _label(module, cover.function)
+        found.append(_Moved(module.path, label, mode, arguments, classes))
     return tuple(found)
 
 
@@ -852,11 +918,13 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Optio
     if not all(followed_too):  # one half of a repair again
         return module.finding("TRN201", message, node)
     own = _inference(module)
+    cls = module.method_class(function) or module.method_class(module.function(function))
+    classes = _names_of(module, cls) if cls is not None else frozenset()
     others = [
         start
         for found in module.project.summaries(module.path, _starts, _may_start)
         for start in found
-        if _may_run(module.project, start.path, start.any_model, module.path)
+        if _may_run(module.project, start, module.path, classes)
     ]
     look_at = ""
     if own or others:
@@ -1010,11 +1078,11 @@ def _follow_training(module: ModuleFacts, cover: _Cover) -> list[Edit]:
 
     function = cover.function
     nested = module.method_class(function) is None  # of a method, whose object it sees
-    me = self_name(module.function(function) if nested else function)
+    flag = training_flag(module, module.function(function) if nested else function)
     torch = layout.bound_at_top(module, "torch")
-    if me is None or torch is None:
+    if flag is None or torch is None:
         return []
-    wanted = f"{me}.training and {torch}.is_grad_enabled()"
+    wanted = f"{flag} and {torch}.is_grad_enabled()"
     if cover.scope.mode == "inference_mode":
         scope = f"{torch}.inference_mode(not ({wanted}))"
     else:
@@ -1112,9 +1180,10 @@ def _entries(module: ModuleFacts, own: str) -> Iterator[Finding]:
     for function in _inference(module) if lost else ():
         if _is_scoped(module, function) or not can_decorate(function):
             continue
-        given = _runs_any_model(module, function)
+        runs = _runs_any_model(module, function), _classes_run(module, function)
+        start = _Start(module.path, function.lineno, function.name, False, *runs)
         for scope in lost:
-            if _may_run(module.project, module.path, given, scope.path):
+            if _may_run(module.project, start, scope.path, scope.classes):
                 yield _entry(module, function, scope, own)
                 break
 
