@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 from verbs import becomes, findings, rules, stays
 
 from trainify.findings import Safety
@@ -49,13 +53,20 @@ def test_backward_that_is_not(told: str) -> None:
     stays(f"def f(self, loss, x, log, metrics):\n    {told}\n")
 
 
-def test_what_to_write_instead_is_shown_only() -> None:
+def test_a_backward_that_cannot_be_raises_instead() -> None:
     (found,) = findings("def f(loss):\n    if loss.requires_grad:\n        loss.backward()\n")
     fix = found.fix("flag")
-    assert fix is not None and fix.safety is Safety.DISPLAY
+    assert fix is not None and fix.safety is Safety.UNSAFE
     assert [edit.text for edit in fix.edits] == [
         '\n    else:\n        raise RuntimeError("the loss has no graph: no parameter would learn")'
     ]
+
+
+def test_a_test_of_something_else_too_gets_no_otherwise() -> None:
+    (found,) = findings(
+        "def f(loss, step):\n    if step > 0 and loss.requires_grad:\n        loss.backward()\n"
+    )
+    assert found.rule == "TRN601" and not found.fixes
 
 
 # -- TRN602: updates that skip -------------------------------------------------------------------
@@ -82,6 +93,35 @@ def test_what_to_write_instead_is_shown_only() -> None:
 )
 def test_an_update_that_skips(loop: str, update: str) -> None:
     assert rules(f"def f(model, lr):\n    {loop.format(update)}\n") == ["TRN602"]
+
+
+def test_an_update_that_skips_raises_with_the_parameters_name() -> None:
+    before = """
+        def f(model, lr):
+            for name, p in model.named_parameters():
+                if p.grad is None:
+                    continue  # not used
+                p.data.add_(p.grad, alpha=-lr)
+    """
+    after = """
+        def f(model, lr):
+            for name, p in model.named_parameters():
+                if p.grad is None:
+                    if p.requires_grad:
+                        raise RuntimeError(f"{name} has no gradient")
+                    continue  # not used
+                p.data.add_(p.grad, alpha=-lr)
+    """
+    becomes(before, after, unsafe=True)
+    namespace: dict[str, Any] = {}
+    exec(textwrap.dedent(after), namespace)
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    model[1](torch.ones(1, 2)).sum().backward()
+    namespace["f"](model, 0.1)  # what is frozen has none to miss
+    model[0].weight.requires_grad_()
+    with pytest.raises(RuntimeError, match=r"^0\.weight has no gradient$"):
+        namespace["f"](model, 0.1)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
-from ..facts.names import is_none
+from ..facts.names import is_none, last_name
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule
 
@@ -34,7 +34,16 @@ def train(model, batches, optimizer):
             loss.backward()
         optimizer.step()
 """,
-        after="",
+        after="""\
+def train(model, batches, optimizer):
+    for batch in batches:
+        loss = model(batch).mean()
+        if loss.requires_grad:
+            loss.backward()
+        else:
+            raise RuntimeError("the loss has no graph: no parameter would learn")
+        optimizer.step()
+""",
     ),
     Rule(
         code="TRN602",
@@ -56,7 +65,19 @@ def step(model, loss, lr):
             if p.grad is not None:
                 p -= lr * p.grad
 """,
-        after="",
+        after="""\
+import torch
+
+
+def step(model, loss, lr):
+    loss.backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.grad is not None:
+                p -= lr * p.grad
+            elif p.requires_grad:
+                raise RuntimeError(f"a parameter of shape {tuple(p.shape)} has no gradient")
+""",
     ),
 )
 
@@ -74,6 +95,7 @@ def _may_concern(data: bytes) -> bool:
 
 NEEDLES: tuple[Needle, ...] = (Look((b".grad is ", b"backward("), _may_concern),)
 
+_TITLE = "Raise where there is no gradient"
 _CHANGES = frozenset({"add_", "sub_", "copy_", "addcmul_", "addcdiv_"})
 
 
@@ -100,8 +122,9 @@ def _guarded_backward(module: ModuleFacts, test: ast.If) -> Iterator[Finding]:
         f"where `{loss}` has no graph, backward() is skipped without a word: no parameter learns, "
         "and nothing fails."
     )
-    raising = _or_raise(module, test, "the loss has no graph: no parameter would learn")
-    yield module.finding("TRN601", message, test.test, raising)
+    why = '"the loss has no graph: no parameter would learn"'
+    fix = _or_raise(module, test, why, "a loss without a graph, passed over until now, raises")
+    yield module.finding("TRN601", message, test.test, fix)
 
 
 def _goes_back_otherwise(module: ModuleFacts, test: ast.If) -> bool:
@@ -141,18 +164,19 @@ def _is_of(call: ast.Call, loss: str) -> bool:
     return any(ast.unparse(each) == loss for each in held)
 
 
-def _or_raise(module: ModuleFacts, test: ast.If, why: str) -> dict[str, Fix]:
-    """What to write instead, for a person to decide: the same test, which raises otherwise."""
+def _or_raise(
+    module: ModuleFacts, test: ast.If, why: str, look_at: str, otherwise: str = "else"
+) -> dict[str, Fix]:
+    """The same test, which raises otherwise; ``why`` is an expression."""
     from ..rewrite import layout
 
-    if not layout.owns_lines(module, test.body[-1]):
+    if isinstance(test.test, ast.BoolOp) or not layout.owns_lines(module, test.body[-1]):
         return {}
     line, indentation = module.newline, module.indentation(test)
+    raises = f"{indentation}{module.indent_unit}raise RuntimeError({why})"
     at = layout.line_end(module, test.body[-1])
-    text = f"{line}{indentation}else:{line}{indentation}{module.indent_unit}"
-    text += f'raise RuntimeError("{why}")'
-    fix = Fix("Raise where there is no gradient", (Edit(at, at, text),), Safety.DISPLAY)
-    return dict.fromkeys(STRATEGIES, fix)
+    edit = Edit(at, at, f"{line}{indentation}{otherwise}:{line}{raises}")
+    return dict.fromkeys(STRATEGIES, Fix(_TITLE, (edit,), Safety.UNSAFE, look_at))
 
 
 # -- TRN602 ---------------------------------------------------------------------------------------
@@ -178,9 +202,37 @@ def _skipping_update(module: ModuleFacts, loop: ast.For | ast.AsyncFor) -> Itera
             f"a parameter without a gradient is skipped without a word: if `{parameter}` is cut "
             "off from the loss, it never learns, and nothing fails."
         )
-        raising = {} if skips else _or_raise(module, test, "a parameter has no gradient")
-        yield module.finding("TRN602", message, test.test, raising)
+        why = _has_no_gradient(loop, parameter)
+        look_at = "a parameter that is unused in this step, skipped until now, raises"
+        if skips:
+            fix = _raise_first(module, test, f"if {parameter}.requires_grad", why, look_at)
+        else:
+            fix = _or_raise(module, test, why, look_at, f"elif {parameter}.requires_grad")
+        yield module.finding("TRN602", message, test.test, fix)
         return
+
+
+def _has_no_gradient(loop: ast.For | ast.AsyncFor, parameter: str) -> str:
+    """What to say of a parameter: its name where the loop has it, else its shape."""
+    named = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "named_parameters"
+    if named and isinstance(loop.target, ast.Tuple) and isinstance(loop.target.elts[0], ast.Name):
+        return f'f"{{{loop.target.elts[0].id}}} has no gradient"'
+    return f'f"a parameter of shape {{tuple({parameter}.shape)}} has no gradient"'
+
+
+def _raise_first(
+    module: ModuleFacts, test: ast.If, condition: str, why: str, look_at: str
+) -> dict[str, Fix]:
+    """Raise in front of the ``continue`` that a test leads to."""
+    from ..rewrite import layout
+
+    skip = test.body[0]
+    if not layout.owns_lines(module, skip) or skip.lineno == test.lineno:
+        return {}
+    line, indentation = module.newline, module.indentation(skip)
+    raises = f"{indentation}{module.indent_unit}raise RuntimeError({why}){line}{indentation}"
+    edit = Edit(module.start(skip), module.start(skip), f"{condition}:{line}{raises}")
+    return dict.fromkeys(STRATEGIES, Fix(_TITLE, (edit,), Safety.UNSAFE, look_at))
 
 
 def _asked_for_gradient(test: ast.expr) -> tuple[str | None, bool]:
