@@ -85,9 +85,8 @@ def reason_not_fixed(finding: Finding, options: Options) -> str:
     fix = finding.fix(options.strategy)
     if fix is None:
         others = ", ".join(f"--strategy {strategy}" for strategy in finding.fixes)
-        reason = (
-            finding.message.partition("Not rewritten: ")[2].rstrip(".") or "it is only reported"
-        )
+        reason = finding.message.partition("Not rewritten: ")[2] or finding.message
+        reason = reason.rstrip(".")
         return f"{reason}; there is one with {others}" if others else reason
     if fix.safety is Safety.UNSAFE and not options.unsafe:
         return f"needs --unsafe; look at: {fix.look_at}" if fix.look_at else "needs --unsafe"
