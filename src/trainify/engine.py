@@ -297,6 +297,8 @@ def _parse(
     from .facts import parse_module
 
     try:
+        if parse is None and project is not None:
+            return project.parse(text, path)
         return (parse or parse_module)(text, path, project)
     except SyntaxError as error:
         raise SourceError(error.msg, error.lineno or 0, error.offset or 0) from None

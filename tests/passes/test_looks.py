@@ -315,3 +315,74 @@ def test_memoized_buffers(value: str, seen: bool) -> None:
         "    return torch.nn.functional.relu(out)\n"
     )
     assert ("kept_graphs" in asked(text.format(value))) is seen
+
+
+RESULT = """\
+import math
+
+import torch
+from torch import nn
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act: nn.Module = nn.Sigmoid()
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x):
+        {made}
+        y *= 2
+        return y
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "seen"),
+    [
+        ("y = x.softmax(-1)", True),
+        ("y = torch.linalg.norm(x)", True),
+        ("y = self.act(x)", True),
+        ("y = self.norm(x)", False),
+        ("y = x / math.sqrt(8)", False),
+        ("y = nn.functional.layer_norm(x, (8,))", False),
+        ("y = x + 1\n        my = x.softmax(-1)", False),
+    ],
+)
+def test_results_that_are_saved(made: str, seen: bool) -> None:
+    text = RESULT.format(made=made)
+    assert ("inplace" in asked(text)) is seen
+    assert [f.rule for f in engine.check_text(text)] == ["TRN403"] * seen
+
+
+HELPER = """\
+from torch import nn
+
+
+def scale(probs{more}):
+    {write}
+
+
+class {name}(nn.Module):
+    def {method}(self, x):
+        probs = x.softmax(-1)
+        scale(probs)
+        return probs
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "write", "seen"),
+    [
+        ("forward", "", "probs *= 2", True),
+        ("post_process", "", "probs *= 2", False),
+        ("forward", "=None, all_rows=0", "rows = []; rows += [1]", False),
+    ],
+)
+def test_results_that_are_handed_to_who_overwrites_them(
+    method: str, more: str, write: str, seen: bool
+) -> None:
+    text = HELPER.format(name="Net", method=method, more=more, write=write)
+    text += "\n\ndef after():\n    return nn.functional\n"
+    assert ("inplace" in asked(text)) is seen
+    assert [f.rule for f in engine.check_text(text)] == ["TRN403"] * seen

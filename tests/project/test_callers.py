@@ -1,10 +1,12 @@
 """Which calls in other files may run a function: files that hold none are not parsed for it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trainify.facts import Project
+from trainify import Options, engine
+from trainify.facts import ModuleFacts, Project
 from trainify.facts.module import parse_module
 
 CACHE = """\
@@ -62,3 +64,36 @@ def test_packages_need_no_init_file(tmp_path: Path) -> None:
 def test_what_has_no_name_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Project([Path()]).find_file("model.py", "") is None
+
+
+ENCODER = """\
+import torch
+from torch import nn
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    @torch.no_grad()
+    def forward(self, x):
+        return self.layer(x)
+"""
+
+
+def test_a_file_that_another_one_led_to_is_not_parsed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text(ENCODER)
+    parsed = []
+
+    def counting(text: str, path: str, *rest: Any) -> ModuleFacts:
+        parsed.append(Path(path).name)
+        return parse_module(text, path, *rest)
+
+    monkeypatch.setattr("trainify.facts.module.parse_module", counting)
+    reports = list(engine.check_paths([str(tmp_path)], Options(select=("TRN201",))))
+    assert [len(report.findings) for report in reports] == [1, 1]
+    assert parsed.count("b.py") == 1

@@ -21,6 +21,7 @@ from .grad_mode import (
     scope_of_returns,
     wrapping,
 )
+from .memo import once
 from .names import self_name
 from .trainable import returns_numbers
 from .walk import statements
@@ -385,12 +386,13 @@ def scope_of_results(module: ModuleFacts, function: FunctionNode) -> Scope | Non
     return decorator_scope(module, function) or scope_of_returns(module, function)
 
 
-def functions_without_graph(module: ModuleFacts, scoped: frozenset[ast.AST]) -> frozenset[str]:
-    """The names of functions whose results are computed without gradients, of those with scopes."""
-    return frozenset(
-        function.name
+@once
+def under_scopes(module: ModuleFacts) -> tuple[FunctionNode, ...]:
+    """The functions that compute everything they return without gradients, in scopes of theirs."""
+    return tuple(
+        function
         for function in module.functions
-        if (function.decorator_list or function in scoped)
+        if (function.decorator_list or function in module.scoped_functions)
         and scope_of_results(module, function) is not None
     )
 

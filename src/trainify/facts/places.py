@@ -216,8 +216,11 @@ def _made_by(data: bytes, at: int, name: bytes, maker: Maker, methods: tuple[byt
     while bound >= 0:
         line = data.rfind(b"\n", 0, bound) + 1
         equals = data.find(b"=", bound, bound + 60)
-        if data[bound + len(name) : bound + len(name) + 1] in b"[." or _is_word(
-            data, bound + len(name)
+        behind = bound + len(name)
+        if (
+            data[behind : behind + 1] in b"[."
+            or _is_word(data, behind)
+            or _is_word(data, bound - 1)
         ):
             pass  # what is written into it does not make it, nor does another name
         elif data.endswith(b"for ", line, bound) and data.startswith(b" in ", bound + len(name)):
@@ -265,7 +268,11 @@ def _is_parameter(data: bytes, at: int, name: bytes) -> bool:
     begin = data.rfind(b"def ", 0, at)
     if begin < 0 or data.startswith(b"def forward(", begin):
         return False
-    return data.find(name, begin, data.find(b":\n", begin)) >= 0
+    end = data.find(b":\n", begin)
+    given = data.find(name, begin, end)
+    while given >= 0 and (_is_word(data, given - 1) or _is_word(data, given + len(name))):
+        given = data.find(name, given + 1, end)
+    return given >= 0
 
 
 def function_around(data: bytes, at: int) -> int:
@@ -340,7 +347,10 @@ def _is_word(data: bytes, at: int) -> bool:
 
 
 def arguments(data: bytes, at: int, name: bytes) -> Iterator[tuple[int, bytes]]:
-    """(offset, name) in the calls of the function that writes into its parameter ``name``."""
+    """(offset, name) in the calls of the function that writes into its parameter ``name``.
+
+    Those in methods that are no part of training are left out.
+    """
     begin = data.rfind(b"def ", 0, at)
     if begin < 0 or not _is_parameter(data, at, name):
         return
@@ -348,7 +358,7 @@ def arguments(data: bytes, at: int, name: bytes) -> Iterator[tuple[int, bytes]]:
     if function is None or function[1] == b"forward" or b"init" in function[1]:
         return
     for call in undeclared(data, function[1] + b"("):
-        if data[call - 4 : call] != b"def ":
+        if data[call - 4 : call] != b"def " and may_be_trained(data, call):
             behind = call + len(function[1])
             end = data.find(b")", behind)
             for argument in re.findall(rb"[A-Za-z]\w*", data[behind:end]):

@@ -191,6 +191,15 @@ class Project:
                 self._modules[path] = None
         return self._modules[path]
 
+    def parse(self, text: str, path: str) -> ModuleFacts:
+        """Parse a file of the run, unless another one has just led to it; raises as ast does."""
+        known = self._modules.get(Path(path))
+        if known is not None and known.text == text:
+            return known
+        from .module import parse_module
+
+        return parse_module(text, path, self)
+
     # -- callers --------------------------------------------------------------------------------
 
     def calls_of(

@@ -34,7 +34,7 @@ from ..facts.grad_mode import (
     scope_of_returns,
     wrapping,
 )
-from ..facts.graph import Graph, results, scope_of_results
+from ..facts.graph import Graph, results, scope_of_results, under_scopes
 from ..facts.guards import (
     gradient_unwanted,
     inference_entries,
@@ -274,8 +274,9 @@ def _covers(module: ModuleFacts) -> Iterator[_Cover]:
                 continue
             cover = found
         else:
-            if function.name == "forward" and _is_to_train(module, cls, function):
-                yield from _delegates(module, cls, function)
+            if function.name == "forward" and _may_delegate(module, cls, function):
+                if _is_to_train(module, cls, function):
+                    yield from _delegates(module, cls, function)
             continue
         if _is_to_train(module, cls, function):
             yield cover
@@ -408,6 +409,14 @@ def _own_attributes(function: FunctionNode, me: str | None) -> set[str]:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
         if node.value.id == me
     }
+
+
+def _may_delegate(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
+    """Whether there is a function under a scope of its own that a forward may leave its work to."""
+    return any(
+        module.method_class(each) is cls or module.function(each) is function
+        for each in under_scopes(module)
+    )
 
 
 def _delegates(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> Iterator[_Cover]:

@@ -25,9 +25,9 @@ from ..facts.graph import (
     Step,
     calls_any,
     effects,
-    functions_without_graph,
     results,
     scope_of_results,
+    under_scopes,
 )
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_forward
 from ..facts.memo import once
@@ -135,7 +135,7 @@ NEEDLES: tuple[Needle, ...] = (Look(MODES, _may_concern),)
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     scoped = module.scoped_functions
-    without = functions_without_graph(module, scoped)
+    without = frozenset(function.name for function in under_scopes(module))
     for function in module.functions:
         if not is_forward(function):
             if function.decorator_list:

@@ -16,7 +16,7 @@ from ..facts.grad_mode import (
     scope_around,
     scope_of_value,
 )
-from ..facts.graph import Graph, calls_any, functions_without_graph, results
+from ..facts.graph import Graph, calls_any, results, under_scopes
 from ..facts.guards import gradient_unwanted, is_forward, is_inference_entry
 from ..facts.layers import is_module_class
 from ..facts.learning import LOSS_CALL, backward_values, may_learn
@@ -109,7 +109,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 
 def _faults(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:
     scoped = module.scoped_functions
-    without = functions_without_graph(module, scoped)
+    without = frozenset(function.name for function in under_scopes(module))
     for function in module.functions:
         if function in scoped or calls_any(module, function, without):
             if is_forward(function):

@@ -101,10 +101,12 @@ class Head(nn.Module):
 )
 
 
-_FUNCTION = re.compile(rf"(?:{'|'.join(sorted(RESULT_SAVED))})\(".encode())
+_FUNCTION = re.compile(
+    rf"(?<!\bmath)(?<!\bself)\.(?:leaky_)?(?:{'|'.join(sorted(RESULT_SAVED))})\(".encode()
+)
 _CALLED = re.compile(rb"\bself\.(\w+)\(")
 _SAVERS = words.declare(b"LU(", b"Sigmoid(", b"Tanh(", b"Softmax(", b"Softmin(")
-_HOLDS = re.compile(rb"self\.(\w+) = [\w.]*$")
+_HOLDS = re.compile(rb"self\.(\w+)(?:: [\w.]+)? = [\w.]*$")
 _METHODS = tuple(f"{name}_(".encode() for name in sorted(RESULT_SAVED))
 
 
