@@ -349,6 +349,25 @@ MISTAKES = {
 """,
         ("h = torch.from_numpy(np.tanh(h.detach().cpu().numpy()))",),
     ),
+    "through numpy, over statements": Case(
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        a = h.detach().cpu().numpy()
+        b = np.tanh(a) * 2
+        h = torch.from_numpy(b).to(h)
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        a = h
+        b = torch.tanh(a) * 2
+        h = b.to(h)
+        return self.head(h)
+""",
+        ("a = h.detach().cpu().numpy()",),
+    ),
     "through a list": Case(
         """
     def forward(self, x):

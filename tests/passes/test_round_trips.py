@@ -107,7 +107,16 @@ def test_a_value_stays_a_tensor(before: str, after: str) -> None:
     "body",
     [
         # not one function of torch
-        "h = self.body(x).detach().numpy()\nreturn torch.from_numpy(np.mean(h, axis=0))",
+        "h = self.body(x).detach().numpy()\nreturn torch.from_numpy(np.mean(h, 0))",
+        # an array that is written, or shown, or may be another one
+        "a = self.body(x).detach().numpy()\nb = np.tanh(a)\nb[0] = 0\nreturn torch.from_numpy(b)",
+        "a = self.body(x).detach().numpy()\nb = np.tanh(a)\nb += 1\nreturn torch.from_numpy(b)",
+        "a = self.body(x).detach().numpy()\nprint(a)\nreturn torch.from_numpy(np.tanh(a))",
+        "a = self.body(x).detach().numpy()\nb = np.tanh(a)\nif y:\n    b = np.exp(a)\n"
+        "return torch.from_numpy(b)",
+        "a = self.body(x).detach().numpy()\nb = np.tanh(a)\nself.hook(lambda: a)\n"
+        "return torch.from_numpy(b)",
+        "a = self.body(x).detach().numpy()\nb = np.tanh(a, out=a)\nreturn torch.from_numpy(b)",
         # the numbers are made elsewhere
         "s = []\nfor head in self.heads:\n    s.append(head(x).mean().item())\n"
         "return torch.tensor(s)",
@@ -119,6 +128,37 @@ def test_what_has_no_evident_form_is_reported(body: str) -> None:
     (found,) = findings(net(body))
     assert found.rule == "TRN302"
     assert not found.fixes
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "h = self.body(x)\na = h.detach().cpu().numpy()\nb = np.tanh(a)\n"
+            "return torch.from_numpy(b).to(h)",
+            "h = self.body(x)\na = h\nb = torch.tanh(a)\nreturn b.to(h)",
+        ),
+        (
+            "h = self.body(x)\nh = h.detach().numpy()\nh = np.exp(h)\nreturn torch.from_numpy(h)",
+            "h = self.body(x)\nh = torch.exp(h)\nreturn h",
+        ),
+        (
+            "h = self.body(x).detach().numpy()\nreturn torch.from_numpy(np.mean(h, axis=0))",
+            "h = self.body(x)\nreturn torch.mean(h, axis=0)",
+        ),
+        (
+            "h = self.body(x)\na = h.detach().numpy()\n"
+            "return torch.from_numpy(np.tanh(a) * 2.0 + 1).to(h)",
+            "h = self.body(x)\na = h\nreturn ((torch.tanh(a) * 2.0) + 1).to(h)",
+        ),
+        (
+            "h = self.body(x)\na = h.detach().numpy()\nb = 1 - a * a\nreturn torch.from_numpy(b)",
+            "h = self.body(x)\na = h\nb = 1 - (a * a)\nreturn b",
+        ),
+    ],
+)
+def test_a_way_through_numpy_over_statements(before: str, after: str) -> None:
+    becomes(net(before), net(after), unsafe=True)
 
 
 def test_the_message_names_what_does_not_learn() -> None:

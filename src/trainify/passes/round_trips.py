@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.arrays import array, way
 from ..facts.carried import Cut, detached
 from ..facts.comments import explained
+from ..facts.flow import Definition
 from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
 from ..facts.layers import imported_function
@@ -176,17 +178,31 @@ def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
         return
     calls = [c for c in module.calls if c.lineno <= place.line <= (c.end_lineno or 0)]
     copies = [call for call in calls if _makes_tensor(module, call)]
+    copies += _end(module, place.line, place.line)
     numbers = [call for call in calls if isinstance(module.parent(call), ast.BinOp)]
     kinds = (("tensor", copies), ("number", numbers if place.kind == "value" else []))
     for kind, found in kinds:
         for call in found:
-            text = _Rewriter(module, call, certain=True).text(kind)
+            rewriter = _Rewriter(module, call, certain=True)
+            text = rewriter.text(kind)
             cut = Cut(call, "tensor" if kind == "tensor" else "number", frozenset(), True)
             meant = _is_meant(module, cut) or looks_meant(module, module.statement(call))
             if text is not None and text != module.source(call) and not meant:
                 message = f"`{_title(module, cut)}` gives a constant of what is trained through."
-                yield module.finding("TRN302", message, call, _stay(module, call, text))
+                yield module.finding("TRN302", message, call, _stay(rewriter, text))
                 return
+
+
+def _end(module: ModuleFacts, first: int, last: int) -> Iterator[ast.Call]:
+    """Where a tensor is made of an array that comes, by names, from one of these lines."""
+    for call in module.calls:
+        function = module.function(call)
+        if function is None or len(call.args) != 1 or not _makes_tensor(module, call):
+            continue
+        found = way(module, Gradients(module, function).flow, call.args[0]) or ()
+        values = [each.value for each in found if each.value is not None]
+        if any(v.lineno <= first and last <= (v.end_lineno or v.lineno) for v in values):
+            yield call
 
 
 def _makes_tensor(module: ModuleFacts, call: ast.Call) -> bool:
@@ -237,26 +253,32 @@ def _finding(module: ModuleFacts, message: str, cut: Cut) -> Finding:
         home, function = elsewhere
         related = (home.related("What it gives is computed here.", head(function)),)
         return module.finding("TRN302", message, node, related=related)
-    text = _Rewriter(module, node).text(cut.kind)
+    rewriter = _Rewriter(module, node)
+    text = rewriter.text(cut.kind)
+    if text is None and cut.kind == "number":
+        for end in _end(module, node.lineno, node.end_lineno or node.lineno):
+            rewriter = _Rewriter(module, end)
+            text = rewriter.text("tensor")
     if text is None:
         return module.finding("TRN302", message, node)
     look_at = "that its device, dtype and shape are still what follows expects"
-    fixes = _stay(module, node, text, Safety.UNSAFE, look_at)
+    fixes = _stay(rewriter, text, Safety.UNSAFE, look_at)
     return module.finding("TRN302", message, node, fixes)
 
 
 def _stay(
-    module: ModuleFacts,
-    node: ast.Call,
-    text: str,
-    safety: Safety = Safety.SAFE,
-    look_at: str = "",
+    rewriter: _Rewriter, text: str, safety: Safety = Safety.SAFE, look_at: str = ""
 ) -> dict[str, Fix]:
-    edit = _idle(module, node, text) or Edit(module.start(node), module.end(node), text)
-    return dict.fromkeys(STRATEGIES, Fix("Stay with tensors", (edit,), safety, look_at))
+    texts = [(rewriter.node, text), *rewriter.before]
+    edits = tuple(_edit(rewriter.module, node, text) for node, text in texts)
+    return dict.fromkeys(STRATEGIES, Fix("Stay with tensors", edits, safety, look_at))
 
 
-def _idle(module: ModuleFacts, node: ast.Call, text: str) -> Edit | None:
+def _edit(module: ModuleFacts, node: ast.expr, text: str) -> Edit:
+    return _idle(module, node, text) or Edit(module.start(node), module.end(node), text)
+
+
+def _idle(module: ModuleFacts, node: ast.expr, text: str) -> Edit | None:
     """The deletion of a statement that would only assign a name to itself: ``loss = loss``."""
     from ..rewrite.scopes import without_idle
 
@@ -276,6 +298,10 @@ _ELEMENTWISE = {
 } | {"absolute": "abs", "arctan": "atan", "arcsin": "asin", "arccos": "acos"}
 """NumPy's functions of one array that torch has, under which name."""
 
+_REDUCED = ("mean", "sum")
+_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+_TYPES = {"numpy.float32": "float", "numpy.float64": "double"}
+
 _PLACES = frozenset({"dtype", "device", "requires_grad"})
 
 
@@ -291,6 +317,9 @@ class _Rewriter:
         self.certain = certain
         self.statement = module.statement(node)
         self.gradients = Gradients(module, module.function(node) or module.tree)
+        self.before: list[tuple[ast.expr, str]] = []
+        """What is assigned on the way here, and what becomes of it."""
+        self._way: tuple[Definition, ...] = ()
 
     def text(self, kind: str) -> str | None:
         node = self.node
@@ -299,7 +328,7 @@ class _Rewriter:
             return self._tensor(node) if is_value else None
         if len(node.args) != 1 or any(k.arg not in _PLACES for k in node.keywords):
             return None
-        text = self._tensor(node.args[0])
+        text = self._tensor(node.args[0]) if self._comes_here(node.args[0]) else None
         places = ", ".join(
             self.module.source(k.value)
             if k.arg is None
@@ -309,11 +338,31 @@ class _Rewriter:
         )
         return f"{text}.to({places})" if text and places else text
 
+    def _comes_here(self, node: ast.expr) -> bool:
+        """Whether the arrays on the way to an expression, if there are any, can be tensors."""
+        found = way(self.module, self.gradients.flow, node)
+        if found is None:
+            return False
+        self._way = found
+        for definition in found:
+            assert definition.value is not None and definition.statement is not None
+            self.statement = definition.statement
+            text = self._tensor(definition.value)
+            if text is None:
+                return False
+            if isinstance(_stripped(definition.value), ast.BinOp):
+                text = text[1:-1]
+            self.before.append((definition.value, text))
+        self.statement = self.module.statement(self.node)
+        return True
+
     def _tensor(self, node: ast.expr) -> str | None:
         """The tensor whose values an expression gives."""
         from ..rewrite.layout import operand
 
         base = _stripped(node)
+        if self._is_array(base):
+            return self.module.source(base)
         if isinstance(base, (ast.List, ast.Tuple)):
             parts = [self._tensor(element) for element in base.elts]
             torch = self._torch()
@@ -326,11 +375,11 @@ class _Rewriter:
             called = {t.name for t in self.module.resolve(base.func)}
             name = next((n[6:] for n in called if n.startswith("numpy.")), None)
             if name is not None:
-                torch = self._torch()
-                inner = self._tensor(base.args[0]) if len(base.args) == 1 else None
-                if name not in _ELEMENTWISE or base.keywords or inner is None or torch is None:
-                    return None
-                return f"{torch}.{_ELEMENTWISE[name]}({inner})"
+                return self._of_numpy(base, name)
+            if base.func.attr in ("astype", "copy"):
+                return self._of_array(base, base.func)
+        if isinstance(base, ast.BinOp) and self._way:
+            return self._operation(base)
         names = isinstance(base, (ast.Name, ast.Attribute, ast.Subscript))
         read = names or (base is not node and not isinstance(base, ast.Constant))
         if not (self.certain and read) and not self.gradients.value(base, self.statement).sure:
@@ -339,6 +388,52 @@ class _Rewriter:
             torch = self._torch()
             return f"{torch}.stack({base.id})" if torch is not None else None
         return operand(self.module, base)
+
+    def _is_array(self, node: ast.expr) -> bool:
+        """Whether a name holds an array on the way, as it is used in its statement."""
+        if not self._way or not isinstance(node, ast.Name):
+            return False
+        return array(self.module, self.gradients.flow, node) in self._way
+
+    def _of_numpy(self, call: ast.Call, name: str) -> str | None:
+        """What a function of NumPy computes, by the one of torch with the same meaning."""
+        torch = self._torch()
+        inner = self._tensor(call.args[0]) if len(call.args) == 1 else None
+        if inner is None or torch is None:
+            return None
+        if name in _ELEMENTWISE and not call.keywords:
+            return f"{torch}.{_ELEMENTWISE[name]}({inner})"
+        if name in _REDUCED and all(
+            each.arg in ("axis", "keepdims") and isinstance(each.value, (ast.Constant, ast.UnaryOp))
+            for each in call.keywords
+        ):
+            rest = [f"{each.arg}={self.module.source(each.value)}" for each in call.keywords]
+            return f"{torch}.{name}({', '.join([inner, *rest])})"
+        return None
+
+    def _of_array(self, call: ast.Call, method: ast.Attribute) -> str | None:
+        """What ``astype`` and ``copy`` give, of an array."""
+        inner = self._tensor(method.value)
+        if inner is None or call.keywords:
+            return None
+        if method.attr == "copy":
+            return None if call.args else f"{inner}.clone()"
+        named = self.module.resolve(call.args[0]) if len(call.args) == 1 else ()
+        names = {_TYPES.get(target.name) for target in named}
+        return f"{inner}.{names.pop()}()" if len(names) == 1 and None not in names else None
+
+    def _operation(self, node: ast.BinOp) -> str | None:
+        """An operation between arrays, or an array and a number, in parentheses."""
+        sides = [
+            self.module.source(side)
+            if isinstance(side, ast.Constant) and type(side.value) in (int, float)
+            else self._tensor(side)
+            for side in (node.left, node.right)
+        ]
+        operator = _OPERATORS.get(type(node.op))
+        if operator is None or None in sides:
+            return None
+        return f"({sides[0]} {operator} {sides[1]})"
 
     def _stacked_comprehension(self, node: ast.ListComp) -> str | None:
         value = self.gradients.value(node, self.statement)
