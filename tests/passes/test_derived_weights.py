@@ -80,6 +80,86 @@ def test_what_a_parameter_is_held_for_in_any_product(value: str) -> None:
     stays(attention("self.w = self.p.abs()", use))  # a statistic of it, perhaps
 
 
+def low_rank(value: str, use: str = "F.linear(x, self.w)") -> str:
+    return (
+        HEAD
+        + f"""\
+class LowRank(nn.Module):
+    def __init__(self, d=4, scale=2.0):
+        super().__init__()
+        self.a = nn.Parameter(torch.ones(d, 2))
+        self.b = nn.Parameter(torch.ones(2, d))
+        self.c = nn.Parameter(torch.ones(d, d))
+        self.scale = scale
+        self.w = {value}
+
+    def forward(self, x):
+        return {use}
+"""
+    )
+
+
+def trained(text: str, steps: int = 2) -> dict[str, bool]:
+    """Which parameters some steps of training have changed."""
+    scope: dict[str, Any] = {}
+    exec(compile(text, "m.py", "exec"), scope)
+    net = scope["LowRank"]()
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(torch.ones(2, 4)).square().sum().backward()
+        optimizer.step()
+    return {name: not torch.equal(before[name], p) for name, p in net.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("value", "use"),
+    [
+        ("self.a @ self.b", "F.linear(x, self.w)"),
+        ("(self.a @ self.b) * self.scale", "x + x @ self.w"),
+        ("self.scale * (self.b.T @ self.a.T)", "x @ self.w"),
+        ("torch.matmul(self.a, self.b)", "F.linear(x, self.w)"),
+        ("self.a.mm(self.b)", "x.matmul(self.w)"),
+        ("0.5 * self.c", "x @ self.w"),
+        ("self.c * self.c.t()", "(x[:, None] * self.w).sum(-1)"),
+    ],
+)
+def test_a_product_of_parameters(value: str, use: str) -> None:
+    before = low_rank(value, use)
+    (finding,) = findings(before)
+    assert finding.rule == "TRN502" and "the second backward fails" in finding.message
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        trained(before)
+    changed = trained(fix(before, unsafe=True))
+    assert all(changed[name] for name in "abc" if f"self.{name}" in value)
+
+
+@pytest.mark.parametrize("value", ["self.c + self.c.t()", "self.c - self.a[:, :1]"])
+def test_a_sum_of_parameters_is_stale(value: str) -> None:
+    before = low_rank(value)
+    (finding,) = findings(before)
+    assert finding.rule == "TRN502" and finding.message.endswith("does not arrive here.")
+    trained(before)  # nothing raises
+    stays(fix(before, unsafe=True))
+
+
+@pytest.mark.parametrize(
+    ("value", "use"),
+    [
+        ("self.c.transpose(0, 1)", "x @ self.w"),  # a view follows
+        ("self.c + self.c.t()", "(x[:, None] * self.w).sum(-1)"),  # a statistic of it, perhaps
+        ("nn.Parameter(self.a @ self.b)", "x @ self.w"),
+        ("(self.a @ self.b).sum().item()", "x * self.w"),
+        ("self.scale * self.a.shape[0]", "x * self.w"),
+        ("self.a @ self.b", "self.w.norm() * 0.1 if not torch.is_grad_enabled() else x"),
+        ("self.a @ self.b", "x * self.w.shape[0]"),
+    ],
+)
+def test_what_a_product_of_parameters_is_not(value: str, use: str) -> None:
+    stays(low_rank(value, use))
+
+
 def test_the_last_statement_of_init() -> None:
     before = attention("self.w = self.p.data.t()").replace("        self.d = d\n", "")
     after = with_property("self.p.t()").replace("        self.d = d\n", "")

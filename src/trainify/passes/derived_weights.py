@@ -17,7 +17,7 @@ from ..facts.layers import is_module_class, made_by
 from ..facts.names import is_none, last_name, self_name
 from ..facts.walk import walk
 from ..facts.weights import is_weight_use
-from ..facts.words import declare, places
+from ..facts.words import declare, places, undeclared
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule
 
@@ -31,11 +31,12 @@ RULES = (
         name="weight-derived-once",
         summary="A weight is computed from others once, and used in place of them.",
         why=(
-            "Weights that are concatenated or transposed once are a copy: fast to serve, and "
-            "stale after the first optimizer step. Training changes the weights that the copy was "
-            "made of, the forward goes on using the copy, and behind `.data` no gradient gets to "
-            "them at all. Loading a checkpoint leaves the copy behind, too. Compute it where it "
-            "is used."
+            "Weights that are concatenated, multiplied or transposed once are a copy: fast to "
+            "serve, and stale after the first optimizer step. Training changes the weights that "
+            "the copy was made of, the forward goes on using the copy, and behind `.data` no "
+            "gradient gets to them at all. What a product saved for backward is gone after the "
+            "first, so the second raises. Loading a checkpoint leaves the copy behind, too. "
+            "Compute it where it is used."
         ),
         before="""\
 import torch
@@ -95,6 +96,13 @@ _BUFFER = re.compile(
 )
 _NAMED = declare(b"weight = ", b"weights = ")
 _PRODUCT = re.compile(rb"= self\.\w+ [*@/+-] ")
+(_PARAMETER,) = declare(b"Parameter(")
+_HOLDS = re.compile(rb"self\.(\w+)(?:: [\w.]+)? = [\w.]*$")
+_SET = re.compile(rb"[ \t]*self\.\w+(?:: [\w.]+)? = ")
+_OPERATOR = re.compile(
+    rb"(?:\.m?T|\.t\(\)|\.(?:transpose|unsqueeze)\([^()\n]*\))?"
+    rb"(?: [*@/+-] |\.(?:matmul|mm|bmm|mul|add|sub|div)\()"
+)
 _CALLED = re.compile(rb"= (?:self\.)?(\w+)\(([^\n]*)")
 _ATTRIBUTE = re.compile(rb"\s*self\.\w+(?:\s*:.*)?\s$")
 _NEAR = 500
@@ -112,7 +120,30 @@ def _may_derive_weights(data: bytes) -> bool:
     for at in (at + name.index(b"=") for name in _NAMED for at in places(data, name)):
         if _calls_maker(data, at) or _PRODUCT.match(data, at):
             return True
-    return any(_BUFFER.match(data, at) for at in places(data, _REGISTERS))
+    if any(_BUFFER.match(data, at) for at in places(data, _REGISTERS)):
+        return True
+    return any(_operates_on(data, b"self." + name) for name in _parameters(data))
+
+
+def _parameters(data: bytes) -> frozenset[bytes]:
+    """The attributes that hold a parameter."""
+    held = (
+        _HOLDS.search(data, data.rfind(b"\n", 0, at) + 1, at) for at in places(data, _PARAMETER)
+    )
+    return frozenset(match[1] for match in held if match is not None)
+
+
+def _operates_on(data: bytes, parameter: bytes) -> bool:
+    """Whether an attribute is set to a sum or product of a parameter: ``self.a @ self.b``."""
+    for at in undeclared(data, parameter):
+        behind = at + len(parameter)
+        if _OPERATOR.match(data, behind) or data.endswith(_OPERATORS, 0, at):
+            if _SET.match(data, data.rfind(b"\n", 0, at) + 1, at):
+                return True
+    return False
+
+
+_OPERATORS = (b" * ", b" @ ", b" / ", b" + ", b" - ")
 
 
 def _calls_maker(data: bytes, at: int) -> bool:
@@ -124,7 +155,9 @@ def _calls_maker(data: bytes, at: int) -> bool:
     return body >= 0 and data.find(b".weight", body, body + _NEAR) >= 0
 
 
-NEEDLES: tuple[Needle, ...] = (Look((*_MAKERS, *_NAMED, _REGISTERS), _may_derive_weights),)
+NEEDLES: tuple[Needle, ...] = (
+    Look((*_MAKERS, *_NAMED, _REGISTERS, _PARAMETER), _may_derive_weights),
+)
 
 # -- findings -------------------------------------------------------------------------------------
 
@@ -175,7 +208,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             if not all(f is not None and _happens_once(module, cls, f) for f in functions):
                 continue
             uses = _uses(module, cls, name)
-            anyhow = all(_is_reparametrized(place.value) for place in found)
+            anyhow = all(each.saves or _is_reparametrized(each.place.value) for each in derived)
             if any(_is_used(module, use, functions, anyhow) for use in uses):
                 yield _finding(module, cls, name, found, derived[0], uses)
 
@@ -193,7 +226,10 @@ def _finding(
         f"`self.{name}` is computed from {sources} once: what training changes there does not "
         "arrive here"
     )
-    message += ", and no gradient goes back." if derived.detached else "."
+    if derived.detached:
+        message += ", and no gradient goes back."
+    else:
+        message += ", and the second backward fails." if derived.saves else "."
     fixes: dict[str, Fix] = {}
     if len(found) == 1:
         edits = _as_property(module, cls, name, found[0], derived, uses)
@@ -262,6 +298,7 @@ _MORE = frozenset(
     "clone mul add sub div matmul mm sum mean exp softmax sigmoid softplus abs sqrt rsqrt pow "
     "clamp repeat repeat_interleave flip roll norm".split()
 )
+_PRODUCTS = frozenset("matmul mm bmm einsum".split())
 _SWITCHES = re.compile(r"no_grad|inference_mode|set_grad_enabled")
 _FUNCTIONS = re.compile(
     r"torch\.(nn\.functional\.)?(cat|stack|concat|hstack|vstack|matmul|mm|bmm|einsum|exp|sigmoid|"
@@ -284,6 +321,8 @@ class _Derivation:
     """Whether a function computes it."""
     copied: bool = False
     turned: bool = False
+    multiplied: bool = False
+    """Whether a product is on the way: by a number, too, it saves something for backward."""
     in_no_grad: bool = False
 
     given: dict[str, ast.expr] = field(default_factory=dict)
@@ -306,6 +345,11 @@ class _Derivation:
     @property
     def detached(self) -> bool:
         return bool(self.cuts) or self.in_no_grad
+
+    @property
+    def saves(self) -> bool:
+        """Whether the first backward frees what the operations between have saved."""
+        return self.multiplied and not self.detached
 
     @property
     def is_stale(self) -> bool:
@@ -334,6 +378,7 @@ class _Derivation:
             return self._follow(node.value, at)
         if isinstance(node, ast.BinOp):
             self.copied = True
+            self.multiplied |= isinstance(node.op, (ast.MatMult, ast.Mult, ast.Div))
             return self._follow_all((node.left, node.right), at)
         if isinstance(node, ast.UnaryOp):
             self.copied = True
@@ -363,6 +408,7 @@ class _Derivation:
             name = self.module.source(function).rpartition(".")[2]
             self.turned |= name in _TURNS
             self.copied |= name not in _TURNS
+            self.multiplied |= name in _PRODUCTS
             parts: list[ast.expr] = []
             for argument in call.args:
                 parts += (
@@ -372,7 +418,10 @@ class _Derivation:
         callee = Graph(self.module, self.module.function(at) or self.module.tree).callee(call)
         if callee is not None:
             return self._follow_into(call, callee)
-        if not isinstance(function, ast.Attribute) or not self._follow(function.value, at):
+        if not isinstance(function, ast.Attribute):
+            return False
+        operands = [function.value, *(call.args if function.attr in _MORE else ())]
+        if not self._follow_all(operands, at):
             return False
         self.turned |= function.attr in _TURNS
         if function.attr == "detach":
@@ -381,6 +430,7 @@ class _Derivation:
             self.copied |= self.turned
         elif function.attr in _MORE:
             self.copied = True
+            self.multiplied |= function.attr in _PRODUCTS
         else:
             return function.attr in _VIEWS
         return True
