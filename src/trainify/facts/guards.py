@@ -254,9 +254,18 @@ def is_operator(module: ModuleFacts, function: FunctionNode) -> bool:
         node = decorator.func if isinstance(decorator, ast.Call) else decorator
         if _REGISTERS.search(last_name(node)):
             return True
-    name = re.escape(function.name)
-    registered = rf"\bop_func={name}\b|register_custom_op\(\s*{name}\b|\.impl\([^()]*, {name}\b"
-    return re.search(registered, module.text) is not None
+    return function.name in _registered(module)
+
+
+_REGISTERED = re.compile(r"\bop_func=(\w+)|register_custom_op\(\s*(\w+)|\.impl\(([^()]*)")
+
+
+@once
+def _registered(module: ModuleFacts) -> frozenset[str]:
+    """The names that a file hands to what registers operators."""
+    found = _REGISTERED.findall(module.text)
+    names = {name for op_func, first, _ in found for name in (op_func, first)}
+    return frozenset(names.union(*(re.findall(r", (\w+)", given) for _, _, given in found)))
 
 
 def serves_backward(module: ModuleFacts, function: FunctionNode, depth: int = _MAX_CALLERS) -> bool:
