@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.learning import LOSS_CALL
 from ..facts.names import is_none
 from ..findings import Finding
 from . import Look, Needle, Rule
@@ -40,12 +41,18 @@ def train(model, x, steps):
     ),
 )
 
+_MAKES = re.compile(rb"\boptim\.\w+\(|\boptimizer\w*[ \t]*=")
 _STEPS = re.compile(rb"(?:for|while) [^\n]*:[^\n]*\n(?:[^\n]*\n){0,12}?[^\n]*\.step\(\)")
 
 
 def _may_concern(data: bytes) -> bool:
     gone = b".zero_grad(" in data or b".grad = None" in data or b".grad, None" in data
-    return gone and _STEPS.search(data) is not None
+    never = not any(word in data for word in _COMPUTES) and _MAKES.search(data) is not None
+    return (gone or never) and _STEPS.search(data) is not None
+
+
+_COMPUTES = (b"backward", b"grad(", b".grad", b"vjp", b"jacobian")
+"""What a file has in it that computes gradients, or sets them."""
 
 
 NEEDLES: tuple[Needle, ...] = (Look((b".step()",), _may_concern),)
@@ -55,9 +62,102 @@ _HARMLESS = frozenset("print len range enumerate tqdm trange float int str zip s
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    data = module.text.encode(errors="replace").replace(b".zero_grad(", b"")
+    never = not any(word in data for word in _COMPUTES)
     for loop in module.statements:
         if isinstance(loop, (ast.For, ast.While)):
-            yield from _idle(module, loop)
+            idle = list(_idle(module, loop))
+            yield from idle
+            if never and not idle:
+                yield from _without_backward(module, loop)
+
+
+# -- no backward in the whole file ----------------------------------------------------------------
+
+
+def _without_backward(module: ModuleFacts, loop: ast.For | ast.While) -> Iterator[Finding]:
+    """A loss is computed, the optimizer steps, and nothing differentiates the one for the other."""
+    calls = [c for c in _of_turn(loop) if isinstance(c, ast.Call)]
+    step = next((c for c in calls if _method(c) == "step" and not c.args and not c.keywords), None)
+    if step is None or not _is_torchs(module, step):
+        return
+    assert isinstance(step.func, ast.Attribute)
+    optimizer = ast.unparse(step.func.value)
+    losses = {
+        s.targets[0].id: s
+        for s in _of_turn(loop)
+        if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)
+        if isinstance(s.value, ast.Call) and _is_loss(module, s.value)
+    }
+    if not losses:
+        return
+    for call in calls:
+        given = [*call.args, *(k.value for k in call.keywords)]
+        names = {n.id for g in given for n in ast.walk(g) if isinstance(n, ast.Name)}
+        known = isinstance(call.func, ast.Name) and call.func.id in _HARMLESS
+        if (names & {optimizer, *losses}) and not (known or _method(call) in _HARMLESS | _KEEPS):
+            return  # it may differentiate
+    name = next(iter(losses))
+    message = (
+        f"`{name}` is computed, `{optimizer}.step()` is called, and nothing in this file computes "
+        f"gradients: no parameter changes. Call `{name}.backward()` before the step."
+    )
+    related = module.related("The loss.", losses[name])
+    yield module.finding("TRN603", message, step, related=[related])
+
+
+_KEEPS = frozenset("append add_scalar log update info write".split())
+
+
+def _of_turn(loop: ast.For | ast.While) -> Iterator[ast.AST]:
+    """What runs in one turn of a loop, without the loops in it."""
+    pending: list[ast.AST] = list(loop.body)
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.Lambda)):
+            pending += ast.iter_child_nodes(node)
+
+
+def _is_torchs(module: ModuleFacts, step: ast.Call) -> bool:
+    """Whether a step is one of torch's own optimizers, by where it is made."""
+    assert isinstance(step.func, ast.Attribute)
+    if not isinstance(step.func.value, ast.Name):
+        return False
+    name = step.func.value.id
+    for scope in (module.function(step), module.tree):
+        flow = module.flow(scope) if scope is not None else None
+        if flow is not None and name in flow.parameters:
+            return False
+        made = flow.all_definitions(name) if flow is not None else []
+        if made:
+            return all(
+                isinstance(d.value, ast.Call)
+                and any(t.name.startswith("torch.optim.") for t in module.resolve(d.value.func))
+                for d in made
+            )
+    return False
+
+
+def _is_loss(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call is of a loss of torch's: ``F.cross_entropy``, ``nn.MSELoss()`` by its name."""
+    names = {t.name for t in module.resolve(call.func)}
+    if any(name.startswith("torch.nn.functional.") and LOSS_CALL.search(name) for name in names):
+        return True
+    if not isinstance(call.func, ast.Name):
+        return False
+    made = [b.value for b in module.names.visible(call.func)]
+    return bool(made) and all(
+        isinstance(value, ast.Call)
+        and any(
+            t.name.startswith("torch.nn.") and t.name.endswith("Loss")
+            for t in module.resolve(value.func)
+        )
+        for value in made
+    )
+
+
+# -- no backward in a loop ------------------------------------------------------------------------
 
 
 def _idle(module: ModuleFacts, loop: ast.For | ast.While) -> Iterator[Finding]:
