@@ -204,10 +204,13 @@ def test_checkpointing(name: str, reentrant: bool) -> None:
         assert plain is not None and again is not None and torch.equal(plain, again)
 
 
-def test_what_a_checkpoint_computes_from_twice_is_not_overwritten_under_flag() -> None:
+@pytest.mark.parametrize(
+    "views", ["", "x, r = x.view(-1, x.shape[-1]), r.flatten(0, -2)", "x, r = x[0:], r[:]"]
+)
+def test_what_a_checkpoint_computes_from_twice_is_not_overwritten_under_flag(views: str) -> None:
     """A reentrant one runs without gradients first, and keeps its inputs themselves."""
     body = (
-        f"import torch\n{VLLM}\ndef f(x, r, w: torch.Tensor):\n"
+        f"import torch\n{VLLM}\ndef f(x, r, w: torch.Tensor):\n    {views or 'pass'}\n"
         "    ops.fused_add_rms_norm(x, r, w, 1e-6)\n    return x, r\n"
     )
     scope: dict[str, Any] = {}

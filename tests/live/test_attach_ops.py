@@ -334,6 +334,26 @@ def test_checkpointing(reentrant: bool) -> None:
     torch.testing.assert_close([x.grad, w.grad], list(right))
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("view", [False, True])
+def test_what_a_checkpoint_computes_from_twice_is_not_overwritten(
+    reentrant: bool, view: bool
+) -> None:
+    """As with torch's own writes in place, backward says so instead of computing from the rest."""
+
+    def added(x: Tensor, residual: Tensor, w: Tensor) -> Tensor:
+        if view:
+            x = x.view(-1, H)
+        torch.ops._C.fused_add_rms_norm(x, residual, w, 1e-6)
+        return x + residual
+
+    x, residual, w = inputs([(T, H), (T, H), (H,)])
+    with trainify.attach("_C::fused_add_rms_norm"):
+        out = checkpoint(added, x * 1, residual * 1, w, use_reentrant=reentrant)
+        with pytest.raises(RuntimeError, match="operation"):
+            out.square().sum().backward()
+
+
 class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
