@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from typing import Any
 
 import pytest
 from verbs import becomes, findings, fix, rules, stays
@@ -282,3 +283,51 @@ def test_a_table_that_is_only_copied_or_read_without_gradients(
     made: str, use: str, expected: list[str]
 ) -> None:
     assert rules(model(TABLE.format(made=made, use=use))) == expected
+
+
+HANDED = """\
+import torch
+from torch import nn
+
+with torch.{mode}():
+    scale = nn.Parameter(torch.ones(8))
+    shift = torch.zeros(8)
+
+shift.requires_grad_(True)
+optimizer = torch.optim.SGD([{params}], lr=0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    (torch.ones(2, 8) * scale + shift).pow(2).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("params", ["scale, shift", '{"params": [scale, shift]}'])
+def test_tensors_that_an_optimizer_is_handed(params: str) -> None:
+    text = HANDED.format(mode="inference_mode", params=params)
+    with pytest.raises(RuntimeError, match="inference tensor"):
+        exec(text, {})
+    assert rules(text) == ["TRN205"]
+    fixed = fix(text)
+    assert fixed == HANDED.format(mode="no_grad", params=params)
+    names: dict[str, Any] = {}
+    exec(fixed, names)
+    assert (names["scale"] != 1).all() and (names["shift"] != 0).all()
+
+
+def test_tensors_of_the_same_name_elsewhere() -> None:
+    stays(
+        """\
+        import torch
+
+
+        def show(model, x):
+            with torch.inference_mode():
+                scale = model(x).abs()
+            return scale.tolist()
+
+
+        def train(scale):
+            return torch.optim.SGD([scale], lr=0.1)
+        """
+    )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from verbs import becomes, findings, fix, rules, stays
 
 from trainify.engine import Options, check_paths, fix_text
@@ -833,3 +835,69 @@ def test_sums_and_whoever_calls_backward(body: str) -> None:
     text = "import torch\n\n\ndef step(model, inputs, acc):\n" + textwrap.indent(body, "    ")
     assert rules(text + "\n", select=("TRN202",)) == ["TRN202"]
     assert "no_grad" not in fix(text + "\n")
+
+
+# -- torch.autograd.grad --------------------------------------------------------------------------
+
+PENALTY = """\
+import torch
+
+
+def penalty(critic, x):
+    x = x.detach().requires_grad_(True)
+    with torch.no_grad():
+        score = critic(x)
+        (grad,) = torch.autograd.grad(score.sum(), x, create_graph=True)
+    return ((grad.norm(dim=1) - 1) ** 2).mean()
+"""
+SALIENCY = """\
+import torch
+
+
+@torch.no_grad()
+def saliency(model, x):
+    x = x.detach().requires_grad_(True)
+    score = model(x).sum()
+    return torch.autograd.grad(score, x)[0]
+"""
+
+
+@pytest.mark.parametrize(("text", "unsafe"), [(PENALTY, False), (SALIENCY, True)])
+def test_what_autograd_is_asked_for_under_a_mode(text: str, unsafe: bool) -> None:
+    (finding,) = findings(text)
+    assert finding.rule == "TRN202" and "`torch.autograd.grad`" in finding.message
+    weight = torch.tensor([[1.0, 2.0]])
+    names: dict[str, Any] = {}
+    exec(text, names)
+    function = "penalty" if text is PENALTY else "saliency"
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        names[function](lambda x: x @ weight.t(), torch.ones(3, 2))
+    exec(fix(text, unsafe=unsafe), names)
+    found = names[function](lambda x: x @ weight.t(), torch.ones(3, 2))
+    expected = (weight.norm() - 1) ** 2 if text is PENALTY else weight.expand(3, 2)
+    torch.testing.assert_close(found, expected)
+
+
+def test_gradients_that_are_switched_on_for_autograd() -> None:
+    stays(
+        """\
+        import torch
+
+
+        @torch.no_grad()
+        def sample(model, classifier, x):
+            for _ in range(3):
+                with torch.enable_grad():
+                    z = x.detach().requires_grad_(True)
+                    (grad,) = torch.autograd.grad(classifier(z).sum(), z)
+                x = model(x) + grad
+            return x
+
+
+        def forces(model, pos):
+            with torch.no_grad():
+                start = model(pos)
+            pos.requires_grad_(True)
+            return torch.autograd.grad((model(pos) - start).sum(), pos)[0]
+        """
+    )

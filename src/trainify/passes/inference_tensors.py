@@ -280,7 +280,8 @@ def _constructed(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:
             scope = decorator_scope(module, cls)
             if scope is not None and scope.node is decorator and holds_weights(module, cls):
                 yield scope, f"the parameters of `{cls.name}` are made under"
-    trained = set(_TRAINED.findall(module.text)) if ".parameters()" in module.text else set()
+    handed = set(_handed_to_optimizers(module))
+    trained = {name for _, name in handed} | set(_TRAINED.findall(module.text))
     for statement in module.statements if trained else ():
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
             continue
@@ -289,8 +290,26 @@ def _constructed(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:
             continue
         scope = scope_around(module, statement)
         function = module.function(statement) or module.tree
-        if scope is not None and _is_trained(module, function, target.id):
+        if scope is not None and (
+            (function, target.id) in handed or _is_trained(module, function, target.id)
+        ):
             yield scope, f"`{target.id}`, which is trained, is made under"
+
+
+def _handed_to_optimizers(module: ModuleFacts) -> Iterator[tuple[ast.AST, str]]:
+    """The names of tensors in ``SGD([scale, bias])`` and in ``Adam([{"params": [scale]}])``.
+
+    Each comes with the function, or the module, that calls the optimizer.
+    """
+    for call in module.calls if "optim" in module.text else ():
+        if not any(t.name.startswith("torch.optim.") for t in module.resolve(call.func)):
+            continue
+        if not call.args or scope_around(module, call) is not None:
+            continue
+        function = module.function(call) or module.tree
+        for node in ast.walk(call.args[0]):
+            if isinstance(node, ast.List):
+                yield from ((function, n.id) for n in node.elts if isinstance(n, ast.Name))
 
 
 def _is_trained(module: ModuleFacts, function: ast.AST, name: str) -> bool:

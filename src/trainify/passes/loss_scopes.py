@@ -62,7 +62,7 @@ _STEP = re.compile(rb"_?(?:train\w*step|training_step|compute_loss|\w*_loss)$")
 
 def _may_concern(data: bytes) -> bool:
     """Whether a file has a grad mode, and something to differentiate."""
-    if b".backward(" in data or b"manual_backward(" in data:
+    if any(word in data for word in (b".backward(", b"manual_backward(", b"autograd.grad(")):
         return bool(mentions(data))
     return any(
         (m.kind == "decorator" and _STEP.match(m.function))
@@ -143,15 +143,20 @@ class _Fault:
     """Whether ``backward`` is called in the scope as well."""
     home: ModuleFacts | None = None
     """The other file that the scope stands in."""
+    taken: str = ""
+    """What differentiates, where that is not ``backward``: ``torch.autograd.grad``."""
 
     def finding(self) -> Finding:
         home = self.home or self.module
         text = home.source(self.scope.node)
         place = f" ({home.path}:{self.scope.node.lineno})" if self.home is not None else ""
-        message = (
-            f"`{self.name}` is computed under `{text}`{place}, so `{self.name}.backward()` has no "
-            "graph to go through: nothing gets a gradient."
-        )
+        message = f"`{self.name}` is computed under `{text}`{place}, so "
+        if self.taken:
+            message += f"`{self.taken}` has no graph to go through, and raises."
+        else:
+            message += (
+                f"`{self.name}.backward()` has no graph to go through: nothing gets a gradient."
+            )
         related: tuple[Related, ...] = ()
         if self.at is not self.scope.node:
             where = f"Gradients are switched off here, by `{text}`."
@@ -215,6 +220,12 @@ def _faults(module: ModuleFacts) -> Iterator[_Fault]:
         values = list(backward_values(module, function))
         for value, call in values:
             yield from _of_backward(module, function, value, call)
+    if "autograd.grad(" in module.text:
+        for call in module.calls_named("grad"):
+            if call.args and module.is_name(call.func, "torch.autograd.grad"):
+                function = module.function(call) or module.tree
+                for fault in _of_backward(module, function, call.args[0], call):
+                    yield replace(fault, taken=module.source(call.func))
     for function in module.functions:
         yield from _step(module, function)
 
