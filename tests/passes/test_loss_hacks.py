@@ -159,3 +159,17 @@ def step(policy, reference, ids):
     assert (
         "ends at `logps_of(policy, ids)`, line 10 (gradients are off by `torch.no_grad()`, line 4)"
     ) in finding.message
+
+
+def test_a_sum_of_numbers_is_no_loss() -> None:
+    """Numbers that were losses, whatever the name of what they are added up in."""
+    text = step(
+        "total = 0.0\nfor v in x:\n    total += F.mse_loss(model(v), y).item()\n"
+        "total = torch.tensor(total, requires_grad=True)\ntotal.backward()"
+    )
+    (finding,) = findings(text, select=("TRN207",))
+    assert "`F.mse_loss(model(v), y).item()`" in finding.message
+    shown = "total = torch.tensor(total)\nloss = F.mse_loss(model(x), y)\nloss.backward()"
+    stays(text.replace(text[text.index("total = torch") :], shown), select=("TRN207",))
+    fitted = "w = torch.tensor(1.0, requires_grad=True)\nloss = F.mse_loss(w * x, y)\nloss.backward()"
+    stays(step(fitted), select=("TRN207",))

@@ -95,8 +95,8 @@ def _told(statement: ast.stmt) -> str | None:
         if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
             told = isinstance(value, ast.Constant) and value.value is True
             return target.value.id if told and isinstance(target.value, ast.Name) else None
-        if isinstance(target, ast.Name) and isinstance(value, ast.Call):
-            return target.id if _requires(value) and _LOSS.search(target.id) else None
+        if isinstance(target, ast.Name) and isinstance(value, ast.Call) and _requires(value):
+            return target.id
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         function = statement.value.func
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
@@ -120,7 +120,9 @@ def _computed(module: ModuleFacts, name: str, statement: ast.stmt) -> list[Defin
     """What a told name was computed by; None where it may be a leaf in its own right."""
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
         assert isinstance(statement.value, ast.Call)
-        return [Definition(name, statement, statement.value)] if _of_loss(statement.value) else None
+        made = [Definition(name, statement, statement.value)]
+        of_loss = _of_loss(statement.value) or _sums_losses(module, statement)
+        return made if of_loss else None
     flow = module.flow(module.function(statement) or module.tree)
     made = [d for d in flow.reaching(name, statement) if not _is_fresh(module, d.value)]
     if not made or (len(made) == 1 and made[0].is_parameter and not _LOSS.search(name)):
@@ -136,6 +138,16 @@ def _of_loss(value: ast.expr) -> bool:
         if isinstance(node, ast.Call) and node is not value:
             called = last_name(node.func)
             if re.search(r"loss|criterion|cross_entropy|nll|bce", called, re.IGNORECASE):
+                return True
+    return False
+
+
+def _sums_losses(module: ModuleFacts, statement: ast.Assign) -> bool:
+    """Whether losses were added up in what a tensor is made of: ``total += loss.item()``."""
+    used = {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)}
+    for node in own_nodes(module.function(statement) or module.tree):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            if node.target.id in used and _of_loss(node.value):
                 return True
     return False
 
