@@ -171,5 +171,7 @@ def test_a_sum_of_numbers_is_no_loss() -> None:
     assert "`F.mse_loss(model(v), y).item()`" in finding.message
     shown = "total = torch.tensor(total)\nloss = F.mse_loss(model(x), y)\nloss.backward()"
     stays(text.replace(text[text.index("total = torch") :], shown), select=("TRN207",))
-    fitted = "w = torch.tensor(1.0, requires_grad=True)\nloss = F.mse_loss(w * x, y)\nloss.backward()"
+    fitted = (
+        "w = torch.tensor(1.0, requires_grad=True)\nloss = F.mse_loss(w * x, y)\nloss.backward()"
+    )
     stays(step(fitted), select=("TRN207",))

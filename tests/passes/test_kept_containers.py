@@ -1,0 +1,150 @@
+"""Values that a step puts into a list or a dict, and that the next one reads again."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+from verbs import findings, fix, stays
+
+HEAD = """\
+import torch
+from torch import nn
+
+
+class Memory(nn.Module):
+    def __init__(self, d=4, n=2):
+        super().__init__()
+        self.k = nn.Linear(d, d)
+        self.layers = nn.ModuleList([nn.Linear(d, d) for _ in range(n)])
+        {made}
+
+"""
+
+
+def memory(made: str, body: str) -> str:
+    return HEAD.format(made=made) + textwrap.indent(textwrap.dedent(body), "    ")
+
+
+def two_steps(text: str) -> torch.Tensor:
+    """The gradient that two steps of training leave."""
+    names: dict[str, Any] = {}
+    exec(compile(text, "m.py", "exec"), names)
+    torch.manual_seed(0)
+    model = names["Memory"]()
+    for _ in range(2):
+        model(torch.ones(1, 2, 4)).sum().backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return torch.cat([g.flatten() for g in gradients])
+
+
+STATE = """\
+def forward(self, x, i=0):
+    k = self.k(x)
+    if i in self.state:
+        k = torch.cat([self.state[i], k], 1)
+    self.state[i] = k
+    return k
+"""
+CACHE = """\
+def forward(self, x):
+    for i, layer in enumerate(self.layers):
+        k = layer(x)
+        if self.state[i] is not None:
+            k = torch.cat([self.state[i], k], 1)
+        self.state[i] = k
+        x = k[:, -x.shape[1] :]
+    return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "body"),
+    [
+        ("self.state = {}", STATE),
+        ("self.state: dict[int, torch.Tensor] = dict()", STATE),
+        ("self.state = [None] * n", CACHE),
+    ],
+)
+def test_what_the_next_step_joins_is_kept_detached(made: str, body: str) -> None:
+    text = memory(made, body)
+    (finding,) = findings(text)
+    assert finding.rule == "TRN408" and "`self.state`" in finding.message
+    with pytest.raises(RuntimeError, match="second time"):
+        two_steps(text)
+    fixed = fix(text)
+    assert fixed == text.replace("= k\n", "= k.detach()\n")
+    # the same as if the state had been given in from outside, without a graph
+    assert two_steps(fixed).isfinite().all() and (two_steps(fixed) != 0).any()
+
+
+def test_what_is_read_afterwards_is_reported_only() -> None:
+    text = memory(
+        "self.keys = []",
+        """\
+        def forward(self, x):
+            self.keys.append(self.k(x))
+            return torch.cat(self.keys, 1)
+        """,
+    )
+    (finding,) = findings(text)
+    assert finding.rule == "TRN408" and not finding.fixes
+    with pytest.raises(RuntimeError, match="second time"):
+        two_steps(text)
+
+
+def test_a_recurrence_within_a_step_is_not_cut() -> None:
+    """One index for all turns of a loop: detached, the turns of one step would not learn."""
+    text = memory(
+        "self.state = {}",
+        """\
+        def forward(self, x):
+            for t in range(x.shape[1]):
+                h = self.k(x[:, t])
+                if "h" in self.state:
+                    h = h + self.state["h"]
+                self.state["h"] = h
+            return h
+        """,
+    )
+    (finding,) = findings(text)
+    assert finding.rule == "TRN408" and not finding.fixes
+
+
+RIGHT = {
+    "detached": ("self.state = {}", STATE.replace("= k\n", "= k.detach()\n")),
+    "emptied": ("self.state = {}", STATE + "\ndef reset(self):\n    self.state.clear()\n"),
+    "made-anew": ("self.state = {}", STATE + "\ndef reset(self):\n    self.state = {}\n"),
+    "not-read": (
+        "self.state = {}",
+        "def forward(self, x):\n    self.state[0] = self.k(x)\n    return x\n",
+    ),
+    "local": (
+        "pass",
+        STATE.replace(
+            "def forward(self, x, i=0):", "def forward(self, x, i=0):\n    state = {}"
+        ).replace("self.state", "state"),
+    ),
+    "a-table": (
+        "self.state = {}",
+        """\
+        def forward(self, x):
+            n = x.shape[1]
+            if n not in self.state:
+                self.state[n] = torch.arange(n)
+            return self.k(x) + self.state[n][None, :, None]
+        """,
+    ),
+    "inference": ("self.state = {}", "@torch.no_grad()\n" + STATE.replace("forward", "generate")),
+    "an-option": (
+        "self.state = {}",
+        STATE.replace("    self.state[i] = k", "    if self.use_cache:\n        self.state[i] = k"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "body"), RIGHT.values(), ids=RIGHT.keys())
+def test_lists_and_dicts_that_are_right(made: str, body: str) -> None:
+    stays(memory(made, body), select=("TRN408",))
