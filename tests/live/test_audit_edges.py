@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import trainify
 from trainify.live.audit.report import Cause
@@ -263,3 +264,24 @@ def test_a_scripted_model_is_left_as_it_was() -> None:
     assert audit(model, X).ok
     after = model.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+class Checkpointed(nn.Module):
+    """Rounds to float32 on purpose, in what is computed again in backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return (x.float().square().mean() * self.fc(x)).tanh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = checkpoint(self.scaled, self.fc(x), use_reentrant=False)
+        y: Tensor = checkpoint(self.scaled, x, use_reentrant=True)
+        return y
+
+
+def test_checkpoints_are_proven_in_float64() -> None:
+    report = audit(Checkpointed(), torch.randn(3, 4))
+    assert report.ok and report.proof.startswith("float64"), str(report)

@@ -100,7 +100,7 @@ def test_checkpointed_model_is_ok(reentrant: bool) -> None:
         model.enable_input_require_grads()
 
     report = audited("llama", prepare=prepare)
-    assert report.ok and report.proof, str(report)
+    assert report.ok and report.proof.startswith("float64"), str(report)
 
 
 @pytest.mark.slow

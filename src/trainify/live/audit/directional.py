@@ -78,7 +78,7 @@ def _prove(step: Step, precision: _Precision, name: str, tell: Callable[[str], N
     if name == "float64" and loss.dtype != torch.float64:
         raise TypeError(f"the loss is {loss.dtype}".replace("torch.", ""))
     parameters = step.parameters
-    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    found = _gradients(loss, list(parameters.values()))
     gradients = {
         name: gradient.detach()
         for name, gradient in zip(parameters, found, strict=True)
@@ -109,6 +109,15 @@ def _prove(step: Step, precision: _Precision, name: str, tell: Callable[[str], N
             for each, one in directions.search(names)
         }
     )
+
+
+def _gradients(loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """As ``torch.autograd.grad``, which a :class:`Widening` would not last through.
+
+    For functions of tensors a mode is set aside; a checkpoint computes again in here.
+    """
+    edge = torch.autograd.graph.get_gradient_edge
+    return torch.autograd.grad([edge(loss)], [edge(p) for p in parameters], allow_unused=True)
 
 
 @dataclass
