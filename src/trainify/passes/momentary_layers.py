@@ -1,0 +1,143 @@
+"""TRN509: layers with weights that a forward makes anew in every call."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..facts import ModuleFacts
+from ..facts.graph import Graph, results
+from ..facts.guards import gradient_unwanted, is_forward
+from ..facts.layers import is_module_class
+from ..facts.places import function_around
+from ..facts.words import declare, places
+from ..findings import Finding
+from . import Look, Needle, Rule
+
+if TYPE_CHECKING:
+    from ..engine import Options
+    from ..facts.module import FunctionNode
+
+RULES = (
+    Rule(
+        code="TRN509",
+        name="layer-made-in-forward",
+        summary="A layer is made in forward: its weights are random in every call and never learn.",
+        why=(
+            "The layer lives as long as the call. No module registers it, no optimizer holds its "
+            "parameters, the state_dict does not save them, and the next call draws others. What "
+            "is behind it learns to live with a random map. It belongs into __init__; where its "
+            "size shows only in forward, nn.LazyLinear and its kin wait for that."
+        ),
+        before="""\
+from torch import nn
+
+
+class Projected(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.body = nn.Linear(d, d)
+
+    def forward(self, x):
+        h = self.body(x)
+        out = nn.Linear(h.shape[-1], 4)
+        return out(h)
+""",
+        after="",
+    ),
+)
+
+_LAYERS = declare(*(f" nn.{name}(".encode() for name in "Linear Conv1d Conv2d LSTM GRU".split()))
+_LOCAL = re.compile(rb"[ \t]+(?:(?!self\.)\w+ = |return )$")
+_RANDOM = re.compile(
+    r"torch\.nn\.(?:modules\.\w+\.)?(?:Linear|Bilinear|Conv(?:Transpose)?[123]d|(?:LSTM|GRU|RNN)"
+    r"(?:Cell)?|MultiheadAttention|Transformer\w*)$"
+)
+
+
+def _may_concern(data: bytes) -> bool:
+    """Whether a layer is given to a local name, or called at once, in a forward."""
+    for word in _LAYERS:
+        for at in places(data, word):
+            start = data.rfind(b"\n", 0, at) + 1
+            if _LOCAL.match(data, start, at + 1):
+                function = function_around(data, at)
+                if function >= 0 and data.startswith(b"def forward", function):
+                    return True
+    return False
+
+
+NEEDLES: tuple[Needle, ...] = (Look(_LAYERS, _may_concern),)
+
+
+def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    for function in module.functions:
+        cls = module.method_class(function)
+        if not is_forward(function) or cls is None or not is_module_class(module, cls):
+            continue
+        made = [call for call in module.calls if module.function(call) is function]
+        layers = [c for c in made if any(_RANDOM.match(t.name) for t in module.resolve(c.func))]
+        used = _used(module, function) if layers else {}
+        for call in layers:
+            name = _name(module, call)
+            if call in used.values() or (name in used and not _is_known(module, function, name)):
+                if not gradient_unwanted(module, call):
+                    yield _finding(module, call)
+
+
+def _name(module: ModuleFacts, call: ast.Call) -> str:
+    """The local name of a layer, ``.to(x.device)`` and the like looked past; else ``""``."""
+    node: ast.AST = call
+    parent = module.parent(node)
+    while isinstance(parent, (ast.Attribute, ast.Call)) and not (
+        isinstance(parent, ast.Call) and parent.func is not node
+    ):
+        node, parent = parent, module.parent(parent)
+    if isinstance(parent, ast.Assign) and len(parent.targets) == 1:
+        target = parent.targets[0]
+        return target.id if isinstance(target, ast.Name) else ""
+    return ""
+
+
+def _used(module: ModuleFacts, function: FunctionNode) -> dict[str, ast.expr]:
+    """What the results of a forward are computed by: local names, or layers called at once."""
+    found: dict[str, ast.expr] = {}
+    for step in Graph(module, function).back_from(results(function)):
+        if step.cut is None and isinstance(step.node, ast.Call):
+            called = step.node.func
+            if isinstance(called, ast.Name):
+                found[called.id] = called
+            root: ast.expr = called
+            while isinstance(root, (ast.Call, ast.Attribute)):
+                inner = root.func if isinstance(root, ast.Call) else root.value
+                if isinstance(root, ast.Call):
+                    found[ast.dump(root)] = root
+                root = inner
+    return found
+
+
+def _is_known(module: ModuleFacts, function: FunctionNode, name: str) -> bool:
+    """Whether a layer gets its weights from somewhere, or is kept: it is mentioned beside calls."""
+    uses = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
+    for use in uses:
+        parent = module.parent(use)
+        if isinstance(use.ctx, ast.Store) or (isinstance(parent, ast.Call) and parent.func is use):
+            continue
+        if isinstance(parent, ast.Attribute) and parent.attr in ("to", "cuda", "train", "half"):
+            continue
+        return True
+    return False
+
+
+def _finding(module: ModuleFacts, call: ast.Call) -> Finding:
+    text = module.source(call.func)
+    function = module.function(call)
+    cls = module.method_class(function)
+    assert cls is not None and function is not None
+    message = (
+        f"`{cls.name}.{function.name}` makes this `{text}` anew in every call: its weights are "
+        "random each time, and no optimizer holds them. Make it in `__init__`."
+    )
+    return module.finding("TRN509", message, call)

@@ -1,0 +1,113 @@
+"""Layers that a forward makes anew in every call."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+from verbs import findings, stays
+
+HEAD = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self, d=8):
+        super().__init__()
+        self.body = nn.Linear(d, d)
+
+"""
+
+
+def model(body: str) -> str:
+    return HEAD + textwrap.indent(textwrap.dedent(body), "    ")
+
+
+MADE = {
+    "named": """\
+        def forward(self, x):
+            h = self.body(x)
+            out = nn.Linear(h.shape[-1], 4)
+            return out(h)
+        """,
+    "moved": """\
+        def forward(self, x):
+            h = self.body(x).unsqueeze(1)
+            mix = nn.Conv1d(1, 2, 3, padding=1).to(x.device)
+            h = F.relu(mix(h))
+            return h.flatten(1)
+        """,
+    "called-at-once": """\
+        def forward(self, x):
+            return nn.Linear(x.shape[-1], 4)(self.body(x))
+        """,
+}
+
+
+@pytest.mark.parametrize("body", MADE.values(), ids=MADE.keys())
+def test_a_layer_of_one_call(body: str) -> None:
+    (finding,) = findings(model(body))
+    assert finding.rule == "TRN509" and "`Model.forward`" in finding.message
+    assert not finding.fixes
+    names: dict[str, Any] = {}
+    exec(model(body), names)
+    made, x = names["Model"](), torch.ones(2, 8)
+    assert not torch.equal(made(x), made(x))
+    assert len(list(made.parameters())) == 2
+
+
+RIGHT = {
+    "kept": """\
+        def forward(self, x):
+            if not hasattr(self, "out"):
+                out = nn.Linear(x.shape[-1], 4)
+                self.out = out
+            return self.out(self.body(x))
+        """,
+    "a-fixed-filter": """\
+        def forward(self, x):
+            blur = nn.Conv1d(1, 1, 3, bias=False)
+            blur.weight.data.fill_(1 / 3)
+            return blur(self.body(x).unsqueeze(1))
+        """,
+    "without-weights": """\
+        def forward(self, x):
+            drop = nn.Dropout(0.1)
+            return nn.Softmax(-1)(drop(self.body(x)))
+        """,
+    "constant-weights": """\
+        def forward(self, x):
+            return nn.LayerNorm(x.shape[1:])(self.body(x))
+        """,
+    "no-gradient": """\
+        def forward(self, x):
+            h = self.body(x)
+            with torch.no_grad():
+                hashed = nn.Linear(8, 4)(x)
+            return h, hashed
+        """,
+    "handed-out": """\
+        def forward(self, x):
+            head = nn.Linear(x.shape[-1], 4)
+            return self.body(x), head
+        """,
+    "given-its-weights": """\
+        def forward(self, x, state):
+            head = nn.Linear(8, 4)
+            return torch.func.functional_call(head, state, self.body(x))
+        """,
+    "in-init": """\
+        def build(self, d):
+            out = nn.Linear(d, 4)
+            return out(torch.ones(d))
+        """,
+}
+
+
+@pytest.mark.parametrize("body", RIGHT.values(), ids=RIGHT.keys())
+def test_layers_that_are_right(body: str) -> None:
+    stays(model(body), select=("TRN509",))
