@@ -153,7 +153,9 @@ class Check:
         self._module = _parse(text, path, project, parse)
         self._data = text.encode(errors="replace")
         asked = passes_for(self._data, self.options)
-        self._passes = [p for p in asked if any(self.options.selects(r.code) for r in p.RULES)]
+        self._passes = [
+            p for p in asked if not p.RULES or any(self.options.selects(r.code) for r in p.RULES)
+        ]
         self._found: dict[passes.Pass, tuple[bool, list[Finding]]] = {}
 
     def findings(
@@ -193,7 +195,9 @@ class Check:
 
     def _ask(self, each: passes.Pass, options: Options) -> list[Finding]:
         def findings() -> Iterator[Finding]:
-            if passes.concerns(each, self._data, self._module.path, self._module.project):
+            if passes.concerns(
+                each, self._data, self._module.path, self._module.project, self.options
+            ):
                 yield from each.find(self._module, options)
 
         return self._guarded(each, findings())
@@ -429,7 +433,7 @@ class Session:
         """Check or fix the bytes of a file, without touching the file itself."""
         asked = passes_for(data, self.options)
         try:
-            if any(passes.concerns(each, data, path, self.project) for each in asked):
+            if any(passes.concerns(each, data, path, self.project, self.options) for each in asked):
                 return self._report(data, path)
             self._look_over(data, path)
             return FileReport(path) if asked else None

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trainify.engine import Options, check_paths, fix_paths
+from trainify.engine import Options, check_paths, fix_paths, passes_for
+from trainify.facts import Project
+from trainify.passes import handed_on
 
 KERNELS = """\
 import flashinfer
@@ -51,3 +53,47 @@ def test_an_entry_of_a_table_is_rewritten(tmp_path: Path, strategy: str) -> None
     (report,) = [r for r in fix_paths([str(tmp_path)], Options(strategy=strategy)) if r.applied]
     assert "F.silu(gate)" in report.text
     assert 'return OPS["act"](' in report.text
+
+
+# -- in files that name no library themselves -----------------------------------------------------
+
+PLAIN = "import torch\n{}\n\n\ndef f(x, w):\n    return {}\n"
+
+
+@pytest.mark.parametrize(
+    ("imported", "call"),
+    [
+        ("from .kernels import rn", "rn(x, w, 1e-6)"),
+        ("from .kernels import (\n    rn as norm,\n)", "norm(x, w, 1e-6)"),
+        ("from .kernels import OPS", 'OPS["act"](x)'),
+        ("from . import kernels", "kernels.rn(x, w, 1e-6)"),
+        ("from {folder}.kernels import rn", "rn(x, w, 1e-6)"),
+    ],
+)
+def test_a_file_that_names_no_library(tmp_path: Path, imported: str, call: str) -> None:
+    folder = tmp_path / "pkg"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "kernels.py").write_text(KERNELS)
+    (folder / "layer.py").write_text(PLAIN.format(imported.format(folder="pkg"), call))
+    (found,) = [f for r in check_paths([str(folder / "layer.py")], Options()) for f in r.findings]
+    assert (found.rule, found.line > 4) == ("TRN101", True)
+    assert found.fixes
+
+
+@pytest.mark.parametrize(
+    ("imported", "call"),
+    [
+        ("from .kernels import Norm", "Norm(x)"),
+        ("from .kernels import own", "own(x)"),
+        ("from .kernels import rn", "x"),
+        ("from . import kernels", "kernels.own(x)"),
+        ("from .others import rn", "rn(x, w, 1e-6)"),
+    ],
+)
+def test_what_is_not_read_for_it(tmp_path: Path, imported: str, call: str) -> None:
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "kernels.py").write_text(KERNELS + "\n\ndef own(x):\n    return x\n")
+    data, path = PLAIN.format(imported, call).encode(), str(tmp_path / "layer.py")
+    assert passes_for(data, Options())  # it may have something of another file
+    assert not handed_on.concerns(data, path, Project([tmp_path]), Options())

@@ -78,7 +78,7 @@ class Desk:
         project = self._project(roots)
         data = text.encode(errors="replace")
         asked = passes_for(data, options)
-        concerned = any(passes.concerns(each, data, path, project) for each in asked)
+        concerned = any(passes.concerns(each, data, path, project, options) for each in asked)
         parse = self._parser.module if self._edited == path else None
         check = Check(text, path, options, project, parse) if concerned else None
         self._last = key, check

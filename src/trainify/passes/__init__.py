@@ -2,13 +2,13 @@
 
 A pass is registered by being here.  It defines
 
-* ``RULES``: the :class:`Rule` objects it can report,
+* ``RULES``: the :class:`Rule` objects it can report; none where it reports those of others,
 * ``NEEDLES``: byte strings, or a :class:`Look` for what a string cannot say; a file that contains
   none of any pass's needles is never parsed; ``needles(options)`` takes their place where a run
   adds some,
 * ``find(module, options)``: yields :class:`~trainify.findings.Finding` for one parsed file,
-* optionally ``concerns(data, path, project)``: whether a file with a needle is worth parsing, given
-  the files around it,
+* optionally ``concerns(data, path, project, options)``: whether a file with a needle is worth
+  parsing, given the files around it,
 * optionally ``PLANS = True``: ``find`` works out its fixes only if ``options.plan``,
 * optionally ``proven(module, place)``: the same as ``find`` for one
   :class:`~trainify.findings.Proven` place, where values have said what the code does not.
@@ -79,10 +79,11 @@ def needles(of: Pass, options: Options) -> tuple[Needle, ...]:
     return of_run(options) if of_run else of.NEEDLES
 
 
-def concerns(of: Pass, data: bytes, path: str, project: Project) -> bool:
+def concerns(of: Pass, data: bytes, path: str, project: Project, options: Options) -> bool:
     """Whether a file that has one of a pass's needles is worth parsing for it."""
-    asked: Callable[[bytes, str, Project], bool] | None = getattr(of, "concerns", None)
-    return asked is None or asked(data, path, project)
+    asked: Callable[[bytes, str, Project, Options], bool] | None
+    asked = getattr(of, "concerns", None)
+    return asked is None or asked(data, path, project, options)
 
 
 def plans(of: Pass) -> bool:

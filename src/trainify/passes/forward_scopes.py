@@ -210,7 +210,7 @@ NEEDLES: tuple[Needle, ...] = (
 )
 
 
-def concerns(data: bytes, path: str, project: Project) -> bool:
+def concerns(data: bytes, path: str, project: Project, options: Options) -> bool:
     """A file that merely starts inference matters where a forward near it has a scope."""
     if _scopes_forward(data) or decorated_elsewhere(data):
         return True

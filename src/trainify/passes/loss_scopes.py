@@ -89,7 +89,7 @@ def _imports(data: bytes) -> bool:
 NEEDLES: tuple[Needle, ...] = (Look(MODES, _may_concern), Look((_BACKWARD,), _imports))
 
 
-def concerns(data: bytes, path: str, project: Project) -> bool:
+def concerns(data: bytes, path: str, project: Project, options: Options) -> bool:
     """A file without a grad mode matters where it calls a function for losses that has one.
 
     Or where it enters one that another file made, under whatever name.

@@ -141,7 +141,7 @@ def _may_call(data: bytes) -> bool:
 NEEDLES: tuple[Needle, ...] = (Look(_WORDS, _may_concern), Look((_BACKWARD,), _may_call))
 
 
-def concerns(data: bytes, path: str, project: Project) -> bool:
+def concerns(data: bytes, path: str, project: Project, options: Options) -> bool:
     """A file that only trains matters where it calls a function that gives back constants."""
     if _may_concern(data):
         return True

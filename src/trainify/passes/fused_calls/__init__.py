@@ -154,11 +154,15 @@ def needles(options: Options) -> tuple[Needle, ...]:
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     """Findings for every call of a fused op in a place where a gradient may be wanted."""
-    sites: list[Site] = []
     words = words_for(options.ops)
     direct = words.imports.search(module.text) is not None
-    if not direct and not any(stem.decode() in module.text for stem in words.stems):
-        return
+    if direct or any(stem.decode() in module.text for stem in words.stems):
+        yield from calls(module, options, direct=direct)
+
+
+def calls(module: ModuleFacts, options: Options, *, direct: bool) -> Iterator[Finding]:
+    """The same; ``direct`` says whether the file itself imports from a library of kernels."""
+    sites: list[Site] = []
     for call in module.calls:
         try:
             matched = match(module, call, options)

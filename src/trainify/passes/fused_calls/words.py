@@ -106,6 +106,10 @@ class Words:
             for needle in self.needles
         )
 
+    def tells_exports(self, data: bytes, _: str) -> bool:
+        """The same, as a question that a project asks each file once."""
+        return self.exports(data)
+
     @cached_property
     def imports(self) -> re.Pattern[str]:
         whole = "|".join(map(re.escape, self._whole))
