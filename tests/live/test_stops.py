@@ -694,6 +694,17 @@ def test_a_stop_before_most_of_a_model_is_no_probe(tmp_path: Path, lines: str) -
     assert trainify.source_diff(model)
 
 
+@pytest.mark.parametrize("lines", ONLY_STOPS)
+def test_a_network_of_which_little_is_to_learn_is_no_probe(tmp_path: Path, lines: str) -> None:
+    """As with adapters: somebody has chosen what learns in it."""
+    model = package(tmp_path, model=PROBE.format(width=1, lines=lines))["model"].Probe()
+    for layer in (model.backbone[0], model.backbone[2]):
+        layer.weight.requires_grad_(False)
+    with pytest.warns(trainify.StopRemoved):
+        trainify.trainify(model, batch())
+    assert trainify.source_diff(model)
+
+
 def test_a_scope_is_allowed_by_its_own_line(tmp_path: Path) -> None:
     model = build(tmp_path, MISTAKES["scope"].wrong)
     line = 1 + text_of(model).splitlines().index("        with torch.no_grad():")

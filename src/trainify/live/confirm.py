@@ -117,6 +117,13 @@ def _probed(model: nn.Module, report: Report) -> str:
     ]
     network = max(around, key=len, default="")
     behind = {name for name in sizes if name.startswith(f"{network}.")}
+    frozen = sum(
+        p.numel()
+        for name, p in model.named_parameters()
+        if name.startswith(f"{network}.") and name not in sizes
+    )
+    if frozen > sum(missing.values()):
+        return ""  # somebody has chosen what learns in it: adapters
     layers = {name.rpartition(".")[0] for name in missing}
     others = sum(sizes.values()) - sum(missing.values())
     whole = behind == missing.keys() and len(layers) > 1
