@@ -31,14 +31,13 @@ def decode(data: bytes) -> tuple[str, str]:
 
     Line endings stay as they are.  A byte order mark belongs to the encoding, not to the text.
     """
-    import tokenize
-
     # A cookie counts for the line that it stands in too; tokenize wants that line to be UTF-8.
     bom = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
     head = b"\n".join(data[len(bom) :].split(b"\n", 2)[:2])
-    ascii_head = bom + _NOT_ASCII.sub(b"?", head)
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(ascii_head).readline)
+        encoding = (
+            _stated(bom + _NOT_ASCII.sub(b"?", head)) if bom or b"coding" in head else "utf-8"
+        )
         return data.decode(encoding), encoding
     except SyntaxError as error:
         raise SourceError(str(error)) from None
@@ -52,6 +51,13 @@ def decode(data: bytes) -> tuple[str, str]:
         ) from None
     except (LookupError, UnicodeError) as error:  # a codec that is not for text, such as rot13
         raise SourceError(str(error)) from None
+
+
+def _stated(head: bytes) -> str:
+    import tokenize
+
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(head).readline)
+    return encoding
 
 
 def encode(text: str, encoding: str) -> bytes:

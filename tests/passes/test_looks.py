@@ -386,3 +386,49 @@ def test_results_that_are_handed_to_who_overwrites_them(
     text += "\n\ndef after():\n    return nn.functional\n"
     assert ("inplace" in asked(text)) is seen
     assert [f.rule for f in engine.check_text(text)] == ["TRN403"] * seen
+
+
+TRIP = """\
+import torch
+from torch import nn
+
+
+class Scaled(nn.Module):
+    def __init__(self, largest=3.0):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.scale = {held}
+
+    def forward(self, x):
+        x = self.layer(x)
+        return {value}
+"""
+
+
+@pytest.mark.parametrize(
+    ("held", "value", "seen"),
+    [
+        ("nn.Parameter(torch.ones(()))", "x * float(self.scale)", True),
+        ("largest", "x * float(self.scale)", False),
+        ("config.largest  # of all", "x * float(self.scale)", False),
+        ("largest", "x.new_tensor(self.layer(x))", True),
+        ("largest", "torch.as_tensor(self.layer(x))", True),
+        ("largest", "unfold_tensor(self.layer(x))", False),
+        ("largest", "torch.LongTensor(self.layer(x))", False),
+    ],
+)
+def test_round_trips(held: str, value: str, seen: bool) -> None:
+    assert ("round_trips" in asked(TRIP.format(held=held, value=value))) is seen
+
+
+@pytest.mark.parametrize(
+    ("value", "seen"),
+    [
+        ("torch.cat([self.layer.weight, x])", True),
+        ("torch.cat(\n            [self.layer.weight, x]\n        )", True),
+        ("torch.cat(x)\n        return self.layer(x)", False),
+    ],
+)
+def test_what_is_computed_of_weights(value: str, seen: bool) -> None:
+    text = TRIP.format(held=value, value="x")
+    assert ("derived_weights" in asked(text)) is seen

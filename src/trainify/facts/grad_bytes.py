@@ -137,7 +137,7 @@ def makes_modules(data: bytes, at: int) -> bool:
     return _MAKES.search(data, begin, after.start() if after else len(data)) is not None
 
 
-_RETURN = re.compile(rb"[^\n]*\breturn\b([^\n]*)")
+_RETURN = re.compile(rb"\breturn\b([^\n]*)")
 _DISCRETE = re.compile(b"\\.(?:%s)\\b" % b"|".join(word.encode() for word in sorted(DISCRETE)))
 _NEXT_METHOD = re.compile(rb"\n(?:    )?(?:def |@)|\nclass ")
 

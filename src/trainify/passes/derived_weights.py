@@ -78,7 +78,8 @@ class Attention(nn.Module):
 
 # -- the bytes ------------------------------------------------------------------------------------
 
-_OF_SELF = rb"[^\n]*\n?[^\n]*self\."
+_OF_SELF = rb"(?:[^\n]*(?<=[(\[{,+*/@\\-])[ \t]*(?:#[^\n]*)?\r?\n)?[^\n]*self\."
+"""On the same line, or on the next one where that goes on."""
 _ANEW = rb"(?:data\b|detach\(|t\(|T\b|mT\b|transpose\(|permute\(|clone\(|exp\(|sigmoid\()"
 _MAKERS = declare(
     *(b"= torch.%s(" % name for name in b"cat stack concat hstack vstack matmul einsum".split()),

@@ -174,6 +174,8 @@ def _is_delegate(data: bytes, name: bytes) -> bool:
     """Whether a forward may hand all of its work to a function with a mode in it or on it."""
     if not name or name in (b"forward", b"__init__", b"__call__"):
         return False
+    if data.count(name + b"(") < 2:  # nothing but its definition, as a rule
+        return False
     called = re.compile(rb"return [^\n]*\b" + name + rb"\(|= *(?:self\.)?" + name + rb"\(")
     return any(called.search(data, at, _method_end(data, at)) for at in places(data, FORWARD))
 

@@ -35,6 +35,7 @@ from ..facts.module import head
 from ..facts.names import last_name, parameters, self_name
 from ..facts.stops import looks_meant
 from ..facts.trainable import returns_numbers, submodules, trained_submodules
+from ..facts.words import undeclared
 from ..findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety
 from . import Look, Needle, Rule
 
@@ -123,11 +124,18 @@ def _matters(data: bytes, mention: Mention) -> bool:
     return mention.kind == "decorator" and _is_used(data, mention.function)
 
 
+_USES = re.compile(rb"(?:=|return|with|\().*(?<!\w)$")
+
+
 def _is_used(data: bytes, name: bytes) -> bool:
     """Whether the result of a function that may be part of a forward is used in the file."""
     if not name or name.startswith(_NOT_USED):
         return False
-    return re.search(rb"(?:=|return|with|\()[^\n#]*\b" + name + rb"\(", data) is not None
+    for at in undeclared(data, name + b"("):
+        line = data[data.rfind(b"\n", 0, at) + 1 : at].rpartition(b"#")[2]
+        if _USES.search(line):
+            return True
+    return False
 
 
 NEEDLES: tuple[Needle, ...] = (Look(MODES, _may_concern),)

@@ -78,12 +78,17 @@ class Ensemble(nn.Module):
 _WORDS = declare(
     *(b"ensor(", b"from_numpy(", b".item()", b".tolist()", b".numpy()", b"float(self.")
 )
+_OTHERS = (b"_t", b"IntT", b"LongT", b"BoolT")
+"""What stands before ``ensor(`` in functions of other kinds, and of whole numbers."""
 _FIRST = re.compile(rb"[\[(]*([a-z_]\w*)")
 _ARITHMETIC_BEFORE = re.compile(rb"[-+*/@] *(?:float\()?[\w.()\[\]]*$")
 _ADDED = re.compile(rb"=[^=\n]*[-+*/@] [^\n]*$")
 _ARITHMETIC_AFTER = re.compile(rb"[\w.)]* *[-+*/@](?!=)")
 _OF_MODULE = re.compile(rb"\[?(?:self\.\w+[(\[]|[^\n\]]* for \w+ in self\.)")
 _ASSIGNED = re.compile(rb"[ \t]*(\w+)[ \t]*=[^=]")
+_HELD = re.compile(rb"(\w+)\)")
+_SET = rb"\.%s\b(?:[ \t]*:[^\n=]*)?[ \t]*(?:[-+*/]?=)(?!=)([^\n]*)"
+_PLAIN = re.compile(rb" *(?!self\.)[\w.]+[ \t]*(?:#.*)?\r?$")
 _NEAR = 1200
 """Bytes around a place in which a name that stands there is made or used."""
 
@@ -107,6 +112,8 @@ def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
         if not data.startswith((b"def forward(", b"def training_step("), within):
             return False
     if word == b"ensor(":
+        if data.endswith(_OTHERS, 0, at) and not data.endswith((b"as_t", b"new_t"), 0, at):
+            return False
         if _OF_MODULE.match(data, end):
             return True
         first = _FIRST.match(data, end)
@@ -119,6 +126,8 @@ def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
     before = line[: at - start]
     if b"ensor(" in before or b"from_numpy(" in before:
         return True
+    if word == b"float(self." and _is_plain(data, later):
+        return False
     if trains and b"requires_grad=True" in earlier + before and _ADDED.search(before):
         return True
     if _ARITHMETIC_BEFORE.search(before) or _ARITHMETIC_AFTER.match(later):
@@ -131,6 +140,13 @@ def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
         return re.search(rb"(?:ensor|from_numpy)\([^\n]*\b" + name + rb"\b", later) is not None
     uses = rb"[-+*/] *" + name + rb"\b|\b" + name + rb" *[-+*/]"
     return re.search(uses, later) is not None
+
+
+def _is_plain(data: bytes, later: bytes) -> bool:
+    """Whether an attribute, which some text begins with, is only ever set to a name or a number."""
+    held = _HELD.match(later)
+    values = re.findall(_SET % held[1], data) if held is not None else ()
+    return bool(values) and all(map(_PLAIN.match, values))
 
 
 def _may_call(data: bytes) -> bool:
