@@ -16,6 +16,43 @@ import torch.nn.functional as F
 from torch import nn
 
 
+class Block(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(d, d), nn.Tanh())
+
+    def forward(self, x, scale=1.0):
+        return self.inner(x) * scale
+
+
+class Shift(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.shift = nn.Parameter(torch.ones(d))
+        self.linear = nn.Linear(d, d)
+
+    def forward(self, x, often=False):
+        if often:
+            return self.linear(x)
+        return x + self.shift
+
+
+class Deep(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.deep = nn.ModuleList()
+        for _ in range(2):
+            self.deep.append(Block(d))
+
+    def forward(self, x):
+        return self.sum(x, 0.0)
+
+    def sum(self, x, y):
+        for block in self.deep:
+            y = y + block(x)
+        return y
+
+
 class Net(nn.Module):
     def __init__(self, d=4):
         super().__init__()
@@ -30,6 +67,12 @@ class Net(nn.Module):
         self.wte = nn.Embedding(5, d)
         self.register_buffer("gauge", torch.ones(d))
         self.steps = 1
+        self.f = nn.Sequential(nn.Linear(d, d), nn.GELU())
+        self.g = Block(d)
+        self.shift = Shift(d)
+        self.deep = Deep(d)
+        self.parts = nn.ModuleList(Block(d) for _ in range(2))
+        self.shifts = nn.ModuleList([Shift(d), Shift(d)])
 
 """
 
@@ -57,6 +100,10 @@ FAULTS = {
         "inplace, alone": "y = torch.tanh(self.proj(x))\nF.elu(y, 1.0, inplace=True)\nx = y",
         "inplace, by place": "y = torch.tanh(self.proj(x))\nx = F.elu(y, 1.0, True)",
         "inplace, at once": "x = F.elu(torch.tanh(self.proj(x)), inplace=True)",
+        "inplace, and on": "y = self.proj(x)\nx = F.relu(y, inplace=True).mul_(2.0)",
+        "inplace of a result, and on": "x = F.relu(self.proj(x), inplace=True).mul_(2.0)",
+        "inplace of a result, later": "x = F.relu(self.proj(x), inplace=True)\nx.mul_(2.0)",
+        "inplace, later": "y = self.proj(x)\ny = F.relu(y, inplace=True)\ny.mul_(2.0)\nx = y",
         "inplace, within": "y = torch.tanh(self.proj(x))\nx = self.proj(F.elu(y, inplace=True))",
         "function": "y = torch.tanh(self.proj(x))\nF.elu_(y)\nx = y",
         "function of torch": "y = torch.tanh(self.proj(x))\ntorch.relu_(y)\nx = y",
@@ -104,6 +151,12 @@ FAULTS = {
         "part": "a, b = self.proj(x).chunk(2, dim=-1)\na[:, 0] = 0.0\nx = a * b",
         "one": "a = self.proj(x).chunk(2, dim=-1)[0]\na.neg_()\nx = a",
         "view": "a, b = self.proj(x).chunk(2, dim=-1)\na = a.unsqueeze(0)\na.add_(1.0)\nx = a * b",
+        "asked": "a, b = self.proj(x).chunk(2, dim=-1)\nreturn F.silu(a, inplace=True) * b",
+        "asked, and on": "a, b = self.proj(x).chunk(2, dim=-1)\nx = F.silu(a, inplace=True).mul_(b)",
+        "asked for another": (
+            "a, b = F.linear(x, self.proj.weight).chunk(2, -1)\na = F.silu(a, inplace=True)\n"
+            "a.mul_(b)\nx = a"
+        ),
     },
     "TRN406": {
         "parameter": "p = self.pos\np += 1.0\nx = x + p",
@@ -148,6 +201,15 @@ FAULTS = {
             "    s.mul_(torch.sigmoid(self.gain)).add_(self.proj(r))\n"
             "    ys.append(torch.einsum('d,d->', s, self.norm(r)))\nx = torch.stack(ys)"
         ),
+        "layers": "x = self.proj(x)\nx += self.f(x)",
+        "layers, before": "x = self.proj(x)\ny = self.f(x)\nx += y",
+        "class": "x = self.proj(x)\nx.add_(self.g(x))",
+        "class, of the input": "x += self.g(x, scale=2.0)",
+        "class that holds another": "h = self.proj(x)\nh += self.deep(h)\nx = h",
+        "class, another name": "x = self.proj(x)\nh = x\nx += self.g(x)\nx = x * h",
+        "module of a list": "x = self.proj(x)\nx += self.parts[1](x)",
+        "modules of a list": "x = self.proj(x)\nfor part in self.parts:\n    x += part(x)",
+        "modules, counted": "x = self.proj(x)\nfor i, p in enumerate(self.parts):\n    x += p(x, i + 1)",
         "recurrence": (
             "h = torch.zeros(3, 4, dtype=x.dtype)\nfor t in range(1, 3):\n"
             "    h[t] = self.proj(h[t - 1]) + x[t]\nx = h"
@@ -270,6 +332,12 @@ RIGHT = {
         "torch.cos(t, out=c)\nx = self.proj(x) * c"
     ),
     "without out": "v, i = torch.max(self.proj(x), dim=-1)\nx = x * v[:, None]",
+    "class that saves nothing": "h = self.proj(x)\nh += self.shift(h)\nx = h",
+    "classes that save nothing": "h = self.proj(x)\nfor s in self.shifts:\n    h += s(h)\nx = h",
+    "class, given a copy": "h = self.proj(x)\nh += self.g(h.clone())\nx = h",
+    "class, given another": "h = self.proj(x)\nh += self.g(x)\nx = h",
+    "class, later": "h = self.proj(x)\nh += x\nx = h + self.g(h)",
+    "asked, a slice": "h = self.proj(x)\na = h[:, :2]\nx = F.silu(a, inplace=True).mul_(2.0)",
     "a number beside": (
         "h = self.proj(x)\np = h.softmax(-1)\np.mul_(2.0)\nself.level = p.mean().item()\nx = h"
     ),

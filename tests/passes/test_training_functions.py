@@ -171,3 +171,48 @@ def test_a_function_of_a_file_that_a_network_of_another_file_calls(tmp_path: Pat
     )
     (finding,) = check(tmp_path)
     assert (finding.rule, finding.line) == ("TRN403", 8)
+
+
+LAYERS = {
+    "at once": "return F.silu(g, inplace=True) * u",
+    "and on": "return F.silu(g, inplace=True).mul_(u)",
+    "method": "g = g * 1.0 if u is None else g\nu.mul_(g)\nreturn u",
+    "operator": "u *= g\nreturn u",
+}
+
+
+def layer(lines: str) -> str:
+    body = "".join(f"    {line}\n" for line in lines.splitlines())
+    return f"{HEAD}def glu(x, w):\n    g, u = F.linear(x, w).chunk(2, dim=-1)\n{body}"
+
+
+@pytest.mark.parametrize("lines", LAYERS.values(), ids=LAYERS)
+def test_a_function_for_others_that_takes_the_weights_of_a_layer(lines: str) -> None:
+    def check(text: str) -> None:
+        scope: dict[str, Any] = {}
+        exec(compile(text, "m.py", "exec"), scope)
+        x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+        w = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+        torch.autograd.gradcheck(scope["glu"], (x, w))
+
+    text = layer(lines)
+    with pytest.raises(RuntimeError, match="view"):
+        check(text)
+    assert [f.rule for f in findings(text)] == ["TRN405"]
+    fixed = fix(text)
+    stays(fixed)
+    check(fixed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        layer("u *= g\nreturn u").replace("def glu", "@torch.no_grad()\ndef glu"),
+        layer("u *= g\nreturn u").replace("F.linear(x, w)", "torch.cat([x, w])"),
+        layer("u *= g\nreturn u").replace("F.linear(x, w)", "F.linear(x, table)"),
+        layer("u *= g\nreturn u") + "\n\ndef measure(x, w):\n    return glu(x, w).max().item()\n",
+        layer("u *= g\nreturn u").replace("def glu", "def sample_glu"),
+    ],
+)
+def test_functions_that_are_no_layer(text: str) -> None:
+    stays(text)

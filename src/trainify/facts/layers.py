@@ -259,7 +259,7 @@ def _most(kinds: Iterable[Made]) -> Made:
     return "weights" if {"weights", "parameter"} & set(kinds) else "plain"
 
 
-def _own_class(module: ModuleFacts, node: ast.expr) -> ast.ClassDef | None:
+def own_class(module: ModuleFacts, node: ast.expr) -> ast.ClassDef | None:
     """The class of this file that a name stands for."""
     found = module.names.visible(node) if isinstance(node, ast.Name) else []
     return next((b.node for b in found if isinstance(b.node, ast.ClassDef)), None)
@@ -268,7 +268,7 @@ def _own_class(module: ModuleFacts, node: ast.expr) -> ast.ClassDef | None:
 def _other_file(module: ModuleFacts, node: ast.expr, qualified: str) -> Path | None:
     """The file of the project that a name is imported from."""
     owner = qualified.rpartition(".")[0]
-    if not owner or _own_class(module, node) is not None:
+    if not owner or own_class(module, node) is not None:
         return None
     path = module.project.find_module(module, owner)
     return None if path is None or path.absolute() == Path(module.path).absolute() else path
@@ -308,7 +308,7 @@ def definition_of(
     module: ModuleFacts, node: ast.expr, qualified: str
 ) -> tuple[ModuleFacts, ast.ClassDef] | None:
     """The class behind a name: of this file, or imported from another one of the project."""
-    own = _own_class(module, node)
+    own = own_class(module, node)
     if own is not None:
         return module, own
     path = _other_file(module, node, qualified)

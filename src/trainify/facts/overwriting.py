@@ -31,6 +31,7 @@ _FUNCTIONS = {
     "rrelu": 4,
 }
 """Where ``inplace`` stands among the arguments."""
+_UNSAVED = frozenset("silu mish hardswish".split())
 _OF_INIT = "torch.nn.init."
 _METHOD = re.compile(r"_\s*\(")
 _KEYWORD = re.compile(r"inplace\s*=\s*True")
@@ -82,6 +83,14 @@ def overwritten(module: ModuleFacts, call: ast.Call) -> ast.expr | None:
             return call.args[0]
         if _asks(call, _FUNCTIONS[name]) and _is_torchs(module, function):
             return call.args[0]
+    return None
+
+
+def asked_in_place(node: ast.expr) -> ast.expr | None:
+    """The argument of ``F.silu(x, inplace=True)``, whose result is ``x`` and saved by nobody."""
+    if isinstance(node, ast.Call) and node.args and last_name(node.func) in _UNSAVED:
+        if not isinstance(node.args[0], ast.Starred) and _asks(node, None):
+            return node.args[0]
     return None
 
 

@@ -326,7 +326,9 @@ def _is_operand(data: bytes, at: int, behind: int, products: bool) -> bool:
             return True
     before = data[at - 1 : at]
     if before == b"(":
-        if data.endswith(_LAYERS, at - 30, at - 1) and not _is_word(data, behind):
+        if _is_word(data, behind):
+            return False
+        if data.endswith(_LAYERS, at - 30, at - 1) or _runs_module(data, at - 1):
             return True
     elif before != b" " and not (before == b"-" or before == b"\t"):
         return False
@@ -340,6 +342,29 @@ def _is_operand(data: bytes, at: int, behind: int, products: bool) -> bool:
     if data[behind : behind + 1] == b"[":
         behind = data.find(b"]", behind) + 1
     return data.startswith(_OPERATIONS, behind) or (products and data.startswith(b" * ", behind))
+
+
+_CALLEE = re.compile(rb"(self\.)?(\w+)(?:\[\w+\])?$")
+_HELD = re.compile(rb"self\.(\w+)(?:: [\w.]+)? = (?:[\w.]*\.)?(\w+)\(")
+_LOOPED = re.compile(rb"for (?:\w+, )?(\w+) in (?:enumerate\()?self\.(\w+)\)?:")
+_OF_TORCH = frozenset(b"Sequential ModuleList Linear Conv1d Conv2d Conv3d LayerNorm".split())
+
+
+def _runs_module(data: bytes, bracket: int) -> bool:
+    """Whether a call is one of a module with weights, or of a class of the file."""
+    match = _CALLEE.search(data, max(0, bracket - 60), bracket)
+    if match is None:
+        return False
+    held, looped = _held(data)
+    return match[2] in held if match[1] else match[2] in looped
+
+
+@lru_cache(maxsize=2)
+def _held(data: bytes) -> tuple[frozenset[bytes], frozenset[bytes]]:
+    """The attributes that hold such modules, and the names that loops give those in them."""
+    own = frozenset(re.findall(rb"^class (\w+)", data, re.MULTILINE))
+    held = frozenset(m[1] for m in _HELD.finditer(data) if m[2] in own or m[2] in _OF_TORCH)
+    return held, frozenset(m[1] for m in _LOOPED.finditer(data) if m[2] in held)
 
 
 def _is_word(data: bytes, at: int) -> bool:

@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard
 
+from .called import method, modules_of
 from .constants import NO_GRADIENT, is_constant
 from .flow import Definition, FunctionFlow
 from .guards import gradient_unwanted
+from .layers import own_class
+from .memo import once
 from .names import last_name, self_name
 from .overwriting import overwritten, writes_in_place
 from .trainable import is_buffer
@@ -158,6 +161,7 @@ def savers(module: ModuleFacts, function: FunctionNode) -> tuple[Saver, ...]:
     """Every operation of a function that saves an input which has a name, or is an attribute."""
     found = module.savers.get(function)
     if found is None:
+        module.savers[function] = ()  # for classes that hold others of their kind
         found = module.savers[function] = tuple(_savers(module, function))
     return found
 
@@ -183,28 +187,105 @@ def _saved(module: ModuleFacts, node: ast.BinOp | ast.Call) -> Iterator[Saver]:
         return
     function = node.func
     text = module.source(function)
-    method = function.attr if isinstance(function, ast.Attribute) else ""
+    name = function.attr if isinstance(function, ast.Attribute) else ""
     cls = submodule(module, function)
     if cls is not None:
         if node.args and _INPUT_SAVED_MODULES.search(cls):
             if _has_storage(node.args[0]):
                 yield Saver(node, node.args[0], text)
-    elif method in _INPUT_SAVED or method in _PRODUCTS:
+        else:
+            yield from _saved_inside(module, node, text)
+    elif name in _INPUT_SAVED or name in _PRODUCTS:
         assert isinstance(function, ast.Attribute)
         if not _is_tensor_op(module, function):
             return
         operands = list(node.args)
         if not module.resolve(function):
             operands = [function.value, *operands]
-        if method == "einsum":
+        if name == "einsum":
             operands = operands[1:]
         if not operands:
             return
-        if method in _INPUT_SAVED:
+        if name in _INPUT_SAVED:
             if _has_storage(operands[0]) and carries(module, operands[0]):
                 yield Saver(node, operands[0], text, alone=True)
         else:
             yield from _saved_by_product(module, node, operands, text)
+    else:
+        yield from _saved_inside(module, node, text)
+
+
+def _saved_inside(module: ModuleFacts, call: ast.Call, text: str) -> Iterator[Saver]:
+    """The arguments that are saved by what a call runs, where that stands in the file."""
+    given = [a for a in call.args if not isinstance(a, ast.Starred) and _has_storage(a)]
+    if not given:
+        return
+    runs = [_saved_parameters(module, made) for made in _run_by(module, call)]
+    for argument in given:
+        at = call.args.index(argument)
+        found = [next((p for p in each if p[0] == at), None) for each in runs]
+        alone = any(p is not None and p[1] for p in found)
+        if found and None not in found and (not alone or carries(module, argument)):
+            yield Saver(call, argument, text, alone=alone)
+
+
+def _run_by(module: ModuleFacts, call: ast.Call) -> list[ast.expr | FunctionNode]:
+    """What a call runs: modules, by what makes them, or a method of the class around."""
+    made = modules_of(module, call.func)
+    if made:
+        return [*made]
+    function = call.func
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+        cls = module.names.self_class(function.value)
+        own = method(cls, function.attr) if cls is not None else None
+        if cls is not None and own is not None:
+            if len(module.names.attributes(cls).get(function.attr, ())) == 1:
+                return [own]
+    return []
+
+
+@once
+def _saved_parameters(
+    module: ModuleFacts, run: ast.expr | FunctionNode
+) -> frozenset[tuple[int, bool]]:
+    """Which arguments a module or a method saves, and whether for their own gradient alone."""
+    if isinstance(run, ast.Call):
+        cls = own_class(module, run.func)
+        if cls is None:
+            name = last_name(run.func)
+            if name == "Sequential" and run.args and not isinstance(run.args[0], ast.Starred):
+                return _saved_parameters(module, run.args[0])
+            return frozenset({(0, False)} if _INPUT_SAVED_MODULES.search(name) else ())
+        forward = method(cls, "forward")
+        return _saved_parameters(module, forward) if forward is not None else frozenset()
+    if not isinstance(run, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return frozenset()
+    names = [a.arg for a in (*run.args.posonlyargs, *run.args.args)][1:]
+    found: dict[int, bool] = {}
+    for saver in savers(module, run):
+        root, path = root_of(saver.operand)
+        statement = module.statement(saver.node)
+        if root is None or not _are_views(module, path) or not _always_runs(module, statement, run):
+            continue
+        owners = {
+            each.definition.name if each.definition.is_parameter and not each.element else ""
+            for each in roots(module, module.flow(run), root.id, statement)
+        }
+        owner = owners.pop() if len(owners) == 1 else ""
+        if owner in names:
+            at = names.index(owner)
+            found[at] = found.get(at, True) and saver.alone
+    return frozenset(found.items())
+
+
+def _always_runs(module: ModuleFacts, statement: ast.stmt, function: FunctionNode) -> bool:
+    """Whether each call of a function leads to a statement, or through a loop to it."""
+    for scope in module.ancestors(statement):
+        if scope is function:
+            return True
+        if not isinstance(scope, (ast.With, ast.For)):
+            return False
+    return False
 
 
 def _saved_by_operator(module: ModuleFacts, node: ast.BinOp) -> Iterator[Saver]:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from .flow import Definition, FunctionFlow
 from .guards import gradient_unwanted, implies_unwanted, is_autograd_function
-from .overwriting import candidates, evaluated, initializes, overwritten
+from .names import last_name
+from .overwriting import asked_in_place, candidates, evaluated, initializes, overwritten
 from .trainable import returns_numbers, submodules, trained_submodules
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -40,6 +42,8 @@ and copy."""
 _SPLITTERS = frozenset("split chunk unbind split_with_sizes".split())
 _VIEW_ATTRIBUTES = frozenset({"data", "T", "mT", "real", "imag"})
 _MAX_DEPTH = 8
+_CALLS_DEEP = 2
+_LAYERS = frozenset("linear conv1d conv2d conv3d".split())
 _INFERS = re.compile(r"infer(?!red)")
 _APART = re.compile(
     r"sampl(?!e_rate)|generat|predict|post_?process|pre_?process|evaluat|metric|"
@@ -101,7 +105,9 @@ def _write_of(module: ModuleFacts, statement: ast.stmt, lines: set[int]) -> Writ
         if method is not None:
             assert isinstance(method.func, ast.Attribute)
             inputs = (*method.args, *(k.value for k in method.keywords))
-            return _write(statement, method.func.value, inputs)
+            asked = asked_in_place(method.func.value)  # F.silu(x, inplace=True).mul_(y)
+            target = asked if isinstance(asked, ast.Name) else method.func.value
+            return _write(statement, target, inputs)
         return _by_call(module, statement)
     return None
 
@@ -174,6 +180,8 @@ def root_of(node: ast.expr) -> tuple[ast.Name | None, list[ast.expr]]:
             isinstance(node, ast.Attribute) and node.attr in _VIEW_ATTRIBUTES
         ):
             node = node.value
+        elif (asked := asked_in_place(node)) is not None:
+            node = asked
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             written = node.func.attr in METHODS
             if node.func.attr not in _ALIASES and not written:
@@ -364,11 +372,13 @@ def callers(module: ModuleFacts, function: FunctionNode) -> Iterator[ast.Call]:
                 yield call
 
 
-def in_network(module: ModuleFacts, function: FunctionNode | None, depth: int = 2) -> bool:
+def in_network(
+    module: ModuleFacts, function: FunctionNode | None, depth: int = _CALLS_DEEP
+) -> bool:
     """Whether a function is a method of a class with a forward, or is called by one.
 
     Those that prepare data, or draw and measure what a network gave, are no part of one, unless
-    its forward calls them.
+    its forward calls them.  A function for others that takes weights is a layer, too.
     """
     if function is None or _INFERS.search(function.name) or returns_numbers(function):
         return False
@@ -380,8 +390,23 @@ def in_network(module: ModuleFacts, function: FunctionNode | None, depth: int = 
     outer = module.function(function)
     if outer is not None:
         return in_network(module, outer, depth)
-    return depth > 0 and any(
-        in_network(module, module.function(call), depth - 1) for call in callers(module, function)
+    calls = list(callers(module, function)) if depth > 0 else []
+    if depth == _CALLS_DEEP and not calls:
+        return _is_layer(module, function)
+    return any(in_network(module, module.function(call), depth - 1) for call in calls)
+
+
+def _is_layer(module: ModuleFacts, function: FunctionNode) -> bool:
+    """Whether a function that its file does not call is given the weights of a layer."""
+    names = {a.arg for a in function.args.args}
+    return any(
+        isinstance(node, ast.Call)
+        and last_name(node.func) in _LAYERS
+        and len(node.args) > 1
+        and isinstance(node.args[1], ast.Name)
+        and node.args[1].id in names
+        and any(t.name.startswith("torch.nn.functional.") for t in module.resolve(node.func))
+        for node in walk(function)
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.dtypes import AUTOCAST, has_dtype_of, is_float32, is_number
-from ..facts.overwriting import without_asking
+from ..facts.overwriting import asked_in_place, without_asking
 from ..facts.saved import Saver
 from ..facts.writes import METHODS, Write, root_of
 from ..findings import Fix
@@ -175,6 +175,8 @@ def _chain(module: ModuleFacts, node: ast.expr) -> str | None:
         return node.id
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
+    if isinstance(asked_in_place(node), ast.Name):
+        return without_asking(module, node)
     method = node.func.attr
     owner = _chain(module, node.func.value)
     if owner is None or method not in METHODS or method in _WITHOUT_FUNCTION:
