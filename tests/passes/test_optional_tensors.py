@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 from verbs import becomes, fix, rules, stays
 
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom vllm import _custom_ops as ops\n\n\n"
@@ -163,3 +166,26 @@ def f(x, w=None):
 """
     )
     assert rules(text) == ["TRN101"]
+
+
+@pytest.mark.parametrize("strategy", ["flag", "attach", "replace"])
+def test_a_key_that_may_be_none_is_written_only_where_there_is_one(strategy: str) -> None:
+    text = """\
+import torch
+
+
+def rope(positions, query, key, table):
+    torch.ops.sgl_kernel.rotary_embedding(positions, query, key, 4, table, True)
+"""
+    fixed = fix(text, strategy=strategy, unsafe=True)
+    assert "key = None if key is None else key.copy_(key_new)" in fixed
+    annotated = fix(text.replace("key,", "key: torch.Tensor,", 1), strategy=strategy, unsafe=True)
+    assert " key.copy_(key_new)\n" in annotated
+    assert "key = None if" not in annotated
+    if strategy == "replace":
+        space: dict[str, Any] = {}
+        exec(fixed, space)
+        query = torch.randn(3, 8)
+        before = query.clone()
+        space["rope"](torch.arange(3), query, None, torch.randn(3, 4))
+        assert not torch.equal(query, before)

@@ -552,15 +552,17 @@ OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=(
             "vllm.model_executor.layers.fused_moe.fused_experts",
+            "vllm.model_executor.layers.fused_moe.fused_moe.fused_experts",
             "torch.ops.vllm.fused_experts",
         ),
         schema="fused_experts(Tensor hidden_states, Tensor w1, Tensor w2, "
         "Tensor topk_weights, Tensor topk_ids, Any activation=None, "
         "bool apply_router_weight_on_input=False, int global_num_experts=-1, "
-        "Tensor? expert_map=None, Any quant_config=None) -> Tensor",
+        "Tensor? expert_map=None, Any quant_config=None, bool inplace=False) -> Tensor",
         equivalent="moe_experts(hidden_states, w1, w2, topk_weights, topk_ids)",
         source="vllm/model_executor/layers/fused_moe",
         unsupported=(
+            "inplace",
             "activation",
             "apply_router_weight_on_input",
             "expert_map",
@@ -729,7 +731,10 @@ OPS: tuple[FusedOp, ...] = (
         ),
     ),
     FusedOp(
-        names=("vllm.model_executor.layers.fused_moe.fused_moe",),
+        names=(
+            "vllm.model_executor.layers.fused_moe.fused_moe",
+            "vllm.model_executor.layers.fused_moe.fused_moe.fused_moe",
+        ),
         schema="fused_moe(Tensor hidden_states, Tensor w1, Tensor w2, "
         "Tensor gating_output, int topk, bool renormalize, bool inplace=False, "
         "str activation='silu', bool use_grouped_topk=False, "

@@ -23,12 +23,14 @@ from ..facts.writes import is_element
 class Place:
     """Where a result goes: ``text = value``, or ``text.copy_(value)`` into somebody else's tensor.
 
-    ``shape_of`` names a tensor whose shape the result takes on.
+    ``shape_of`` names a tensor whose shape the result takes on.  With ``optional``, there may be
+    neither a tensor nor a result: both are None.
     """
 
     text: str
     kind: Literal["assign", "copy"] = "assign"
     shape_of: str = ""
+    optional: bool = False
 
     @property
     def is_name(self) -> bool:

@@ -316,7 +316,11 @@ def assign_all(text: str, places: Sequence[Place | None], taken: frozenset[str])
 def _store(place: Place, text: str) -> str:
     if place.shape_of:
         text = f"{code(parenthesized(expression(text)))}.reshape({place.shape_of}.shape)"
-    return f"{place.text}.copy_({text})" if place.kind == "copy" else f"{place.text} = {text}"
+    if place.kind == "assign":
+        return f"{place.text} = {text}"
+    if place.optional:
+        return f"{place.text} = None if {place.text} is None else {place.text}.copy_({text})"
+    return f"{place.text}.copy_({text})"
 
 
 def _store_all(places: Sequence[Place | None], values: Sequence[str]) -> list[str]:

@@ -109,12 +109,20 @@ def bind(op: FusedOp, target: Target, call: ast.Call) -> dict[str, ast.expr | No
 _TABLES = re.compile(r"(\w*_)?(cos|sin)")
 _INTEGERS = re.compile(r"\w*(indptr|offsets|positions|pos_ids|position_ids|seqlens\w*|indices)")
 
+# Formats whose scales are neither one number nor one for each row.
+_BLOCKS = re.compile(r"float4_|float8_e8m0|BlockWise")
+
 
 def misread(op: FusedOp, bound: Mapping[str, ast.expr | None]) -> str:
     """Why a call that fits the schema by number cannot mean it; empty where it can."""
     for name, node in bound.items():
         if node is not None and _INTEGERS.fullmatch(name) and _TABLES.fullmatch(root_of(node)):
             return f"`{root_of(node)}` is passed for {name!r}"
+    if op.equivalent is not None and op.equivalent.startswith("scaled_mm("):
+        for node in bound.values():
+            for part in ast.walk(node) if node is not None else ():
+                if isinstance(part, ast.Attribute) and _BLOCKS.match(part.attr):
+                    return f"`{part.attr}` stands for codes with a scale for each block"
     return ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -201,8 +201,14 @@ class Site:
             if write.place.kind == "copy" and self._is_shared(name):
                 text = self.shown(name)
                 return CannotFunctionalize(f"`{text}` may be what it reads, and callers read it")
+            if write.place.kind == "copy" and self._may_be_none(name):
+                write = replace(write, place=replace(write.place, optional=True))
             found[name] = write
         return found
+
+    def _may_be_none(self, name: str) -> bool:
+        optional = (a.name for a in self.op.signature.written if a.is_optional)
+        return name in optional and not self.is_tensor(self.shown(name))
 
     @cached_property
     def into(self) -> dict[str, Written]:
