@@ -248,3 +248,67 @@ def test_helpers_of_another_file(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(f"import torch\n{names}def train{text}")
     reports = engine.check_paths([str(tmp_path)], Options())
     assert [f.rule for r in reports for f in r.findings] == ["TRN605"]
+
+
+# -- one of the models of an optimizer ------------------------------------------------------------
+
+TWO = """\
+import itertools
+
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+
+def train(body, head, loader):
+    optimizer = torch.optim.SGD({params}, lr=0.1)
+    for x, y in loader:
+        with torch.no_grad():
+            h = body(x)
+        loss = F.cross_entropy(head(h){more}, y)
+        loss.backward()
+        optimizer.step()
+"""
+BOTH = [
+    "[*body.parameters(), *head.parameters()]",
+    "list(body.parameters()) + list(head.parameters())",
+    "itertools.chain(body.parameters(), head.parameters())",
+    '[{"params": body.parameters(), "lr": 1e-4}, {"params": head.parameters()}]',
+]
+
+
+@pytest.mark.parametrize("params", BOTH)
+def test_a_model_that_is_trained_and_run_under_a_mode(params: str) -> None:
+    """Its optimizer says that it is to learn."""
+    text = TWO.format(params=params, more="")
+    (finding,) = findings(text)
+    assert finding.rule == "TRN605" and "`body`" in finding.message
+    assert "`head`" not in finding.message and "`torch.no_grad()`" in finding.message
+    names: dict[str, Any] = {}
+    exec(text, names)
+    body, head = nn.Linear(4, 4), nn.Linear(4, 2)
+    before = body.weight.detach().clone(), head.weight.detach().clone()
+    names["train"](body, head, [(torch.randn(8, 4), torch.randint(2, (8,)))])
+    assert torch.equal(body.weight, before[0]) and not torch.equal(head.weight, before[1])
+
+
+@pytest.mark.parametrize(
+    ("params", "more", "after"),
+    [
+        ("head.parameters()", "", ""),
+        (BOTH[0], " + head(body(x))", ""),
+        (
+            BOTH[0],
+            "",
+            "\n\ndef other(body, x, y):\n    F.mse_loss(body(x), y).backward()\n    optimizer.step()\n",
+        ),
+    ],
+    ids=["not-handed", "another-way", "another-step"],
+)
+def test_models_of_an_optimizer_that_learn(params: str, more: str, after: str) -> None:
+    text = TWO.format(params=params, more=more)
+    if after:
+        text = text.replace("def train(body, head, loader):\n    opt", "opt").replace(
+            "\n    for", "\n\n\ndef train(body, head, loader):\n    for", 1
+        )
+    stays(text + after)

@@ -143,7 +143,7 @@ def _scopes_forward(data: bytes) -> bool:
     return any(
         m.function[:1].isupper()
         or (m.kind == "decorator" and _is_call_of_module(data, m))
-        or (m.kind in ("decorator", "with") and _is_delegate(data, m.function))
+        or (m.kind in ("decorator", "with") and _is_delegate(data, m))
         or (
             m.function.startswith(b"forward")
             and makes_modules(data, m.at)
@@ -170,11 +170,14 @@ def _is_call_of_module(data: bytes, mention: Mention) -> bool:
     return b"Module" in data[begin : data.find(b"\n", begin)]
 
 
-def _is_delegate(data: bytes, name: bytes) -> bool:
+def _is_delegate(data: bytes, mention: Mention) -> bool:
     """Whether a forward may hand all of its work to a function with a mode in it or on it."""
+    name = mention.function
     if not name or name in (b"forward", b"__init__", b"__call__"):
         return False
     if data.count(name + b"(") < 2:  # nothing but its definition, as a rule
+        return False
+    if not makes_modules(data, mention.at):
         return False
     called = re.compile(rb"return [^\n]*\b" + name + rb"\(|= *(?:self\.)?" + name + rb"\(")
     return any(called.search(data, at, _method_end(data, at)) for at in places(data, FORWARD))

@@ -93,7 +93,11 @@ def _unreached(module: ModuleFacts, function: FunctionNode | ast.Module) -> Iter
         return  # where no model is reached, another rule says why
     for call, optimizer in steps:
         owners = _optimizers(module)[optimizer]
-        if not owners or owners & reached:
+        if owners & reached:  # the others count where a scope has cut them off
+            owners = frozenset(o for o in owners - reached if o in cuts and cuts[o].scope)
+            if _is_stepped_elsewhere(module, function, optimizer):
+                continue
+        if not owners:
             continue
         if any(_may_hold(module, function, whole, part) for whole in reached for part in owners):
             continue
@@ -107,6 +111,14 @@ def _unreached(module: ModuleFacts, function: FunctionNode | ast.Module) -> Iter
         )
         related = (module.related("The graph ends here.", cut.node),) if cut is not None else ()
         yield module.finding("TRN605", message, call, {}, related)
+
+
+def _is_stepped_elsewhere(
+    module: ModuleFacts, function: FunctionNode | ast.Module, optimizer: str
+) -> bool:
+    """Whether another function steps the same optimizer, by a loss of its own."""
+    others = (f for f in (*module.functions, module.tree) if f is not function)
+    return any(stepped == optimizer for other in others for _, stepped in _steps(module, other))
 
 
 @once
@@ -161,7 +173,7 @@ _MAKES = re.compile(r"opt", re.IGNORECASE)
 
 
 def _owners(given: ast.expr) -> frozenset[str]:
-    """``{"a", "b"}`` of ``list(a.parameters()) + list(b.parameters())``."""
+    """``{"a", "b"}`` of ``[*a.parameters(), *b.parameters()]``, and of groups of parameters."""
     if isinstance(given, ast.Call):
         function = given.func
         if isinstance(function, ast.Attribute) and function.attr == "parameters":
@@ -176,6 +188,15 @@ def _owners(given: ast.expr) -> frozenset[str]:
     elif isinstance(given, ast.BinOp):
         left, right = _owners(given.left), _owners(given.right)
         return left | right if left and right else frozenset()
+    elif isinstance(given, ast.Starred):
+        return _owners(given.value)
+    elif isinstance(given, (ast.List, ast.Tuple)):
+        parts = [_owners(element) for element in given.elts]
+        return frozenset().union(*parts) if all(parts) else frozenset()
+    elif isinstance(given, ast.Dict):  # {"params": a.parameters(), "lr": 1e-4}
+        for key, value in zip(given.keys, given.values, strict=True):
+            if isinstance(key, ast.Constant) and key.value == "params":
+                return _owners(value)
     return frozenset()
 
 
