@@ -97,3 +97,9 @@ def test_a_file_that_another_one_led_to_is_not_parsed_again(
     reports = list(engine.check_paths([str(tmp_path)], Options(select=("TRN201",))))
     assert [len(report.findings) for report in reports] == [1, 1]
     assert parsed.count("b.py") == 1
+
+
+@pytest.mark.parametrize("qualified", ["", ".", ".."])
+def test_what_has_no_name_is_no_module(qualified: str) -> None:
+    """As a relative import at the root of a file system is resolved to."""
+    assert Project(()).find_below(Path("/"), qualified) is None

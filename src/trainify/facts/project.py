@@ -143,8 +143,10 @@ class Project:
         return None
 
     def find_below(self, base: Path, qualified: str) -> Path | None:
-        """The file of a module, by its dotted name from a folder on."""
+        """The file of a module, by its dotted name from a folder on; none of ``"."``."""
         key = base, qualified
+        if not qualified.strip("."):
+            return None
         if key not in self._found:
             relative = Path(*qualified.split("."))
             places = (base / relative / "__init__.py", (base / relative).with_suffix(".py"))
