@@ -214,7 +214,7 @@ def test_found(kind: str, cls: type[Norm]) -> None:
         assert cut.kind == fault
     if kind == "exported":
         text = linecache.getline(cut.path, cut.line)
-        assert line in text or cls is Scoped, text
+        assert line in text, text
 
 
 class Right(Norm):

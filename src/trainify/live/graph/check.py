@@ -140,6 +140,7 @@ class _Same:
 def _placed(
     node: Node, cause: Cause, kind: str, op: str | None, message: str, names: tuple[str, ...]
 ) -> Cut:
+    node = _told(node)
     frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
     outside = [frame for frame in frames if not frame["path"].startswith(_TORCH)] or frames
     stack: Any = node.meta.get("nn_module_stack") or {}
@@ -155,6 +156,15 @@ def _placed(
         modules=tuple(modules[-1:]),
         parameters=names,
     )
+
+
+def _told(node: Node) -> Node:
+    """The node that knows the place: of a region without gradients, the first that runs in it."""
+    for each in () if node.meta.get("stack_trace") else node.all_input_nodes:
+        region = getattr(node.graph.owning_module, str(each.target), None)
+        if each.op == "get_attr" and isinstance(region, GraphModule):
+            return next((n for n in region.graph.nodes if n.meta.get("stack_trace")), node)
+    return node
 
 
 _TORCH = torch.__path__[0]
