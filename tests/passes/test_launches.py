@@ -500,3 +500,35 @@ def test_kernels_that_only_choose_or_count(kernel: str) -> None:
     text = head + rest[rest.index("def scale(") :]
     assert len(findings(text)) == 1
     assert not findings(text.replace("scale_kernel", kernel))
+
+
+NORM = """\
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rms_norm_kernel(x_ptr, w_ptr, y_ptr, n, eps, HAS_WEIGHT: tl.constexpr):
+    i = tl.arange(0, 64)
+    x = tl.load(x_ptr + i)
+    y = x * tl.rsqrt(tl.sum(x * x) / n + eps)
+    if HAS_WEIGHT:
+        y = y * tl.load(w_ptr + i)
+    tl.store(y_ptr + i, y)
+
+
+def norm(x, w, eps):
+    y = torch.empty_like(x)
+    rms_norm_kernel[(1,)](x, w, y, x.shape[-1], eps, HAS_WEIGHT=True)
+    return y
+"""
+
+
+def test_a_stand_in_for_a_weight_is_no_weight() -> None:
+    (found,) = findings(NORM)
+    assert found.fixes
+    text = NORM.replace("(x, w, y,", "(x, w if w is not None else x, y,")
+    (found,) = findings(text.replace("HAS_WEIGHT=True", "HAS_WEIGHT=w is not None"))
+    assert found.rule == "TRN104"
+    assert not found.fixes

@@ -88,6 +88,8 @@ def _op(
     roles = _assigned(kind, operands, isinstance(call.func, ast.Subscript))
     if roles is None or not _agrees(kernel, roles, operands):
         return None
+    if any(isinstance(operand.node, (ast.IfExp, ast.BoolOp)) for operand in roles):
+        return None  # ``w if w is not None else x``: something is passed that is not read
     names: list[str] = []
     parts: list[str] = []
     keywords = False
