@@ -91,6 +91,14 @@ def net(body: str, extra: str = "") -> str:
             "return F.linear(self.enc(x), self.out.weight)",
         ),
         (
+            "return F.linear(self.enc(x), self.gamma[None].data)",
+            "return F.linear(self.enc(x), self.gamma[None])",
+        ),
+        (
+            "w = torch.ones(8).to(x.dtype).mul_(self.gamma.data)\nreturn self.enc(x) * w",
+            "w = torch.ones(8).to(x.dtype).mul_(self.gamma)\nreturn self.enc(x) * w",
+        ),
+        (
             "return F.rms_norm(self.enc(x), (8,), self.gamma.data)",
             "return F.rms_norm(self.enc(x), (8,), self.gamma)",
         ),
@@ -181,6 +189,8 @@ def test_a_helper_detaches_what_forward_returns() -> None:
         "return self.enc(x) * self.gamma.detach()",
         "return self.enc(x) * self.gamma.data + self.gamma.sum()",
         "return F.linear(self.out(self.enc(x)), self.out.weight.data)",
+        "return F.linear(self.enc(x), self.gamma[None].data) * self.gamma",
+        "return self.enc(x).mul_(self.gamma.detach())",
         "return torch.distributions.Normal(self.enc(x), 1.0).sample().detach()",
         "return F.mse_loss(self.enc(x), y.detach())",
         "return -F.cosine_similarity(self.dec(x), self.enc(x).detach()).mean()",

@@ -44,6 +44,7 @@ _COMBINED = frozenset(
     "binary_cross_entropy_with_logits kl_div triplet_margin_loss logaddexp atan2 cross rsub "
     "embedding".split()
 )
+_COMBINED_IN_PLACE = frozenset({"add_", "sub_", "mul_", "div_"})
 WITH_INDICES = frozenset({"max", "min", "sort", "topk", "median", "kthvalue", "cummax", "cummin"})
 _COUNTS = frozenset("size dim numel nelement ndimension get_device stride".split())
 _FRESH = frozenset("rand randn rand_like randn_like arange linspace eye ones randint".split())
@@ -169,7 +170,7 @@ def of_method(
         return replace(owner, known=False)
     if name in PASSED_ON or (name in WITH_INDICES and not node.args and not node.keywords):
         return owner
-    if name in _COMBINED:
+    if name in _COMBINED or name in _COMBINED_IN_PLACE:
         return together([owner, *given()])
     return None
 

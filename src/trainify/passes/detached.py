@@ -76,7 +76,7 @@ class Decoder(nn.Module):
 
 _CUTS = declare(b".detach()", b".data")
 _CUT = re.compile(rb"\.(?:data|detach\(\))(?![\w\[(]|[ \t]*=|\.(?:cpu|numpy|item|tolist)\b)")
-_WEIGHT = re.compile(rb"(?<![\w.])self\.(?:\w+|\w+\.(?:weight|bias))$")
+_WEIGHT = re.compile(rb"(?<![\w.])self\.(?:\w+|\w+\.(?:weight|bias))(?:\[[^\]\n]*\])?$")
 _ASSIGNED = re.compile(rb"[ \t]*(\w+)(?:\[[^\]]*\])?[ \t]*=[^=]")
 _CLOSED = (b"", b")", b"]", b"}")
 _NEAR = 1200
@@ -255,11 +255,13 @@ def _leaves_device(cut: Cut) -> bool:
 
 
 def _weight_of_data(cut: Cut) -> ast.Attribute | None:
-    """``self.weight`` of ``self.weight.data``; ``self.proj.weight``, of a layer.
+    """``self.weight`` of ``self.weight.data``, ``self.weight[e].data``; that of a layer, too.
 
     detach() on a weight is a choice, .data is a habit.
     """
     weight = cut.node.value if isinstance(cut.node, ast.Attribute) else None
+    if isinstance(weight, ast.Subscript):
+        weight = weight.value
     if cut.kind != "detach" or not isinstance(weight, ast.Attribute):
         return None
     owner = weight.value
