@@ -243,3 +243,45 @@ def test_an_extension_in_a_function_with_a_backward() -> None:
                 return kernels.rms_norm_backward(grad, *ctx.saved_tensors)
         """
     )
+
+
+# -- what an extension of the project's own fills --------------------------------------------------
+
+FILLS = """\
+import torch
+from torch.utils.cpp_extension import load
+
+ext = load(name="ext", sources=["k.cu"])
+
+
+def scale(x, w):
+    y = torch.empty_like(x)
+    ext.scale(y, x, w)
+    return y
+"""
+
+
+def test_an_extension_that_fills_a_buffer() -> None:
+    (found,) = findings(FILLS)
+    assert (found.rule, found.line) == ("TRN108", 9)
+    assert found.message.startswith("`ext.scale` fills `y`, and shows no backward")
+    assert not found.fixes
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("ext.scale", "ext.quantize_scale"),
+        ("ext.scale", "ext.scale_grad"),
+        ("ext.scale", "y = ext.scale"),
+        ("empty_like(x)", "empty_like(x, dtype=torch.int32)"),
+        ("torch.empty_like(x)", "x"),
+        ("    return y", "    return x"),
+        ("def scale", "@torch.no_grad()\ndef scale"),
+        ("def scale", "def scale_backward(y):\n    return y\n\n\ndef scale"),
+        ("k.cu", "k.cpp"),
+    ],
+    ids="codes backward_kernel result integers other unread no_grad author cpp".split(),
+)
+def test_an_extension_of_which_nothing_is_known(old: str, new: str) -> None:
+    assert not findings(FILLS.replace(old, new))

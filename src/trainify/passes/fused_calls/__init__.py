@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from .calls import (
     Ambiguous,
     bind,
     by_operands,
+    filled_buffers,
     match,
     misread,
     of_extension,
@@ -144,6 +146,8 @@ def norm(x, weight, eps):
 
 PLANS = True
 
+_BACKWARD = re.compile(r"(^|_)(bwd|backward)(_|$)")
+
 NEEDLES: tuple[Needle, ...] = words_for(()).needles
 
 
@@ -178,7 +182,15 @@ def calls(module: ModuleFacts, options: Options, *, direct: bool) -> Iterator[Fi
                 site = by_operands(module, call, kernel, "TRN108", message)
                 if site is not None and not _in_function_with_backward(module, call):
                     sites.append(site)
-                elif site is None and not of_extension(kernel):  # that may do anything
+                elif site is None and of_extension(kernel):  # that may do anything
+                    filled = filled_buffers(module, call)
+                    if filled and not _writes_backwards(module):
+                        message = (
+                            f"`{module.source(call.func)}` fills {' and '.join(filled)}, and shows "
+                            "no backward: no gradient reaches its inputs."
+                        )
+                        yield module.finding("TRN108", message, call)
+                elif site is None:
                     fixes = other_path(module, call, options)
                     yield module.finding("TRN108", message, call, fixes)
             continue
@@ -226,6 +238,11 @@ def _lost_in_caches(module: ModuleFacts) -> Iterator[Finding]:
     for write in cache_writes(module):
         if any(not gradient_unwanted(module, read) for read in write.reads):
             yield module.finding("TRN101", lost_in_cache(module, write), write.node)
+
+
+def _writes_backwards(module: ModuleFacts) -> bool:
+    """Whether the author of a file writes backwards in it."""
+    return any(_BACKWARD.search(function.name) for function in module.functions)
 
 
 def _in_function_with_backward(module: ModuleFacts, call: ast.Call) -> bool:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from ...catalog import CONSTANTS, BindError, FusedOp, lookup, unverified
 from ...facts import ModuleFacts, Target
+from ...facts.dtypes import holds_codes
+from ...facts.flow import is_allocation
+from ...facts.names import last_name
 from ...facts.operands import recognize, root_of
 from .site import Site
 from .words import words_for
@@ -134,6 +137,33 @@ def unverified_kernel(module: ModuleFacts, call: ast.Call) -> Target | None:
         if family is not None and family not in HARMLESS and takes_a_tensor(call, target):
             return target
     return None
+
+
+_BOOKS = re.compile(
+    r"(^|_)(\w*quant\w*|bwd|backward|grad|copy|cache|index|ids|topk|sample|pack|repack|sort)(_|$)"
+)
+
+
+def filled_buffers(module: ModuleFacts, call: ast.Call) -> list[str]:
+    """The fresh buffers that a call whose result nobody takes is there to fill, in backticks."""
+    statement = module.statement(call)
+    function = module.function(call)
+    if not isinstance(statement, ast.Expr) or statement.value is not call or function is None:
+        return []
+    if _BOOKS.search(last_name(call.func)):
+        return []
+    flow = module.flow(function)
+    made = {
+        node.id: flow.only_definition(node.id, statement)
+        for node in call.args
+        if isinstance(node, ast.Name) and flow.read_after(node.id, statement)
+    }
+    return [
+        f"`{name}`"
+        for name, d in made.items()
+        if d is not None and d.value is not None and is_allocation(d.value)
+        if not holds_codes(module, d.value)
+    ]
 
 
 def of_extension(target: Target) -> bool:
