@@ -348,6 +348,15 @@ class Attention(nn.Module):
 """
 
 
-@pytest.mark.parametrize("text", [COPIES, LATENT], ids=["blocks-of-caches", "a-step-s-own"])
+STAGED = """\
+class Experts:
+    def install(self, staging, slot_index):
+        self._cache[slot_index].copy_(staging, non_blocking=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [COPIES, LATENT, STAGED], ids=["blocks-of-caches", "a-step-s-own", "from-the-host"]
+)
 def test_what_keeps_nothing_of_a_step_stays(text: str) -> None:
     stays(HEAD + text, select=("TRN401",))

@@ -194,6 +194,8 @@ def _write(module: ModuleFacts, statement: ast.Assign | ast.Expr) -> Write | Non
         target, value = call.func.value, call.args[position]
         if call.func.attr == "copy_" and not isinstance(target, (ast.Subscript, ast.Call)):
             return None  # the state of a stream, replaced as a whole
+        if any(k.arg == "non_blocking" for k in call.keywords):
+            return None  # data on its way from the host
     base = _base(target)
     if base is None or not _is_cache(module, base, statement) or isinstance(value, ast.Constant):
         return None
