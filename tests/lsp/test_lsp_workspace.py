@@ -35,6 +35,23 @@ async def test_an_open_text_counts_for_others(editor: Editor, folder: Path) -> N
     assert await editor.again(uri) == []
 
 
+async def test_a_name_that_an_open_text_gives_a_kernel(editor: Editor, folder: Path) -> None:
+    none = "import sgl_kernel\nfrom own import act\n"
+    (folder / "mine.py").write_text(none)
+    uri = editor.open(
+        folder / "user.py", "import torch\nfrom mine import act\n\n\ndef f(x):\n    return act(x)\n"
+    )
+    assert await editor.diagnostics(uri) == []
+    mine = editor.open(folder / "mine.py", none)
+    await editor.diagnostics(mine)
+    editor.replace(mine, "import sgl_kernel\nact = sgl_kernel.silu_and_mul\n")
+    await editor.diagnostics(mine)
+    assert [d.code for d in await editor.again(uri)] == ["TRN101"]
+    editor.replace(mine, none)
+    await editor.diagnostics(mine)
+    assert await editor.again(uri) == []
+
+
 async def test_a_closed_text_no_longer_counts(start, folder: Path) -> None:
     editor = await start("visual_studio_code", folder)
     (folder / "mine.py").write_text(OTHER)

@@ -146,7 +146,9 @@ class ModuleFacts:
         return self.offset(node.end_lineno, node.end_col_offset)
 
     def source(self, node: ast.stmt | ast.expr) -> str:
-        """The text of a node, as written."""
+        """The text of a node, as written; of one that stands nowhere, as it could be."""
+        if node.end_lineno is None:
+            return ast.unparse(node)
         return self.text[self.start(node) : self.end(node)]
 
     def position(self, offset: int) -> tuple[int, int]:

@@ -46,11 +46,22 @@ class Target(NamedTuple):
     """One thing a name can stand for.
 
     ``name`` is the qualified name; ``args`` and ``keywords`` were bound by ``functools.partial``.
+    Those that another file binds have no place: constants, and names for what is no constant.
     """
 
     name: str
     args: tuple[ast.expr, ...] = ()
     keywords: tuple[ast.keyword, ...] = ()
+
+    @property
+    def bound(self) -> list[ast.expr]:
+        """All that is bound."""
+        return [*self.args, *(keyword.value for keyword in self.keywords)]
+
+    @property
+    def bound_elsewhere(self) -> bool:
+        """Whether another file bound something."""
+        return any(node.end_lineno is None for node in self.bound)
 
 
 class Binding(NamedTuple):
@@ -228,6 +239,12 @@ class Names:
             targets = tuple(dict.fromkeys(self._resolve(node, 0, at)))
             answer = self._answers[node, at] = targets, bool(self._opaque)
         return answer
+
+    def at_top(self, name: str) -> tuple[tuple[Target, ...], bool]:
+        """What a name of the module stands for to other files, and whether it can be else."""
+        self._opaque = []
+        found = self.bindings(self.module.tree).get(name) or self._from_stars(name)
+        return tuple(dict.fromkeys(self._resolve_bindings(found, 0))), bool(self._opaque)
 
     def resolve_name(self, name: str, at: ast.AST) -> tuple[Target, ...]:
         """What a name stands for at some place of the file."""

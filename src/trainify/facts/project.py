@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from .flow import view_of
 from .memo import once
+from .names import Target
 
 if TYPE_CHECKING:
     from .module import ModuleFacts
@@ -38,7 +39,7 @@ class Project:
     def forget(self) -> None:
         """Read every file again when it is asked for."""
         self._modules: dict[Path, ModuleFacts | None] = {}
-        self._exports: dict[str, str | None] = {}
+        self._exports: dict[str, tuple[Target, ...]] = {}
         self._found: dict[tuple[Path, str], Path | None] = {}
         self._contents: dict[Path, bytes] = {}
         self._summaries: dict[tuple[object, Path], object] = {}
@@ -86,47 +87,79 @@ class Project:
     # -- other modules --------------------------------------------------------------------------
 
     def follow(
-        self, module: ModuleFacts, qualified: str, relevant: Callable[[bytes], object]
-    ) -> str:
-        """The name a project's own module re-exports under ``qualified``; itself when it does not.
+        self, module: ModuleFacts, target: Target, relevant: Callable[[bytes], object]
+    ) -> tuple[Target, ...]:
+        """What a project's own modules make of a name; itself where they hand nothing on by it.
 
         ``pkg.ops.norm`` is ``vllm._custom_ops.rms_norm`` when ``pkg/ops.py`` imports it so.  Only
-        modules that are relevant by their bytes are read.
+        modules that are relevant by their bytes are read, and those from which a package takes what
+        it hands on.  Itself is also among several where it may be something else.
+
+        What ``functools.partial`` binds there is a constant without a place, or, where it is none,
+        a name without one.
         """
+        found: list[Target] = []
         seen: set[str] = set()
-        while qualified not in seen:
-            seen.add(qualified)
-            if qualified not in self._exports:
-                self._exports[qualified] = self._exported(module, qualified, relevant)
-            qualified = self._exports[qualified] or qualified
-        return qualified
+        pending = [target]
+        while pending:
+            each = pending.pop(0)
+            if each.name in seen:
+                found.append(each)
+                continue
+            seen.add(each.name)
+            if each.name not in self._exports:
+                self._exports[each.name] = self._exported(module, each.name, relevant)
+            handed_on = self._exports[each.name]
+            if not handed_on:
+                found.append(each)
+            pending += (
+                Target(t.name, (*t.args, *each.args), (*t.keywords, *each.keywords))
+                for t in handed_on
+            )
+        return tuple(found)
 
     def _exported(
         self, module: ModuleFacts, qualified: str, relevant: Callable[[bytes], object]
-    ) -> str | None:
+    ) -> tuple[Target, ...]:
         owner, _, name = qualified.rpartition(".")
         if not owner or owner == module.module_name:
-            return None
+            return ()
         name, _, key = name.partition("[")
         path = self.find_module(module, owner)
         if path is None:
             moved = self._exported(module, owner, relevant)
-            return f"{moved}.{name}" if moved and not key else None
+            return tuple(Target(f"{t.name}.{name}") for t in moved if not key)
         if not relevant(self._bytes(path)):
-            return None
+            return tuple(Target(f"{inner}{key and '['}{key}") for inner in self.taken(path, name))
         other = self.load(path)
+        if other is None:
+            return ()
         if key:
-            entry = other.names.entry(name, key.rstrip("]")) if other else None
-            targets = other.names.resolve(entry) if other and entry is not None else ()
-            return targets[0].name if len(targets) == 1 else None
-        for binding in reversed(other.names.bindings(other.tree).get(name, [])) if other else ():
-            if binding.qualified and binding.qualified != qualified:
-                return binding.qualified
-            if binding.value is not None and other is not None:
-                targets = other.names.resolve(binding.value)
-                if targets:
-                    return targets[0].name
-        return None
+            entry = other.names.entry(name, key.rstrip("]"))
+            targets = other.names.resolve(entry) if entry is not None else ()
+            return tuple(_without_place(other, t) for t in targets if len(targets) == 1)
+        bindings = other.names.bindings(other.tree).get(name, ())
+        if not any(binding.value is not None for binding in bindings):
+            imported = [b.qualified for b in bindings if b.qualified not in (None, qualified)]
+            if imported or bindings:
+                return tuple(Target(name) for name in imported[-1:] if name is not None)
+        targets, opaque = other.names.at_top(name)
+        handed_on = [_without_place(other, target) for target in targets]
+        if opaque and handed_on:
+            handed_on.append(Target(qualified))
+        return tuple(handed_on)
+
+    def taken(self, path: Path, name: str) -> Iterator[str]:
+        """From where a package's ``__init__.py`` takes a name, told by its bytes."""
+        if path.name != "__init__.py":
+            return
+        word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
+        for file, given, known_as in self.imported(path):
+            inner = self.module_name(file)
+            if known_as == name:
+                yield f"{inner}.{given}" if given else inner
+            elif known_as == "*" and word.search(self._bytes(file)):
+                yield f"{inner}.{name}"
 
     def find_module(self, module: ModuleFacts, qualified: str) -> Path | None:
         """The project's file of this module, seen from ``module``; None for installed packages."""
@@ -304,14 +337,23 @@ class Project:
         """
         here = Path(around).absolute()
         for path in self.neighbours(around):
-            if path.absolute() == here:
-                continue
-            key = summarize, path
-            if key not in self._summaries:
-                other = self.load(path) if relevant(self._bytes(path)) else None
-                self._summaries[key] = None if other is None else summarize(other)
-            if self._summaries[key] is not None:
-                yield cast("T", self._summaries[key])
+            if path.absolute() != here:
+                found = self.summary(path, summarize, relevant)
+                if found is not None:
+                    yield found
+
+    def summary(
+        self,
+        path: Path,
+        summarize: Callable[[ModuleFacts], T],
+        relevant: Callable[[bytes], object],
+    ) -> T | None:
+        """The same of one file; None where it is not relevant or cannot be read."""
+        key = summarize, path
+        if key not in self._summaries:
+            other = self.load(path) if relevant(self._bytes(path)) else None
+            self._summaries[key] = None if other is None else summarize(other)
+        return cast("T | None", self._summaries[key])
 
     def calls_one_of(
         self,
@@ -427,12 +469,31 @@ class Project:
         """The project's files that a file imports anything from, told by its bytes."""
         if path not in self._imports:
             found: set[Path] = set()
-            for base, owner, name in self._imported_names(path):
+            for base, owner, name, _ in self._imported_names(path, self._bytes(path)):
                 file = self._imported_file(path, base, owner, name)
                 if file is not None:
                     found.add(file.absolute())
             self._imports[path] = frozenset(found)
         return self._imports[path]
+
+    def imported(self, path: Path, data: bytes | None = None) -> Iterator[tuple[Path, str, str]]:
+        """The project's files that a file imports from, or ``data`` in its place.
+
+        With the name of what is taken from there, ``*`` for all and empty for the module itself,
+        and the name that the file gives it.
+        """
+        given = self._bytes(path) if data is None else data
+        for base, owner, name, known_as in self._imported_names(path, given):
+            file = self._module_file(path, base, owner)
+            if name and (file is None or file.name == "__init__.py"):
+                inner = self._module_file(path, base, f"{owner}.{name}" if owner else name)
+                if inner is not None:
+                    file, name = inner, ""
+            if file is not None:
+                yield file, name, known_as
+
+    def _module_file(self, path: Path, base: Path | None, module: str) -> Path | None:
+        return self.find_below(base, module) if base else self.find_file(str(path), module)
 
     def _imported_file(
         self, path: Path, base: Path | None, owner: str, name: str, depth: int = 0
@@ -440,28 +501,34 @@ class Project:
         """The file that one import of a file leads to, past what a package only hands on."""
         full = ".".join(filter(None, (owner, name)))
         for module in filter(None, (full, owner)):
-            found = self.find_below(base, module) if base else self.find_file(str(path), module)
+            found = self._module_file(path, base, module)
             if found is None:
                 continue
             if module != full and found.name == "__init__.py" and depth < _MAX_HANDED_ON:
-                for inner, source, given in self._imported_names(found):
-                    if given == name:
+                for inner, source, given, known_as in self._imported_names(
+                    found, self._bytes(found)
+                ):
+                    if known_as == name:
                         return self._imported_file(found, inner, source, given, depth + 1) or found
             return found
         return None
 
-    def _imported_names(self, path: Path) -> Iterator[tuple[Path | None, str, str]]:
+    def _imported_names(
+        self, path: Path, data: bytes
+    ) -> Iterator[tuple[Path | None, str, str, str]]:
         """What a file imports: the folder that a relative name is in, the module, and the name.
 
-        What ``from .layers import norm`` names may be a module, or something in one.
+        What ``from .layers import norm`` names may be a module, or something in one.  Last comes
+        the name by which the file knows it.
         """
-        for match in _IMPORT.finditer(self._bytes(path)):
+        for match in _IMPORT.finditer(data):
             plain, dots, owner, names = (part.decode() for part in match.groups(b""))
-            yield from ((None, word, "") for word in _DOTTED.findall(plain))
+            yield from ((None, word, "", "") for word in _DOTTED.findall(plain))
             if len(dots) > len(path.parents):
                 continue
             base = path.parents[len(dots) - 1] if dots else None
-            yield from ((base, owner, name) for name in _IMPORTED.findall(names))
+            for name, known_as in _IMPORTED.findall(_COMMENT.sub("", names)):
+                yield base, owner, name, known_as or name
 
     def _belongs(self, folder: Path) -> bool:
         if (folder / "__init__.py").is_file():
@@ -471,6 +538,29 @@ class Project:
             root.is_dir() and (absolute == root.absolute() or root.absolute() in absolute.parents)
             for root in self.roots
         )
+
+
+def _without_place(module: ModuleFacts, target: Target) -> Target:
+    """What ``functools.partial`` binds in one file, for another: a constant, or only that it is."""
+
+    def value(node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.Name):
+            found = module.names.visible_at(node.id, module.tree)
+            node = found[0].value or node if len(found) == 1 else node
+        try:
+            known = ast.literal_eval(node)
+        except (ValueError, TypeError):
+            known = ...
+        plain = known is None or isinstance(known, (bool, int, float, str))
+        return ast.Constant(known) if plain else ast.Name("_")
+
+    if not target.args and not target.keywords:
+        return target
+    return Target(
+        target.name,
+        tuple(map(value, target.args)),
+        tuple(ast.keyword(k.arg, value(k.value)) for k in target.keywords),
+    )
 
 
 @once
@@ -614,6 +704,7 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 _DOTTED = re.compile(r"(?<![\w.])(?<!\bas )[\w.]+")
-_IMPORTED = re.compile(r"(?:^|,)[\s(]*(\w+)")
+_IMPORTED = re.compile(r"(?:^|,)[\s(\\]*(\w+|\*)(?:[ \t]+as[ \t]+(\w+))?")
+_COMMENT = re.compile(r"#[^\n]*")
 _MAX_HANDED_ON = 3
 _HIDDEN = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})

@@ -36,6 +36,8 @@ class OpenProject(Project):
         self._contents.pop(file, None)
         for key in [key for key in self._summaries if key[1] == file]:
             del self._summaries[key]
+        for told in [key for key in self._told if key[1] == file]:
+            del self._told[told]
 
     def settle(self) -> None:
         """Let other files follow what has changed."""

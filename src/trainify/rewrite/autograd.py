@@ -76,11 +76,11 @@ class KernelFunction:
         if self.reference is not None and "quantize_through" in with_callees(self.reference.name):
             # autograd casts a gradient to the dtype of what it is of
             raise CannotAttach("it gives quantized codes, which no gradient can pass")
-        kernels = [spelled(module, call.node.func) for call in calls]
+        kernels = [spelled(module, call.node.func, call.target) for call in calls]
         self.kernel = kernels[0] if None not in kernels else None
         if self.kernel is None:
             for call in calls:
-                if passed(module, call.node.func) is None:
+                if passed(module, call.node.func, call.target) is None:
                     raise CannotAttach("which kernel it calls shows only at run time")
         self.unit, self.width = module.indent_unit, layout.width(module)
         self.torch = layout.bound_at_top(module, "torch") or "torch"
@@ -225,7 +225,7 @@ class KernelFunction:
         """What a call passes instead of its arguments."""
         defaults = {a.name: a.default or "None" for a in self.op.signature.arguments}
         texts = {n: arguments[n] or default for n, default in defaults.items()}
-        texts[""] = passed(self.module, call.node.func) or ""
+        texts[""] = passed(self.module, call.node.func, call.target) or ""
         if self._made[1]:
             texts.update((f" {v}", text) for v, text in self._buffers_of(call)[1].items())
         return ", ".join(one_line(texts[n]) for n in self.passed)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..facts import ModuleFacts
+from ..facts import ModuleFacts, Target
 from ..facts.names import is_none
 from .expressions import one_line
 from .template import fresh
@@ -23,14 +23,21 @@ class Kernel:
     imports: str = ""
 
 
-def spelled(module: ModuleFacts, node: ast.expr) -> Kernel | None:
+def spelled(module: ModuleFacts, node: ast.expr, target: Target) -> Kernel | None:
     """The kernel behind a callee, followed through ``self``, local names and partials.
 
-    None where it has no name that holds elsewhere.
+    ``target`` is what it stands for.  None where it has no name that holds elsewhere.
     """
+    kernel = _spelled(module, node)
+    if kernel is not None and target.bound_elsewhere:
+        return replace(kernel, text=f"{kernel.text}.func")
+    return kernel
+
+
+def _spelled(module: ModuleFacts, node: ast.expr) -> Kernel | None:
     if isinstance(node, ast.Call):
         partial = module.is_name(node.func, _PARTIAL) and node.args
-        return spelled(module, node.args[0]) if partial else None
+        return _spelled(module, node.args[0]) if partial else None
     root = node
     while isinstance(root, ast.Attribute):
         root = root.value
@@ -38,28 +45,28 @@ def spelled(module: ModuleFacts, node: ast.expr) -> Kernel | None:
         return None
     if module.names.self_class(root) is not None:
         values = [v for v in values_of(module, node) if not is_none(v)]
-        return spelled(module, values[0]) if len(values) == 1 and values[0] is not None else None
+        return _spelled(module, values[0]) if len(values) == 1 and values[0] is not None else None
     scope = scope_of(module, root)
     if scope is None:
         return None
     bindings = module.names.bindings(scope)[root.id]
     last = bindings[-1]
     if isinstance(scope, ast.Module):
-        behind = spelled(module, last.value) if isinstance(last.value, ast.Call) else None
+        behind = _spelled(module, last.value) if isinstance(last.value, ast.Call) else None
         return behind if behind is not None and node is root else Kernel(module.source(node))
     if len(bindings) > 1:
         return None
     if isinstance(last.node, (ast.Import, ast.ImportFrom)):
         return Kernel(module.source(node), _import(last.node, root.id))
-    return spelled(module, last.value) if last.value is not None and node is root else None
+    return _spelled(module, last.value) if last.value is not None and node is root else None
 
 
-def passed(module: ModuleFacts, node: ast.expr) -> str | None:
+def passed(module: ModuleFacts, node: ast.expr, target: Target) -> str | None:
     """A callee as an argument: what a ``functools.partial`` calls, or the callee as it stands."""
     values = list(values_of(module, node))
     partial = [isinstance(v, ast.Call) and module.is_name(v.func, _PARTIAL) for v in values]
-    if any(partial):
-        return f"{module.source(node)}.func" if all(partial) else None
+    if any(partial) or target.bound_elsewhere:
+        return f"{module.source(node)}.func" if all(partial) or target.bound_elsewhere else None
     return module.source(node)
 
 

@@ -49,15 +49,19 @@ def match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedO
     others: list[str] = []
     for target in targets:
         op = lookup(target.name, own, releases)
-        if op is None and not target.name.startswith("torch."):
-            name = module.project.follow(module, target.name, words_for(own).exports)
-            op = lookup(name, own, releases)
-            if op is not None and "[" in target.name:  # an entry of a table is no name
-                target = target._replace(name=name)
-        if op is not None:
-            found.append((op, target))
+        if op is not None or target.name.startswith("torch."):
+            handed_on: tuple[Target, ...] = (target,)
         else:
-            others.append(target.name)
+            handed_on = module.project.follow(module, target, words_for(own).exports)
+        for each in handed_on:
+            op = lookup(each.name, own, releases)
+            if op is None:
+                others.append(each.name)
+                continue
+            same = each.args == target.args and each.keywords == target.keywords
+            if same and "[" not in target.name:  # an entry of a table is no name
+                each = target
+            found.append((op, each))
     if not any(op.cuts for op, _ in found):
         return found[0] if found else None
     if entries and (others or unknown or not all(op.cuts for op, _ in found)):
@@ -73,6 +77,8 @@ def match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedO
     if others or unknown:
         other = f"`{others[0]}`" if others else "something else"
         raise Ambiguous(f"it may be `{found[0][1].name}` or {other}")
+    if any(isinstance(n, ast.Name) and n.end_lineno is None for n in found[0][1].bound):
+        raise Ambiguous("what `partial` binds in another file is no constant")
     return found[0]
 
 
@@ -103,9 +109,11 @@ def bind(op: FusedOp, target: Target, call: ast.Call) -> dict[str, ast.expr | No
     values = [*call.args, *(k.value for k in call.keywords)]
     if any(isinstance(node, ast.NamedExpr) for value in values for node in ast.walk(value)):
         raise BindError("an argument is assigned to a name in the call")
-    own = {keyword.arg for keyword in call.keywords}
-    kept = [keyword for keyword in target.keywords if keyword.arg not in own]
-    return op.signature.bind([*target.args, *call.args], [*kept, *call.keywords])
+    given: list[ast.keyword] = []
+    for keyword in [*target.keywords, *call.keywords]:
+        given = [k for k in given if k.arg is None or k.arg != keyword.arg or k in call.keywords]
+        given.append(keyword)
+    return op.signature.bind([*target.args, *call.args], given)
 
 
 # What is passed by these names is a table, and what is expected by those is a list of integers.

@@ -143,8 +143,7 @@ class Site:
     def captured(self, name: str) -> str | None:
         """How to say an argument that ``functools.partial`` bound in another scope."""
         node = self.bound[name]
-        partial = [*self.target.args, *(k.value for k in self.target.keywords)]
-        if node is None or not any(node is value for value in partial):
+        if node is None or not any(node is value for value in self.target.bound):
             return None
         if isinstance(node, ast.Constant) or self._visible(node):
             return self.module.source(node)
