@@ -161,6 +161,42 @@ def test_a_way_through_numpy_over_statements(before: str, after: str) -> None:
     becomes(net(before), net(after), unsafe=True)
 
 
+GELU = """\
+def gelu(x):
+    a = x.detach().cpu().numpy()
+    a = 0.5 * a * (1.0 + np.tanh(0.7978845608 * (a + 0.044715 * a**3)))
+    return torch.from_numpy(a).to(x.device)
+
+
+class Net"""
+
+
+def with_gelu(body: str, gelu: str = GELU) -> str:
+    return net(body).replace("class Net", gelu)
+
+
+def test_a_way_through_numpy_in_a_function_of_the_file() -> None:
+    text = with_gelu("return self.gate(gelu(self.body(x)))")
+    (found,) = findings(text)
+    assert found.rule == "TRN302" and "`self.body` gets no gradient" in found.message
+    assert text.splitlines()[found.line - 1].strip() == "a = x.detach().cpu().numpy()"
+
+
+@pytest.mark.parametrize(
+    ("body", "gelu"),
+    [
+        ("return self.gate(gelu(x))", GELU),  # an input
+        ("return self.gate(self.body(x))", GELU),
+        ("with torch.no_grad():\n    h = gelu(self.body(x))\nreturn self.gate(h)", GELU),
+        ("h = self.body(x)\nself.shown = gelu(h)\nreturn self.gate(h)", GELU),
+        ("return self.gate(gelu(self.body(x)))", GELU.replace("def", "@torch.no_grad()\ndef", 1)),
+        ("return self.gate(gelu(self.body(x)) + self.body(x))", GELU),  # learns all the same
+    ],
+)
+def test_a_function_that_takes_no_gradient_stays(body: str, gelu: str) -> None:
+    stays(with_gelu(body, gelu), select=("TRN3",))
+
+
 def test_the_message_names_what_does_not_learn() -> None:
     (found,) = findings(net("return self.body(x) * self.scale.item() + self.shift"))
     assert "`self.scale` gets no gradient" in found.message

@@ -110,7 +110,7 @@ def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
     if not trains:
         within = data.rfind(b"def ", 0, at)
         if not data.startswith((b"def forward(", b"def training_step("), within):
-            return False
+            return word == b"from_numpy(" and _is_called(data, within, at)
     if word == b"ensor(":
         if data.endswith(_OTHERS, 0, at) and not data.endswith((b"as_t", b"new_t"), 0, at):
             return False
@@ -140,6 +140,18 @@ def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
         return re.search(rb"(?:ensor|from_numpy)\([^\n]*\b" + name + rb"\b", later) is not None
     uses = rb"[-+*/] *" + name + rb"\b|\b" + name + rb" *[-+*/]"
     return re.search(uses, later) is not None
+
+
+_DEFINED = re.compile(rb"def (\w+\()")
+
+
+def _is_called(data: bytes, within: int, at: int) -> bool:
+    """Whether the file has a forward call the function around, which made an array before."""
+    function = _DEFINED.match(data, within)
+    if function is None or data[within - 1 : within] != b"\n":
+        return False
+    forward = data.find(b"    def forward(")
+    return data.find(b".numpy()", within, at) > 0 and data.find(function[1], forward) > forward > 0
 
 
 def _is_plain(data: bytes, later: bytes) -> bool:
@@ -245,7 +257,12 @@ def _method(module: ModuleFacts, function: ast.FunctionDef, names: CutNames) -> 
 
 
 def _is_meant(module: ModuleFacts, cut: Cut) -> bool:
-    return gradient_unwanted(module, cut.node) or explained(module, cut.node)
+    if gradient_unwanted(module, cut.node) or explained(module, cut.node):
+        return True
+    function = module.function(cut.node)
+    return function is not None and any(
+        gradient_unwanted(module, call) for call in module.calls_named(function.name)
+    )
 
 
 def _title(module: ModuleFacts, cut: Cut) -> str:
