@@ -12,6 +12,7 @@ from ..facts.dtypes import holds_codes
 from ..facts.flow import Definition, is_allocation
 from ..facts.guards import gradient_unwanted, is_autograd_function, serves_backward
 from ..facts.integers import holds_integers
+from ..facts.memo import once
 from ..facts.operands import recognize
 from ..facts.triton import stored
 from ..facts.words import declare, places
@@ -93,13 +94,17 @@ _OWN_GRADIENT = re.compile(
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     sites: list[Site] = []
     for call in module.calls:
-        if not isinstance(call.func, ast.Subscript):
+        launched = _launched(module, call)
+        if launched is None:
             continue
-        kernel = kernel_of(module, call.func.value)
+        held = launched is not call.func
+        kernel = kernel_of(module, launched.value)
+        if held and isinstance(kernel, str):
+            continue  # only its name says that this is a kernel
         if kernel is None or gradient_unwanted(module, call):
             continue
         function = module.function(call)
-        name = module.source(call.func.value)
+        name = module.source(launched.value)
         if _OWN_GRADIENT.search(f"{function.name if function is not None else ''} {name}"):
             continue
         beside = None
@@ -111,16 +116,40 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         if _fills_codes(module, call, kernel) or _keeps_books(module, call, kernel):
             continue
-        message = _message(module, call, kernel)
+        message = _message(module, call, launched.value, kernel)
         if beside is not None:
             message += f" `{beside.name}` launches it with a backward."
-        site = launch(module, call, kernel, message)
+        site = launch(module, call, kernel, message) if not held else None
         if site is not None:
             sites.append(site)
         else:
             yield module.finding("TRN104", message, call, other_path(module, call, options))
     if sites:
         yield from Rewriter(module, options, sites).findings()
+
+
+def _launched(module: ModuleFacts, call: ast.Call) -> ast.Subscript | None:
+    """``kernel[grid]``, of a call of it, or of the local name that holds it."""
+    if isinstance(call.func, ast.Subscript):
+        return call.func
+    if isinstance(call.func, ast.Name) and call.func.id in _held(module):
+        flow = module.flow(module.function(call) or module.tree)
+        made = flow.only_definition(call.func.id, module.statement(call))
+        if made is not None and isinstance(made.value, ast.Subscript):
+            return made.value
+    return None
+
+
+@once
+def _held(module: ModuleFacts) -> frozenset[str]:
+    """The names that are given something with an index."""
+    return frozenset(
+        target.id
+        for statement in module.statements
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Subscript)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    )
 
 
 def launch(
@@ -211,9 +240,10 @@ def _keeps_books(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str
     return bool(written) and all(map(holds_integers, written))
 
 
-def _message(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) -> str:
-    assert isinstance(call.func, ast.Subscript)
-    name = module.source(call.func.value)
+def _message(
+    module: ModuleFacts, call: ast.Call, launched: ast.expr, kernel: FunctionNode | str
+) -> str:
+    name = module.source(launched)
     written = _written(module, call, kernel)
     if not written:
         return f"`{name}` is launched without a backward: no gradient passes it."
