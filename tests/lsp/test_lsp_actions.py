@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,19 @@ async def test_an_action_on_an_older_text(start, folder: Path) -> None:
     with pytest.raises(JsonRpcException) as raised:
         await editor.resolved(by_title(actions, "Always"))
     assert raised.value.code == types.LSPErrorCodes.ContentModified.value
+
+
+async def test_what_is_refused_is_a_line_of_the_log(start, folder: Path) -> None:
+    log = folder / "server.log"
+    command = (sys.executable, "-m", "trainify", "lsp", "--log-file", str(log))
+    editor = await start("visual_studio_code", folder, command=command)
+    uri = editor.open(folder / "norm.py", CODE)
+    actions = await editor.actions(uri, editor.range_of(uri, CALL))
+    editor.edit(uri, (0, len(CODE), "x = 1\n"))
+    with pytest.raises(JsonRpcException, match="the text has changed"):
+        await editor.resolved(by_title(actions, "Always"))
+    (line,) = log.read_text().splitlines()
+    assert "WARNING" in line and line.endswith("the text has changed, and this no longer applies")
 
 
 # -- hover and hints ------------------------------------------------------------------------------
