@@ -1,4 +1,4 @@
-"""DeepSpeed's inference kernels in Triton.
+"""DeepSpeed's inference kernels in Triton, which their package hands on from its modules.
 
 Its CUDA kernels are reached through modules and an op builder, not by a name.
 """
@@ -10,27 +10,39 @@ _READ = "deepspeed 38327e07f6cd"
 
 OPS: tuple[FusedOp, ...] = (
     FusedOp(
-        names=("deepspeed.ops.transformer.inference.triton.layer_norm.layer_norm",),
+        names=(
+            "deepspeed.ops.transformer.inference.triton.layer_norm.layer_norm",
+            "deepspeed.ops.transformer.inference.triton.layer_norm",
+        ),
         schema="layer_norm(Tensor a, Tensor weight, Tensor bias, float eps) -> Tensor",
         equivalent="layer_norm(a, weight, bias, eps)",
         source="deepspeed/ops/transformer/inference/triton/layer_norm.py",
     ),
     FusedOp(
-        names=("deepspeed.ops.transformer.inference.triton.softmax.softmax",),
+        names=(
+            "deepspeed.ops.transformer.inference.triton.softmax.softmax",
+            "deepspeed.ops.transformer.inference.triton.softmax",
+        ),
         schema="softmax(Tensor input, Tensor? mask=None, int dim=-1) -> Tensor",
         equivalent="softmax(input)",
         source="deepspeed/ops/transformer/inference/triton/softmax.py",
         unsupported=("mask", "dim"),
     ),
     FusedOp(
-        names=("deepspeed.ops.transformer.inference.triton.layer_norm.layer_norm_residual",),
+        names=(
+            "deepspeed.ops.transformer.inference.triton.layer_norm.layer_norm_residual",
+            "deepspeed.ops.transformer.inference.triton.layer_norm_residual",
+        ),
         schema="layer_norm_residual(Tensor a, Tensor? input_bias, Tensor residual, Tensor weight, "
         "Tensor bias, float eps) -> Tensor",
         equivalent="layer_norm_of_sum(a, input_bias, residual, weight, bias, eps)",
         source="deepspeed/ops/transformer/inference/triton/layer_norm.py",
     ),
     FusedOp(
-        names=("deepspeed.ops.transformer.inference.triton.residual_add.residual_add_bias",),
+        names=(
+            "deepspeed.ops.transformer.inference.triton.residual_add.residual_add_bias",
+            "deepspeed.ops.transformer.inference.triton.residual_add_bias",
+        ),
         schema="residual_add_bias(Tensor hidden_state, Tensor residual, Tensor attn_output, "
         "Tensor attn_bias, Tensor final_bias, int mp_size, bool mlp_after_attn, bool "
         "add_attn_bias, bool pre_attn_norm) -> Tensor",
@@ -177,7 +189,8 @@ OPS += opaque(
     UNDOCUMENTED,
     _READ,
     """
-    deepspeed.ops.transformer.inference.triton.gelu.gelu(activations) -> torch.Tensor
+    deepspeed.ops.transformer.inference.triton.gelu.gelu,
+        deepspeed.ops.transformer.inference.triton.gelu(activations) -> torch.Tensor
     """,
 )
 OPS += opaque(
