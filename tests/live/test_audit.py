@@ -152,7 +152,20 @@ def test_allowed_places(allow: str) -> None:
 
 def test_others_are_not_allowed() -> None:
     model = faults.Model(faults.Detach)
-    assert not audit(model, X, allow=["other.py", "Other.forward", "head", "faults.py:1"]).ok
+    report = audit(model, X, allow=["other.py", "Other.forward", "head", "faults.py:1"])
+    assert not report.ok
+    named = "'other.py', 'Other.forward', 'head', 'faults.py:1'"
+    assert any(
+        note.startswith(f"no gradient ends at what is allowed by {named}") for note in report.notes
+    )
+
+
+def test_what_is_allowed_and_matches_is_not_told() -> None:
+    model = faults.Model(faults.Detach)
+    report = audit(model, X, allow=["faults.py", "layers.*", "stale.py:3"])
+    assert report.ok
+    (note,) = [note for note in report.notes if "allowed" in note]
+    assert "by 'stale.py:3': it may" in note
 
 
 # -- parameters -----------------------------------------------------------------------------------

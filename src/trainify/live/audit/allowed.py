@@ -30,6 +30,7 @@ class Allowed:
     def __init__(self, patterns: Iterable[str]) -> None:
         self._patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
         self._known: set[int] = set()
+        self._matched: set[str] = set()
 
     def note(self, suspect: Suspect, frame: FrameType | None) -> None:
         """Look at the stack of a suspect's call while it is there."""
@@ -40,12 +41,16 @@ class Allowed:
 
     def covers(self, suspect: Suspect) -> bool:
         """Whether the gradient may end there."""
-        if id(suspect) in self._known:
+        matching = [pattern for pattern in self._patterns if self._matches(pattern, suspect)]
+        self._matched.update(matching)
+        if matching or id(suspect) in self._known:
             return True
         places = [suspect.place, *([suspect.scope] if suspect.scope else [])]
-        if any(_says_so(place.path, place.line) for place in places):
-            return True
-        return any(self._matches(pattern, suspect) for pattern in self._patterns)
+        return any(_says_so(place.path, place.line) for place in places)
+
+    def unmatched(self) -> tuple[str, ...]:
+        """The caller's patterns that no suspect asked about so far lies in."""
+        return tuple(pattern for pattern in self._patterns if pattern not in self._matched)
 
     def _matches(self, pattern: str, suspect: Suspect) -> bool:
         places = [suspect.place, *([suspect.scope] if suspect.scope else [])]

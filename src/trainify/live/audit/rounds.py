@@ -191,7 +191,7 @@ class _Round:
         if suspects:
             step.run(Sources(suspects, step.names, self.allowed))
         targets = _targets(suspects, got)
-        allowed = [e for e in suspects if e.place in targets or self.allowed.covers(e)]
+        allowed = [e for e in suspects if self.allowed.covers(e) or e.place in targets]
         self.stopped += [each.place for each in allowed]
         for each in allowed:
             if each.within is not None:

@@ -151,6 +151,11 @@ class _Audit:
             seen.trace, step.parameters, set(missing), set(wrong), set(unused), cuts,
             seen.depending,
         )  # fmt: skip
+        if (unmatched := self.allowed.unmatched()) and step.parameters and not seen.error:
+            self.notes.append(
+                f"no gradient ends at what is allowed by {', '.join(map(repr, unmatched))}: it may "
+                "be misspelt, or of an older version of the source"
+            )
         if not step.parameters:
             self.notes.append("no parameter requires a gradient: there is nothing to train")
         return Report(
