@@ -75,6 +75,9 @@ class Options:
             raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}")
         if self.flag not in FLAGS:
             raise ValueError(f"flag must be one of {', '.join(FLAGS)}")
+        for op in self.ops:
+            if isinstance(op.names, str):  # of which each letter would be a name
+                raise TypeError(f"names of an op are a tuple, not {op.names!r}")
 
     def selects(self, code: str) -> bool:
         """Whether findings of this rule are wanted."""

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import trainify
-from trainify import check_text, engine, fix_text
+from trainify import catalog, check_text, engine, fix_text
 from trainify.catalog import lookup, own
 from trainify.cli import cli
 
@@ -225,6 +225,9 @@ def test_register_refuses(register) -> None:
         ({"schema": "norm"}, "schema: expected 'name(arguments) -> returns', got 'norm'"),
         ({"schema": "norm(x) -> ()"}, "schema: cannot read argument 'x' of 'norm'"),
         ({"schema": "norm(Tensr x) -> ()"}, "schema: cannot read argument 'Tensr x': no such type"),
+        ({"schema": "n(Tensor x) -> ("}, "schema: cannot read '(', which it returns: no such type"),
+        ({"schema": "n(Tensor x) -> Tensr"}, "schema: cannot read 'Tensr', which it returns"),
+        ({"schema": "n(Tensor x) -> (Tensor, 3)"}, "schema: cannot read '3', which it returns"),
         ({"schema": "n(int a=1, int b) -> ()"}, "schema: argument 'b' needs a default"),
         ({"schema": "n(Tensor F) -> ()"}, "schema: no argument can be called 'F'"),
         ({"equivalent": "out = ("}, "equivalent: not Python: "),
@@ -266,10 +269,18 @@ def test_mistakes(change: dict[str, object], message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+def test_names_that_are_a_text_are_refused() -> None:
+    row = catalog.FusedOp("a.b", "b(Tensor x) -> Tensor", "x", "")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"names of an op are a tuple, not 'a\.b'"):
+        trainify.Options(ops=(row,))
+
+
 def test_what_is_right_is_taken() -> None:
     assert own.own_op(ROW).names == ("my_kernels.norm",)
     both = {**ROW, "schema": "n(Tensor(a!) x, *, float eps=1.0) -> Tensor"}
     assert own.own_op({**both, "equivalent": "_, x = x * eps, x + 1"})
+    for returns in ("(Tensor y, int[])", "Tensor[2]?", "(Tensor(a), SymInt)", "(float, Tensor?)"):
+        assert own.own_op({**ROW, "schema": f"n(Tensor x) -> {returns}", "equivalent": "x"})
     optional = {**ROW, "schema": "n(Tensor x, Tensor(a!)? out=None) -> Tensor"}
     assert own.own_op({**optional, "equivalent": "rms_norm(x, x, eps=1)"})
 

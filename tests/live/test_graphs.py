@@ -281,3 +281,10 @@ def test_arguments_that_the_equivalent_does_not_cover() -> None:
 
     with pytest.raises(ValueError, match="no backward is known for inverse=True"):
         trainify.fx.rewrite(symbolic_trace(Model()))
+
+
+@pytest.mark.parametrize("do", [trainify.fx.check, trainify.fx.rewrite])
+@pytest.mark.parametrize("given, name", [(3, "int"), (nn.Linear(2, 2), "Linear")])
+def test_what_is_no_graph(do: Callable[[Any], Any], given: object, name: str) -> None:
+    with pytest.raises(TypeError, match=rf"that is {name}, not a torch.fx.GraphModule"):
+        do(given)

@@ -147,7 +147,16 @@ _TYPES = frozenset(
 )
 
 
+_RETURNED = re.compile(
+    r"(?P<type>[A-Za-z]\w*)(\([a-z*]+!?(\s*->\s*[a-z*]+)?\)|!)?(\[\d*\])?\??(\s+\w+)?"
+)
+
+
 def _check_schema(schema: Schema) -> None:
+    for shown in schema.returns:
+        returned = _RETURNED.fullmatch(shown)
+        if returned is None or returned["type"] not in _TYPES:
+            raise OpError("schema", f"cannot read {shown!r}, which it returns: no such type")
     defaults = False
     for argument in schema.arguments:
         if argument.type.partition("[")[0].rstrip("?") not in _TYPES:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from ...catalog import FusedOp, lookup
@@ -19,6 +20,19 @@ from ..reach import addresses
 
 _HIGHER = torch.ops.higher_order
 _FUNCTIONALIZED = (_HIGHER.auto_functionalized, _HIGHER.auto_functionalized_v2)
+
+
+def module_of(graph_module: GraphModule | ExportedProgram) -> GraphModule:
+    """What was traced or exported, as a module; raises TypeError for anything else."""
+    source: Any = graph_module
+    if isinstance(source, ExportedProgram):
+        source = source.module()
+    if not isinstance(source, GraphModule):
+        raise TypeError(
+            f"that is {type(source).__name__}, not a torch.fx.GraphModule (of symbolic_trace) nor "
+            "a torch.export.ExportedProgram"
+        )
+    return source
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ import re
 from typing import Any
 
 import torch
-from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from ..audit.report import Cause, Cut
-from .calls import detached, fused_call, grad_mode, is_view, parameters_of, unknown_op
+from .calls import detached, fused_call, grad_mode, is_view, module_of, parameters_of, unknown_op
 
 _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 _HOST = frozenset({"item", "tolist", "numpy", "_local_scalar_dense"})
@@ -25,11 +24,11 @@ def check(graph_module: GraphModule | ExportedProgram) -> tuple[Cut, ...]:
     detached value, a number taken out of a tensor, a region without gradients.  An op that writes
     into what already has a history makes gradients wrong.  Places are those that the graph keeps
     (``torch.export`` does, ``symbolic_trace`` does not).
+
+    Raises:
+        TypeError: That is no graph.
     """
-    source: nn.Module | ExportedProgram = graph_module
-    if isinstance(source, ExportedProgram):
-        source = source.module()
-    assert isinstance(source, GraphModule)
+    source = module_of(graph_module)
     nodes = list(source.graph.nodes)
     reaching = _reaching(nodes)
     names: dict[Node, frozenset[str]] = {}

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx.proxy import GraphAppendingTracer
@@ -23,6 +22,7 @@ from .calls import (
     grad_mode,
     is_functionalized,
     is_view,
+    module_of,
     unknown_op,
 )
 
@@ -41,13 +41,11 @@ def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
         graph_module: From ``symbolic_trace``, or exported.
 
     Raises:
+        TypeError: That is no graph.
         ValueError: A fused op is called in a way that its equivalent does not cover, or, where it
             is functionalized, on a view.
     """
-    source: nn.Module | ExportedProgram = graph_module
-    if isinstance(source, ExportedProgram):
-        source = source.module()
-    assert isinstance(source, GraphModule)
+    source = module_of(graph_module)
     graph = _without_modes(source)
     places = {node: i for i, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
