@@ -171,8 +171,54 @@ def test_the_scope_moves_to_another_file(tmp_path: Path) -> None:
     )
     assert "inference_mode" not in changed["model"]
     assert changed["engine"] == "import torch\n" + ENGINE.replace(
-        "    def generate", "    @torch.inference_mode()\n    def generate"
+        "    def generate", "    @torch.no_grad()\n    def generate"
     )
+
+
+@pytest.mark.parametrize("given", ["ids", "iter(ids)", "{'ids': ids}"])
+def test_tensors_that_inference_gives_can_be_trained_on(
+    given: str, tmp_path: Path, torch_process: TorchProcess
+) -> None:
+    """What a policy generates under inference_mode could not be saved for its backward."""
+    text = f"""\
+import torch
+from torch import nn
+
+
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(9, 8)
+        self.head = nn.Linear(8, 9)
+
+    @torch.inference_mode()
+    def forward(self, ids):
+        return self.head(self.embed(ids))
+
+    def generate(self, ids):
+        for _ in range(3):
+            ids = torch.cat([ids, self.forward(ids)[-1].argmax(-1, keepdim=True)])
+        return {given}
+"""
+    fixed = fix(text)
+    assert "inference_mode" not in fixed and "@torch.no_grad()\n    def generate" in fixed
+    probe = """
+m = Policy()
+ids = m.generate(torch.tensor([1, 2]))
+ids = ids["ids"] if isinstance(ids, dict) else torch.stack(list(ids))
+nn.functional.cross_entropy(m(ids[:-1]), ids[1:]).backward()
+print(len(ids), all(p.grad.abs().sum() > 0 for p in m.parameters()))
+"""
+    (tmp_path / "probe.py").write_text(fixed + probe)
+    run = torch_process.run("probe.py", cwd=tmp_path)
+    assert run.stdout == "5 True\n", run.stderr
+
+
+@pytest.mark.parametrize("given", ["ids.tolist()", "ids.argmax(-1).item()"])
+def test_numbers_that_inference_gives_need_no_more_than_inference_mode(given: str) -> None:
+    text = MODEL.format(decorator="@torch.inference_mode()")
+    text += f"\n    def predict(self, x):\n        ids = self(x)\n        return {given}\n"
+    assert "@torch.inference_mode()\n    def predict" in fix(text)
 
 
 def test_a_place_that_has_its_own_scope_keeps_it(tmp_path: Path) -> None:
@@ -537,6 +583,7 @@ def test_a_forward_that_is_wrapped(wrapper: str) -> None:
         """)
     wrapped = text.replace("\n\n    def forward", f"\n{wrapper}\n    def forward")
     mode = wrapper.partition("= ")[2].partition("(self")[0]
+    mode = mode.replace("inference_mode", "no_grad")  # what generate gives is a tensor
     expected = text.replace("    def generate", f"    @{mode}\n    def generate")
     becomes(wrapped, expected)
 

@@ -101,7 +101,7 @@ def train(m, loader, opt):
 """
     changed = fixed(tmp_path, unsafe, model=MODEL.format(mode=mode), train=train)
     assert list(changed) == ["model"]
-    assert f"    @torch.{mode}()\n    def predict" in changed["model"]
+    assert "    @torch.no_grad()\n    def predict" in changed["model"]
 
 
 @pytest.mark.parametrize(

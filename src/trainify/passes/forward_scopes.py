@@ -34,6 +34,7 @@ from ..facts.grad_mode import (
     scope_of_returns,
     wrapping,
 )
+from ..facts.gradients import Gradients
 from ..facts.graph import Graph, results, scope_of_results, under_scopes
 from ..facts.guards import (
     gradient_unwanted,
@@ -228,12 +229,12 @@ def concerns(data: bytes, path: str, project: Project, options: Options) -> bool
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     covers = list(_covers(module))
-    # One text for all: an entry that several forwards lose their scopes to gets it once.
-    text = _moved(module, module.source(covers[0].scope.node)) if covers else ""
+    # One scope for all: an entry that several forwards lose theirs to gets it once.
+    scope = covers[0].scope if covers else None
     for cover in covers:
-        yield _forward(module, cover, text, options)
+        yield _forward(module, cover, covers[0].scope, options)
     yield from _instances(module)
-    yield from _entries(module, text)
+    yield from _entries(module, scope)
 
 
 # -- what covers a forward ------------------------------------------------------------------------
@@ -853,8 +854,9 @@ def _scopes(module: ModuleFacts) -> tuple[_Moved, ...]:
             continue  # it stays
         node = cover.scope.node
         call = node.func if isinstance(node, ast.Call) else node
-        mode = _moved(module, cover.scope.mode)
-        arguments = module.source(node)[len(module.source(call)) :] or "()"
+        mode, arguments = cover.scope.mode, module.source(node)[len(module.source(call)) :] or "()"
+        if mode == "inference_mode" and _keeps_tensors(module):
+            mode, arguments = "no_grad", "()"
         owner = module.method_class(cover.function)
         classes = _names_of(module, owner) if owner is not None else frozenset()
         label = _label(module, cover.function)
@@ -862,12 +864,8 @@ def _scopes(module: ModuleFacts) -> tuple[_Moved, ...]:
     return tuple(found)
 
 
-def _moved(module: ModuleFacts, text: str) -> str:
-    """The scope as it stands at its new place.
-
-    Tensors made under inference_mode cannot be written to in training, so a model that keeps some
-    (``self.cache = self.cache.to(x)`` in a forward) gets no_grad.
-    """
+def _keeps_tensors(module: ModuleFacts) -> bool:
+    """Whether a forward keeps what it computes: ``self.cache = self.cache.to(x)``."""
     for statement in module.statements:
         if not isinstance(statement, ast.Assign):
             continue
@@ -879,8 +877,38 @@ def _moved(module: ModuleFacts, text: str) -> str:
                 and t.value.id == "self"
                 for t in statement.targets
             ):
-                return text.replace("inference_mode", "no_grad")
+                return True
+    return False
+
+
+def _gives_tensors(module: ModuleFacts, function: FunctionNode) -> bool:
+    """Whether a function may give tensors to its caller: what it returns is not all numbers."""
+    gradients = Gradients(module, function)
+    yields = any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own_nodes(function))
+    return yields or not all(value.plain for value in gradients.returned())
+
+
+def _at(module: ModuleFacts, function: FunctionNode, scope: Scope) -> str:
+    """A scope of a forward as it stands on a function that starts inference."""
+    text = module.source(scope.node)
+    if _keeps_tensors(module) or _gives_tensors(module, function):
+        return _softened(module, scope, text)
     return text
+
+
+def _softened(module: ModuleFacts, scope: Scope, text: str) -> str:
+    """The scope at a place whose tensors outlive it: ``no_grad`` for ``inference_mode``.
+
+    Tensors made under inference_mode cannot be written to in training, nor saved for backward:
+    ids that ``generate`` gives are what a policy is trained on next.
+    """
+    from ..rewrite.layout import bound_at_top
+
+    if scope.mode != "inference_mode":
+        return text
+    torch = bound_at_top(module, "torch")
+    name = f"{torch}.no_grad" if torch is not None else bound_at_top(module, "torch.no_grad")
+    return f"{name}()" if name is not None else text
 
 
 def _label(module: ModuleFacts, function: FunctionNode) -> str:
@@ -903,7 +931,7 @@ def _is_off_on_import(module: ModuleFacts) -> bool:
     return any(found is not None and found.mode is not None for found in switched)
 
 
-def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Options) -> Finding:
+def _forward(module: ModuleFacts, cover: _Cover, moved: Scope, options: Options) -> Finding:
     from ..rewrite.scopes import can_decorate, with_decorator
 
     function, node = cover.function, cover.scope.node
@@ -948,7 +976,7 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Optio
         bare = [f for f in own if not _is_scoped(module, f)]
         edits = [
             *removal,
-            *(with_decorator(module, f, moved_text) for f in bare if can_decorate(f)),
+            *(with_decorator(module, f, _at(module, f, moved)) for f in bare if can_decorate(f)),
         ]
         for start_ in bare:
             if not can_decorate(start_):
@@ -961,8 +989,8 @@ def _forward(module: ModuleFacts, cover: _Cover, moved_text: str, options: Optio
             look_at = look_at or f"whoever else calls {label} now records a graph there"
         labels = [*(_label(module, f) for f in own), *(s.label for s in others)]
         places = ", ".join(dict.fromkeys(f"`{label}`" for label in labels))
-        moved = bare or any(not s.scoped for s in others)
-        verb = "move it to" if moved else "it stays on"
+        moves = bare or any(not s.scoped for s in others)
+        verb = "move it to" if moves else "it stays on"
         message += f" Inference starts in {places}: {verb} there."
         title = f"Take @{text} off {label}" if _is_decorator(cover) else f"Take {text} off {label}"
     else:
@@ -1179,7 +1207,7 @@ def _is_in_loss(module: ModuleFacts, name: str) -> bool:
 # -- TRN203: where inference starts ---------------------------------------------------------------
 
 
-def _entries(module: ModuleFacts, own: str) -> Iterator[Finding]:
+def _entries(module: ModuleFacts, own: Scope | None) -> Iterator[Finding]:
     """Functions in this file that rely on a scope which another file's forward is about to lose.
 
     ``own`` is the scope that they get from a forward of this file, where one is to lose it too.
@@ -1202,17 +1230,23 @@ def _entries(module: ModuleFacts, own: str) -> Iterator[Finding]:
                 break
 
 
-def _entry(module: ModuleFacts, function: FunctionNode, scope: _Moved, text: str) -> Finding:
+def _entry(
+    module: ModuleFacts, function: FunctionNode, scope: _Moved, own: Scope | None
+) -> Finding:
     from ..rewrite import layout
     from ..rewrite.scopes import with_decorator
 
     edits: list[Edit] = []
-    if not text:
+    if own is not None:
+        text = _at(module, function, own)
+    else:
         torch = layout.bound_at_top(module, "torch")
         if torch is None:
             torch = "torch"
             edits.append(layout.import_edit(module, "import torch"))
         text = f"{torch}.{scope.mode}{scope.arguments}"
+        if scope.mode == "inference_mode" and _gives_tensors(module, function):
+            text = f"{torch}.no_grad()"
     edits.insert(0, with_decorator(module, function, text))
     message = (
         f"`{function.name}` relies on `{scope.forward}` to switch gradients off; that scope "
