@@ -18,6 +18,8 @@ class Safety(str, enum.Enum):
     """Same meaning by construction."""
     UNSAFE = "unsafe"
     """Right in the usual case; the fix's ``look_at`` says what a person should check."""
+    DISPLAY = "display"
+    """Shown, never applied."""
 
 
 STRATEGIES = ("flag", "replace", "attach")
@@ -151,7 +153,9 @@ def select_fixes(
     taken: dict[Edit, None] = {}
     for finding in findings:
         fix = finding.fix(strategy)
-        if fix is None or (fix.safety is Safety.UNSAFE and not unsafe):
+        if fix is None or fix.safety is Safety.DISPLAY:
+            continue
+        if fix.safety is Safety.UNSAFE and not unsafe:
             continue
         if all(edit in taken or not any(_clash(edit, t) for t in taken) for edit in fix.edits):
             taken.update(dict.fromkeys(fix.edits))

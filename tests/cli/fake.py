@@ -23,10 +23,10 @@ RULES = (
     passes.Rule("TRN911", "hopeless", "A call of `hopeless` has no gradient.", *_DOCS),
     passes.Rule("TRN912", "misbehaves", "The pass itself misbehaves.", *_DOCS),
 )
-NEEDLES = (b"fused(", b"risky(", b"hopeless(", b"misbehave_", b"wrapped(")
+NEEDLES = (b"fused(", b"risky(", b"hopeless(", b"shown(", b"misbehave_", b"wrapped(")
 
 IMPORT = "from plain import plain\n"
-CALL = re.compile(r"\b(fused|risky|hopeless|wrapped|misbehave_\w+)\(")
+CALL = re.compile(r"\b(fused|risky|hopeless|shown|wrapped|misbehave_\w+)\(")
 
 
 def install() -> None:
@@ -56,6 +56,8 @@ def find(module: Any, options: Any) -> Iterator[Finding]:
             rule = "TRN902"
             edit = Edit(start, end, f"safe({call}")
             fixes = {"flag": Fix("call safe", (edit,), Safety.UNSAFE, "the sign")}
+        elif name == "shown":
+            fixes = {"flag": Fix("think", (Edit(start, end, "think()"),), Safety.DISPLAY)}
         elif name == "hopeless":
             rule = "TRN911"
         elif name == "wrapped":

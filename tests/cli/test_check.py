@@ -18,7 +18,7 @@ def test_nothing_to_report(folder: Path, trainify) -> None:
 
 def test_text(folder: Path, trainify) -> None:
     Path("a.py").write_text(
-        "def f(x):\n\ty = fused(\n\t\tx)  # é\n\treturn risky('日本')\nhopeless(1)\n"
+        "def f(x):\n\ty = fused(\n\t\tx)  # é\n\treturn risky('日本') + shown(y)\nhopeless(1)\n"
     )
     result = trainify("check", "a.py")
     assert result.exit_code == 1
@@ -39,20 +39,29 @@ a.py:2:6: TRN901 `fused` cuts
 
 a.py:4:9: TRN902 `risky` cuts
   |
-4 |     return risky('日本')
+4 |     return risky('日本') + shown(y)
   |            ^^^^^^^^^^^^^
   |
   = unsafe fix: call safe
   = look at: the sign
-4 -     return risky('日本')
-4 +     return safe('日本')
+4 -     return risky('日本') + shown(y)
+4 +     return safe('日本') + shown(y)
+
+a.py:4:23: TRN901 `shown` cuts
+  |
+4 |     return risky('日本') + shown(y)
+  |                            ^^^^^^^^
+  |
+  = suggestion: think
+4 -     return risky('日本') + shown(y)
+4 +     return risky('日本') + think()
 
 a.py:5:1: TRN911 `hopeless` cuts
   |
 5 | hopeless(1)
   | ^^^^^^^^^^^
 
-Found 3 gradient cuts in 1 file; 1 fixable with `trainify fix`, 1 with `--unsafe`.
+Found 4 gradient cuts in 1 file; 1 fixable with `trainify fix`, 1 with `--unsafe`.
 """
     )
 
@@ -167,7 +176,7 @@ def test_statistics(folder: Path, trainify) -> None:
             ["--unsafe"],
             "cuts in 1 file; 2 fixable with `trainify fix --unsafe`.",
         ),
-        ("hopeless(1);hopeless(2)", ["--unsafe"], "2 gradient cuts in 1 file."),
+        ("hopeless(1);shown(1)", ["--unsafe"], "2 gradient cuts in 1 file."),
         ("risky(1)", ["--strategy", "replace"], "1 gradient cut in 1 file."),
     ],
 )

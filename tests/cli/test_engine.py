@@ -103,13 +103,13 @@ def test_nested_fixes_and_a_shared_import_in_one_run() -> None:
 
 
 def test_unsafe_fixes_only_when_asked() -> None:
-    text = "risky(1)\nhopeless(2)\n"
+    text = "risky(1)\nshown(2)\nhopeless(3)\n"
     result = fix_text(text)
     assert result.text == text
-    assert [finding.line for finding in result.remaining] == [1, 2]
+    assert [finding.line for finding in result.remaining] == [1, 2, 3]
     result = fix_text(text, options=Options(unsafe=True))
-    assert result.text == "safe(1)\nhopeless(2)\n"
-    assert [finding.line for finding in result.remaining] == [2]
+    assert result.text == "safe(1)\nshown(2)\nhopeless(3)\n"
+    assert [finding.line for finding in result.remaining] == [2, 3]
 
 
 def test_strategy() -> None:
@@ -117,8 +117,9 @@ def test_strategy() -> None:
 
 
 def test_a_fix_that_deletes_a_comment_is_unsafe() -> None:
-    [fused] = check_text("fused(  # keep me\n  1)\n")
+    [fused, shown] = check_text("fused(  # keep me\n  1)\nshown(  # me too\n)\n")
     assert fused.fixes["flag"].safety is Safety.SAFE  # it keeps what is in the brackets
+    assert shown.fixes["flag"].safety is Safety.DISPLAY
 
 
 @pytest.mark.parametrize(

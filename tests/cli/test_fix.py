@@ -181,19 +181,21 @@ def test_a_new_patch_has_the_mode_of_any_new_file(folder: Path, trainify) -> Non
 
 
 def test_the_rest_is_reported_where_it_is_now(folder: Path, trainify) -> None:
-    text = "x = 1\nfused(x)\nrisky(x)\nhopeless(x)\n"
+    text = "x = 1\nfused(x)\nrisky(x)\nhopeless(x)\nshown(x)\n"
     Path("a.py").write_text(text)
     result = trainify("fix")
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
         "not fixed: a.py:3:1 TRN902 needs --unsafe; look at: the sign",
         "not fixed: a.py:4:1 TRN911 `hopeless` cuts",
-        "Would fix 1 gradient cut in 1 file; 2 remain.",
+        "not fixed: a.py:5:1 TRN901 only a suggestion",
+        "Would fix 1 gradient cut in 1 file; 3 remain.",
     ]
     result = trainify("fix", "--write", "--unsafe")
     assert result.stderr.splitlines() == [
         "not fixed: a.py:5:1 TRN911 `hopeless` cuts",  # a line further down, after the new import
-        "Fixed 2 gradient cuts in 1 file; 1 remains.",
+        "not fixed: a.py:6:1 TRN901 only a suggestion",
+        "Fixed 2 gradient cuts in 1 file; 2 remain.",
     ]
 
 

@@ -169,6 +169,19 @@ async def test_what_is_refused_is_a_line_of_the_log(start, folder: Path) -> None
     assert "WARNING" in line and line.endswith("the text has changed, and this no longer applies")
 
 
+async def test_suggestions_are_shown_and_not_applied(start, folder: Path) -> None:
+    code = "def train(model, opt, batch):\n    loss = model(batch)\n    if loss.requires_grad:\n"
+    code += "        loss.backward()\n    opt.step()\n"
+    (finding,) = check_text(code, "train.py")
+    assert all(fix.safety.value == "display" for fix in finding.fixes.values())
+    editor = await start("visual_studio_code", folder)
+    uri = editor.open(folder / "train.py", code)
+    (found,) = await editor.diagnostics(uri)
+    (fix, _) = await editor.actions(uri, found.range)
+    assert fix.disabled.reason
+    assert (await editor.client.code_action_resolve_async(fix)).edit is None
+
+
 # -- hover and hints ------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from lsprotocol import types
 from trainify.config import load_config
 from trainify.engine import check_paths, check_text, fix_paths
 from trainify.facts import Project
-from trainify.findings import STRATEGIES, Finding, apply_edits
+from trainify.findings import STRATEGIES, Finding, Safety, apply_edits
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +74,7 @@ async def said(editor: Editor, uri: str, findings: list[Finding]) -> list[types.
 def made_by_fixes(text: str, finding: Finding) -> set[str]:
     """The texts that the fixes of a finding make."""
     fixes = [fix for s in STRATEGIES if (fix := finding.fix(s)) is not None]
-    return {apply_edits(text, f.edits) for f in fixes}
+    return {apply_edits(text, f.edits) for f in fixes if f.safety is not Safety.DISPLAY}
 
 
 async def quick_fixes(
@@ -86,7 +86,7 @@ async def quick_fixes(
     return {
         await changed(editor, uri, action)
         for action in actions
-        if action.diagnostics and not action.title.startswith("Silence ")
+        if action.diagnostics and not action.disabled and not action.title.startswith("Silence ")
     }
 
 

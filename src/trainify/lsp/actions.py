@@ -41,13 +41,14 @@ def offered(
     judgement: Judgement,
     request: Request,
     options: Options,
+    disabled: bool,
 ) -> Iterator[types.CodeAction]:
-    """The actions on what was found, without their edits."""
+    """The actions on what was found, without their edits; ``disabled`` also shows suggestions."""
     findings = judgement.findings
     here = [f for f in findings if f.start <= request.end and request.start <= f.end]
     if request.wants(QUICK_FIX):
         for finding in here:
-            yield from _fixes(source, finding, request, options)
+            yield from _fixes(source, finding, request, options, disabled)
         for code in dict.fromkeys(finding.rule for finding in here):
             alike = [f for f in findings if f.rule == code]
             if len(alike) > 1 and select_fixes(alike, options.strategy):
@@ -62,7 +63,7 @@ def offered(
 
 
 def _fixes(
-    source: Source, finding: Finding, request: Request, options: Options
+    source: Source, finding: Finding, request: Request, options: Options, disabled: bool
 ) -> Iterator[types.CodeAction]:
     """An action for each different fix of a finding, that of the strategy first."""
     strategies = sorted(STRATEGIES, key=lambda strategy: strategy != options.strategy)
@@ -74,6 +75,10 @@ def _fixes(
         seen.append(fix)
         data = {"do": "fix", "strategy": strategy, **_identity(finding)}
         action = _action(source, _title(fix), QUICK_FIX, data, finding, request)
+        if fix.safety is Safety.DISPLAY:
+            if not disabled:
+                continue
+            action.disabled = types.CodeActionDisabled("only a suggestion: change it by hand")
         action.is_preferred = strategy == options.strategy and fix.safety is Safety.SAFE
         yield action
 
@@ -149,7 +154,7 @@ async def change(
         quiet = await ask("silenced", text, finding)
         return None if quiet is None else Change(quiet)
     fix = finding.fix(data["strategy"])
-    if fix is None:
+    if fix is None or fix.safety is Safety.DISPLAY:
         return None
     look_at = (fix.look_at or fix.title) if fix.safety is Safety.UNSAFE else ""
     return Change(apply_edits(text, fix.edits), look_at)

@@ -463,19 +463,21 @@ class Server(LanguageServer):
             context.diagnostics,
         )
         options = self.open.settings_of(source).options
-        found = list(actions.offered(source, judgement, request, options))
+        found = list(
+            actions.offered(source, judgement, request, options, bool(can.disabled_support))
+        )
         lazy = can.resolve_support and "edit" in can.resolve_support.properties and can.data_support
         if not lazy:
             for action in found:
                 await self._complete(action)
-            found = [action for action in found if action.edit]
+            found = [action for action in found if action.edit or action.disabled]
             for action in found:
                 action.data = None
         return found
 
     async def resolve(self, action: types.CodeAction) -> types.CodeAction:
         log.info("asked for: %s", action.title)
-        if not await self._complete(action):
+        if not action.disabled and not await self._complete(action):
             raise JsonRpcException(
                 "the text has changed, and this no longer applies",
                 types.LSPErrorCodes.ContentModified.value,
@@ -486,7 +488,7 @@ class Server(LanguageServer):
         """Put the edit into an action; False where it no longer applies."""
         data: Any = action.data
         source = self.open.sources.get(data["uri"]) if isinstance(data, dict) else None
-        if source is None:
+        if source is None or action.disabled:
             return False
         judgement = await self.judge.judgement(source, planned=True)
         if not judgement.parsed:

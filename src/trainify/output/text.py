@@ -74,7 +74,7 @@ def _changes(text: str, lines: Sequence[str], fix: Fix) -> Iterator[tuple[int, s
 
 
 def _about(fix: Fix) -> Iterator[str]:
-    kind = {Safety.SAFE: "fix", Safety.UNSAFE: "unsafe fix"}
+    kind = {Safety.SAFE: "fix", Safety.UNSAFE: "unsafe fix", Safety.DISPLAY: "suggestion"}
     yield f"{click.style(kind[fix.safety], fg='cyan')}: {fix.title}"
     if fix.look_at:
         yield f"{click.style('look at', fg='cyan')}: {fix.look_at}"
@@ -88,6 +88,8 @@ def reason_not_fixed(finding: Finding, options: Options) -> str:
         reason = finding.message.partition("Not rewritten: ")[2] or finding.message
         reason = reason.rstrip(".")
         return f"{reason}; there is one with {others}" if others else reason
+    if fix.safety is Safety.DISPLAY:
+        return "only a suggestion"
     if fix.safety is Safety.UNSAFE and not options.unsafe:
         return f"needs --unsafe; look at: {fix.look_at}" if fix.look_at else "needs --unsafe"
     return "overlaps another fix"

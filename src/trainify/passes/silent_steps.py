@@ -34,16 +34,7 @@ def train(model, batches, optimizer):
             loss.backward()
         optimizer.step()
 """,
-        after="""\
-def train(model, batches, optimizer):
-    for batch in batches:
-        loss = model(batch).mean()
-        if loss.requires_grad:
-            loss.backward()
-        else:
-            raise RuntimeError("the loss has no graph: no parameter would learn")
-        optimizer.step()
-""",
+        after="",
     ),
     Rule(
         code="TRN602",
@@ -65,19 +56,7 @@ def step(model, loss, lr):
             if p.grad is not None:
                 p -= lr * p.grad
 """,
-        after="""\
-import torch
-
-
-def step(model, loss, lr):
-    loss.backward()
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.grad is not None:
-                p -= lr * p.grad
-            elif p.requires_grad:
-                raise RuntimeError(f"a parameter of shape {tuple(p.shape)} has no gradient")
-""",
+        after="",
     ),
 )
 
@@ -176,7 +155,7 @@ def _or_raise(
     raises = f"{indentation}{module.indent_unit}raise RuntimeError({why})"
     at = layout.line_end(module, test.body[-1])
     edit = Edit(at, at, f"{line}{indentation}{otherwise}:{line}{raises}")
-    return dict.fromkeys(STRATEGIES, Fix(_TITLE, (edit,), Safety.UNSAFE, look_at))
+    return dict.fromkeys(STRATEGIES, Fix(_TITLE, (edit,), Safety.DISPLAY, look_at))
 
 
 # -- TRN602 ---------------------------------------------------------------------------------------
@@ -232,7 +211,7 @@ def _raise_first(
     line, indentation = module.newline, module.indentation(skip)
     raises = f"{indentation}{module.indent_unit}raise RuntimeError({why}){line}{indentation}"
     edit = Edit(module.start(skip), module.start(skip), f"{condition}:{line}{raises}")
-    return dict.fromkeys(STRATEGIES, Fix(_TITLE, (edit,), Safety.UNSAFE, look_at))
+    return dict.fromkeys(STRATEGIES, Fix(_TITLE, (edit,), Safety.DISPLAY, look_at))
 
 
 def _asked_for_gradient(test: ast.expr) -> tuple[str | None, bool]:
