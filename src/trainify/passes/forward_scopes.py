@@ -45,6 +45,7 @@ from ..facts.guards import (
 )
 from ..facts.layers import bases_of, is_empty, is_module_class, may_be_module, training_flag
 from ..facts.learning import LOSS_CALL, backward_values, may_learn
+from ..facts.memo import once
 from ..facts.module import head
 from ..facts.names import last_name, parameters, self_name
 from ..facts.scoped_methods import scoped_methods
@@ -881,6 +882,7 @@ def _keeps_tensors(module: ModuleFacts) -> bool:
     return False
 
 
+@once
 def _gives_tensors(module: ModuleFacts, function: FunctionNode) -> bool:
     """Whether a function may give tensors to its caller: what it returns is not all numbers."""
     gradients = Gradients(module, function)
