@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
@@ -18,6 +19,7 @@ from ..facts.grad_mode import (
 )
 from ..facts.graph import Graph, Step, results, scope_of_results
 from ..facts.layers import imported_function
+from ..facts.learners import REFERENCE, Parting, part
 from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
 from ..facts.losses import returned_loss
 from ..facts.names import default_of, last_name
@@ -114,7 +116,6 @@ def _cutting_helpers(module: ModuleFacts) -> frozenset[str]:
     )
 
 
-_REFERENCE = re.compile(r"teacher|target|ema|frozen|ref(erence)?_|_ref\b|old_", re.IGNORECASE)
 _METRIC = re.compile(r"(acc|accuracy|\w*correct|metrics?|log|logger|writer|wandb)$", re.IGNORECASE)
 _LEAF = re.compile(r"requires_grad(?:_\((?!(?:requires_grad\s*=\s*)?False)|\s*=\s*True)")
 _ENABLES = re.compile(r"enable_grad\b|set_grad_enabled\(\s*(?!(?:mode\s*=\s*)?False)")
@@ -143,6 +144,8 @@ class _Fault:
     """Whether ``backward`` is called in the scope as well."""
     home: ModuleFacts | None = None
     """The other file that the scope stands in."""
+    made: ast.stmt | None = None
+    """The statement that computes the loss, where that is in the scope."""
     taken: str = ""
     """What differentiates, where that is not ``backward``: ``torch.autograd.grad``."""
 
@@ -169,6 +172,10 @@ class _Fault:
         if not wraps and (not isinstance(self.scope.owner, ast.With) or not self.is_here()):
             safety = Safety.UNSAFE
             look_at = "whether something else ran here that should not record a graph"
+        parting = self.parting
+        if parting is not None and (parting.unsure or parting.along):
+            safety = Safety.UNSAFE
+            look_at = _look_at(parting)
         fix = Fix(f"Compute {self.name} outside {text}", tuple(edits), safety, look_at)
         fixes = dict.fromkeys(STRATEGIES, fix)
         return self.module.finding("TRN202", message, self.at, fixes, related)
@@ -183,7 +190,7 @@ class _Fault:
             removal = scopes.without_decorator(module, node)
             if removal is None:
                 return None
-            kept = _belonging(module, owner.body, self.path)
+            kept = self.belonging(owner.body)
             return [removal, *scopes.around(module, kept, module.source(node))]
         if isinstance(owner, ast.Expr):
             entered = scopes.without_statement(module, owner)
@@ -191,21 +198,63 @@ class _Fault:
         if not isinstance(owner, ast.With):
             return None
         if self.inside:
-            return scopes.narrowed(module, owner, node, _belonging(module, owner.body, self.path))
+            return scopes.narrowed(module, owner, node, self.belonging(owner.body))
         if not self.is_here():
             return scopes.unwrapped(module, owner, node)
         if len(owner.items) > 1:
             return None
-        return scopes.lifted(module, owner, self.needed(owner.body))
+        needed = self.needed(owner.body)
+        if not needed:
+            return None
+        parting = self.parting
+        inner = [s for s in parting.held if s not in owner.body] if parting is not None else []
+        if any(statement in module.ancestors(s) for s in inner for statement in needed):
+            outer = [s for s in owner.body if s not in needed]
+            inner = [s for s in inner if not any(o in module.ancestors(s) for o in outer)]
+            return scopes.narrowed(
+                module, owner, node, sorted([*outer, *inner], key=lambda s: s.lineno)
+            )
+        return scopes.lifted(module, owner, needed)
 
     def is_here(self) -> bool:
         """Whether the scope stands in the function of the loss, not in one that this calls."""
         return any(_holds(self.module, s, self.path) for s in getattr(self.scope.owner, "body", ()))
 
+    @cached_property
+    def parting(self) -> Parting | None:
+        """What in the scope runs a model that is trained, where the scope is in sight."""
+        owner = self.scope.owner
+        body = getattr(owner, "body", None)
+        if self.scope.wraps is not None or not isinstance(body, list) or not self.is_here():
+            return None
+        if isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return part(self.module, owner, body, self.path)
+        function = self.module.function(owner) or self.module.tree
+        return part(self.module, function, body, self.path)
+
     def needed(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
         """The statements that the loss needs; references (teachers, targets) stay."""
-        last = max((i for i, s in enumerate(body) if _holds(self.module, s, self.path)), default=-1)
-        return _slice(body, body[last]) if last >= 0 else []
+        parting = self.parting
+        assert parting is not None
+        out = [s for s in body if _holds(self.module, s, list(parting.free))]
+        if not out and self.made is not None:  # from tensors
+            out = [s for s in body if _holds(self.module, s, [self.made])]
+        needed = {s for last in out for s in _slice(body, last)}
+        still = [s for s in needed if s not in out and _holds(self.module, s, list(parting.held))]
+        return [s for s in body if s in needed and s not in still]
+
+    def belonging(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """The statements that belong in the scope: teachers, targets, what is frozen, metrics."""
+        held = self.parting.held if self.parting is not None else frozenset[ast.stmt]()
+        return _belonging(self.module, body, self.path, held)
+
+
+def _look_at(parting: Parting) -> str:
+    if parting.unsure:
+        names = ", ".join(f"`{name}`" for name in parting.unsure)
+        return f"which of {names} are trained: all of them record a graph now"
+    names = " and ".join(f"`{name}`" for name in parting.along)
+    return f"whether {names} should record a graph too: the same statement runs it"
 
 
 def _holds(module: ModuleFacts, statement: ast.stmt, path: Sequence[ast.stmt]) -> bool:
@@ -257,7 +306,8 @@ def _of_backward(
             return  # something was added to it outside
         inside = scope.owner in module.ancestors(call)
         if not inside or (_works(module, steps) and not _ENABLES.search(module.text)):
-            yield _Fault(module, scope, name, scope.node if inside else at, path, inside)
+            where = scope.node if inside else at
+            yield _Fault(module, scope, name, where, path, inside, made=at)
         return
     decorated = decorator_scope(module, function) if not isinstance(function, ast.Module) else None
     if decorated is not None:
@@ -275,7 +325,7 @@ def _works(module: ModuleFacts, steps: Sequence[Step]) -> bool:
     return any(
         isinstance(s.node, ast.Call)
         and may_learn(module, s.node)
-        and not _REFERENCE.search(module.source(s.node.func))
+        and not REFERENCE.search(module.source(s.node.func))
         for s in steps
     )
 
@@ -352,7 +402,10 @@ def _cutting(
     if not working:
         return None
     scope = working[0]
-    path = tuple(dict.fromkeys(s.at for s in under if s.cut and s.cut.scope == scope))
+    entered = [e.at for e in graph.entries if e.scope == scope]
+    path = tuple(
+        dict.fromkeys([*(s.at for s in under if s.cut and s.cut.scope == scope), *entered])
+    )
     return _Cutting(module, scope, scope.node, path, frozenset(given))
 
 
@@ -394,7 +447,7 @@ def _within(module: ModuleFacts, graph: Graph, step: Step, depth: int) -> _Cutti
     """The same for what a helper returns: one of this file, or a function of another one."""
     if step.cut is not None or not isinstance(step.node, ast.Call) or depth == _MAX_DEPTH:
         return None
-    if _REFERENCE.search(module.source(step.node.func)):
+    if REFERENCE.search(module.source(step.node.func)):
         return None
     callee = graph.callee(step.node)
     if callee is not None:
@@ -428,7 +481,7 @@ def _working_helper(module: ModuleFacts, graph: Graph, step: Step) -> Scope | No
     if step.cut is not None or not isinstance(step.node, ast.Call):
         return None
     callee = graph.callee(step.node)
-    if callee is None or _REFERENCE.search(callee.name):
+    if callee is None or REFERENCE.search(callee.name):
         return None
     scope = scope_of_results(module, callee)
     steps = Graph(module, callee).back_from(results(callee)) if scope is not None else []
@@ -520,14 +573,16 @@ def _step(module: ModuleFacts, function: FunctionNode) -> Iterator[_Fault]:
 
 
 def _belonging(
-    module: ModuleFacts, body: Sequence[ast.stmt], path: Sequence[ast.stmt]
+    module: ModuleFacts,
+    body: Sequence[ast.stmt],
+    path: Sequence[ast.stmt],
+    held: Collection[ast.stmt],
 ) -> list[ast.stmt]:
-    """The statements that belong in the scope: teachers, targets, what is frozen, metrics."""
     kept = []
     for statement in body:
         for node in (statement, *own_nodes(statement)):
             if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)):
-                if _belongs(module, node, node in path):
+                if _belongs(module, node, node in path, node in held):
                     kept.append(node)
     return sorted(kept, key=lambda s: s.lineno)
 
@@ -536,11 +591,12 @@ def _belongs(
     module: ModuleFacts,
     statement: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr,
     path: bool,
+    held: bool,
 ) -> bool:
     calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)]
     if any(LOSS_CALL.search(module.source(c.func)) or _optimizes(c) for c in calls):
         return False
-    if any(_is_reference_call(module, call) for call in calls):
+    if held:
         return True
     if path:
         return False
@@ -552,22 +608,6 @@ def _optimizes(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr in (
         *("backward", "step", "zero_grad", "update", "unscale_"),
         *("train", "eval", "to"),
-    )
-
-
-def _is_reference_call(module: ModuleFacts, call: ast.Call) -> bool:
-    """Whether a call runs a network that is not trained, by its name or as it was frozen."""
-    text = module.source(call.func)
-    if _REFERENCE.search(text):
-        return True
-    root = text.partition(".")[0] if not text.startswith("self.") else text.split(".")[1]
-    return bool(
-        root.isidentifier()
-        and re.search(
-            rf"\b{root}\.requires_grad_\(\s*False|in (?:self\.)?{root}\.parameters\(\):\s*"
-            r"\w+\.requires_grad(?:_\(|\s*=)\s*False",
-            module.text,
-        )
     )
 
 
@@ -590,4 +630,4 @@ def _slice(body: Sequence[ast.stmt], statement: ast.stmt) -> list[ast.stmt]:
 def _is_reference(statement: ast.stmt) -> bool:
     names = [n.id for n in ast.walk(statement) if isinstance(n, ast.Name)]
     names += [n.attr for n in ast.walk(statement) if isinstance(n, ast.Attribute)]
-    return any(_REFERENCE.search(name) for name in names)
+    return any(REFERENCE.search(name) for name in names)
