@@ -310,6 +310,36 @@ def test_what_backward_kept_may_not_be_overwritten() -> None:
         assert torch.equal(x, before)
 
 
+def test_a_residual_that_the_next_norm_writes_into_is_an_error_with_a_reason() -> None:
+    """The first layers of models in vLLM, and a way out of it that works."""
+    x, w = inputs([(T, H), (H,)])
+
+    def add_norms(residual: Tensor, other: Tensor) -> Tensor:
+        h = x * 2
+        torch.ops._C.fused_add_rms_norm(h, residual, w, 1e-6)
+        h = h * 3
+        torch.ops._C.fused_add_rms_norm(h, other, w, 1e-6)
+        return h + other
+
+    def norms(residual: Tensor, other: Tensor) -> Tensor:
+        h = rms_norm(residual, w) * 3
+        torch.ops._C.fused_add_rms_norm(h, other, w, 1e-6)
+        return h + other
+
+    with trainify.attach("_C::rms_norm", "_C::fused_add_rms_norm"):
+        for run, op in ((norms, "rms_norm"), (add_norms, "fused_add_rms_norm")):
+            residual = x * 1
+            reason = rf"^_C::{op}: its gradient needs .* modified .*trainify\.trainify\(model\)"
+            with pytest.raises(RuntimeError, match=reason):
+                run(residual, residual).sum().backward()
+        residual = x * 1
+        found = torch.autograd.grad(norms(residual, residual.clone()).square().sum(), [x, w])
+
+    normed = F.rms_norm(x, (H,), w, 1e-6) * 3
+    right = F.rms_norm(normed + x, (H,), w, 1e-6) + normed + x
+    torch.testing.assert_close(found, torch.autograd.grad(right.square().sum(), [x, w]))
+
+
 def test_views_that_were_made_together_are_refused_with_a_reason() -> None:
     (qk,) = inputs([(T, 2 * H)])
     with trainify.attach("_C::rotary_embedding"):

@@ -85,7 +85,9 @@ def attach(*ops: Op) -> Attached:
     With a gradient to compute, the fused kernel runs on copies of what it writes into where that is
     a view, so that the results can be put where they belong in a way that autograd sees.  Backward
     is the closed form of the reference in :mod:`trainify.reference`, or computes that again and
-    differentiates it.  The transforms of :mod:`torch.func` do not go through; they raise.
+    differentiates it.  The transforms of :mod:`torch.func` do not go through; they raise.  So does
+    backward where a later op has written into what an earlier one needs, as two norms that add to
+    the same residual do: :func:`~trainify.trainify` and ``trainify fix`` rewrite such calls.
 
     Args:
         ops: The ops, which have to be registered (import their library first).  Without any, every
@@ -410,7 +412,7 @@ class _Differentiable(torch.autograd.Function):
                 "differentiated again (create_graph=True)"
             )
         wanted = [i for i, needed in enumerate(ctx.needs_input_grad[2:]) if needed]
-        saved = iter(ctx.saved_tensors)
+        saved = iter(_saved(ctx))
         values = list(ctx.others)
         for i in ctx.tensors:
             values[i] = next(saved)
@@ -422,6 +424,22 @@ class _Differentiable(torch.autograd.Function):
         )
         found = dict(zip(wanted, gradients, strict=True))
         return (None, None, *(found.get(i) for i in range(len(values))))
+
+
+def _saved(ctx: Any) -> tuple[Tensor, ...]:
+    """What a call has kept; raises where that was written into since."""
+    try:
+        tensors: tuple[Tensor, ...] = ctx.saved_tensors
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        name = ctx.formula.name
+        raise RuntimeError(
+            f"{name}: its gradient needs a value that was modified by an inplace operation after "
+            "the call, as a residual is by each norm that adds to it. Have the calls rewritten "
+            "instead, by `trainify.trainify(model)` or `trainify fix`, or write into a copy"
+        ) from error
+    return tensors
 
 
 def _as_it_is(target: Any) -> bool:
