@@ -49,11 +49,11 @@ def gradients(text: str, names: tuple[str, ...]) -> dict[str, list[torch.Tensor 
     return {n: [p.grad for p in m.parameters()] for n, m in models.items()}
 
 
-def restored(text: str, right: str, *names: str) -> None:
+def restored(text: str, right: str, *names: str, unsafe: bool = False) -> None:
     """The step raises as it is, and its fix gives each model what ``right`` gives it."""
     with pytest.raises(RuntimeError, match="does not require grad"):
         gradients(text, names)
-    fixed = fix(text)
+    fixed = fix(text, unsafe=unsafe)
     assert not findings(fixed, select=("TRN202",))
     found = gradients(fixed, names)
     expected = gradients(right, names)
@@ -339,3 +339,100 @@ def test_a_statement_that_runs_both_is_not_moved_without_asking() -> None:
     assert finding.fixes["flag"].safety == "unsafe" and "`ref`" in finding.fixes["flag"].look_at
     frozen = text + "\n\ndef main(ref):\n    ref.requires_grad_(False)\n"
     assert fix(frozen) != frozen
+
+
+# -- ratios of new to old probabilities -----------------------------------------------------------
+
+RATIO = """\
+import torch
+
+
+{decorator}def logps(model, x):
+    return model(x).log_softmax(-1)[:, 0]
+
+
+def step(policy, reference, opt, x, {old}=torch.zeros(()), adv=torch.arange(3.0)):
+{lp}
+    ratio = {ratio}
+    loss = -(ratio * adv).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize("old", ["old", "old2", "behaviour", "old_lp", "ref", "rollout"])
+@pytest.mark.parametrize(
+    ("decorator", "lp"),
+    [
+        ("@torch.no_grad()\n", "    lp = logps(policy, x)"),
+        ("", "    with torch.no_grad():\n        lp = logps(policy, x)"),
+        ("", "    with torch.inference_mode():\n        lp = logps(policy, x)"),
+    ],
+)
+def test_a_ratio_to_what_the_policy_was(decorator: str, lp: str, old: str) -> None:
+    ratio = f"torch.exp(lp - {old})"
+    text = RATIO.format(decorator=decorator, lp=lp, old=old, ratio=ratio)
+    right = RATIO.format(decorator="", lp="    lp = logps(policy, x)", old=old, ratio=ratio)
+    restored(text, right, "policy", "reference", unsafe=True)
+
+
+@pytest.mark.parametrize("ratio", ["torch.exp(lp - lp.detach())", "lp / lp.detach() - 1"])
+def test_a_ratio_to_itself(ratio: str) -> None:
+    text = RATIO.format(
+        decorator="@torch.no_grad()\n", lp="    lp = logps(policy, x)", old="old", ratio=ratio
+    )
+    right = text.replace("@torch.no_grad()\n", "")
+    restored(text, right, "policy", "reference", unsafe=True)
+
+
+def test_a_penalty_by_a_reference_that_the_same_helper_runs() -> None:
+    right = """\
+import torch
+
+
+def logps(model, x):
+    return model(x).log_softmax(-1)[:, 0]
+
+
+def step(policy, ref, opt, x):
+    losses = []
+    for each, advantage in zip(x.split(1), (1.0, 2.0, -1.0)):
+        with torch.no_grad():
+            reference = logps(ref, each)
+        lp = logps(policy, each)
+        ratio = torch.exp(lp - lp.detach())
+        kl = torch.exp(reference - lp) - (reference - lp) - 1
+        losses.append((0.04 * kl - ratio * advantage).mean())
+    loss = torch.stack(losses).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+    text = right.replace("def logps", "@torch.no_grad()\ndef logps")
+    (finding,) = findings(text, select=("TRN202",))
+    assert finding.line == 4
+    restored(text, right, "policy", "ref", unsafe=True)
+
+
+@pytest.mark.parametrize(
+    ("lp", "ratio"),
+    [
+        # what is given may be the policy's
+        ("    with torch.no_grad():\n        lp = logps(reference, x)", "torch.exp(new - lp)"),
+        ("    with torch.no_grad():\n        lp = logps(policy, x)", "torch.exp(new - lp)"),
+        ("    new = logps(policy, x)\n    with torch.no_grad():\n        lp = new + 0", "new - lp"),
+        (
+            "    with torch.no_grad():\n        old = logps(policy, x)\n    lp = logps(policy, x)",
+            "torch.exp(lp - old)",
+        ),
+        # stopped in the loss as well
+        (
+            "    with torch.no_grad():\n        v = policy.value(x)\n    lp = logps(policy, x)",
+            "lp * v.detach()",
+        ),
+    ],
+)
+def test_a_ratio_with_a_graph(lp: str, ratio: str) -> None:
+    text = RATIO.format(decorator="", lp=lp, old="new", ratio=ratio)
+    assert not findings(text, select=("TRN202",))

@@ -40,7 +40,7 @@ _TENSOR_METHODS = frozenset(
 _DATA = re.compile(
     r"(^|_)(ys?|yb|labels?|targets?|gt|truth|tgt|masks?|batch|batches|data|dataset|samples|"
     r"\w*loaders?|labels?_\w+|target_\w+|adv|advantages?|rewards?|returns?)\d?$|"
-    r"^(old|ref|reference|behaviou?r)_\w+|\w_(old|ref)$|"
+    r"^(old|ref|reference|behaviou?r|sampling|rollout)(_\w+)?\d?$|\w_(old|ref)$|"
     r"(^|_)(n|eps|i|idx|index|steps?|epochs?|accum\w*|num\w*|device|dtype|args|cfg|config|opt|hparams)$",
     re.IGNORECASE,
 )

@@ -19,7 +19,7 @@ from ..facts.grad_mode import (
 )
 from ..facts.graph import Graph, Step, results, scope_of_results
 from ..facts.layers import imported_function
-from ..facts.learners import REFERENCE, Parting, part
+from ..facts.learners import REFERENCE, Parting, models, part
 from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
 from ..facts.losses import returned_loss
 from ..facts.names import default_of, last_name
@@ -326,8 +326,17 @@ def _works(module: ModuleFacts, steps: Sequence[Step]) -> bool:
         isinstance(s.node, ast.Call)
         and may_learn(module, s.node)
         and not REFERENCE.search(module.source(s.node.func))
+        and not _runs_references(module, s.node)
         for s in steps
     )
+
+
+def _runs_references(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call only runs models that are named as references: ``logps(ref, x)``."""
+    if not any(REFERENCE.search(module.source(a)) for a in call.args):
+        return False
+    run = models(module, module.function(call) or module.tree, call)
+    return bool(run) and all(REFERENCE.search(name) for name in run)
 
 
 def _of_parts(
@@ -393,8 +402,9 @@ def _cutting(
         if s.cut is None and isinstance(s.node, ast.Name) and s.node.id in parameters
         if _is_number(module, s)
     }
-    if len(under) < sum(s.cut is not None for s in steps):
-        return None
+    stopped = {s.node for s in steps if s.cut is not None and s.cut.scope is None}
+    if not stopped <= {s.node for s in steps if s.cut is None or s.cut.scope is not None}:
+        return None  # which may be meant, and the scope with it
     if found:  # what a helper is given comes second
         return replace(found[0], given=frozenset(given))
     working = [s.cut.scope for s in under if s.cut and s.cut.scope and _works(module, [s])]
@@ -481,7 +491,7 @@ def _working_helper(module: ModuleFacts, graph: Graph, step: Step) -> Scope | No
     if step.cut is not None or not isinstance(step.node, ast.Call):
         return None
     callee = graph.callee(step.node)
-    if callee is None or REFERENCE.search(callee.name):
+    if callee is None or REFERENCE.search(callee.name) or _runs_references(module, step.node):
         return None
     scope = scope_of_results(module, callee)
     steps = Graph(module, callee).back_from(results(callee)) if scope is not None else []
