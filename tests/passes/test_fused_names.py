@@ -130,6 +130,27 @@ def f(x, w, args, kwargs):
     assert finding.rule == "TRN103" and not finding.fixes
 
 
+def test_codes_in_front_of_a_matmul_lose_what_they_are_made_of() -> None:
+    text = """\
+from vllm import _custom_ops as ops
+
+
+def linear(x, weight, scale):
+    codes, row_scale = ops.scaled_fp8_quant(x)
+    return ops.cutlass_scaled_mm(codes, weight, row_scale, scale, x.dtype)
+
+
+def load(weight):
+    return ops.scaled_fp8_quant(weight)
+"""
+    for found in (findings(text), findings(fix(text))):  # a rewritten matmul does not end it
+        (finding,) = (f for f in found if "gives codes" in f.message)
+        assert finding.rule == "TRN101" and not finding.fixes
+        assert "`ops.scaled_fp8_quant` gives" in finding.message
+        assert "none reaches `x`" in finding.message
+    assert [f.line for f in findings(text)] == [5, 6]
+
+
 def test_an_argument_that_is_assigned_in_the_call_is_said_not_to_be_understood() -> None:
     text = """
         import torch

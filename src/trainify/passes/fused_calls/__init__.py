@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...catalog import BindError
+from ...catalog.reasons import CODES
 from ...facts import ModuleFacts
 from ...facts.cache_writes import cache_writes
+from ...facts.grad_mode import own_nodes
 from ...facts.guards import gradient_unwanted, serves_backward
+from ...facts.names import last_name
 from ...facts.trainable import may_hold_weight
 from ...findings import Finding
 from .. import Needle, Rule, is_wanted
@@ -195,7 +198,16 @@ def calls(module: ModuleFacts, options: Options, *, direct: bool) -> Iterator[Fi
                     yield module.finding("TRN108", message, call, fixes)
             continue
         op, target = matched
-        if not op.cuts or gradient_unwanted(module, call):
+        if gradient_unwanted(module, call):
+            continue
+        if op.note == CODES.text and _read_as_values(module, call, options):
+            given = f"`{module.source(call.args[0])}`" if call.args else "what it quantizes"
+            message = (
+                f"`{module.source(call.func)}` gives codes, through which no gradient passes: "
+            )
+            message += f"none reaches {given}, whatever reads them."
+            yield module.finding("TRN101", message, call)
+        if not op.cuts:
             continue
         if _in_function_with_backward(module, call):
             continue
@@ -231,6 +243,31 @@ def calls(module: ModuleFacts, options: Options, *, direct: bool) -> Iterator[Fi
     sites = [site for site in sites if is_wanted(module, options, site.code, site.call)]
     if sites:
         yield from Rewriter(module, options, sites).findings()
+
+
+def _read_as_values(module: ModuleFacts, codes: ast.Call, options: Options) -> bool:
+    """Whether the codes that a call gives are multiplied: by an op, or as ``codes.float()``."""
+    statement, function = module.statement(codes), module.function(codes)
+    if not isinstance(statement, ast.Assign) or statement.value is not codes or function is None:
+        return False
+    target = statement.targets[0]
+    name = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+    if not isinstance(name, ast.Name):
+        return False
+    for call in own_nodes(function):
+        if not isinstance(call, ast.Call):
+            continue
+        owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+        if last_name(call.func) in ("float", "to") and last_name(owner) == name.id:
+            return True
+        if any(last_name(argument) == name.id for argument in call.args):
+            try:
+                matched = match(module, call, options)
+            except Ambiguous:
+                continue
+            if matched is not None and matched[0].equivalent is not None:
+                return True
+    return False
 
 
 def _lost_in_caches(module: ModuleFacts) -> Iterator[Finding]:
