@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -288,3 +289,144 @@ def test_arguments_that_the_equivalent_does_not_cover() -> None:
 def test_what_is_no_graph(do: Callable[[Any], Any], given: object, name: str) -> None:
     with pytest.raises(TypeError, match=rf"that is {name}, not a torch.fx.GraphModule"):
         do(given)
+
+
+# -- writes into what was read before -------------------------------------------------------------
+
+
+class Residual(Norm):
+    """The first layer of a model in vLLM: the second norm adds to what the first has read."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual = self.before(x)
+        h = torch.empty_like(residual)
+        torch.ops._C.rms_norm(h, residual, self.weight, 1e-6)
+        h = self.fc(h)
+        torch.ops._C.fused_add_rms_norm(h, residual, self.weight, 1e-6)
+        return h * 2 + residual
+
+    def before(self, x: Tensor) -> Tensor:
+        return self.fc(x)
+
+    def right(self, x: Tensor) -> Tensor:
+        residual = self.before(x)
+        h = self.fc(F.rms_norm(residual, (H,), self.weight, 1e-6))
+        residual = h + residual
+        return F.rms_norm(residual, (H,), self.weight, 1e-6) * 2 + residual
+
+
+class Unknown(Residual):
+    """A module that may give what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maybe = nn.Dropout(0.0)
+
+    def before(self, x: Tensor) -> Tensor:
+        return self.maybe(self.fc(x))  # type: ignore[no-any-return]
+
+
+class Given(Residual):
+    """What the caller gave is written into, and the caller sees it."""
+
+    def before(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Viewed(Residual):
+    """What was read before, and is read afterwards, are views of what is written into."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual = self.fc(x) * 1
+        flat = residual.view(-1)
+        squares = flat.square().sum() + residual.square().sum()
+        h = self.fc(x)
+        torch.ops._C.fused_add_rms_norm(h, residual, self.weight, 1e-6)
+        return h * 2 + flat.view(T, H) + squares
+
+    def right(self, x: Tensor) -> Tensor:
+        residual, h = self.fc(x), self.fc(x)
+        squares = 2 * residual.square().sum()
+        residual = h + residual
+        return F.rms_norm(residual, (H,), self.weight, 1e-6) * 2 + residual + squares
+
+
+class Repeated(Residual):
+    """Written into again and again, and read in between."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual, total = x, 0.0
+        for _ in range(3):
+            h = self.fc(residual.sin())
+            torch.ops._C.fused_add_rms_norm(h, residual, self.weight, 1e-6)
+            total = total + h * residual
+        return total  # type: ignore[return-value]
+
+    def right(self, x: Tensor) -> Tensor:
+        residual, total = x, 0.0
+        for _ in range(3):
+            residual = self.fc(residual.sin()) + residual
+            total = total + F.rms_norm(residual, (H,), self.weight, 1e-6) * residual
+        return total  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("kind", ["traced", "exported"])
+@pytest.mark.parametrize("cls", [Residual, Unknown, Given, Viewed, Repeated])
+def test_what_was_read_before_it_is_written(kind: str, cls: type[Residual]) -> None:
+    torch.manual_seed(0)
+    model, x = cls(), torch.randn(T, H)
+    served_x, right_x, found_x = x.clone(), x.clone().requires_grad_(), x.clone().requires_grad_()
+    with torch.no_grad():
+        served = model(served_x)
+    right = gradients(model, model.right, right_x)
+    graph = trainify.fx.rewrite(GRAPHS[kind](model, x.clone()))
+    assert trainify.fx.check(graph) == ()
+    seen = found_x * 1
+    torch.testing.assert_close(graph(seen), served, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(seen, served_x, rtol=1e-5, atol=1e-5)
+    found = gradients(graph, lambda x: graph(x * 1), found_x)
+    torch.testing.assert_close(dict(by_name(graph, found)), dict(by_name(model, right)))
+    torch.testing.assert_close(found_x.grad, right_x.grad)
+
+
+class Filled(Residual):
+    """A buffer is written into by what nobody knows, read, and then written into by an op."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.fc(x)
+        out = torch.empty_like(h)
+        flat = out.view(-1)
+        fill(out)
+        out.add_(1)
+        product = out * h
+        torch.ops._C.rms_norm(out, h, self.weight, 1e-6)
+        return flat.view(T, H) + product
+
+    def right(self, x: Tensor) -> Tensor:
+        h = self.fc(x)
+        return F.rms_norm(h, (H,), self.weight, 1e-6) + 3 * h
+
+
+def fill(x: Tensor) -> None:
+    x.fill_(2)
+
+
+torch.fx.wrap("fill")
+
+
+def test_what_writes_is_given_no_copy() -> None:
+    model, x = Filled(), torch.randn(T, H)
+    right = gradients(model, model.right, x)
+    traced = symbolic_trace(model)
+    (adds,) = [node for node in traced.graph.nodes if node.target == "add_"]
+    adds.op, adds.target = "call_function", operator.iadd  # as Dynamo has them
+    graph = trainify.fx.rewrite(traced)
+    torch.testing.assert_close(graph(x), model.right(x))
+    found = gradients(graph, graph, x)
+    torch.testing.assert_close(dict(by_name(graph, found)), dict(by_name(model, right)))
+
+
+def test_nothing_is_copied_where_nobody_sees_the_write() -> None:
+    graph = trainify.fx.rewrite(symbolic_trace(Residual()))
+    called = {str(node.target) for node in graph.graph.nodes}
+    assert not called & {"clone", "copy_"}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
@@ -135,8 +136,10 @@ def is_view(node: Node) -> bool:
     """Whether the value of a node may share memory with its first argument."""
     if node.op == "call_method":
         return str(node.target) in _VIEWS
+    if node.op == "call_module":
+        return not _computes(node)
     if node.op != "call_function":
-        return node.op == "call_module"
+        return False
     if isinstance(node.target, OpOverload):
         returns = node.target._schema.returns
         return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
@@ -145,6 +148,23 @@ def is_view(node: Node) -> bool:
         return not isinstance(of, Node) or of.target not in _FUNCTIONALIZED
     return getattr(node.target, "__name__", "") in _VIEWS
 
+
+def _computes(node: Node) -> bool:
+    """Whether a node calls a module of torch that gives a tensor of its own, whatever it gets."""
+    if node.graph.owning_module is None:
+        return False
+    module: Any = node.graph.owning_module.get_submodule(str(node.target))
+    is_theirs = type(module).forward in _COMPUTING and "forward" not in vars(module)
+    return is_theirs and not module._forward_hooks and not getattr(module, "inplace", False)
+
+
+_COMPUTING = frozenset(
+    getattr(nn, name).forward
+    for name in """
+    BatchNorm1d Bilinear Conv1d Conv2d Conv3d Embedding GELU GroupNorm LayerNorm Linear LogSoftmax
+    ReLU RMSNorm Sigmoid SiLU Softmax Tanh
+    """.split()
+)
 
 # The functions and methods of torch that may return a view; ATen's overloads say so themselves.
 _VIEWS = frozenset(
@@ -155,6 +175,41 @@ _VIEWS = frozenset(
     view_as view_as_complex view_as_real
     """.split()
 )
+
+
+def may_keep(node: Node) -> bool:
+    """Whether a node computes something of which autograd may keep what it read.
+
+    Not so for views, for what writes, and for functions of which nobody knows whether they write.
+    """
+    if is_view(node) or "out" in node.kwargs or node.kwargs.get("inplace"):
+        return False
+    if node.op == "call_module":
+        return True
+    target = node.target
+    if isinstance(target, OpOverloadPacket):
+        return all(_keeps(getattr(target, name)) for name in target.overloads())
+    if isinstance(target, OpOverload):
+        return _keeps(target)
+    name = str(target) if node.op == "call_method" else getattr(target, "__name__", "")
+    if node.op == "call_function":
+        module = getattr(target, "__module__", None) or ""
+        if module.partition(".")[0] not in ("torch", "_operator", "trainify"):
+            return False
+        if module == "torch.nn.functional" and any(given is True for given in node.args):
+            return False  # F.relu(x, True)
+    is_writing = name.endswith(("_", "setitem")) or (name[:1] == "i" and name[1:] in _OPERATORS)
+    return not (is_writing or name.endswith("_like") or name in _KEEPING_NOTHING)
+
+
+def _keeps(op: OpOverload) -> bool:
+    known = op.namespace in ("aten", "prims") or has_backward(op)
+    name = op._schema.name.partition("::")[2]
+    return known and not op._schema.is_mutable and name not in _KEEPING_NOTHING
+
+
+_OPERATORS = frozenset(dir(operator))
+_KEEPING_NOTHING = frozenset("add sub neg clone cat stack size dim numel empty_like".split())
 DETACHING = frozenset({"detach", "detach_", "data"})
 
 

@@ -22,6 +22,7 @@ from .calls import (
     grad_mode,
     is_functionalized,
     is_view,
+    may_keep,
     module_of,
     unknown_op,
 )
@@ -33,8 +34,9 @@ def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
     A call of a fused op becomes calls of the reference functions that the catalog gives for it.
     What the op would have written replaces what was written into; where another view of that is
     still read, or it came from outside of the graph, it is written there in a way that autograd
-    sees.  ``auto_functionalized`` nodes are fused calls too.  A detached argument of such a call
-    is attached again, and regions without gradients become part of the graph around them.  Other
+    sees, and who has read it before reads a copy, since autograd may keep what is read.
+    ``auto_functionalized`` nodes are fused calls too.  A detached argument of such a call is
+    attached again, and regions without gradients become part of the graph around them.  Other
     ``detach()`` stay: they may be meant, and :func:`check` finds them.
 
     Args:
@@ -68,6 +70,7 @@ def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
 def _without_modes(source: GraphModule) -> Graph:
     """A copy of a graph in which regions with a mode of their own are part of what is around."""
     graph = copy.deepcopy(source.graph)
+    graph.owning_module = source  # what it calls is looked up there
     for node in list(graph.nodes):
         if grad_mode(node) is None:
             continue
@@ -137,6 +140,7 @@ def _replace(graph: Graph, call: FusedCall, places: dict[Node, int]) -> None:
             # ``out=`` takes what is returned.
             by_name.setdefault(name, returned[0] if returned else results[0].node)
         for name in copied:
+            _spare_readers(graph, written[name], node, places)
             if written[name].op == "get_attr" and name not in equivalent.reads:
                 graph.call_method("detach_", (written[name],))  # the history of the last call goes
             graph.call_method("copy_", (written[name], by_name[name]))
@@ -204,10 +208,8 @@ def _map(value: Any, to: Callable[[Node], Any]) -> Any:
 
 def _is_own(target: Node, at: Node, places: dict[Node, int]) -> bool:
     """Whether nobody sees, other than by its node, that a value is written into."""
-    root = target
-    while is_view(root) and isinstance(root.args[0], Node):
-        root = root.args[0]
-    if root.op in ("placeholder", "get_attr", "call_module"):
+    root = _root(target)
+    if root.op in ("placeholder", "get_attr") or is_view(root):
         return False
     return not any(
         places.get(user, -1) > places[at]
@@ -215,6 +217,27 @@ def _is_own(target: Node, at: Node, places: dict[Node, int]) -> bool:
         for user in alias.users
         if user is not at
     )
+
+
+def _root(node: Node) -> Node:
+    """What a value is a view of, or may be."""
+    while is_view(node) and node.args and isinstance(node.args[0], Node):
+        node = node.args[0]
+    return node
+
+
+def _spare_readers(graph: Graph, target: Node, at: Node, places: dict[Node, int]) -> None:
+    """Let those who read a value before it is written at ``at`` read copies of what it was."""
+    root = _root(target)
+    roots = [root]
+    if root.op == "get_attr":
+        roots = [n for n in graph.nodes if n.op == "get_attr" and n.target == root.target]
+    aliases = [target, *(alias for each in roots for alias in _aliases(each, target))]
+    for alias in dict.fromkeys(aliases):
+        for user in list(alias.users):
+            if user is not at and places.get(user, -1) < places[at] and may_keep(user):
+                with graph.inserting_before(user):
+                    user.replace_input_with(alias, graph.call_method("clone", (alias,)))
 
 
 def _aliases(root: Node, but: Node) -> Iterator[Node]:
