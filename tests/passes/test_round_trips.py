@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
-from verbs import becomes, findings, rules, stays
+import torch
+from verbs import becomes, findings, fix, rules, stays
 
 from trainify.engine import Options, check_paths
 
@@ -337,6 +339,53 @@ def test_a_leaf_that_hides_a_constant(body: str, rule: str) -> None:
     ],
 )
 def test_leaves_with_a_use(body: str) -> None:
+    stays(train(body), select=("TRN3",))
+
+
+LISTS = [
+    "losses = []\nfor v in x:\n    losses.append({}{})",
+    "losses = []\nfor v in x:\n    each = {}\n    losses.append(each{})",
+    "losses = [{}{} for v in x]",
+]
+
+
+@pytest.mark.parametrize("made", LISTS)
+@pytest.mark.parametrize(
+    ("end", "loss", "rule"),
+    [
+        (".item()", "torch.tensor(losses, requires_grad=True).mean()", "TRN302"),
+        (".item()", "2 * torch.tensor(losses).requires_grad_().sum()", "TRN302"),
+        (".detach()", "torch.stack(losses).requires_grad_().mean()", "TRN301"),
+    ],
+)
+def test_losses_of_a_list_that_become_a_leaf(made: str, end: str, loss: str, rule: str) -> None:
+    text = train(f"{made.format('(model(v) - y).pow(2).mean()', end)}\nloss = {loss}")
+    assert [f.rule for f in findings(text)] == [rule]
+    names: dict[str, Any] = {}
+    exec(text, names)
+    model = torch.nn.Linear(2, 1)
+    names["step"](model, None, torch.ones(3, 2), torch.zeros(1))  # which says nothing
+    assert model.weight.grad is None
+    if rule == "TRN301":
+        exec(fix(text, unsafe=True), names)
+        names["step"](model, None, torch.ones(3, 2), torch.zeros(1))
+        assert model.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # a start from what a model gives
+        "values = [model(v).item() for v in x]\nz = torch.tensor(values, requires_grad=True)\n"
+        "loss = (z * z).sum()",
+        "z = torch.stack([model(v).detach() for v in x]).requires_grad_()\nloss = (z * z).sum()",
+        # beside the loss
+        "seen = [model(v).item() for v in x]\nloss = model(x).sum() / torch.tensor(seen).max()",
+        # of data
+        "values = [float(v) for v in y]\nloss = torch.tensor(values, requires_grad=True).sum()",
+    ],
+)
+def test_leaves_of_lists_with_a_use(body: str) -> None:
     stays(train(body), select=("TRN3",))
 
 

@@ -751,7 +751,19 @@ class Gradients:
                 return UNKNOWN  # a leaf, with a gradient of its own
         if values and is_loss(name):
             return self._loss(node, values, at)
-        return of_torch(name, node, values)
+        found = of_torch(name, node, values)
+        return self._of_leaf(node, found, together(values)) if name in MAKES_TENSOR else found
+
+    def _of_leaf(self, node: ast.Call, leaf: Carried, made: Carried) -> Carried:
+        """A leaf made of what a gradient was cut from, ``tensor(losses, requires_grad=True)``.
+
+        Where it goes on at once, nobody can ask for a gradient of its own.
+        """
+        if leaf.known or leaf.weights or not any(cut.sure for cut in made.cuts):
+            return leaf
+        if not isinstance(self.module.parent(node), ast.Attribute):
+            return leaf
+        return replace(leaf, known=True, cuts=made.cuts)
 
     def _is_own_leaf(self, node: ast.Call) -> bool:
         """``torch.zeros(1, requires_grad=True) + x``: a leaf that nobody can ask for its gradient.
@@ -792,6 +804,8 @@ class Gradients:
         found = of_method(
             function.attr, node, owner, lambda: [self.value(a, at, scope) for a in passed(node)]
         )
+        if found is not None and function.attr == "requires_grad_" and owner.nothing:
+            return self._of_leaf(node, found, owner)
         return found if found is not None else self._opaque(node, at, scope)
 
 
