@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -172,7 +173,10 @@ def test_wherever_it_is_held(modules: dict[str, ModuleType], how: str) -> None:
     assert modules["kernels"].norm is modules["model"].norm is model.attribute is kernel
 
 
-def test_a_pybind_function_itself(modules: dict[str, ModuleType]) -> None:
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_pybind_function_itself(modules: dict[str, ModuleType], frozen: bool) -> None:
+    if frozen:  # then the collector does not tell who holds the function
+        gc.freeze()
     model = modules["model"].Model("name")
     x = torch.randn(3, H, requires_grad=True)
     rebound = symbol("trainify_fixture_kernels:rmsnorm")

@@ -15,7 +15,8 @@ import importlib
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -264,6 +265,24 @@ def rebind(old: Kernel, new: Kernel) -> None:
 
     What this module and torch hold stays; tuples and running frames cannot be changed.
     """
+    with _nothing_frozen():
+        _rebind(old, new)
+
+
+@contextmanager
+def _nothing_frozen() -> Iterator[None]:
+    """Of what ``gc.freeze`` has put away, the collector does not say what it refers to."""
+    if not gc.get_freeze_count():
+        yield
+        return
+    gc.unfreeze()
+    try:
+        yield
+    finally:
+        gc.freeze()
+
+
+def _rebind(old: Kernel, new: Kernel) -> None:
     mine = {id(cell) for each in (old, new) for cell in getattr(each, "__closure__", None) or ()}
     dicts: list[dict[str, Any]] = []
     for holder in gc.get_referrers(old):

@@ -73,8 +73,9 @@ RULES = (
             "Nothing computed in forward has a grad_fn, so backward() either raises (element 0 of "
             "tensors does not require grad) or, where the loss has another path, leaves every "
             "parameter of the module without a gradient. The scope belongs where inference starts, "
-            "in generate or predict. Where no such place shows, it can follow self.training, which "
-            "serves as before only if the model is in eval mode there."
+            "in generate or predict: as no_grad where these give tensors, since one made under "
+            "inference_mode cannot be saved for backward. Where no such place shows, it can follow "
+            "self.training, which serves as before only if the model is in eval mode there."
         ),
         before="""\
 import torch
@@ -91,7 +92,7 @@ class Model(nn.Module):
         return self.head(x)
 
     def generate(self, x):
-        return self(x).argmax(-1)
+        return self(x).argmax(-1).tolist()
 """,
         after="""\
 import torch
@@ -108,7 +109,7 @@ class Model(nn.Module):
 
     @torch.inference_mode()
     def generate(self, x):
-        return self(x).argmax(-1)
+        return self(x).argmax(-1).tolist()
 """,
     ),
     Rule(
