@@ -444,3 +444,44 @@ def test_adapters_learn_nothing_under_a_scope(llm: str) -> None:
 )
 def test_adapters_that_are_not_trained(llm: str, more: str, result: str) -> None:
     stays(ADAPTED.format(llm=llm, more=more, result=result))
+
+
+ADAPTER = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class {name}(nn.Module):
+    def __init__(self, base, r=2):
+        super().__init__()
+        self.base = base
+        self.A = nn.Parameter(torch.randn(r, base.in_features){more})
+        self.B = nn.Parameter(torch.zeros(base.out_features, r){more})
+
+    def forward(self, x):
+        with torch.no_grad():
+            delta = self.B @ self.A
+        return self.base(x) + F.linear(x, delta){result}
+"""
+
+
+@pytest.mark.parametrize("name", ["LoRA", "LoRALinear", "QKVAdapter"])
+def test_an_adapter_s_own_weights_learn_nothing_under_a_scope(name: str) -> None:
+    text = ADAPTER.format(name=name, more="", result="")
+    assert rules(text) == ["TRN206"]
+    scoped = "        with torch.no_grad():\n            delta"
+    assert fix(text) == text.replace(scoped, "        delta")
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "result"),
+    [
+        ("Codebook", "", ""),  # its weights may follow an average
+        ("Flora", "", ""),
+        ("LoRA", ", requires_grad=False", ""),
+        ("LoRA", "", " + F.linear(F.linear(x, self.A), self.B)"),
+    ],
+)
+def test_weights_under_a_scope_that_learn_by_another_way(name: str, more: str, result: str) -> None:
+    stays(ADAPTER.format(name=name, more=more, result=result))

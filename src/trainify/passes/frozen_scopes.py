@@ -96,7 +96,7 @@ _HELPS = re.compile(
 )
 """A method, or a function, under a mode that a forward in another file may hand something to."""
 
-_WORKS = re.compile(rb"\bself\.[\w.\[\]]+\(|\breturn\b")
+_WORKS = re.compile(rb"\bself\.[\w.\[\]]+\(|\bself\.\w+ *@|@ *self\.|\breturn\b")
 _GIVES = re.compile(rb"\b(?:return|yield)\b")
 _NOT_USED = (b"forward", b"generate", b"_init", b"init_", b"reset_", b"evaluate", b"get_")
 
@@ -202,12 +202,13 @@ def _cut_off(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
 _ADAPTS = re.compile(
     r"get_peft_model$|inject_adapter_in_model$|(?<![a-z])(?:LoRA|Lora|DoRA)[A-Z]\w*$"
 )
+_IS_ADAPTER = re.compile(r"(?<![a-z])(?:LoRA|Lora|DoRA|Adapter)(?![a-z])|^(?:LORA|DORA)")
 _ADAPTER_IS_LOADED = re.compile(r"merge_and_unload|load_adapter|load_state_dict")
 
 
 @once
 def _adapted(module: ModuleFacts, cls: ast.ClassDef) -> frozenset[str]:
-    """The attributes of a class that are given adapters: new weights, there to be trained.
+    """The attributes of a class that are adapters, or given some: new weights, to be trained.
 
     Under a scope the adapters learn nothing, whatever becomes of the network around them.
     """
@@ -219,9 +220,20 @@ def _adapted(module: ModuleFacts, cls: ast.ClassDef) -> frozenset[str]:
         for name, bindings in module.names.attributes(cls).items()
         if f"{name}.eval()" not in text and not is_frozen(module, cls, name)
         if any(
-            isinstance(b.value, ast.Call) and _ADAPTS.search(last_name(b.value.func))
+            isinstance(b.value, ast.Call)
+            and (
+                _ADAPTS.search(last_name(b.value.func))
+                or (_IS_ADAPTER.search(cls.name) and _is_new_weight(b.value))
+            )
             for b in bindings
         )
+    )
+
+
+def _is_new_weight(made: ast.Call) -> bool:
+    """``nn.Parameter(...)`` that requires a gradient."""
+    return last_name(made.func) == "Parameter" and not any(
+        keyword.arg == "requires_grad" for keyword in made.keywords
     )
 
 
