@@ -436,3 +436,29 @@ def step(policy, ref, opt, x):
 def test_a_ratio_with_a_graph(lp: str, ratio: str) -> None:
     text = RATIO.format(decorator="", lp=lp, old="new", ratio=ratio)
     assert not findings(text, select=("TRN202",))
+
+
+@pytest.mark.parametrize("end", [".detach()", ".data"])
+@pytest.mark.parametrize("ratio", ["torch.exp(lp - old)", "torch.exp(lp - lp.detach())", "lp"])
+def test_probabilities_that_are_detached(end: str, ratio: str) -> None:
+    lp = "    lp = logps(policy, x)"
+    text = RATIO.format(decorator="", lp=lp + end, old="old", ratio=ratio)
+    assert [f.rule for f in findings(text)] == ["TRN301"]
+    right = RATIO.format(decorator="", lp=lp, old="old", ratio=ratio)
+    restored(text, right, "policy", "reference", unsafe=True)
+
+
+@pytest.mark.parametrize(
+    ("lp", "ratio"),
+    [
+        ("    lp = logps(policy, x).detach()", "torch.exp(new - lp)"),
+        ("    lp = logps(policy, x)", "torch.exp(lp - lp.detach())"),
+        ("    lp = logps(policy, x).detach()", "torch.exp(reference(x)[:, 0] - lp)"),
+        ("    lp = logps(reference, x).detach()", "torch.exp(logps(policy, x) - lp)"),
+        ("    lp = logps(policy, x).detach()\n    x.requires_grad_()", "lp * x.sum(-1)"),
+        ("    lp = logps(policy, x).detach()", "policy.loss(lp)"),
+    ],
+)
+def test_probabilities_that_are_detached_beside_a_graph(lp: str, ratio: str) -> None:
+    text = RATIO.format(decorator="", lp=lp, old="new", ratio=ratio)
+    assert not findings(text, select=("TRN301",))

@@ -13,12 +13,14 @@ from ..facts.comments import explained
 from ..facts.flow import FunctionFlow
 from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
+from ..facts.learning import backward_values
 from ..facts.losses import CutNames, losses_without_gradient, lost, results
 from ..facts.stops import looks_meant
 from ..facts.trainable import is_trainable
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety
 from . import Look, Needle, Rule
+from .loss_scopes import detached_work
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -160,14 +162,35 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for cls, function in results(module):
         if names.concern(function):
             yield from _method(module, cls, function, names)
-    for backward, cut in losses_without_gradient(module, names):
-        if cut.kind == "detach" and not _is_meant(module, cut.node):
+    found: dict[ast.expr, str] = {
+        cut.node: backward
+        for backward, cut in losses_without_gradient(module, names)
+        if cut.kind == "detach"
+    }
+    known = {module.function(node) for node in found}
+    for node, backward in _detached_work(module):
+        if module.function(node) not in known:
+            found.setdefault(node, backward)
+    for node, backward in found.items():
+        if not _is_meant(module, node):
             message = (
-                f"`{_name(cut.node)}` leaves {backward} nothing to go through: nothing gets a "
-                "gradient."
+                f"`{_name(node)}` leaves {backward} nothing to go through: nothing gets a gradient."
             )
-            yield _finding(module, message, cut.node)
+            yield _finding(module, message, node)
     yield from _rotations(module)
+
+
+def _detached_work(module: ModuleFacts) -> Iterator[tuple[ast.expr, str]]:
+    """What a loss could teach, detached, where all else is data by its name: ``adv``, ``old``."""
+    for call in module.calls_named("backward"):
+        function = module.function(call)
+        if function is None or not _DETACHES.search(module.source(function)):
+            continue
+        for value, differentiates in backward_values(module, function):
+            if differentiates is call:
+                node = detached_work(module, function, value, module.statement(call))
+                if node is not None and detached(node) is not None:
+                    yield node, f"`{' '.join(module.source(call.func).split())}()`"
 
 
 def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:

@@ -354,6 +354,29 @@ def _of_parts(
             yield _Fault(module, found.scope, name, found.at, found.path, home=found.home)
 
 
+def detached_work(
+    module: ModuleFacts, function: FunctionNode | ast.Module, value: ast.expr, at: ast.stmt
+) -> ast.expr | None:
+    """The one call that detaches what a loss could teach, where nothing else leads to that."""
+    source = module.text if isinstance(function, ast.Module) else module.source(function)
+    if _LEAF.search(source) or not isinstance(value, (ast.Name, ast.Call)):
+        return None
+    graph = Graph(module, function)
+    steps = graph.back_from([(value, at)])
+    for step in steps:
+        if step.cut is None and _may_be_live(module, graph, step, set()):
+            return None
+        if step.cut is None and isinstance(step.node, ast.Call):
+            called = step.node.func
+            if isinstance(called, ast.Name) and called.id in module.flow(function).parameters:
+                return None  # criterion(...), which may have weights
+            if graph.me is not None and module.source(called).startswith(f"{graph.me}."):
+                return None
+    cuts = {s.cut for s in steps if _works(module, [s])}
+    cut = cuts.pop() if len(cuts) == 1 else None
+    return cut.node if cut is not None and cut.scope is None else None
+
+
 @dataclass(frozen=True)
 class _Cutting:
     """A scope that takes all gradients, the file that it stands in, and where that comes in.
