@@ -354,6 +354,61 @@ def test_what_runs_stays(lines: str) -> None:
     stays(module(lines))
 
 
+TILED = """\
+import torch
+from torch import nn
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv_in = nn.Conv2d(3, 3, 3)
+        self.conv_out = nn.Conv2d(3, 3, 3)
+
+    def forward(self, x):
+        x = self.conv_in(x)
+        return self.conv_out(x)
+
+
+class VAE(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.decoder = Decoder()
+
+    def blend(self, a, b, n):
+        for y in range(n):
+            b[:, :, y] = a[:, :, -y] * 0.5 + b[:, :, y] * 0.5
+        return b
+
+    def forward(self, z):
+        rows = []
+        for i in range(2):
+            row = []
+            for j in range(2):
+                tile = z[:, :, i : i + 10, j : j + 10]
+                decoded = self.decoder(tile)
+                row.append(decoded)
+            rows.append(row)
+        out = []
+        for i, row in enumerate(rows):
+            for j, tile in enumerate(row):
+                if i > 0:
+                    tile = self.blend(rows[i - 1][j], tile, 4)
+                out.append(tile)
+        return torch.cat(out)
+"""
+
+
+def test_the_name_of_a_loop_is_what_each_turn_begins_with() -> None:
+    """A ``tile`` of the results is not the ``tile`` that the decoder saved."""
+    stays(TILED)
+    namespace: dict[str, Any] = {}
+    exec(TILED, namespace)
+    model = namespace["VAE"]()
+    model(torch.randn(1, 3, 12, 12, requires_grad=True)).sum().backward()
+    assert model.decoder.conv_in.weight.grad.abs().sum() > 0
+
+
 def test_an_activation_that_is_initialized_is_reported() -> None:
     """A clone would run, and pass on the gradient of values that are gone."""
     text = module("y = torch.tanh(self.proj(x))\nnn.init.normal_(y)\nx = y")

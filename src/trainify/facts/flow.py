@@ -257,6 +257,10 @@ class FunctionFlow:
             found.update(d for d in maybe if d.name == name)
             if any(d.name == name for d in sure):
                 return frozenset([*found, *(d for d in sure if d.name == name)])
+            if isinstance(parent, (ast.For, ast.AsyncFor)) and current in parent.body:
+                turns = [d for d in _targets(parent.target, None, parent) if d.name == name]
+                if turns:  # each turn begins with it, whatever the last one made
+                    return frozenset([*found, *turns])
             if isinstance(parent, (ast.For, ast.AsyncFor, ast.While)):
                 _, maybe = self.definitions_in(parent)
                 found.update(d for d in maybe if d.name == name)
