@@ -164,6 +164,11 @@ FAULTS = {
         "expand": "p = self.gain.expand(3, 4)\np = p.view(3, 4)\np *= 2.0\nx = x + p",
     },
     "TRN404": {
+        "view made since": (
+            "g = self.proj(x)\ng.div_(g.norm(dim=-1, keepdim=True) + 1)\n"
+            "h = self.proj(x)\npart = self.norm(h)\nh = h.unsqueeze(1)\n"
+            "h[..., :2] = part.unsqueeze(1)[..., 2:]\nx = h.squeeze(1) + part * g"
+        ),
         "norm": "x = x.to(x.dtype)\nv = x.pow(2).mean(-1, keepdim=True)\nx.mul_(torch.rsqrt(v + 1e-6))",
         "power": "h = self.proj(x)\ny = h**3\nh -= 1.0\nx = h * y",
         "sqrt": "h = self.proj(x)\nh.div_(h.norm(dim=-1, keepdim=True) + 1)\nx = h",

@@ -32,6 +32,7 @@ from .writes import (
     root_of,
     roots,
     roots_of,
+    with_gradient,
 )
 
 if TYPE_CHECKING:
@@ -623,7 +624,8 @@ def _roots_after(
         if not isinstance(parent, ast.stmt):
             break
         current = parent
-    if last is None:
+    reaching = flow.reaching(write.name.id, write.statement)
+    if last is None or last not in with_gradient(module, reaching, write.statement):
         return roots(module, flow, write.name.id, write.statement)
     return roots_of(module, flow, last)
 
