@@ -132,12 +132,12 @@ class Seen:
 def look(package: Package, folder: Path) -> Seen:
     seen = Seen(package)
     project = folder / "setup.py"  # where a project begins, and so where its cache goes
+    project.touch()
     for path in folder.rglob("*.py"):
+        os.utime(path, (0, 0))  # what has just changed is not cached: it may change again
         if path != project:
             seen.files += 1
             seen.lines += path.read_bytes().count(b"\n")
-    project.touch()
-    os.utime(project, (0, 0))  # what has just changed is not cached: it may change again
     shutil.rmtree(folder / ".trainify_cache", ignore_errors=True)
     check = (sys.executable, "-m", "trainify", "check", ".")
     seen.cold, seen.cached = _timed(folder, *check), _timed(folder, *check)
