@@ -113,12 +113,13 @@ _QUANTIZED = re.compile(
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for call in module.calls:
         given = list(_data_of_weights(module, call))
-        if not given:
+        functions = list(_functions(module, call)) if given else []
+        if not functions:
             continue
         caller = module.function(call)
         if caller is None or _PREPARES.search(caller.name) or gradient_unwanted(module, call):
             continue
-        for other, function in _functions(module, call):
+        for other, function in functions:
             for node in given:
                 kernel = _kernel_of_argument(other, function, call, node, options)
                 if kernel is not None:
