@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .grad_mode import no_grad_scope
 from .memo import once
-from .names import last_name
+from .names import last_name, passed
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -74,7 +74,7 @@ def _cache_writes(module: ModuleFacts) -> tuple[CacheWrite, ...]:
             for call in calls.get(function, ())
             if call.lineno > (statement.end_lineno or 0)
             and _ATTENDS.search(last_name(call.func))
-            and not caches.isdisjoint(map(_root, _arguments(call)))
+            and not caches.isdisjoint(map(_root, passed(call)))
             and not _apart(module, statement, call)
         ]
         if fresh and reads:
@@ -92,7 +92,7 @@ def _by_kernels(module: ModuleFacts) -> list[Written]:
             continue
         named = {k.arg: k.value for k in call.keywords}
         values = [value for name, value in named.items() if name in _FRESH] or call.args[:2]
-        caches = {_root(value) for value in _arguments(call) if value not in values} - {""}
+        caches = {_root(value) for value in passed(call) if value not in values} - {""}
         found.append((call, caches, list(values)))
     return found
 
@@ -126,10 +126,6 @@ def _without_gradient(module: ModuleFacts) -> list[Written]:
         if _is_detached(value) or ".data" in module.source(node) or _is_scoped(module, statement):
             found.append((node, {cache}, [value]))
     return found
-
-
-def _arguments(call: ast.Call) -> list[ast.expr]:
-    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _root(node: ast.expr) -> str:

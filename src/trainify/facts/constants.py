@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from .memo import once
-from .names import default_of, parameters
+from .names import default_of, parameters, passed
 
 if TYPE_CHECKING:
     from .flow import Definition
@@ -99,7 +99,7 @@ def _is_constant_call(module: ModuleFacts, node: ast.Call, depth: int) -> bool:
         return False
     if function.attr in NO_GRADIENT:
         return True
-    arguments = [*node.args, *(k.value for k in node.keywords)]
+    arguments = passed(node)
     names = [t.name for t in module.resolve(function)]
     if names and names[0].startswith("math."):
         return True

@@ -14,7 +14,7 @@ from typing import Literal
 
 from .carried import Carried, Cut, blurred, together
 from .flow import is_allocation
-from .names import last_name
+from .names import last_name, passed
 
 NUMBER = Carried(plain=True)
 TENSOR = Carried()
@@ -197,8 +197,3 @@ def may_cut(node: ast.expr) -> bool:
         return False
     name = last_name(node.func)
     return name in _CUTS or str(name).endswith(("ensor", "ariable", "asarray"))
-
-
-def passed(call: ast.Call) -> list[ast.expr]:
-    """What a call passes, in order, the names of keywords left out."""
-    return [*call.args, *(k.value for k in call.keywords)]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from .names import last_name, parameters
+from .names import last_name, parameters, passed
 from .walk import children, walk
 
 if TYPE_CHECKING:
@@ -552,7 +552,7 @@ def _stores(statement: ast.stmt, name: str) -> bool:
         elif isinstance(node, ast.Call):
             keeper = last_name(node.func)
             if keeper in _KEEPERS or _CLASS.match(keeper):
-                if any(_is(argument, name) for argument in _arguments(node)):
+                if any(_is(argument, name) for argument in passed(node)):
                     return True
         elif isinstance(node, (ast.List, ast.Dict, ast.Set)):
             elements = node.values if isinstance(node, ast.Dict) else node.elts
@@ -585,14 +585,10 @@ def _is_lazy(statement: ast.stmt, name: str) -> bool:
         and last_name(value.func) in _LAZY
         and any(
             _is(part, name)
-            for argument in _arguments(value)
+            for argument in passed(value)
             for part in (argument.elts if isinstance(argument, ast.Tuple) else [argument])
         )
     )
-
-
-def _arguments(call: ast.Call) -> list[ast.expr]:
-    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _keeps(target: ast.Tuple, value: ast.expr, name: str) -> bool:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from .names import passed
+
 if TYPE_CHECKING:
     from .module import ModuleFacts
 
@@ -41,7 +43,7 @@ def freezes(node: ast.expr) -> bool:
     """``x.requires_grad_(False)``."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return False
-    given = [*node.args, *(k.value for k in node.keywords)]
+    given = passed(node)
     return node.func.attr == "requires_grad_" and any(is_false(value) for value in given)
 
 

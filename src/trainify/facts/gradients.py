@@ -27,11 +27,10 @@ from .differentiation import (
     of_method,
     of_numpy,
     of_torch,
-    passed,
 )
 from .flow import Definition
 from .layers import imported_function
-from .names import is_none, last_name, parameters, self_name
+from .names import is_none, last_name, parameters, passed, self_name
 from .trainable import is_trainable, local_class, weights_made
 from .walk import walk
 

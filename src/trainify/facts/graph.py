@@ -22,7 +22,7 @@ from .grad_mode import (
     wrapping,
 )
 from .memo import once
-from .names import self_name
+from .names import passed, self_name
 from .trainable import returns_numbers
 from .walk import statements
 
@@ -185,7 +185,7 @@ class Graph:
     ) -> None:
         function = node.func
         name = function.attr if isinstance(function, ast.Attribute) else None
-        parts = [*node.args, *(k.value for k in node.keywords)]
+        parts = passed(node)
         if isinstance(function, ast.Attribute):
             if not self._is_callee(function.value) or self._is_own_part(function.value):
                 parts.append(function.value)
@@ -470,7 +470,7 @@ def _written(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
         link: ast.expr = call  # x.mul_(a).add_(b)
         while isinstance(link, ast.Call) and isinstance(link.func, ast.Attribute):
             if link.func.attr in _WRITING or link.func.attr.endswith("_"):
-                written += [*link.args, *(k.value for k in link.keywords)]
+                written += passed(link)
             link = link.func.value
         name = _base(link)
         if name is not None:

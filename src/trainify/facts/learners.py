@@ -17,7 +17,7 @@ from .graph import Graph
 from .layers import imported_function
 from .learning import is_tensor_method, may_learn
 from .memo import once
-from .names import last_name, self_name
+from .names import last_name, passed, self_name
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -123,7 +123,7 @@ def _works_on(
     trained: Collection[str],
 ) -> bool:
     """Whether a call is given something that has a gradient, which is to flow through it."""
-    given = [*call.args, *(k.value for k in call.keywords)]
+    given = passed(call)
     steps = Graph(module, function).back_from([(g, at) for g in given])
     return any(
         (s.at in learning and s.at is not at)
@@ -302,7 +302,7 @@ def _root(node: ast.expr | None, me: str | None) -> str | None:
 
 
 def _given_models(call: ast.Call, me: str | None) -> Iterator[str]:
-    for given in (*call.args, *(k.value for k in call.keywords)):
+    for given in passed(call):
         root = _root(given, me) if isinstance(given, (ast.Name, ast.Attribute)) else None
         if root is not None and _MODEL.search(root):
             yield root
@@ -375,7 +375,7 @@ def _optimized(module: ModuleFacts) -> list[frozenset[str]]:
         me = self_name(function) if module.method_class(function) is not None else None
         flow, at = module.flow(function), module.statement(call)
         found: set[str] = set()
-        for given in (*call.args, *(k.value for k in call.keywords)):
+        for given in passed(call):
             values: list[ast.expr] = [given]
             if isinstance(given, ast.Name):
                 values += [d.value for d in flow.reaching(given.id, at) if d.value is not None]

@@ -567,6 +567,11 @@ def last_name(node: ast.AST | None) -> str:
     return str(getattr(node, "attr", None) or getattr(node, "id", ""))
 
 
+def passed(call: ast.Call) -> list[ast.expr]:
+    """What a call passes, in order, the names of keywords left out."""
+    return [*call.args, *(k.value for k in call.keywords)]
+
+
 def parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
     """All parameters of a function, in order."""
     yield from arguments.posonlyargs

@@ -18,7 +18,7 @@ from .flow import Definition, FunctionFlow
 from .guards import gradient_unwanted
 from .layers import own_class
 from .memo import once
-from .names import last_name, self_name
+from .names import last_name, passed, self_name
 from .overwriting import overwritten, writes_in_place
 from .trainable import is_buffer
 from .walk import walk
@@ -425,7 +425,7 @@ def _call_carries(module: ModuleFacts, node: ast.Call, depth: int) -> bool:
         return False
     if function.attr in NO_GRADIENT:
         return False
-    arguments = [*node.args, *(k.value for k in node.keywords)]
+    arguments = passed(node)
     if isinstance(function.value, ast.Name) and module.names.self_class(function.value):
         cls = submodule(module, function)
         if cls is not None:

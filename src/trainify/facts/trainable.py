@@ -11,6 +11,7 @@ from .flow import is_view_method
 from .frozen import is_false, is_frozen
 from .layers import bases_of
 from .memo import once
+from .names import passed
 from .walk import statements, walk
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ def weights_made(module: ModuleFacts, value: ast.expr) -> Iterator[ast.Call]:
         return
     names = [t.name for t in module.resolve(value.func)]
     if any(_NN_CONTAINER.match(name) for name in names):
-        for argument in (*value.args, *(k.value for k in value.keywords)):
+        for argument in passed(value):
             for inner in walk(argument):
                 if isinstance(inner, ast.Call):
                     yield from weights_made(module, inner)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .flow import Definition, FunctionFlow
 from .guards import gradient_unwanted, implies_unwanted, is_autograd_function
-from .names import last_name
+from .names import last_name, passed
 from .overwriting import asked_in_place, candidates, evaluated, initializes, overwritten
 from .trainable import returns_numbers, submodules, trained_submodules
 from .walk import walk
@@ -104,7 +104,7 @@ def _write_of(module: ModuleFacts, statement: ast.stmt, lines: set[int]) -> Writ
         method = _innermost(statement.value)
         if method is not None:
             assert isinstance(method.func, ast.Attribute)
-            inputs = (*method.args, *(k.value for k in method.keywords))
+            inputs = tuple(passed(method))
             asked = asked_in_place(method.func.value)  # F.silu(x, inplace=True).mul_(y)
             target = asked if isinstance(asked, ast.Name) else method.func.value
             return _write(statement, target, inputs)

@@ -12,7 +12,7 @@ from ..facts.frozen import freezes, is_false, is_frozen
 from ..facts.grad_mode import no_grad_scope
 from ..facts.guards import gradient_unwanted
 from ..facts.layers import made_by
-from ..facts.names import is_none, parameters, self_name
+from ..facts.names import is_none, parameters, passed, self_name
 from ..facts.walk import walk
 from ..findings import STRATEGIES, Edit, Finding, Fix
 from . import Needle, Rule
@@ -191,7 +191,7 @@ def _turn_off(module: ModuleFacts, call: ast.Call) -> tuple[Edit, ...]:
     for keyword in call.keywords:
         if keyword.arg == "use_reentrant":
             return (Edit(module.start(keyword.value), module.end(keyword.value), "False"),)
-    last = max(module.end(node) for node in (*call.args, *(k.value for k in call.keywords)))
+    last = max(module.end(node) for node in passed(call))
     closed = _CLOSED.match(module.text, last, module.end(call) - 1)
     assert closed is not None
     return (Edit(closed.end(), closed.end(), ", use_reentrant=False"),)
@@ -302,7 +302,7 @@ class _Cut:
 
     def _result(self, call: ast.Call, at: ast.stmt) -> bool:
         function = call.func
-        arguments = [*call.args, *(k.value for k in call.keywords)]
+        arguments = passed(call)
         if isinstance(function, ast.Attribute):
             layer = self._layer(function)
             if layer == "frozen":

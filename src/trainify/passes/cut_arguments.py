@@ -12,7 +12,7 @@ from ..facts import ModuleFacts
 from ..facts.flow import view_of
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_operator
 from ..facts.layers import imported_function
-from ..facts.names import parameters
+from ..facts.names import parameters, passed
 from ..facts.trainable import is_buffer
 from ..facts.triton import loaded, stored
 from ..facts.words import declare, places
@@ -146,14 +146,9 @@ def _finding(
     return module.finding("TRN113", message, given, dict.fromkeys(STRATEGIES, fix), (related,))
 
 
-def _arguments(call: ast.Call) -> Iterator[ast.expr]:
-    yield from call.args
-    yield from (keyword.value for keyword in call.keywords)
-
-
 def _data_of_weights(module: ModuleFacts, call: ast.Call) -> Iterator[ast.Attribute]:
     """``self.weight.data``, of what may learn, in the arguments of a call."""
-    for node in _arguments(call):
+    for node in passed(call):
         if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Attribute):
             continue
         name = node.value.attr
@@ -222,7 +217,7 @@ def _kernel_of_argument(
     for inner in module.calls:
         if module.function(inner) is not function or not _wants_gradient(module, inner, name):
             continue
-        handed = [node for node in _arguments(inner) if _is_given(module, function, node, name)]
+        handed = [node for node in passed(inner) if _is_given(module, function, node, name)]
         if not handed:
             continue
         if _reads(module, inner, handed, options):
@@ -259,8 +254,8 @@ def _reads(module: ModuleFacts, call: ast.Call, handed: list[ast.expr], options:
         if kernel is None or isinstance(kernel, str):
             return kernel is not None
         own = [a.arg for a in (*kernel.args.posonlyargs, *kernel.args.args)]
-        passed = [*zip(own, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
-        names = {name for name, node in passed if any(node is each for each in handed)}
+        bound = [*zip(own, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
+        names = {name for name, node in bound if any(node is each for each in handed)}
         return bool(names & loaded(kernel)) and not names & stored(kernel)
     site = site_of(module, call, options)
     return site is not None and any(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.comments import with_comments
 from ..facts.layers import made_by
+from ..facts.names import passed
 from ..facts.trainable import makes_weights
 from ..findings import STRATEGIES, Edit, Finding, Fix
 from . import Look, Needle, Rule
@@ -110,7 +111,7 @@ def _prepares(call: ast.Call, optimizer: str) -> bool:
     """``optimizer.load_state_dict(torch.load(path))``: no step, and nothing else gets it."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in _PREPARES:
         return False
-    given = [*call.args, *(k.value for k in call.keywords)]
+    given = passed(call)
     return not any(ast.unparse(a) == optimizer for a in given)
 
 
@@ -133,7 +134,7 @@ def _told(statement: ast.stmt) -> tuple[ast.expr, bool] | None:
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         call = statement.value
         if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
-            given = [*call.args, *(k.value for k in call.keywords)]
+            given = passed(call)
             told, value = call.func.value, given[0] if given else ast.Constant(True)
     if told is None:
         return None
@@ -197,7 +198,7 @@ def _adds_parameters(module: ModuleFacts, statement: ast.stmt, model: str, filte
     if not isinstance(made, ast.Attribute) or not _within(made.value, model):
         return False
     if made.attr == "requires_grad_":
-        on = [*value.args, *(k.value for k in value.keywords)]
+        on = passed(value)
         return filtered and all(isinstance(a, ast.Constant) and a.value is True for a in on)
     return made.attr in _ADDS
 

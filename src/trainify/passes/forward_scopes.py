@@ -761,9 +761,7 @@ def _runs_any_model(module: ModuleFacts, function: FunctionNode) -> bool:
     for call in ast.walk(function):
         if not isinstance(call, ast.Call) or not runs_model(call, me):
             continue
-        node = call.func
-        if isinstance(node, ast.Attribute) and node.attr == "forward":
-            node = node.value
+        node = _model_of(call)
         if isinstance(node, ast.Name) and node.id in flow.parameters and node.id != me:
             return True
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -772,6 +770,14 @@ def _runs_any_model(module: ModuleFacts, function: FunctionNode) -> bool:
             if any(_comes_from_outside(module, binding.value) for binding in made):
                 return True
     return False
+
+
+def _model_of(call: ast.Call) -> ast.expr:
+    """What a call runs: ``model`` of ``model(x)`` and of ``model.forward(x)``."""
+    function = call.func
+    if isinstance(function, ast.Attribute) and function.attr == "forward":
+        return function.value
+    return function
 
 
 def _comes_from_outside(module: ModuleFacts, value: ast.expr | None) -> bool:
@@ -790,9 +796,7 @@ def _classes_run(module: ModuleFacts, function: FunctionNode) -> frozenset[str]:
     for call in ast.walk(function):
         if not isinstance(call, ast.Call) or not runs_model(call, me):
             continue
-        node = call.func
-        if isinstance(node, ast.Attribute) and node.attr == "forward":
-            node = node.value
+        node = _model_of(call)
         cls = module.method_class(function)
         made: list[ast.expr | None] = []
         if isinstance(node, ast.Name) and node.id == me and cls is not None:

@@ -32,7 +32,7 @@ from ..facts.graph import (
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_forward
 from ..facts.memo import once
 from ..facts.module import head
-from ..facts.names import last_name, parameters, self_name
+from ..facts.names import last_name, parameters, passed, self_name
 from ..facts.stops import looks_meant
 from ..facts.trainable import returns_numbers, submodules, trained_submodules
 from ..facts.words import undeclared
@@ -551,7 +551,7 @@ def _takes_input(module: ModuleFacts, function: FunctionNode, scope: ast.With) -
         for statement in scope.body
         for node in ast.walk(statement)
         if isinstance(node, ast.Call)
-        for argument in (*node.args, *(k.value for k in node.keywords))
+        for argument in passed(node)
     ]
     steps = Graph(module, function).back_from(values)
     return any(isinstance(step.node, ast.Name) and step.node.id in given for step in steps)

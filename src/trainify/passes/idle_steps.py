@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.learning import LOSS_CALL
-from ..facts.names import is_none
+from ..facts.names import is_none, passed
 from ..findings import Finding
 from . import Look, Needle, Rule
 
@@ -92,7 +92,7 @@ def _without_backward(module: ModuleFacts, loop: ast.For | ast.While) -> Iterato
     if not losses:
         return
     for call in calls:
-        given = [*call.args, *(k.value for k in call.keywords)]
+        given = passed(call)
         names = {n.id for g in given for n in ast.walk(g) if isinstance(n, ast.Name)}
         known = isinstance(call.func, ast.Name) and call.func.id in _HARMLESS
         if (names & {optimizer, *losses}) and not (known or _method(call) in _HARMLESS | _KEEPS):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.frozen import is_false
 from ..facts.models import classes_in, values_of
+from ..facts.names import passed
 from ..findings import Finding
 from . import Look, Needle, Rule
 
@@ -111,7 +112,7 @@ def _told(statement: ast.stmt) -> ast.expr | None:
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         call = statement.value
         if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
-            given = [*call.args, *(k.value for k in call.keywords)]
+            given = passed(call)
             if all(isinstance(value, ast.Constant) and value.value is True for value in given):
                 return call.func.value
     return None

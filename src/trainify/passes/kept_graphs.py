@@ -11,7 +11,7 @@ from ..facts import ModuleFacts, places, words
 from ..facts.graph import Graph
 from ..facts.guards import gradient_unwanted, is_forward
 from ..facts.kept import handed_out, is_kept_buffer
-from ..facts.names import is_none
+from ..facts.names import is_none, passed
 from ..facts.saved import carries
 from ..facts.trainable import is_buffer, trained_submodules
 from ..facts.words import declare
@@ -332,7 +332,7 @@ def _written(write: Write) -> list[ast.expr]:
         argument
         for node in ast.walk(write.statement)
         if isinstance(node, ast.Call) and root_of(node)[1][-1:] == root_of(write.target)[1][-1:]
-        for argument in (*node.args, *(k.value for k in node.keywords))
+        for argument in passed(node)
     ] or list(write.inputs)
 
 
@@ -562,7 +562,7 @@ def _next_state(
     call = made.pop() if len(made) == 1 else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return None
-    given = (*call.args, *(k.value for k in call.keywords))
+    given = passed(call)
     layer = call.func
     cls = module.names.self_class(layer.value) if isinstance(layer.value, ast.Name) else None
     bindings = module.names.attributes(cls).get(layer.attr, ()) if cls is not None else ()

@@ -12,7 +12,7 @@ from ..facts.flow import Definition
 from ..facts.grad_mode import own_nodes, scope_around
 from ..facts.graph import Cut, Graph, Step
 from ..facts.guards import runs_model
-from ..facts.names import last_name
+from ..facts.names import last_name, passed
 from ..facts.words import declare, places
 from ..findings import Finding
 from . import Look, Needle, Rule
@@ -107,7 +107,7 @@ def _told(statement: ast.stmt) -> str | None:
 def _requires(call: ast.Call) -> bool:
     """``x.requires_grad_()``, ``Variable(x, requires_grad=True)``, of a value, not of numbers."""
     if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
-        given = [*call.args, *(k.value for k in call.keywords)]
+        given = passed(call)
         return all(isinstance(v, ast.Constant) and v.value is True for v in given)
     name = getattr(call.func, "attr", None) or getattr(call.func, "id", None)
     return name in ("Variable", "tensor", "as_tensor") and any(

@@ -22,7 +22,7 @@ from ..facts.layers import imported_function
 from ..facts.learners import REFERENCE, Parting, models, part
 from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
 from ..facts.losses import returned_loss
-from ..facts.names import default_of, last_name
+from ..facts.names import default_of, last_name, passed
 from ..facts.words import declare
 from ..findings import STRATEGIES, Edit, Finding, Fix, Related, Safety
 from . import Look, Needle, Rule
@@ -451,7 +451,7 @@ def _arguments(
     if any(isinstance(a, ast.Starred) for a in call.args) or any(
         k.arg is None for k in call.keywords
     ):
-        yield from (*call.args, *(k.value for k in call.keywords))
+        yield from passed(call)
         return
     home = graph.callee(call)
     imported = imported_function(module, call.func) if home is None else (module, home)

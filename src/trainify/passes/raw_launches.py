@@ -13,6 +13,7 @@ from ..facts.flow import Definition, is_allocation
 from ..facts.guards import gradient_unwanted, is_autograd_function, serves_backward
 from ..facts.integers import holds_integers
 from ..facts.memo import once
+from ..facts.names import passed
 from ..facts.operands import recognize
 from ..facts.triton import stored
 from ..facts.words import declare, places
@@ -280,7 +281,7 @@ def _allocated(module: ModuleFacts, call: ast.Call) -> dict[str, Definition]:
     statement = module.statement(call)
     flow = module.flow(module.function(call) or module.tree)
     found = {}
-    for argument in [*call.args, *(k.value for k in call.keywords)]:
+    for argument in passed(call):
         if isinstance(argument, ast.Name):
             definition = flow.only_definition(argument.id, statement)
             if definition is not None and is_allocation(definition.value):

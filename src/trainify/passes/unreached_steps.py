@@ -13,7 +13,7 @@ from ..facts.graph import Cut, Graph, results
 from ..facts.layers import imported_function
 from ..facts.learning import LOSS_CALL, backward_values, is_tensor_method
 from ..facts.memo import once
-from ..facts.names import Binding, last_name
+from ..facts.names import Binding, last_name, passed
 from ..facts.trainable import weights_made
 from ..facts.walk import statements
 from ..findings import Finding
@@ -263,7 +263,7 @@ def _given(node: ast.expr) -> Iterator[ast.expr]:
     """What a call is given itself: ``checkpoint(generator, z)`` runs one."""
     if not isinstance(node, ast.Call):
         return
-    for argument in (*node.args, *(k.value for k in node.keywords)):
+    for argument in passed(node):
         if isinstance(argument, (ast.Name, ast.Attribute)):
             yield argument
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.dtypes import AUTOCAST, has_dtype_of, is_float32, is_number
+from ..facts.names import passed
 from ..facts.overwriting import asked_in_place, without_asking
 from ..facts.saved import Saver
 from ..facts.writes import METHODS, Write, root_of
@@ -185,7 +186,7 @@ def _chain(module: ModuleFacts, node: ast.expr) -> str | None:
     value = f"{owner}.{method[:-1]}{' '.join(arguments.split())}"
     name, _ = root_of(node)
     assert name is not None  # each link of the chain is a write into it
-    inputs = [*node.args, *(k.value for k in node.keywords)]
+    inputs = passed(node)
     return keep_dtype(module, value, name, method[:-1], inputs)
 
 
@@ -229,7 +230,7 @@ def new_result(module: ModuleFacts, write: Write) -> branch.Change | None:
         if call.func.attr in _WITHOUT_FUNCTION:
             return None
         method = call.func.attr[:-1]
-        inputs = [*call.args, *(k.value for k in call.keywords)]
+        inputs = passed(call)
         if method in AUTOCAST or not all(is_number(module, n) for n in inputs):
             change.look_at.append(f"`{method}_` keeps the dtype of its tensor, `{method}` may not")
         at = module.end(call.func) - start

@@ -11,7 +11,7 @@ from ...catalog import CONSTANTS, BindError, FusedOp, lookup, unverified
 from ...facts import ModuleFacts, Target
 from ...facts.dtypes import holds_codes
 from ...facts.flow import is_allocation
-from ...facts.names import last_name
+from ...facts.names import last_name, passed
 from ...facts.operands import recognize, root_of
 from .site import Site
 from .words import words_for
@@ -106,7 +106,7 @@ def site_of(module: ModuleFacts, call: ast.Call, options: Options) -> Site | Non
 
 def bind(op: FusedOp, target: Target, call: ast.Call) -> dict[str, ast.expr | None]:
     """Arguments by name; a keyword of the call overrides one bound by ``functools.partial``."""
-    values = [*call.args, *(k.value for k in call.keywords)]
+    values = passed(call)
     if any(isinstance(node, ast.NamedExpr) for value in values for node in ast.walk(value)):
         raise BindError("an argument is assigned to a name in the call")
     given: list[ast.keyword] = []
