@@ -3,40 +3,77 @@
 Every row with an equivalent goes through what ``trainify verify`` does: finite differences in
 float64 for its gradient, and its kernel where one runs on this machine.  Kernels compiled or
 interpreted by ``python -m benchmarks.gpu`` count as that wrote them into docs/verification.md,
-where the numbers go too.
+where the numbers go too.  What was proven of each row goes to src/trainify/verify/record.tsv, for
+what patches say of themselves.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from trainify.catalog import FusedOp, all_ops, lookup, unverified
 from trainify.catalog.differentiable import NAMES
 from trainify.passes.fused_calls.calls import HARMLESS
 from trainify.releases import Release
-from trainify.verify import Job, Verdict, verify
+from trainify.verify import Environment, Job, Verdict, verify
+from trainify.verify.record import FILE, lines
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "verification.md"
 BEGIN, END = "<!-- Written by make proof. -->\n", "<!-- Up to here. -->\n"
 
 
-def compared(page: str) -> set[FusedOp]:
-    """The rows whose kernels stand in the table of comparisons with the libraries' sources."""
-    rows: set[FusedOp] = set()
-    for library, version, op in re.findall(r"^\| ([\w.-]+) ([\d.]\S*) \| `(\w+)", page, re.M):
-        own = library.replace("-", "_")
-        found = [
-            row
-            for row in all_ops()
-            if row.equivalent
-            and any(n.endswith(f".{op}") and n.split(".")[0] == own for n in row.names)
-        ]
-        for row in found:
+def compared(page: str) -> dict[FusedOp, str]:
+    """The rows whose kernels stand in a table of comparisons with the libraries' sources.
+
+    Each with the releases compared and where that was run.
+    """
+    seen: dict[tuple[str, str], dict[str, list[str]]] = {}
+    where = ""
+    for heading, library, version, op, reference in re.findall(
+        r"^## (.+)|^\| ([\w.-]+) ([\d.]\S*) \| `(\w+)[^|]*\| (\w+) \|", page, re.M
+    ):
+        if heading:
+            where = {"Emulated": "emulated on a CPU"}.get(heading, heading.lower())
+            continue
+        own = {"vllm": ("vllm.", "torch.ops._C.")}.get(library, library.replace("-", "_") + ".")
+        for row in all_ops():
+            named = any(n.startswith(own) and n.endswith(f".{op}") for n in row.names)
             held = lookup(row.names[0], (), (Release(library, f"=={version}", ""),))
-            if held is not None and held.equivalent:
-                rows.add(held)
-    return rows
+            if named and held is not None and re.search(rf"\b{reference}\(", held.equivalent or ""):
+                told = seen.setdefault(_kind(held), {}).setdefault(where, [])
+                release = version if told else f"{library} {version}"
+                told += [release] * (release not in told and f"{library} {version}" not in told)
+    return {
+        row: "; ".join(f"{', '.join(releases)} {where}" for where, releases in told.items())
+        for row in all_ops()
+        if (told := seen.get(_kind(row)))
+    }
+
+
+def _kind(row: FusedOp) -> tuple[str, str]:
+    """Rows for several releases that compute the same are one."""
+    return row.names[0], row.equivalent or ""
+
+
+def proven(verdicts: Sequence[Verdict], environment: Environment, page: str) -> dict[FusedOp, str]:
+    """The rows that are right, each with the kernel that it was held against, if any."""
+    ran = {
+        v.job.op: f"PyTorch {environment.torch}'s own on {environment.device}"
+        for v in verdicts
+        if v.ran
+    }
+    kernels = {**ran, **compared(page)}
+    return {
+        v.job.op: kernels.get(v.job.op, "")
+        for v in verdicts
+        if isinstance(v.job.op, FusedOp) and _right(v) and not v.wrong
+    }
+
+
+def _right(verdict: Verdict) -> bool:
+    return verdict.gradient == "ok" and verdict.attached in ("computed anew", "closed form, ok")
 
 
 def section(verdicts: list[Verdict], page: str) -> str:
@@ -44,10 +81,9 @@ def section(verdicts: list[Verdict], page: str) -> str:
     named = {name for op in all_ops() for name in op.names}
     cutting = {name for op in all_ops() if op.cuts for name in op.names}
     replaced = {name for op in ops for name in op.names}
-    attached = ("computed anew", "closed form, ok")
-    right = [v for v in verdicts if v.gradient == "ok" and v.attached in attached]
+    right = [v for v in verdicts if _right(v)]
     ran = {op for op, v in zip(ops, verdicts, strict=True) if v.ran and not v.wrong}
-    held = ran | compared(page)
+    held = ran | compared(page).keys()
     wrong = [v.job.name for v in verdicts if v.wrong]
     told = sum(family not in HARMLESS for family in unverified().values())
     return "\n".join(
@@ -75,8 +111,10 @@ def section(verdicts: list[Verdict], page: str) -> str:
 
 
 def main() -> None:
-    verdicts, _ = verify([Job(op.names[0], op) for op in all_ops() if op.equivalent])
+    verdicts, environment = verify([Job(op.names[0], op) for op in all_ops() if op.equivalent])
     text = PAGE.read_text("utf-8")
+    rows = lines(proven(verdicts, environment, text))
+    FILE.write_text("".join(f"{row}\n" for row in rows), "utf-8")
     new = section(verdicts, text)
     print(new)
     if BEGIN in text:

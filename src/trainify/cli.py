@@ -254,7 +254,7 @@ def fix(
     reports = list(run.reports(fix_paths))
     applied = [finding for report in reports for finding in report.applied]
     changes = [report.change for report in reports if report.change]
-    proof = None
+    proof: list[str] = []
     if verify:
         verdicts, environment = run.verify(applied)
         if any(verdict.wrong for verdict in verdicts):
@@ -263,7 +263,7 @@ def fix(
             ctx.exit(ERRORS if run.failed else FINDINGS)
         from .output.verdicts import comment
 
-        proof = comment(verdicts, environment)
+        proof = [*comment(verdicts, environment), ""]
     fixed = run.write(changes) if write else run.write_patch(changes, applied, output, proof)
     remaining = 0
     for report in reports:
@@ -487,7 +487,7 @@ class _Run:
         changes: list[Change],
         applied: list[Finding],
         output: str | None,
-        proof: list[str] | None = None,
+        proof: list[str],
     ) -> bool:
         """Print the patch, or write it to a file with a few words about it."""
         from .output.diff import patch_names, unified_diff
@@ -502,38 +502,33 @@ class _Run:
             click.echo(f"trainify: nothing to fix, so {output} was not written", err=True)
             return False
         try:
-            write_file(output, _preface(applied, proof).encode() + patch)
+            write_file(output, self._preface(applied, proof).encode() + patch)
         except WriteError as error:
             self._not_written(error)
             return False
         return True
 
+    def _preface(self, applied: list[Finding], proof: list[str]) -> str:
+        """The comment that a patch file begins with; git skips it."""
+        from .output.known import comment
+        from .output.text import cuts, statistics
+        from .passes import all_rules
+
+        names = {code: rule.name for code, rule in all_rules().items()}
+        lines = [
+            f"trainify {__version__}: fixes {cuts(applied)}",
+            "",
+            *(f"  {line}" for line in statistics(applied, names)),
+            "",
+            *proof,
+            *comment(applied, self.options, verified=bool(proof)),
+            "Apply it with `git apply`.",
+        ]
+        return "".join(f"# {line}".rstrip() + "\n" for line in lines) + "\n"
+
     def _not_written(self, error: WriteError) -> None:
         self.failed = True
         click.echo(f"trainify: {error.path}: cannot write: {error.reason}", err=True)
-
-
-def _preface(applied: list[Finding], proof: list[str] | None) -> str:
-    """The comment that a patch file begins with; git skips it."""
-    from .output.text import cuts, statistics
-    from .passes import all_rules
-
-    names = {code: rule.name for code, rule in all_rules().items()}
-    lines = [
-        f"trainify {__version__}: fixes {cuts(applied)}",
-        "",
-        *(f"  {line}" for line in statistics(applied, names)),
-        "",
-        *(proof or _NOT_VERIFIED),
-        "Apply it with `git apply`.",
-    ]
-    return "".join(f"# {line}".rstrip() + "\n" for line in lines) + "\n"
-
-
-_NOT_VERIFIED = (
-    "This changes source text only. Nothing was run: neither values nor gradients have been",
-    "compared with those of the original code.",
-)
 
 
 def _codes(option: str, value: str) -> tuple[str, ...]:

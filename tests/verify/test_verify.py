@@ -435,7 +435,7 @@ def test_a_patch_says_what_was_verified(run, library, own_op) -> None:
     head, _, patch = Path("x.patch").read_text().partition("\ndiff --git")
     assert all(line.startswith("#") for line in head.splitlines() if line)
     assert "# 1 of 1 kernel ran here on" in head
-    assert "Nothing was run" not in head
+    assert "nothing was run" not in head
     assert patch
     subprocess.run(["git", "init", "-q", "."], check=True)
     subprocess.run(["git", "apply", "x.patch"], check=True)
