@@ -1,0 +1,137 @@
+"""Which modules are there to be trained by the forward that has no gradient."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ...facts import ModuleFacts
+from ...facts.frozen import is_frozen
+from ...facts.grad_mode import decorator_scope, own_nodes, scope_inside
+from ...facts.graph import results
+from ...facts.guards import gradient_unwanted, is_forward
+from ...facts.layers import bases_of, is_empty, may_be_module
+from ...facts.learning import may_learn
+from ...facts.names import last_name, self_name
+from ...facts.trainable import holds_weights, returns_numbers
+
+if TYPE_CHECKING:
+    from ...facts.module import FunctionNode
+
+
+def is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
+    """Whether a class's forward, or what stands for it, is there for a loss to be computed by."""
+    return (
+        holds_weights(module, cls)
+        and may_be_module(module, cls)
+        and not _SEARCHES.search(cls.name)
+        and not _INFERS.search(cls.name)
+        and not returns_numbers(function)
+        and not _hands_over(function)
+        and not gradient_unwanted(module, cls)
+        and not _trains_beside(module, cls)
+        and not _is_side_door(module, cls, function)
+        and any(isinstance(node, ast.Call) for s in function.body for node in ast.walk(s))
+        and not is_empty(module, cls)
+        and not _is_declared_so(module, cls, function)
+        and not _is_frozen_by_its_users(module, cls)
+    )
+
+
+_SEARCHES = re.compile(r"Beam(?!f)|Greedy|Viterbi|KenLM|Ensemble|(?<!Up)(?<!Down)(?<!Re)Sampler$")
+"""Names of modules that search or draw what networks make likely, which is inference."""
+_INFERS = re.compile(r"Inference(?:Model|Module|Engine|Wrapper|Layer)?$|^Inference[A-Z]")
+"""Names of modules that are there to serve, whatever trains beside them."""
+KEEPS = re.compile(r"extract|perceptual|feature|clip|vgg|dino|inception", re.IGNORECASE)
+"""Names of modules around a network that is there to be used, not to be trained."""
+_GENERATES = re.compile(r"_*(?:generate|sample|beam_search|greedy_search|decode)(?:_batch)?$")
+
+
+def _hands_over(function: FunctionNode) -> bool:
+    """Whether all that a forward does is to call its object's own ``generate``, or the like."""
+    values = [value for value, _ in results(function)]
+    return bool(values) and all(
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and isinstance(value.func.value, ast.Name)
+        and value.func.value.id == self_name(function)
+        and _GENERATES.match(value.func.attr) is not None
+        for value in values
+    )
+
+
+def _is_declared_so(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
+    """Whether a base class's abstract method has a scope: then all that implement it infer."""
+    for home, base in bases_of(module, cls):
+        for method in methods_of(base):
+            if method.name == function.name and decorator_scope(home, method) is not None:
+                if any("abstractmethod" in home.source(d) for d in method.decorator_list):
+                    return True
+    return False
+
+
+def _is_frozen_by_its_users(module: ModuleFacts, cls: ast.ClassDef) -> bool:
+    """Whether each class of the project that has such a module as a part freezes that part."""
+    frozen = False
+    for home in module.project.mentioning(module, f"{cls.name}(", containing=b"requires_grad"):
+        for owner in home.classes:
+            for name, bindings in home.names.attributes(owner).items():
+                values = [b.value for b in bindings if isinstance(b.value, ast.Call)]
+                if any(last_name(value.func) == cls.name for value in values):
+                    if not is_frozen(home, owner, name):
+                        return False
+                    frozen = True
+    return frozen
+
+
+def _is_side_door(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
+    """Whether a class learns by a forward of its own that ``forward_step`` is no part of."""
+    if function.name in ("forward", "__call__") or _TRAINS.search(function.name):
+        return False
+    own = next(
+        (f for f in module.functions_named("forward") if module.method_class(f) is cls), None
+    )
+    if own is None or decorator_scope(module, own) is not None:
+        return False
+    return re.search(rf"\bself\.{function.name}\b", module.source(cls)) is None
+
+
+_TRAINS = re.compile(r"training_step|shared_step|train_|_train|loss", re.IGNORECASE)
+
+
+def _trains_beside(module: ModuleFacts, cls: ast.ClassDef) -> bool:
+    """Whether a class is trained by a method that runs its parts without its forward."""
+    beside = False
+    for method in cls.body:
+        if not isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if not _TRAINS.search(method.name) or is_forward(method):
+            continue
+        me = self_name(method)
+        for node in own_nodes(method):
+            if not isinstance(node, ast.Call):
+                continue
+            if isinstance(node.func, ast.Name) and node.func.id == me:
+                return False
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "forward":
+                return False
+            if _calls_own(node, me) and may_learn(module, node):
+                beside = beside or scope_inside(module, node, method) is None
+    return beside
+
+
+def _calls_own(node: ast.AST, me: str | None) -> bool:
+    """Whether a node is a call of something of ``self``."""
+    if not isinstance(node, ast.Call):
+        return False
+    root: ast.expr = node.func
+    while isinstance(root, (ast.Attribute, ast.Subscript)):
+        root = root.value
+    return isinstance(root, ast.Name) and root.id == me
+
+
+def methods_of(cls: ast.ClassDef) -> Iterator[FunctionNode]:
+    """The functions in the body of a class."""
+    return (s for s in cls.body if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)))
