@@ -421,7 +421,7 @@ def test_keys_written_out_leave_no_question() -> None:
 def test_a_module_dict_refuses_the_names_that_are_reserved() -> None:
     from torch import nn
 
-    from trainify.passes.unregistered import _RESERVED
+    from trainify.passes.unregistered.keys import RESERVED
 
     public = {n for n in dir(nn.ModuleDict()) if not n.startswith("_")}
-    assert public <= _RESERVED
+    assert public <= RESERVED

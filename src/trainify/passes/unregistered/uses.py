@@ -1,0 +1,147 @@
+"""How a list or dict of an object is used: whether what it holds runs, or is given away."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from ...facts import ModuleFacts
+from ...facts.guards import gradient_unwanted
+from ...facts.memo import once
+from ...facts.walk import walk
+from .loops import loops_around, loops_of, stored_names
+
+if TYPE_CHECKING:
+    from ...facts.module import FunctionNode
+
+
+def uses_of(module: ModuleFacts, cls: ast.ClassDef, name: str) -> list[ast.Attribute]:
+    """Every ``self.name`` in the methods of a class but those that are assigned."""
+    return [
+        node
+        for node in walk(cls)
+        if isinstance(node, ast.Attribute)
+        and node.attr == name
+        and isinstance(node.value, ast.Name)
+        and (isinstance(node.ctx, ast.Load) or isinstance(module.parent(node), ast.AugAssign))
+        and module.names.self_class(node.value) is cls
+    ]
+
+
+_MANAGED = frozenset(
+    "parameters named_parameters state_dict load_state_dict modules named_modules children "
+    "requires_grad_ eval to cuda".split()
+)
+
+
+def is_managed(module: ModuleFacts, name: str) -> bool:
+    """Whether code of the file sees to the held modules by hand: ``m.layers[0].parameters()``."""
+    for node in _managed(module):
+        if _mentions(node.value, name):
+            return True
+        if isinstance(node.value, ast.Name) and any(
+            _mentions(source, name) and node.value.id in stored_names(target)
+            for target, source in loops_around(module, node)
+        ):
+            return True
+    return False
+
+
+@once
+def _managed(module: ModuleFacts) -> list[ast.Attribute]:
+    return [n for n in walk(module.tree) if isinstance(n, ast.Attribute) and n.attr in _MANAGED]
+
+
+def _mentions(node: ast.AST, name: str) -> bool:
+    return any(isinstance(n, ast.Attribute) and n.attr == name for n in walk(node))
+
+
+_LOOKS = frozenset("len enumerate zip reversed iter list tuple range bool print isinstance".split())
+
+
+def gives_away(module: ModuleFacts, use: ast.Attribute) -> bool:
+    """Whether something else gets the whole list: ``nn.ModuleList(self.layers)``, ``return``."""
+    parent = module.parent(use)
+    if isinstance(parent, ast.Starred):
+        parent = module.parent(parent)
+    if isinstance(parent, ast.Call) and use is not parent.func:
+        return not (isinstance(parent.func, ast.Name) and parent.func.id in _LOOKS)
+    return isinstance(
+        parent, (ast.Return, ast.keyword, ast.Assign, ast.List, ast.Tuple, ast.Dict, ast.Lambda)
+    )
+
+
+READS = re.compile(r"torch\.(nn\.functional\.)?[a-z]\w*$|math\.prod$")
+
+
+def is_read(module: ModuleFacts, use: ast.expr) -> bool:
+    """Whether a list is an operand: ``sum(self.ws)``, ``torch.stack(tuple(self.ws))``."""
+    parent = module.parent(use)
+    if isinstance(parent, ast.Starred):
+        parent = module.parent(parent)
+    if not isinstance(parent, ast.Call) or parent.func is use:
+        return False
+    if isinstance(parent.func, ast.Name) and parent.func.id in ("list", "tuple"):
+        return is_read(module, parent)
+    if isinstance(parent.func, ast.Name) and parent.func.id == "sum":
+        return True
+    return any(READS.match(target.name) for target in module.resolve(parent.func))
+
+
+def runs_element(
+    module: ModuleFacts, use: ast.Attribute, builder: FunctionNode, parameters: bool
+) -> bool:
+    """Whether a use of the list runs an element of it (reads one, where it holds parameters)."""
+    function = module.function(use)
+    if function is None or function is builder or gradient_unwanted(module, use):
+        return False
+    parent = module.parent(use)
+    if parameters and is_read(module, use):
+        return True
+    if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Load):
+        if not isinstance(parent.slice, ast.Slice):
+            return parameters or _is_run(module, function, parent)
+    for loop in module.ancestors(use):
+        if loop is function:
+            break
+        for target, source in loops_of(loop):
+            if any(node is use for node in walk(source)):
+                names = stored_names(target)
+                return any(
+                    isinstance(node, ast.Name)
+                    and node.id in names
+                    and isinstance(node.ctx, ast.Load)
+                    and (parameters or _is_called(module, node))
+                    for node in walk(loop)
+                )
+    return False
+
+
+def _is_called(module: ModuleFacts, node: ast.expr) -> bool:
+    """``layer(x)``, ``layer.forward(x)``, ``checkpoint(layer, x)``, ``block[0](x)``."""
+    parent = module.parent(node)
+    if isinstance(parent, ast.Subscript) and parent.value is node:
+        return _is_called(module, parent)
+    if isinstance(parent, ast.Attribute):
+        call = module.parent(parent)
+        return parent.attr == "forward" and isinstance(call, ast.Call)
+    if not isinstance(parent, ast.Call):
+        return False
+    if parent.func is node:
+        return True
+    return parent.args[:1] == [node] and "checkpoint" in module.source(parent.func)
+
+
+def _is_run(module: ModuleFacts, function: FunctionNode, element: ast.Subscript) -> bool:
+    """Whether ``self.layers[i]`` is called, at once or by the name it is given."""
+    if _is_called(module, element):
+        return True
+    statement = module.parent(element)
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return False
+    name = statement.targets[0].id
+    return any(
+        isinstance(node, ast.Name) and node.id == name and _is_called(module, node)
+        for node in walk(function)
+    )
