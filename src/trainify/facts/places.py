@@ -108,8 +108,14 @@ def may_be_trained(data: bytes, at: int) -> bool:
     return data.find(b"def forward", at, after.start() if after else len(data)) >= 0
 
 
+_HEADS = frozenset((b"if", b"elif", b"else", b"for", b"while", b"with"))
+
+
 def _first_name(data: bytes, at: int) -> bytes:
-    match = _WRITTEN.match(data, data.rfind(b"\n", 0, at) + 1, at)
+    begin = data.rfind(b"\n", 0, at) + 1
+    match = _WRITTEN.match(data, begin, at)
+    if match is not None and match[1] in _HEADS:  # if x: y += 1
+        match = _WRITTEN.match(data, data.rfind(b":", begin, at) + 1, at)
     if match is None or data[match.end() : match.end() + 1] == b":" or data[at - 1 : at] == b"/":
         return b""  # name: int = 0, name //= 2
     if _COUNTER.match(data, match.start(1)):

@@ -306,21 +306,24 @@ def flag_edit(module: ModuleFacts, changes: Sequence[Change], flag: str) -> Edit
     while start > 0 and block[start - 1] in dropped:
         start -= 1
     first, last = block[start], changes[-1].statements[-1]
-    for statement in (first, last):
-        if not layout.owns_lines(module, statement):
-            raise CannotPlace("it shares its line with other code")
-    ind, unit, newline = module.indentation(first), module.indent_unit, module.newline
+    room = layout.room(module, first, last)
+    ind, unit, newline = room.indentation, module.indent_unit, module.newline
     limit = layout.width(module)
     lines = layout.fit(f"if {condition(module, changes, flag)}:", ind, unit, limit)
     for change in changes:
         for line in change.lines:
             lines += layout.fit(line, ind + unit, unit, limit)
-    begin = module.line_starts[first.lineno - 1]
-    if isinstance(last, ast.Return) and len(changes[-1].statements) == 1:
-        return Edit(begin, begin, newline.join(lines) + newline)
+    returns = isinstance(last, ast.Return) and len(changes[-1].statements) == 1
+    if returns and not room.opening:
+        return Edit(room.begin, room.begin, newline.join(lines) + newline)
     assert last.end_lineno is not None
-    lines += [f"{ind}else:", layout.indent(module, first.lineno, last.end_lineno, unit)]
-    return Edit(begin, layout.line_end(module, last), newline.join(lines))
+    if returns:
+        lines.append(layout.moved(module, last, ind))
+    elif room.opening:
+        lines += [f"{ind}else:", layout.moved(module, last, ind + unit)]
+    else:
+        lines += [f"{ind}else:", layout.indent(module, first.lineno, last.end_lineno, unit)]
+    return Edit(room.begin, layout.line_end(module, last), room.opening + newline.join(lines))
 
 
 def replace_edits(module: ModuleFacts, changes: Sequence[Change]) -> list[Edit]:
@@ -329,17 +332,25 @@ def replace_edits(module: ModuleFacts, changes: Sequence[Change]) -> list[Edit]:
     limit, unit, newline = layout.width(module), module.indent_unit, module.newline
     for change in changes:
         first, last = change.first, change.statements[-1]
-        if not layout.owns_lines(module, first) or not layout.owns_lines(module, last):
-            raise CannotPlace("it shares its line with other code")
-        ind = module.indentation(first)
+        room = layout.room(module, first, last)
+        ind, begin = room.indentation, module.start(first)
         lines: list[str] = []
         for line in change.lines:
             lines += layout.fit(line, ind, unit, limit)
-        edits.append(Edit(module.start(first), module.end(last), newline.join(lines).lstrip(" \t")))
+        text = newline.join(lines).lstrip(" \t")
+        if room.opening and not _fits(module, first, text, limit):
+            begin, text = room.begin, room.opening + newline.join(lines)
+        edits.append(Edit(begin, module.end(last), text))
     dropped = [statement for change in changes for statement in change.dropped]
     gone = [*(s for change in changes for s in change.statements), *dropped]
     left = unneeded(module, gone, [line for change in changes for line in change.lines])
     return edits + _deletions(module, [*dropped, *left])
+
+
+def _fits(module: ModuleFacts, statement: ast.stmt, text: str, limit: int) -> bool:
+    """Whether a text fits on the line where a statement begins."""
+    before = module.start(statement) - module.line_starts[statement.lineno - 1]
+    return "\n" not in text and "\r" not in text and before + len(text) <= limit
 
 
 def _deletions(module: ModuleFacts, statements: Sequence[ast.stmt]) -> list[Edit]:

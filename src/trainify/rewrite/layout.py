@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..facts import ModuleFacts
 from ..facts.comments import with_comments
@@ -25,6 +26,9 @@ def width(module: ModuleFacts) -> int:
 def starts_line(module: ModuleFacts, statement: ast.stmt) -> bool:
     """Whether nothing but white space stands before a statement on its line."""
     line = module.line_text(statement.lineno)
+    above = module.line_text(statement.lineno - 1).strip() if statement.lineno > 1 else ""
+    if above.endswith("\\") and not above.startswith("#"):
+        return False  # the line goes on
     return not line[: module.start(statement) - module.line_starts[statement.lineno - 1]].strip()
 
 
@@ -32,6 +36,49 @@ def owns_lines(module: ModuleFacts, statement: ast.stmt) -> bool:
     """Whether no other statement stands on the lines of this one."""
     rest = module.text[module.end(statement) : line_end(module, statement)].strip()
     return starts_line(module, statement) and (not rest or rest.startswith("#"))
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where lines can take the place of statements.
+
+    ``begin`` is where the first of them begins, ``opening`` what has to stand before it: a line
+    ending for the only statement of ``if x: y = f(x)``, which then stands below the colon.
+    """
+
+    indentation: str
+    begin: int
+    opening: str = ""
+
+
+def room(module: ModuleFacts, first: ast.stmt, last: ast.stmt) -> Room:
+    """The room that statements leave; :class:`CannotPlace` where others stand on their lines."""
+    if owns_lines(module, first) and owns_lines(module, last):
+        return Room(module.indentation(first), module.line_starts[first.lineno - 1])
+    owner = module.parent(first)
+    before = module.text[module.line_starts[first.lineno - 1] : module.start(first)].rstrip()
+    after = module.text[module.end(last) : line_end(module, last)].strip()
+    alone = first is last and before.endswith(":") and (not after or after.startswith("#"))
+    if not alone or not isinstance(owner, (ast.stmt, ast.ExceptHandler)):
+        raise CannotPlace("it shares its line with other code")
+    line = module.line_text(owner.lineno)
+    indentation = line[: len(line) - len(line.lstrip(" \t\f"))] + module.indent_unit
+    begin = module.line_starts[first.lineno - 1] + len(before)
+    return Room(indentation, begin, module.newline)
+
+
+def moved(module: ModuleFacts, statement: ast.stmt, indentation: str) -> str:
+    """A statement, with the comment after it, on lines of its own that begin with this."""
+    assert statement.end_lineno is not None
+    text = module.text[module.start(statement) : line_end(module, statement)]
+    if statement.end_lineno == statement.lineno:
+        return indentation + text
+    first = module.line_text(statement.lineno).rstrip("\r\n")
+    outer = first[: len(first) - len(first.lstrip(" \t\f"))]
+    rest = indent(
+        module, statement.lineno + 1, statement.end_lineno, indentation.removeprefix(outer)
+    )
+    return f"{indentation}{text.splitlines()[0]}{module.newline}{rest}"
 
 
 def line_start(module: ModuleFacts, statement: ast.stmt) -> int:

@@ -60,15 +60,23 @@ def _edit(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode, flag: 
     if layout.bound_at_top(module, "torch") is None:
         return None
     body = _body(function)
-    if not body or not layout.starts_line(module, body[0]):
+    if not body:
+        return None
+    try:
+        room = layout.room(module, body[0], body[0])
+    except layout.CannotPlace:
         return None
     change = Change([body[0]], [])
     if not holds_weights(module, cls):
         change.wants, change.optional = _tensors(module, function)
     test = condition(module, [change], flag)
-    ind, unit, width = module.indentation(body[0]), module.indent_unit, layout.width(module)
+    ind, unit, width = room.indentation, module.indent_unit, layout.width(module)
     lines = layout.fit(f"if {test}:", ind, unit, width)
     lines += layout.fit(f"return {_call(function)}", ind + unit, unit, width)
+    if room.opening:
+        lines.append(layout.moved(module, body[0], ind))
+        text = room.opening + module.newline.join(lines)
+        return Edit(room.begin, layout.line_end(module, body[0]), text)
     offset = _start(module, body[0])
     return Edit(offset, offset, module.newline.join(lines) + module.newline)
 
@@ -76,16 +84,13 @@ def _edit(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode, flag: 
 def _edit_in_place(module: ModuleFacts, function: FunctionNode) -> Edit | None:
     """The twin, and nothing else; None where a comment would go with the author's lines."""
     body = _body(function)
-    begin, end = _start(module, body[0]), layout.line_end(module, body[-1])
-    if "#" in module.text[begin:end]:
-        return None
-    lines = layout.fit(
-        f"return {_call(function)}",
-        module.indentation(body[0]),
-        module.indent_unit,
-        layout.width(module),
-    )
-    return Edit(begin, end, module.newline.join(lines))
+    text, end = f"return {_call(function)}", layout.line_end(module, body[-1])
+    if layout.starts_line(module, body[0]):
+        begin, ind, unit = _start(module, body[0]), module.indentation(body[0]), module.indent_unit
+        text = module.newline.join(layout.fit(text, ind, unit, layout.width(module)))
+    else:
+        begin = module.start(body[0])
+    return None if "#" in module.text[begin:end] else Edit(begin, end, text)
 
 
 def _body(function: FunctionNode) -> list[ast.stmt]:
