@@ -16,7 +16,7 @@ from live_package import package
 from torch import nn
 
 import trainify
-from tests.each import some
+from tests.each import case, some
 from trainify.catalog.own import _registered
 from trainify.live.apply import restore
 from trainify.live.attach import CannotAttach
@@ -155,28 +155,36 @@ def right(x: torch.Tensor, weight: torch.Tensor, how: str) -> list[torch.Tensor]
     return list(torch.autograd.grad(out.square().sum(), [x, weight]))
 
 
-@pytest.mark.parametrize("how", [*WAYS, "in place", "onto itself"])
-def test_wherever_it_is_held(modules: dict[str, ModuleType], how: str) -> None:
-    model = modules["model"].Model(how)
+def test_wherever_it_is_held(modules: dict[str, ModuleType]) -> None:
+    models = {how: modules["model"].Model(how) for how in [*WAYS, "in place", "onto itself"]}
     x = torch.randn(3, H, requires_grad=True)
     kernel = modules["kernels"].norm
     with torch.no_grad():
-        served = model(x)
-    assert gradient(model, x)[1] is None
+        served = {how: model(x) for how, model in models.items()}
+    assert all(gradient(model, x)[1] is None for model in models.values())
     _, release = held(modules, "norm", "add_norm")
-    assert torch.equal(model(x), served), "the bits of the kernel"
-    torch.testing.assert_close(gradient(model, x), right(x, model.weight, how))
-    with torch.no_grad():
-        assert torch.equal(model(x), served)
+    for how, model in models.items():
+        with case(how):
+            assert torch.equal(model(x), served[how]), "the bits of the kernel"
+            torch.testing.assert_close(gradient(model, x), right(x, model.weight, how))
+            with torch.no_grad():
+                assert torch.equal(model(x), served[how])
     release()
-    assert gradient(model, x)[1] is None
-    assert modules["kernels"].norm is modules["model"].norm is model.attribute is kernel
+    for how, model in models.items():
+        with case(how):
+            assert gradient(model, x)[1] is None
+            assert modules["kernels"].norm is modules["model"].norm is model.attribute is kernel
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_pybind_function_itself(modules: dict[str, ModuleType], frozen: bool) -> None:
+def test_a_pybind_function_itself(
+    modules: dict[str, ModuleType], frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # of conftest.py
     if frozen:  # then the collector does not tell who holds the function
         gc.freeze()
+    else:
+        gc.unfreeze()
     model = modules["model"].Model("name")
     x = torch.randn(3, H, requires_grad=True)
     rebound = symbol("trainify_fixture_kernels:rmsnorm")
@@ -187,6 +195,7 @@ def test_a_pybind_function_itself(modules: dict[str, ModuleType], frozen: bool) 
     rebound.release(holder)
     assert gradient(model, x)[1] is None
     assert type(modules["kernels"].rmsnorm).__name__ == "builtin_function_or_method"
+    gc.freeze()  # as tests/conftest.py has it
 
 
 def test_first_and_second_derivatives(modules: dict[str, ModuleType]) -> None:

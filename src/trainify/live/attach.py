@@ -206,8 +206,10 @@ def _rows(op: OpOverload) -> list[FusedOp]:
     """The catalog's rows for an op, that for the release in use first."""
     qualified = "torch.ops." + _name(op).replace("::", ".")
     rows = [row for row in (*registered(), *all_ops()) if qualified in row.names]
-    releases = find_releases(".")
-    return sorted(rows, key=lambda row: not holds(row, releases))
+    if len(rows) > 1:  # what the project says costs some 10 ms to find
+        releases = find_releases(".")
+        rows.sort(key=lambda row: not holds(row, releases))
+    return rows
 
 
 def _mismatch(op: OpOverload, row: FusedOp) -> str | None:
