@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
-from trainify.live import symbol
-from trainify.live.audit import run
+from tests.frozen import imports_stay_frozen  # noqa: F401
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 
@@ -35,10 +33,3 @@ def _kernels() -> None:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def _imports_stay_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even to ask whether anything is frozen goes through all that tests/conftest.py has frozen."""
-    monkeypatch.setattr(run, "_collected_sparingly", nullcontext)
-    monkeypatch.setattr(symbol, "_nothing_frozen", nullcontext)

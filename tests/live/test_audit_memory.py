@@ -26,7 +26,7 @@ def test_copies_of_the_parameters(proof: bool, copies: int) -> None:
 
 
 def test_what_others_keep_from_the_collector_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()  # of conftest.py
+    monkeypatch.undo()  # of imports_stay_frozen
     model, x = nn.Linear(4, 4), torch.randn(1, 4)
     gc.freeze()
     assert audit(model, x).ok

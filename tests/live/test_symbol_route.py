@@ -180,7 +180,7 @@ def test_wherever_it_is_held(modules: dict[str, ModuleType]) -> None:
 def test_a_pybind_function_itself(
     modules: dict[str, ModuleType], frozen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()  # of conftest.py
+    monkeypatch.undo()  # of imports_stay_frozen
     if frozen:  # then the collector does not tell who holds the function
         gc.freeze()
     else:

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.frozen import imports_stay_frozen  # noqa: F401
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
