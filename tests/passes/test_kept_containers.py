@@ -117,6 +117,17 @@ RIGHT = {
     "detached": ("self.state = {}", STATE.replace("= k\n", "= k.detach()\n")),
     "emptied": ("self.state = {}", STATE + "\ndef reset(self):\n    self.state.clear()\n"),
     "made-anew": ("self.state = {}", STATE + "\ndef reset(self):\n    self.state = {}\n"),
+    "made-anew-by-each-call": (
+        "self.state = []",
+        """\
+        def forward(self, x):
+            self.state = []
+            for layer in self.layers:
+                x = layer(x)
+                self.state.append(x)
+            return torch.cat(self.state)
+        """,
+    ),
     "not-read": (
         "self.state = {}",
         "def forward(self, x):\n    self.state[0] = self.k(x)\n    return x\n",

@@ -154,6 +154,24 @@ RIGHT = {
         "self.memory = torch.roll(self.memory, -1, 0)\nself.memory[-1] = h[0].detach()\n"
         "h = h + self.memory.sum(0)"
     ),
+    "made anew": (
+        "self.mean = torch.zeros_like(self.mean)\nfor row in x:\n"
+        "    self.mean = self.mean * 0.9 + row * self.gain\nh = h - self.mean"
+    ),
+    "made anew, joined": (
+        "self.past = x[:0]\nfor row in x:\n"
+        "    self.past = torch.cat([self.past, row[None] * self.gain])\nh = h + self.past"
+    ),
+    "made anew, in place": "self.memory = self.memory.new_zeros(8, 4)\nself.memory[:3] = h\n"
+    "h = h + self.memory[:3]",
+    "made anew, as a buffer": (
+        "with torch.no_grad():\n    self.register_buffer('mean', torch.zeros(4))\n"
+        "self.mean = self.mean + h.mean(0)\nh = h - self.mean"
+    ),
+    "cut off": (
+        "self.mean = torch.tanh(self.mean.detach())\nfor row in x:\n"
+        "    self.mean = self.mean * 0.9 + row * self.gain\nh = h - self.mean"
+    ),
     "chunks": "if self.state is None:\n    self.state = torch.zeros(4)\nh = h + self.state",
 }
 
@@ -172,6 +190,7 @@ JOINED = "if self.past is not None:\n    h = torch.cat([self.past, h])\nself.pas
     [
         "\n    def reset(self):\n        self.past = None\n",
         "\n\ndef train(net, x):\n    net.past = None\n    net(x).sum().backward()\n",
+        "\n    def begin(self):\n        self.register_buffer('past', None)\n",
         "\n    def forget(self):\n        self.past = self.past.detach()\n",
     ],
 )
@@ -182,6 +201,35 @@ def test_what_others_may_reset_cannot_be_judged(more: str) -> None:
 def test_a_plain_tensor_that_another_method_makes_anew() -> None:
     reset = "\n    def reset(self):\n        self.level = torch.zeros(4)\n"
     stays(module("self.level.add_(h.mean(0))") + reset)
+
+
+def test_a_buffer_that_another_method_registers_anew() -> None:
+    begin = "\n    def begin(self):\n        self.register_buffer('mean', torch.zeros(4))\n"
+    stays(module("self.mean.add_(h.mean(0))\nh = h * self.mean") + begin)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "if x.shape[0] > 3:\n    self.mean = torch.zeros_like(self.mean)\n",
+        "for row in h:\n    self.mean = torch.zeros_like(self.mean)\n",
+        "self.mean = self.mean.clone()\n",
+    ],
+)
+def test_what_may_stay_is_not_made_anew(lines: str) -> None:
+    step = "self.mean = 0.9 * self.mean + 0.1 * h.mean(0)\nh = h - self.mean"
+    text = module(lines.replace("for row in h", "for row in h[:0]") + step)
+    assert {f.rule for f in findings(text)} == {"TRN408"}
+    with pytest.raises(RuntimeError, match="second time"):
+        steps(text)
+
+
+def test_a_buffer_that_is_read_without_its_graph_only_grows() -> None:
+    lines = "m = self.mean.detach() * 0.9 + h.mean(0) * 0.1\nself.mean.copy_(m)\nh = h - m"
+    (finding,) = findings(module(lines))
+    assert "memory, which grows" in finding.message
+    steps(module(lines))
+    becomes(module(lines), module(lines.replace("copy_(m)", "copy_(m.detach())")))
 
 
 def test_what_an_option_switches_cannot_be_judged() -> None:

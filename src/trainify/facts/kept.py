@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from .flow import Definition, is_allocation
 from .graph import Graph, results
@@ -26,10 +26,99 @@ def is_kept_buffer(module: ModuleFacts, node: ast.Attribute) -> bool:
         return False
     bindings = module.names.attributes(cls).get(node.attr, [])
     if is_buffer(module, node):
-        return not bindings
+        return not bindings and len(registering(module, cls, node.attr)) == 1
     return bool(bindings) and all(
         is_allocation(b.value) and getattr(module.function(b.node), "name", "") == "__init__"
         for b in bindings
+    )
+
+
+def registering(module: ModuleFacts, cls: ast.ClassDef, name: str) -> set[FunctionNode | None]:
+    """The methods of a class that register a buffer: all but the first make it anew."""
+    return {
+        module.function(call)
+        for call in module.calls_named("register_buffer")
+        if call.args
+        and isinstance(call.args[0], ast.Constant)
+        and call.args[0].value == name
+        and module.method_class(module.function(call)) is cls
+    }
+
+
+def is_same(node: ast.AST, owner: ast.Attribute) -> TypeGuard[ast.Attribute]:
+    """Whether a node is the same attribute of the same name, read or written."""
+    if not isinstance(node, ast.Attribute) or node.attr != owner.attr:
+        return False
+    return ast.dump(node.value) == ast.dump(owner.value)
+
+
+def takes_over(
+    module: ModuleFacts,
+    function: FunctionNode,
+    value: ast.expr,
+    at: ast.stmt,
+    owner: ast.Attribute,
+) -> bool:
+    """Whether a value may carry the graph of what an attribute held, not only its numbers."""
+    steps = Graph(module, function).back_from([(value, at)])
+    return any(step.cut is None and is_same(step.node, owner) for step in steps)
+
+
+def is_made_anew(
+    module: ModuleFacts, function: FunctionNode, owner: ast.Attribute, statement: ast.stmt
+) -> bool:
+    """Whether each call gives an attribute a value of its own before a statement runs.
+
+    ``self.h = torch.zeros_like(self.h)`` ahead of a loop: what the last call left is gone.
+    """
+    current: ast.AST = statement
+    while current is not function:
+        parent = module.parent(current)
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(parent, name, None)
+            if isinstance(block, list) and current in block:
+                before = block[: block.index(current)]
+                if any(_makes_anew(module, function, each, owner) for each in before):
+                    return True
+        if parent is None:
+            return False
+        current = parent
+    return False
+
+
+def _makes_anew(
+    module: ModuleFacts, function: FunctionNode, statement: ast.stmt, owner: ast.Attribute
+) -> bool:
+    if isinstance(statement, (ast.With, ast.AsyncWith)):
+        return any(_makes_anew(module, function, each, owner) for each in statement.body)
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        called = statement.value.func
+        if isinstance(called, ast.Attribute) and is_same(called.value, owner):
+            return called.attr in ("detach_", "clear")
+        return _registers(module, function, statement, owner)
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
+        return False
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    parts = [p for t in targets for p in (t.elts if isinstance(t, ast.Tuple) else [t])]
+    return any(is_same(part, owner) for part in parts) and not takes_over(
+        module, function, statement.value, statement, owner
+    )
+
+
+def _registers(
+    module: ModuleFacts, function: FunctionNode, statement: ast.Expr, owner: ast.Attribute
+) -> bool:
+    """``self.register_buffer("h", torch.zeros(...))`` in the middle of a forward."""
+    call = statement.value
+    assert isinstance(call, ast.Call)
+    return (
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr == "register_buffer"
+        and ast.dump(call.func.value) == ast.dump(owner.value)
+        and len(call.args) > 1
+        and isinstance(call.args[0], ast.Constant)
+        and call.args[0].value == owner.attr
+        and not takes_over(module, function, call.args[1], statement, owner)
     )
 
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Literal, TypeGuard
 from ..facts import ModuleFacts, places, words
 from ..facts.graph import Graph
 from ..facts.guards import gradient_unwanted, is_forward
-from ..facts.kept import handed_out, is_kept_buffer
+from ..facts.kept import (
+    handed_out,
+    is_kept_buffer,
+    is_made_anew,
+    is_same,
+    registering,
+    takes_over,
+)
 from ..facts.names import is_none, passed
 from ..facts.saved import carries
 from ..facts.trainable import is_buffer, trained_submodules
@@ -302,20 +309,19 @@ def _consequence(module: ModuleFacts, owner: ast.Attribute) -> str:
     assert isinstance(owner.value, ast.Name)
     cls = module.names.self_class(owner.value)
     for node in ast.walk(cls) if cls is not None else ():
-        if _is_same(node, owner) and node is not owner:
+        if is_same(node, owner) and node is not owner:
             statement = module.statement(node)
             if statement in module.writes or _is_updated_by(statement, owner.attr):
                 continue
-            if not gradient_unwanted(module, node):
+            if not _is_cut(module, node) and not gradient_unwanted(module, node):
                 return "the next backward walks into it and fails."
     return "those of all steps stay in memory, which grows."
 
 
-def _is_same(node: ast.AST, owner: ast.Attribute) -> TypeGuard[ast.Attribute]:
-    """Whether a node is the same attribute of the same name, read or written."""
-    if not isinstance(node, ast.Attribute) or node.attr != owner.attr:
-        return False
-    return ast.dump(node.value) == ast.dump(owner.value)
+def _is_cut(module: ModuleFacts, node: ast.expr) -> bool:
+    """``self.mean.detach()``, which reads the numbers alone."""
+    parent = module.parent(node)
+    return isinstance(parent, ast.Attribute) and parent.attr in ("detach", "data")
 
 
 def _is_updated_by(statement: ast.stmt, name: str) -> bool:
@@ -342,7 +348,7 @@ def _read_later(
     """Whether the function reads a buffer after a write, and a gradient may be wanted there."""
     written = module.statement(owner)
     return any(
-        _is_same(node, owner)
+        is_same(node, owner)
         and isinstance(node.ctx, ast.Load)
         and node.lineno > statement.lineno
         and module.statement(node) is not written
@@ -442,6 +448,8 @@ def _joined(module: ModuleFacts) -> Iterator[Finding]:
                 continue
             if _is_left_alone(module, owner, function) or _is_switched(module, statement, owner):
                 continue
+            if is_made_anew(module, function, owner, statement):
+                continue
             if state is None and not any(_has_graph(module, function, p) for p in joined):
                 joined = _written_later(module, function, owner, statement)
                 if not joined:
@@ -467,7 +475,7 @@ def _written_later(
         within = list(ast.walk(write.target))
         if any(isinstance(n, ast.Attribute) and n.attr in ("data", "detach") for n in within):
             continue
-        if any(_is_same(node, owner) for node in within):
+        if any(is_same(node, owner) for node in within):
             found += [v for v in _written(write) if _has_graph(module, function, v)]
     return found
 
@@ -493,6 +501,7 @@ def _is_left_alone(module: ModuleFacts, owner: ast.Attribute, function: Function
     if f"{owner.attr}.detach" in module.text or f"{owner.attr}[0].detach" in module.text:
         return True
     setters = {module.function(b.node) for b in module.names.attributes(cls).get(owner.attr, ())}
+    setters |= registering(module, cls, owner.attr)
     return any(f is not None and f is not function and f.name != "__init__" for f in setters)
 
 
@@ -572,7 +581,7 @@ def _next_state(
         if isinstance(binding.value, ast.Call)
         for target in module.resolve(binding.value.func)
     ]
-    if not any(map(_LAYERS.match, names)) or not any(_is_same(a, owner) for a in given):
+    if not any(map(_LAYERS.match, names)) or not any(is_same(a, owner) for a in given):
         return None
     named = all(isinstance(part, ast.Name) for part in parts)
     one = len(parts) == 1 and any("LSTM" in name for name in names)
@@ -588,14 +597,16 @@ def _joins(
 ) -> bool:
     """Whether a value may be joined to what the attribute held: by ``cat``, a buffer by any way."""
     buffer = is_buffer(module, owner)
-    values = [part]
+    values = [(part, at)]
     if isinstance(part, ast.Name):
-        values = [d.value for d in module.flow(function).reaching(part.id, at) if d.value]
+        reaching = module.flow(function).reaching(part.id, at)
+        values = [(d.value, d.statement) for d in reaching if d.value and d.statement]
     return any(
         (buffer or _is_join(module, value))
-        and any(_is_same(node, owner) for node in ast.walk(value))
+        and any(is_same(node, owner) for node in ast.walk(value))
         and not any(isinstance(n, ast.Attribute) and n.attr == "detach" for n in ast.walk(value))
-        for value in values
+        and takes_over(module, function, value, made, owner)
+        for value, made in values
     )
 
 
@@ -619,6 +630,8 @@ def _held(module: ModuleFacts) -> Iterator[Finding]:
             continue
         before, after = _reads_of(module, function, owner, statement)
         if not before and not after:
+            continue
+        if is_made_anew(module, function, owner, statement):
             continue
         text = module.source(owner)
         message = (
@@ -698,7 +711,7 @@ def _reads_of(
     """Whether a step reads values of a list or a dict before it puts one in, and afterwards."""
     before = after = False
     for node in ast.walk(function):
-        if not _is_same(node, owner) or not isinstance(node.ctx, ast.Load):
+        if not is_same(node, owner) or not isinstance(node.ctx, ast.Load):
             continue
         at, parent = module.statement(node), module.parent(node)
         if at is statement or isinstance(parent, ast.Compare) or gradient_unwanted(module, node):
