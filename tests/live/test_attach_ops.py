@@ -482,7 +482,7 @@ def test_another_op_of_the_same_name_is_refused() -> None:
 ANOTHER_PROCESS = """
 import sys
 sys.path.insert(0, {tests!r})
-from conftest import register_kernels
+from live_kernels import register_kernels
 register_kernels()
 import torch, trainify
 from test_attach_ops import Model, gradients

@@ -534,7 +534,7 @@ class Model(Norm):
 ANOTHER = """
 import sys, warnings
 sys.path[:0] = [{root!r}, {tests!r}]
-from conftest import register_kernels
+from live_kernels import register_kernels
 register_kernels()
 import torch
 warnings.simplefilter("error" if {strict} else "always")

@@ -267,7 +267,7 @@ def test_accelerate_hooks(modules: Modules, route: str, model: nn.Module, first:
 FRESH = """
 import sys
 sys.path[:0] = [{root!r}, {tests!r}]
-from conftest import register_kernels
+from live_kernels import register_kernels
 register_kernels()
 import importlib, torch, wrapped
 found = {{name: importlib.import_module("{package}." + name) for name in ("kernels", "model")}}
@@ -311,7 +311,7 @@ def test_a_fresh_process(
 DISTRIBUTED = """
 import sys
 sys.path[:0] = [{root!r}, {tests!r}]
-from conftest import register_kernels
+from live_kernels import register_kernels
 register_kernels()
 import importlib, os, torch, wrapped
 import torch.distributed as dist
