@@ -227,7 +227,8 @@ def test_weights_that_are_unfrozen_after_a_filter() -> None:
     ):
         made = f"    opt = AdamW({given})\n"
         late = "    model.encoder.requires_grad_(True)\n"
-        becomes(f"{head}{made}{late}    return opt\n", f"{head}{late}{made}    return opt\n")
+        after = f"{head}{late}{made}    return opt\n"
+        becomes(f"{head}{made}{late}    return opt\n", after, unsafe=True)
     stays(f"{head}    opt = AdamW(model.parameters())\n    model.encoder.requires_grad_()\n")
     stays(f"{head}{made}    model.encoder.requires_grad_(False)\n    return opt\n")
 
@@ -270,7 +271,7 @@ def test_a_loop_that_unfreezes_after_a_filter(late: str, expected: int) -> None:
     text = f"{head}{made}    {late}\n    return opt\n"
     assert rules(text) == ["TRN604"] * expected
     if expected:
-        becomes(text, f"{head}    {late}\n{made}    return opt\n")
+        becomes(text, f"{head}    {late}\n{made}    return opt\n", unsafe=True)
     stays(text.replace("[p for p in model.parameters() if p.requires_grad]", "model.parameters()"))
 
 
