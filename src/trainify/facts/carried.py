@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,10 @@ class Network:
 
     key: str
     calls: tuple[ast.Call, ...]
+
+
+Bound: TypeAlias = Mapping[str, Carried | Network]
+"""What the names of a comprehension stand for."""
 
 
 def together(values: Sequence[Carried]) -> Carried:
