@@ -24,8 +24,9 @@ from ...facts.learning import may_learn
 from ...facts.names import self_name
 from ...facts.trainable import trained_submodules
 from .cover import Cover
-from .delegates import delegates, may_delegate, own_attributes
-from .trained import KEEPS, is_to_train, methods_of
+from .delegates import delegates, may_delegate
+from .members import methods_of, own_attributes
+from .trained import KEEPS, is_to_train
 from .wrappers import has_wrappers, renamed, wrapper_of
 
 if TYPE_CHECKING:

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
-from ...facts.grad_mode import Scope, own_nodes, scope_inside
+from ...facts.grad_mode import Scope, scope_inside
 from ...facts.graph import Graph, results, scope_of_results, under_scopes
 from ...facts.guards import is_inference_entry
 from ...facts.learning import may_learn
 from ...facts.names import self_name
 from ...facts.trainable import returns_numbers, trained_submodules
 from .cover import Cover
+from .members import own_attributes
 from .trained import KEEPS
 
 if TYPE_CHECKING:
@@ -57,13 +58,3 @@ def delegates(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) ->
         name = me if module.method_class(callee) is None else self_name(callee)
         if trained & own_attributes(callee, name):
             yield Cover(callee, scope)
-
-
-def own_attributes(function: FunctionNode, me: str | None) -> set[str]:
-    """The attributes of the object ``me`` that a function mentions."""
-    return {
-        node.attr
-        for node in own_nodes(function)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-        if node.value.id == me
-    }

@@ -12,6 +12,7 @@ from ...facts.guards import is_forward
 from ...facts.scoped_methods import scoped_methods
 from ...findings import STRATEGIES, Finding, Fix, Safety
 from .arrays import to_numpy
+from .beside import other_ways
 from .cover import Cover, is_decorator, label_of
 from .edits import follow_training, take_off
 from .flat_outputs import flat_output
@@ -104,6 +105,10 @@ def covered_forward(module: ModuleFacts, cover: Cover, moved: Scope, options: Op
                 "nothing here calls eval(): inference in training mode, as a new model is in, "
                 "records a graph now"
             )
+    ways = other_ways(module, cls, function) if cls is not None else []
+    if ways:
+        also = f"`{label_of(module, ways[0])}` runs the same modules with gradients on"
+        look_at = "; ".join(filter(None, (look_at, f"{also}: the scope of {label} may be meant")))
     if arrays := to_numpy(module, function):
         where = ", ".join(arrays)
         numpy = f"numpy() is called on what {label} gives in {where}: put it under {text}"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.frozen import is_frozen
-from ...facts.grad_mode import decorator_scope, own_nodes, scope_inside
+from ...facts.grad_mode import decorator_scope
 from ...facts.graph import results
-from ...facts.guards import gradient_unwanted, is_forward
+from ...facts.guards import gradient_unwanted
 from ...facts.layers import bases_of, is_empty, may_be_module
-from ...facts.learning import may_learn
 from ...facts.names import last_name, self_name
 from ...facts.trainable import holds_weights, returns_numbers
+from .beside import is_named_for_training, trains_beside
+from .members import methods_of
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
@@ -31,7 +31,7 @@ def is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) 
         and not returns_numbers(function)
         and not _hands_over(function)
         and not gradient_unwanted(module, cls)
-        and not _trains_beside(module, cls)
+        and not trains_beside(module, cls, function)
         and not _is_side_door(module, cls, function)
         and any(isinstance(node, ast.Call) for s in function.body for node in ast.walk(s))
         and not is_empty(module, cls)
@@ -88,7 +88,7 @@ def _is_frozen_by_its_users(module: ModuleFacts, cls: ast.ClassDef) -> bool:
 
 def _is_side_door(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
     """Whether a class learns by a forward of its own that ``forward_step`` is no part of."""
-    if function.name in ("forward", "__call__") or _TRAINS.search(function.name):
+    if function.name in ("forward", "__call__") or is_named_for_training(function):
         return False
     own = next(
         (f for f in module.functions_named("forward") if module.method_class(f) is cls), None
@@ -96,42 +96,3 @@ def _is_side_door(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
     if own is None or decorator_scope(module, own) is not None:
         return False
     return re.search(rf"\bself\.{function.name}\b", module.source(cls)) is None
-
-
-_TRAINS = re.compile(r"training_step|shared_step|train_|_train|loss", re.IGNORECASE)
-
-
-def _trains_beside(module: ModuleFacts, cls: ast.ClassDef) -> bool:
-    """Whether a class is trained by a method that runs its parts without its forward."""
-    beside = False
-    for method in cls.body:
-        if not isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        if not _TRAINS.search(method.name) or is_forward(method):
-            continue
-        me = self_name(method)
-        for node in own_nodes(method):
-            if not isinstance(node, ast.Call):
-                continue
-            if isinstance(node.func, ast.Name) and node.func.id == me:
-                return False
-            if isinstance(node.func, ast.Attribute) and node.func.attr == "forward":
-                return False
-            if _calls_own(node, me) and may_learn(module, node):
-                beside = beside or scope_inside(module, node, method) is None
-    return beside
-
-
-def _calls_own(node: ast.AST, me: str | None) -> bool:
-    """Whether a node is a call of something of ``self``."""
-    if not isinstance(node, ast.Call):
-        return False
-    root: ast.expr = node.func
-    while isinstance(root, (ast.Attribute, ast.Subscript)):
-        root = root.value
-    return isinstance(root, ast.Name) and root.id == me
-
-
-def methods_of(cls: ast.ClassDef) -> Iterator[FunctionNode]:
-    """The functions in the body of a class."""
-    return (s for s in cls.body if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)))
