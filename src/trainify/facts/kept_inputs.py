@@ -31,10 +31,12 @@ def destroyed_attribute(module: ModuleFacts, write: Write) -> Saver | None:
         return None
     if module.method_class(function) is None or written.value.id != self_name(function):  # type: ignore[attr-defined]
         return None
-    for saver in savers(module, function):
-        saved = attribute_of(saver.operand)
-        if saved is None or saved.attr != written.attr or _is_data(saver.operand):
-            continue
+
+    def is_written(operand: ast.expr) -> bool:
+        saved = attribute_of(operand)
+        return saved is not None and saved.attr == written.attr and not _is_data(operand)
+
+    for saver in savers(module, function, is_written):
         _, path = root_of(saver.operand)
         if any(isinstance(n, ast.Subscript) and not is_view(module, n) for n in path):
             continue  # a copy: self.table[index]

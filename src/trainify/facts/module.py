@@ -6,7 +6,7 @@ import ast
 import re
 import warnings
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -275,27 +275,47 @@ class ModuleFacts:
     @cached_property
     def calls(self) -> list[ast.Call]:
         """Every call, inner ones before those that contain them."""
+        return self._calls_in(self.tree.body)
+
+    def _calls_in(self, statements: Iterable[ast.stmt]) -> list[ast.Call]:
+        """The calls in some statements at the top of the file, in the same order."""
         known = self.inside.calls
-        for statement in self.tree.body:
+        calls: list[ast.Call] = []
+        for statement in statements:
             if statement not in known:
                 found = self._learn(statement)
                 known[statement] = [node for node in found if isinstance(node, ast.Call)]
-        calls = [call for statement in self.tree.body for call in known[statement]]
+            calls += known[statement]
         calls.sort(key=_END)
         return calls
 
     @cached_property
     def _calls_by_name(self) -> dict[str, list[ast.Call]]:
-        found: dict[str, list[ast.Call]] = {}
-        for call in self.calls:
-            name = getattr(call.func, "attr", getattr(call.func, "id", None))
-            if name is not None:
-                found.setdefault(name, []).append(call)
-        return found
+        return {}
 
     def calls_named(self, name: str) -> Sequence[ast.Call]:
         """The calls of what goes by a name: ``name(x)``, ``anything.name(x)``."""
-        return self._calls_by_name.get(name, ())
+        if name not in self._calls_by_name:
+            self._calls_by_name[name] = [
+                call
+                for call in self._calls_in(self._mentioning(name))
+                if getattr(call.func, "attr", getattr(call.func, "id", None)) == name
+            ]
+        return self._calls_by_name[name]
+
+    def _mentioning(self, name: str) -> list[ast.stmt]:
+        """The statements at the top of the file in whose text a name stands."""
+        body = self.tree.body
+        found: dict[ast.stmt, None] = {}
+        at = self.text.find(name)
+        while at >= 0:
+            line = bisect_right(self.line_starts, at)
+            index = bisect_left(body, line, key=_LAST_LINE)
+            while index < len(body) and first_line(body[index]) <= line:
+                found[body[index]] = None
+                index += 1
+            at = self.text.find(name, at + len(name))
+        return list(found)
 
     @property
     def statements(self) -> list[ast.stmt]:

@@ -6,6 +6,7 @@ Most files hold no write that matters, so all of this errs towards seeing one.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
@@ -90,6 +91,14 @@ def _may_train(data: bytes) -> bool:
     return b".backward(" in data or (b"\ndef " in data and b"nn.functional" in data)
 
 
+@lru_cache(maxsize=2)
+def goes_back(data: bytes) -> bool:
+    """Whether a file calls ``backward``, or hands it on: by whatever name, but not in its prose."""
+    return _BACKWARD.search(data) is not None
+
+
+_BACKWARD = re.compile(rb"backward(?:\w*[ \t]*\(|[ \t]*[,)=]|[ \t]*\r?\n)")
+
 _OUTERMOST = re.compile(rb"\n[^\s#)\]}]")
 """A line that is not indented: a statement's, or one in a string."""
 
@@ -102,7 +111,7 @@ def may_be_trained(data: bytes, at: int) -> bool:
     start = data.rfind(b"\nclass ", 0, at)
     if start < 0 or data.find(b"def forward", start, at) >= 0:
         return True
-    if _OUTERMOST.search(data, start + 1, at) or b"backward" in data:
+    if _OUTERMOST.search(data, start + 1, at) or goes_back(data):
         return True
     after = _OUTERMOST.search(data, at)
     return data.find(b"def forward", at, after.start() if after else len(data)) >= 0
@@ -218,7 +227,10 @@ def overwrites(data: bytes, maker: Maker, methods: tuple[bytes, ...] = ()) -> bo
 
 def _made_by(data: bytes, at: int, name: bytes, maker: Maker, methods: tuple[bytes, ...]) -> bool:
     begin = max(0, at - _REACH, data.rfind(b"\n    def ", 0, at))
-    bound = data.rfind(name, begin, data.rfind(b"\n", 0, at) + 1)
+    here = data.rfind(b"\n", 0, at) + 1
+    if not maker(data, begin, here) and not (methods and _calls_one(data, begin, at, methods)):
+        return False
+    bound = data.rfind(name, begin, here)
     while bound >= 0:
         line = data.rfind(b"\n", 0, bound) + 1
         equals = data.find(b"=", bound, bound + 60)
@@ -251,6 +263,13 @@ def _made_by(data: bytes, at: int, name: bytes, maker: Maker, methods: tuple[byt
             return True
         at_call = data.find(called, at_call + 1, at)
     return False
+
+
+def _calls_one(data: bytes, begin: int, end: int, methods: tuple[bytes, ...]) -> bool:
+    """Whether one of some methods that work in place is called between two offsets."""
+    called = places(data, _CALLED)
+    first, last = bisect_left(called, begin), bisect_left(called, end)
+    return any(data.endswith(methods, begin, at + len(_CALLED)) for at in called[first:last])
 
 
 def _saved_nearby(data: bytes, at: int, name: bytes) -> bool:
@@ -351,8 +370,8 @@ def _is_operand(data: bytes, at: int, behind: int, products: bool) -> bool:
 
 
 _CALLEE = re.compile(rb"(self\.)?(\w+)(?:\[\w+\])?$")
-_HELD = re.compile(rb"self\.(\w+)(?:: [\w.]+)? = (?:[\w.]*\.)?(\w+)\(")
-_LOOPED = re.compile(rb"for (?:\w+, )?(\w+) in (?:enumerate\()?self\.(\w+)\)?:")
+_HELD = re.compile(rb"self\.\w+(?:: [\w.]+)? = (?:[\w.]*\.)?(\w+)\(")
+_LOOPED = re.compile(rb"for (?:\w+, )?\w+ in (?:enumerate\()?self\.(\w+)\)?:")
 _OF_TORCH = frozenset(b"Sequential ModuleList Linear Conv1d Conv2d Conv3d LayerNorm".split())
 
 
@@ -361,16 +380,19 @@ def _runs_module(data: bytes, bracket: int) -> bool:
     match = _CALLEE.search(data, max(0, bracket - 60), bracket)
     if match is None:
         return False
-    held, looped = _held(data)
-    return match[2] in held if match[1] else match[2] in looped
+    if match[1]:
+        return _holds_module(data, match[2])
+    return any(
+        looped is not None and _holds_module(data, looped[1])
+        for at in undeclared(data, b" %s in " % match[2])
+        for looped in [_LOOPED.match(data, data.rfind(b"for ", 0, at + 1))]
+    )
 
 
-@lru_cache(maxsize=2)
-def _held(data: bytes) -> tuple[frozenset[bytes], frozenset[bytes]]:
-    """The attributes that hold such modules, and the names that loops give those in them."""
-    own = frozenset(re.findall(rb"^class (\w+)", data, re.MULTILINE))
-    held = frozenset(m[1] for m in _HELD.finditer(data) if m[2] in own or m[2] in _OF_TORCH)
-    return held, frozenset(m[1] for m in _LOOPED.finditer(data) if m[2] in held)
+def _holds_module(data: bytes, attribute: bytes) -> bool:
+    """Whether an attribute is set to such a module."""
+    held = (_HELD.match(data, at) for at in undeclared(data, b"self." + attribute))
+    return any(m and (m[1] in _OF_TORCH or b"\nclass " + m[1] in data) for m in held)
 
 
 def _is_word(data: bytes, at: int) -> bool:

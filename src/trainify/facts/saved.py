@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -158,23 +158,50 @@ def _is_tensor_op(module: ModuleFacts, function: ast.Attribute) -> bool:
 # -- inputs ---------------------------------------------------------------------------------------
 
 
-def savers(module: ModuleFacts, function: FunctionNode) -> tuple[Saver, ...]:
-    """Every operation of a function that saves an input which has a name, or is an attribute."""
-    found = module.savers.get(function)
-    if found is None:
-        module.savers[function] = ()  # for classes that hold others of their kind
-        found = module.savers[function] = tuple(_savers(module, function))
-    return found
+def _has_storage(operand: ast.expr) -> bool:
+    """Whether what is saved can be written later, by a name or as an attribute."""
+    return root_of(operand)[0] is not None or attribute_of(operand) is not None
 
 
-def _savers(module: ModuleFacts, function: FunctionNode) -> Iterator[Saver]:
+def savers(
+    module: ModuleFacts, function: FunctionNode, worth: Callable[[ast.expr], bool] = _has_storage
+) -> Iterator[Saver]:
+    """Every operation of a function that saves an input which has a name, or is an attribute.
+
+    Those of other inputs than are ``worth`` it are left out.
+    """
+    for node in _operations(module, function):
+        if any(map(worth, _operands(node))):
+            yield from (saver for saver in _savers_at(module, node) if worth(saver.operand))
+
+
+@once
+def _operations(module: ModuleFacts, function: FunctionNode) -> tuple[ast.BinOp | ast.Call, ...]:
+    """The operators and calls of a function, but those of functions in it."""
     nested = {id(n) for f in _nested(function) for n in walk(f)}
-    for node in walk(function):
-        if id(node) in nested or not isinstance(node, (ast.BinOp, ast.Call)):
-            continue
-        found = list(_saved(module, node))
-        if found and _reaches_loss(module, node):
-            yield from found
+    return tuple(
+        node
+        for node in walk(function)
+        if isinstance(node, (ast.BinOp, ast.Call)) and id(node) not in nested
+    )
+
+
+def _operands(node: ast.BinOp | ast.Call) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+    return [*owner, *node.args]
+
+
+def _savers_at(module: ModuleFacts, node: ast.BinOp | ast.Call) -> tuple[Saver, ...]:
+    found = module.savers.get(node)
+    if found is None:
+        module.savers[node] = ()  # for classes that hold others of their kind
+        found = tuple(_saved(module, node))
+        if found and not _reaches_loss(module, node):
+            found = ()
+        module.savers[node] = found
+    return found
 
 
 def _nested(function: FunctionNode) -> list[ast.AST]:
@@ -307,11 +334,6 @@ def _saved_by_product(
             continue
         if any(carries(module, other) for other in operands if other is not operand):
             yield Saver(node, operand, text)
-
-
-def _has_storage(operand: ast.expr) -> bool:
-    """Whether what is saved can be written later, by a name or as an attribute."""
-    return root_of(operand)[0] is not None or attribute_of(operand) is not None
 
 
 def _reaches_loss(module: ModuleFacts, node: ast.expr) -> bool:
@@ -494,10 +516,50 @@ def destroyed(module: ModuleFacts, write: Write) -> Saver | None:
     if function is None or write.name is None:
         return None
     flow = module.flow(function)
-    for saver in savers(module, function):
+    for saver in savers(module, function, _shares_with(module, function, write.name.id)):
         if _hits(module, flow, write, saver):
             return saver
     return None
+
+
+def _shares_with(
+    module: ModuleFacts, function: FunctionNode, name: str
+) -> Callable[[ast.expr], bool]:
+    """Tells whether an operand may have the storage that a name has anywhere in a function."""
+    sharing = _sharing(module, function).get(name, frozenset({name}))
+
+    def shares(operand: ast.expr) -> bool:
+        root = root_of(operand)[0]
+        return root is not None and root.id in sharing
+
+    return shares
+
+
+@once
+def _sharing(module: ModuleFacts, function: FunctionNode) -> Mapping[str, frozenset[str]]:
+    """The names of a function that any assignment gives what another one has, or a view of it."""
+    groups: dict[str, set[str]] = {}
+    for node in walk(function):
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)):
+            targets = [node.target]
+        else:
+            continue  # what a loop gives is no view that a definition knows of
+        values = (root_of(each)[0] for each in _parts(node.value))
+        roots = [root for root in values if root is not None]
+        if roots:
+            names = {n.id for each in (*targets, *roots) for n in walk(each) if _is_name(n)}
+            group = set().union(*(groups.get(name, {name}) for name in names))
+            groups.update(dict.fromkeys(group, group))
+    return {name: frozenset(group) for name, group in groups.items()}
+
+
+def _parts(value: ast.expr | None) -> list[ast.expr]:
+    """What a value gives several targets, else the value itself."""
+    if isinstance(value, (ast.Tuple, ast.List)):
+        return [part for each in value.elts for part in _parts(each)]
+    return [value] if value is not None else []
 
 
 def destroyed_by_next_call(module: ModuleFacts, write: Write) -> Saver | None:
@@ -509,7 +571,7 @@ def destroyed_by_next_call(module: ModuleFacts, write: Write) -> Saver | None:
     overwritten = _parameters(roots(module, flow, write.name.id, write.statement))
     if not overwritten:
         return None
-    for saver in savers(module, function):
+    for saver in savers(module, function, _shares_with(module, function, write.name.id)):
         name, path = root_of(saver.operand)
         if name is None or not _are_views(module, path):
             continue

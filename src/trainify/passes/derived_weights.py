@@ -115,7 +115,7 @@ def _may_derive_weights(data: bytes) -> bool:
     if b"Module" not in data or b"self." not in data:
         return False
     for at in (at for maker in _MAKERS for at in places(data, maker)):
-        if _ATTRIBUTE.match(data[data.rfind(b"\n", 0, at) + 1 : at]):
+        if _ATTRIBUTE.match(data, data.rfind(b"\n", 0, at) + 1, at):
             if _COMPUTED.match(data, at) or _calls_maker(data, at):
                 return True
     for at in (at + name.index(b"=") for name in _NAMED for at in places(data, name)):

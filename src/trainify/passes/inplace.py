@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -101,10 +102,10 @@ class Head(nn.Module):
 )
 
 
-_FUNCTION = re.compile(
-    rf"(?<!\bmath)(?<!\bself)\.(?:leaky_)?(?:{'|'.join(sorted(RESULT_SAVED))})\(".encode()
+_FUNCTIONS = words.declare(
+    *(f".{name}(".encode() for name in [*sorted(RESULT_SAVED), "leaky_relu"])
 )
-_CALLED = re.compile(rb"\bself\.(\w+)\(")
+_OF_TENSORS = re.compile(rb"(?<!\bmath)(?<!\bself)\.")
 _SAVERS = words.declare(b"LU(", b"Sigmoid(", b"Tanh(", b"Softmax(", b"Softmin(")
 _HOLDS = re.compile(rb"self\.(\w+)(?:: [\w.]+)? = [\w.]*$")
 _METHODS = tuple(f"{name}_(".encode() for name in sorted(RESULT_SAVED))
@@ -119,9 +120,19 @@ def _has_out(data: bytes) -> bool:
 
 def _saves_result(data: bytes, begin: int, end: int) -> bool:
     """Whether a function, or a module that the file makes, may save its result there."""
-    return _FUNCTION.search(data, begin, end) is not None or any(
-        match[1] in _modules(data) for match in _CALLED.finditer(data, begin, end)
+    found = _saving(data)
+    first = bisect_left(found, begin)
+    return first < len(found) and found[first] < end
+
+
+@lru_cache(maxsize=2)
+def _saving(data: bytes) -> list[int]:
+    """Where something is called that may save its result, in order."""
+    found = [at for name in _modules(data) for at in words.undeclared(data, b"self.%s(" % name)]
+    found += (
+        at for word in _FUNCTIONS for at in words.places(data, word) if _OF_TENSORS.match(data, at)
     )
+    return sorted(found)
 
 
 @lru_cache(maxsize=2)
