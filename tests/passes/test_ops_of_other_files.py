@@ -68,6 +68,12 @@ PLAIN = "import torch\n{}\n\n\ndef f(x, w):\n    return {}\n"
         ("from .kernels import OPS", 'OPS["act"](x)'),
         ("from . import kernels", "kernels.rn(x, w, 1e-6)"),
         ("from {folder}.kernels import rn", "rn(x, w, 1e-6)"),
+        ("from {folder} import kernels as k", "k.rn(x, w, 1e-6)"),
+        ("import {folder}.kernels", "{folder}.kernels.rn(x, w, 1e-6)"),
+        ("import numpy, {folder}.kernels as k", "k.rn(x, w, 1e-6)"),
+        ("import {folder}.kernels as k", 'k.OPS["act"](x)'),
+        ("from .kernels import *", "rn(x, w, 1e-6)"),
+        ("from {folder}.kernels import *", "rn(x, w, 1e-6)"),
     ],
 )
 def test_a_file_that_names_no_library(tmp_path: Path, imported: str, call: str) -> None:
@@ -75,16 +81,34 @@ def test_a_file_that_names_no_library(tmp_path: Path, imported: str, call: str) 
     folder.mkdir()
     (folder / "__init__.py").write_text("")
     (folder / "kernels.py").write_text(KERNELS)
-    (folder / "layer.py").write_text(PLAIN.format(imported.format(folder="pkg"), call))
+    text = PLAIN.format(imported, call).replace("{folder}", "pkg")
+    (folder / "layer.py").write_text(text)
     (found,) = [f for r in check_paths([str(folder / "layer.py")], Options()) for f in r.findings]
     assert (found.rule, found.line > 4) == ("TRN101", True)
     assert found.fixes
+
+
+@pytest.mark.parametrize("line", ["import kernels", "from kernels import *"])
+def test_a_module_beside_it(tmp_path: Path, line: str) -> None:
+    """That the first line imports, without a package around."""
+    (tmp_path / "kernels.py").write_text(KERNELS)
+    call = "rn" if "*" in line else "kernels.rn"
+    text = f"{line}\nimport torch\n\n\ndef f(x, w):\n    return {call}(x, w, 1e-6)\n"
+    (tmp_path / "layer.py").write_text(text)
+    reports = list(fix_paths([str(tmp_path / "layer.py")], Options()))
+    (report,) = [r for r in reports if r.applied]
+    assert "        return F.rms_norm(x, x.shape[-1:], w, 1e-6)\n" in report.text
 
 
 @pytest.mark.parametrize(
     ("imported", "call"),
     [
         ("from .kernels import Norm", "Norm(x)"),
+        ("import kernels", "x"),
+        ("import kernels", "kernels.own(x)"),
+        ("import others", "others.rn(x)"),
+        ("from .kernels import *", "own(x)"),
+        ("from .kernels import *", "x.rn(w)"),
         ("from .kernels import own", "own(x)"),
         ("from .kernels import rn", "x"),
         ("from . import kernels", "kernels.own(x)"),

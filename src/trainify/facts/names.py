@@ -274,7 +274,7 @@ class Names:
             if entry is not None:
                 yield from self._resolve(entry, depth + 1)
             else:
-                yield from self._imported_entry(node)
+                yield from self._imported_entry(node, depth)
         elif isinstance(node, ast.Call):
             yield from self._resolve_call(node, depth)
 
@@ -307,10 +307,17 @@ class Names:
         ]
         return values[0] if len(values) == 1 and None not in made.keys else None
 
-    def _imported_entry(self, node: ast.Subscript) -> Iterator[Target]:
+    def _imported_entry(self, node: ast.Subscript, depth: int) -> Iterator[Target]:
         """``pkg.kernels.TABLE['norm']``, of a dict that another file makes and this one reads."""
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        if not isinstance(node.value, ast.Name) or not isinstance(key, str) or "." in key:
+        if not isinstance(key, str) or "." in key:
+            return
+        if isinstance(node.value, ast.Attribute):  # kernels.TABLE['norm']
+            owners = tuple(self._resolve(node.value, depth + 1))
+            if len(owners) == 1 and not self._may_change(node.value.attr, ast.Attribute):
+                yield Target(f"{owners[0].name}[{key!r}]")
+            return
+        if not isinstance(node.value, ast.Name):
             return
         found = self._visible(node.value.id, self.module.scope(node))
         if len(found) == 1 and isinstance(found[0].node, ast.ImportFrom):

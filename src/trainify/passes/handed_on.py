@@ -1,5 +1,7 @@
 """TRN101 in files that name no library: ``from .ops import rn``, which is a fused op there.
 
+The same goes for ``import pkg.ops as ops`` with ``ops.rn(x)``, and for ``from pkg.ops import *``.
+
 What they call is found by the import, and by what the file that this leads to says of the name,
 both told by their bytes.
 """
@@ -8,7 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,21 +25,27 @@ if TYPE_CHECKING:
     from ..facts import ModuleFacts, Project
     from ..findings import Finding
 
-_FROM = declare(b"from .", b"\nfrom ")
-# What is further up is the whole package's, and most of its files import from there.
-_IMPORT = re.compile(
-    rb"(?:from[ \t]+(\.\.?)(?!\.)|\nfrom[ \t]+(?!\.|(?:torch|typing|numpy|collections|dataclasses|"
-    rb"transformers|einops|functools|__future__|pathlib|contextlib|triton)\b))"
-    rb"([\w.]*)[ \t]+import[ \t]+"
+_IMPORTS = declare(b"from .", b"\nfrom ", b"\nimport ")
+_WELL_KNOWN = (
+    rb"(?:torch|typing|numpy|collections|dataclasses|transformers|einops|functools|__future__|"
+    rb"pathlib|contextlib|triton|math|os|re|sys|json|copy|time|random|logging|warnings|itertools|"
+    rb"torchvision|tokenizers)\b"
 )
+# What is further up is the whole package's, and most of its files import from there.
+_FROM = re.compile(
+    rb"(?:from[ \t]+(\.\.?)(?!\.)|\nfrom[ \t]+(?!\.|%s))([\w.]*)[ \t]+import[ \t]+" % _WELL_KNOWN
+)
+_IMPORT = re.compile(rb"\nimport[ \t]+([^\n#;]+)")
+_MODULE = re.compile(rb"(?:^|,)[ \t]*(?!%s)([\w.]+)(?:[ \t]+as[ \t]+(\w+))?" % _WELL_KNOWN)
 _NAMES = re.compile(rb"\([^)]*\)|[^\n#;(]+")
-_NAME = re.compile(rb"(\w+)(?:[ \t]+as[ \t]+(\w+))?")
+_NAME = re.compile(rb"(\w+|\*)(?:[ \t]+as[ \t]+(\w+))?")
+_CALLED = re.compile(rb"(?<![\w.])([a-z_]\w*)\(")
 _CLASS = re.compile(rb"_*[A-Z]\w*[a-z]")
 
 RULES: tuple[Rule, ...] = ()
 PLANS = True
 
-NEEDLES: tuple[Needle, ...] = (Look(_FROM, bool),)
+NEEDLES: tuple[Needle, ...] = (Look(_IMPORTS, bool),)
 
 
 def concerns(data: bytes, path: str, project: Project, options: Options) -> bool:
@@ -51,24 +60,40 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 def _calls_handed_on(data: bytes, path: str, project: Project, own: tuple[FusedOp, ...]) -> bool:
     """Whether a file calls what another file of the project has from a library of kernels."""
     exports = words_for(own).tells_exports
-    for word in _FROM:
-        for at in places(data, word):
-            match = _IMPORT.match(data, at)
-            for name, local in _names(data, match.end()) if match is not None else ():
-                assert match is not None
-                called = _is_called(data, local)
-                if not called and (match[2] or local + b"." not in data):
-                    continue
-                folder = path.rsplit(os.sep, len(match[1]))[0] if match[1] else ""
-                owner = match[2].decode()
-                used = [name.decode()]
-                if not called:  # from . import ops
-                    owner, used = used[0], _used_of(data, local)
-                file = _file(project, path, folder, owner) if used else None
-                if file is not None and project.tells(file, exports, ""):
-                    if any(project.tells(file, _binds, each) for each in used):
-                        return True
+    for dots, owner, name, local in _imported(data):
+        used: Iterable[bytes]
+        if name == b"*":
+            if path.endswith("__init__.py"):  # which hands it on
+                continue
+            used = ()
+        elif name and _is_called(data, local):
+            used = (name,)
+        elif local + b"." in data:  # a module: import pkg.ops as ops, from pkg import ops
+            used = _used_of(data, local)
+            owner = b".".join(filter(None, (owner, name)))
+            if not used:
+                continue
+        else:
+            continue
+        folder = path.rsplit(os.sep, len(dots))[0] if dots else ""
+        file = _file(project, path, folder, owner.decode())
+        if file is not None and project.tells(file, exports, ""):
+            used = used or set(_CALLED.findall(data))
+            if any(project.tells(file, _binds, each.decode()) for each in used):
+                return True
     return False
+
+
+def _imported(data: bytes) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
+    """What a file imports: dots, module and name, empty of a module itself, and its name here."""
+    starts = ((data, at) for word in _IMPORTS for at in places(data, word))
+    for text, at in chain(((b"\n" + data[: data.find(b"\n") + 1], 0),), starts):
+        if match := _FROM.match(text, at):
+            for name, local in _names(text, match.end()):
+                yield match[1] or b"", match[2], name, local
+        elif match := _IMPORT.match(text, at):
+            for module in _MODULE.finditer(match[1]):
+                yield b"", module[1], b"", module[2] or module[1]
 
 
 def _file(project: Project, path: str, folder: str, owner: str) -> Path | None:
@@ -90,10 +115,10 @@ def _is_called(data: bytes, name: bytes) -> bool:
     return name + b"(" in data or (name.isupper() and name + b"[" in data)
 
 
-def _used_of(data: bytes, module: bytes) -> list[str]:
-    """What is called of a module that goes by a name."""
-    called = re.compile(rb"%s\.([a-z_]\w*)\(" % re.escape(module))
-    return [each.decode() for each in set(called.findall(data))]
+def _used_of(data: bytes, module: bytes) -> set[bytes]:
+    """What is called of a module that goes by a name: ``ops.norm(``, ``ops.TABLE[``."""
+    called = re.compile(rb"%s\.([a-z_]\w*(?=\()|[A-Z_]+(?=\[))" % re.escape(module))
+    return set(called.findall(data))
 
 
 def _binds(data: bytes, name: str) -> bool:
