@@ -17,6 +17,7 @@ from ...facts.graph import Graph, results
 from ...facts.guards import is_forward, is_inference_entry
 from ...facts.layers import bases_of
 from ...facts.learning import backward_values, may_learn
+from ...facts.memo import once
 from ...facts.names import last_name, self_name
 from ...facts.trainable import trained_submodules
 from .members import methods_of, own_attributes
@@ -37,8 +38,10 @@ def trains_beside(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
     """Whether a class learns by methods that run its parts without ``function``, its forward."""
     if _has_training_method(module, cls):
         return True
-    return any(
-        _is_differentiated(home, method) for home, method in _if_all_learn(module, cls, function)
+    _, others = _others(module, cls, function)
+    differentiated = {m for home, _, m in others if _is_differentiated(home, m)}
+    return bool(differentiated) and any(
+        method in differentiated for _, method in _if_all_learn(module, cls, function)
     )
 
 
@@ -64,20 +67,38 @@ def _if_all_learn(
 
     None of them where the forward has parts that they do not run: these learn by it, or never.
     """
+    wanted, others = _others(module, cls, function)
+    found, learned = [], set()
+    for home, owner, method in others:
+        parts = _learned(home, owner, method) & wanted
+        if parts:
+            found.append((home, method))
+            learned |= parts
+    return found if wanted <= learned else []
+
+
+@once
+def _others(
+    module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
+) -> tuple[set[str], list[tuple[ModuleFacts, ast.ClassDef, FunctionNode]]]:
+    """The parts of a forward that may learn, and those methods that mention one of them.
+
+    No methods where they do not mention all of them.
+    """
     family = [(module, cls), *bases_of(module, cls)]
     family += [(module, c) for c in module.classes if cls.name in map(last_name, c.bases)]
     trained = frozenset().union(*(trained_submodules(*each) for each in family))
     wanted = _parts(cls, function) & trained
-    found, learned = [], set()
+    found, mentioned = [], set()
     for home, owner in family if wanted else ():
         for method in methods_of(owner):
             if method is function or method.name in ("forward", "__init__", "__call__"):
                 continue
-            parts = _learned(home, owner, method) & wanted
+            parts = _parts(owner, method) & wanted
             if parts:
-                found.append((home, method))
-                learned |= parts
-    return found if wanted <= learned else []
+                found.append((home, owner, method))
+                mentioned |= parts
+    return wanted, found if wanted <= mentioned else []
 
 
 def _parts(cls: ast.ClassDef, function: FunctionNode, depth: int = 0) -> set[str]:
