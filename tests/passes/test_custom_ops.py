@@ -360,3 +360,77 @@ def test_a_list_of_tensors(kind: str, signature: str) -> None:
 
 def test_an_operator_called_f() -> None:
     assert "\ndef f_native(x" in fix(op("return torch.tanh(x) * w", name="f"))
+
+
+# -- operators that call operators ------------------------------------------------------------------
+
+INNER = """\
+@torch.library.custom_op("tests_custom_ops::{0}_inner", mutates_args={1})
+def inner(x: torch.Tensor) -> {2}:
+    {3}
+
+
+"""
+
+
+def outer(name: str, body: str, mutates: str = "()", returns: str = "torch.Tensor") -> str:
+    inner = INNER.format(name, mutates, returns, body)
+    text = op("y = inner(x)\nreturn w * (x if y is None else y)", name=name)
+    return text.replace(HEAD, HEAD + inner)
+
+
+@pytest.mark.parametrize("helper", [False, True])
+def test_an_operator_that_calls_another_has_both_registered(helper: bool) -> None:
+    text = outer(f"both{helper}", "return torch.sin(x)")
+    if helper:
+        text = text.replace("y = inner(x)", "y = run(x)")
+        text += "\n\ndef run(x):\n    return inner(x)\n"
+    fixed = fix(text)
+    assert rules(fixed) == []
+    assert rules(text) == ["TRN110"]  # of the outer: nothing else calls the inner one
+    x, w = (torch.randn(3, dtype=torch.double, requires_grad=True) for _ in range(2))
+    ours = torch.autograd.grad(run(fixed)[f"both{helper}"](x, w).sum(), (x, w))
+    right = torch.autograd.grad((torch.sin(x) * w).sum(), (x, w))
+    torch.testing.assert_close(ours, right)
+
+
+def test_both_are_registered_once_where_both_are_called() -> None:
+    text = outer("shared", "return torch.sin(x)") + "\n\ndef use(x, w):\n"
+    text += "    return inner(x) + shared(x, w)\n"
+    assert rules(text) == ["TRN110", "TRN110"]
+    fixed = fix(text)
+    assert rules(fixed) == [] and fixed.count("inner.register_autograd") == 1
+    x, w = (torch.randn(3, dtype=torch.double, requires_grad=True) for _ in range(2))
+    ours = torch.autograd.grad(run(fixed)["use"](x, w).sum(), (x, w))
+    right = torch.autograd.grad((torch.sin(x) * (1 + w)).sum(), (x, w))
+    torch.testing.assert_close(ours, right)
+
+
+def test_an_inner_operator_with_a_formula_of_its_own() -> None:
+    text = outer("known", "return torch.from_numpy(x.detach().numpy() ** 2)")
+    formula = (
+        "\n\ninner.register_autograd(lambda ctx, grad: grad * 2 * ctx.saved_tensors[0],\n"
+        "    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))\n"
+    )
+    assert "`torch.from_numpy`" in findings(text + USE.replace("scaled", "known"))[-1].message
+    fixed = fix(text + formula)
+    assert rules(fixed) == []
+    x, w = (torch.randn(3, dtype=torch.double, requires_grad=True) for _ in range(2))
+    ours = torch.autograd.grad(run(fixed)["known"](x, w).sum(), (x, w))
+    torch.testing.assert_close(ours, torch.autograd.grad((x**2 * w).sum(), (x, w)))
+
+
+def test_an_inner_operator_that_cannot_have_one(tmp_path: Path) -> None:
+    text = outer("writing", "torch.sin(x, out=x)", '("x",)', "None")
+    (finding,) = findings(text + USE.replace("scaled", "writing"))
+    assert not finding.fixes and "`inner` writes in place" in finding.message
+    text = outer("apart", "return torch.sin(x)")
+    inner = text[: text.index('@torch.library.custom_op("tests_custom_ops::apart"')]
+    (tmp_path / "kernels.py").write_text(inner.rstrip() + "\n")
+    (tmp_path / "m.py").write_text(
+        text.replace(inner, HEAD.replace("\n\n\n", "\nfrom kernels import inner\n\n\n"))
+        + USE.replace("scaled", "apart")
+    )
+    reports = check_paths([str(tmp_path)])
+    (finding,) = (f for report in reports for f in report.findings if f.path.endswith("m.py"))
+    assert not finding.fixes and "`inner` has no autograd formula" in finding.message

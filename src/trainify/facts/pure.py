@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..catalog import lookup
 from .flow import Definition, view_of
+from .operators import has_formula, operator_of
 from .saved import saved_result
 from .writes import root_of, roots
 
@@ -42,10 +43,13 @@ _MAX_DEPTH = 3
 
 
 def why_not_differentiable(
-    module: ModuleFacts, function: FunctionNode, depth: int = _MAX_DEPTH
+    module: ModuleFacts, function: FunctionNode, *, registering: bool = False
 ) -> str:
-    """What in a function autograd cannot follow, or would not do twice alike; empty for nothing."""
-    return why_not_follow(module, [function], function, depth, again=True)
+    """What in a function autograd cannot follow, or would not do twice alike; empty for nothing.
+
+    ``registering`` says that custom operators of the file which it calls get a formula as well.
+    """
+    return why_not_follow(module, [function], function, again=True, registering=registering)
 
 
 def why_not_follow(
@@ -54,11 +58,15 @@ def why_not_follow(
     function: FunctionNode,
     depth: int = _MAX_DEPTH,
     again: bool = False,
+    registering: bool = False,
 ) -> str:
-    """What in some statements of a function autograd cannot follow; ``again`` as above."""
+    """What in some statements of a function autograd cannot follow, ``again`` and again.
+
+    ``registering`` as above.
+    """
     for node in (n for each in nodes for n in ast.walk(each)):
         if isinstance(node, ast.Call) and not _in_head(module, node, function):
-            reason = _call(module, node, function, depth, again)
+            reason = _call(module, node, function, depth, again, registering)
             if reason:
                 return reason
         elif isinstance(node, ast.Attribute) and node.attr in ("data", "grad"):
@@ -134,7 +142,12 @@ def _in_head(module: ModuleFacts, call: ast.Call, function: FunctionNode) -> boo
 
 
 def _call(
-    module: ModuleFacts, call: ast.Call, function: FunctionNode, depth: int, again: bool
+    module: ModuleFacts,
+    call: ast.Call,
+    function: FunctionNode,
+    depth: int,
+    again: bool,
+    registering: bool,
 ) -> str:
     callee = call.func
     if isinstance(callee, ast.Subscript):
@@ -156,7 +169,15 @@ def _call(
         for owner, other in _defined(module, name):
             if depth == 0 or other is function:
                 return f"`{text}` calls too deep"
-            return why_not_follow(owner, [other], other, depth - 1, again)
+            operator, written = operator_of(owner, other)
+            if written:
+                return f"`{text}` writes in place"
+            if operator is not None:
+                if has_formula(owner, other, operator):
+                    return ""
+                if not registering or owner is not module:
+                    return f"`{text}` has no autograd formula"
+            return why_not_follow(owner, [other], other, depth - 1, again, registering)
     if targets:
         return f"nothing is known of a backward of `{text}`"
     if isinstance(callee, ast.Attribute):

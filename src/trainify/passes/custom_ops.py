@@ -12,6 +12,7 @@ from ..catalog import Schema, SchemaError, parse_schema
 from ..facts import ModuleFacts
 from ..facts.guards import gradient_unwanted, serves_backward
 from ..facts.module import head
+from ..facts.operators import CUSTOM_OP, has_formula, operator_of
 from ..facts.pure import why_not_differentiable
 from ..findings import STRATEGIES, Finding, Fix
 from . import Rule
@@ -76,14 +77,12 @@ scaled.register_autograd(scaled_backward, setup_context=scaled_setup_context)
 
 NEEDLES = (b"custom_op(", b".impl(", b"@impl(")
 
-_CUSTOM_OP = ("torch.library.custom_op", "torch._library.custom_ops.custom_op")
 # What these give has no gradient, or is one.
 _NO_GRADIENT = re.compile(
     r"(^|_)(bwd|backward|grad|dgrad|wgrad|quant\w*|dequant\w*|index|indices|sample|topk|sort|"
     r"argmax|argmin|argsort|cache|all_reduce|allreduce|all_gather|reduce_scatter|pack|unpack|mask|"
     r"align|nms|bincount|histogram|print|assert|barrier|sync|randint|seed)(_|$)"
 )
-_DIFFERENTIABLE = re.compile(r"[\"'](Autograd\w*|CompositeImplicitAutograd)[\"']")
 _TENSOR = re.compile(
     r"(torch\.)?Tensor( \| None)?|(\w+\.)*(Optional|[lL]ist|Sequence)\[(torch\.)?Tensor\]"
 )
@@ -104,12 +103,12 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 def _decorated(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     """Functions that ``torch.library.custom_op`` makes operators."""
     for function in module.functions:
-        name, written = _op_name(module, function)
+        name, written = operator_of(module, function)
         if name is None or _NO_GRADIENT.search(function.name):
             continue
         if not _may_be_trained(function, written):
             continue
-        if _has_formula(module, function, name):
+        if has_formula(module, function, name):
             continue
         wanted = _is_wanted(module, function)
         if wanted is False:
@@ -120,12 +119,13 @@ def _decorated(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         message = f"`{name}` has no autograd formula: backward() raises where it meets the op."
         fixes: dict[str, Fix] = {}
-        reason = why_not_differentiable(module, function)
+        reason = why_not_differentiable(module, function, registering=True)
         if not reason:
-            from ..rewrite.custom_op import CannotRegister, fix
+            from ..rewrite.custom_op import CannotRegister, fix, with_inner
 
             try:
-                fixes = dict.fromkeys(STRATEGIES, fix(module, function))
+                made = with_inner(module, function, fix(module, function))
+                fixes = dict.fromkeys(STRATEGIES, made)
             except CannotRegister as error:
                 reason = str(error)
         else:
@@ -150,7 +150,7 @@ def _of_kernel(
     from ..rewrite.custom_op import CannotRegister, kernel_fix
 
     own = any(
-        isinstance(d, ast.Call) and module.is_name(d.func, *_CUSTOM_OP)
+        isinstance(d, ast.Call) and module.is_name(d.func, *CUSTOM_OP)
         for d in function.decorator_list
     )
     try:
@@ -158,25 +158,6 @@ def _of_kernel(
         return dict.fromkeys(STRATEGIES, fix)
     except CannotRegister:
         return {}
-
-
-def _op_name(module: ModuleFacts, function: FunctionNode) -> tuple[str | None, tuple[str, ...]]:
-    """``ns::name`` of an operator that a decorator registers, and the arguments that it writes."""
-    for decorator in function.decorator_list:
-        if isinstance(decorator, ast.Call) and module.is_name(decorator.func, *_CUSTOM_OP):
-            mutated = next((k.value for k in decorator.keywords if k.arg == "mutates_args"), None)
-            if isinstance(mutated, (ast.Tuple, ast.List, ast.Set)):
-                texts = [e.value if isinstance(e, ast.Constant) else None for e in mutated.elts]
-            elif isinstance(mutated, ast.Call) and not mutated.args:  # set()
-                texts = []
-            else:
-                continue
-            first = decorator.args[0] if decorator.args else None
-            if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                written = tuple(text for text in texts if isinstance(text, str))
-                if len(written) == len(texts):
-                    return first.value, written
-    return None, ()
 
 
 def _has_functional_twin(module: ModuleFacts, name: str) -> bool:
@@ -209,30 +190,6 @@ def _may_be_trained(function: FunctionNode, written: Sequence[str]) -> bool:
 
 def _annotation(argument: ast.arg) -> str:
     return ast.unparse(argument.annotation).strip("'\"") if argument.annotation is not None else ""
-
-
-def _has_formula(module: ModuleFacts, function: FunctionNode, name: str) -> bool:
-    """Whether the project registers one, or something of which that cannot be told."""
-    own = f"{function.name}.register_autograd"
-    for other in module.project.mentioning(module, own, name, containing=b"utograd"):
-        if own in other.text:
-            return True
-        for call in other.calls:
-            called = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-            called = called or getattr(call.func, "id", "")
-            if called == "register_autograd" and call.args:
-                first = call.args[0]
-                if isinstance(first, ast.Constant):
-                    if first.value == name:
-                        return True
-                elif isinstance(call.func, ast.Name) or other.is_name(
-                    call.func, "torch.library.register_autograd"
-                ):
-                    return True
-            elif called == "impl" and _DIFFERENTIABLE.search(other.source(call)):
-                if name.rpartition("::")[2] in other.source(call):
-                    return True
-    return False
 
 
 def _is_wanted(module: ModuleFacts, function: FunctionNode) -> bool | None:
@@ -278,21 +235,25 @@ def _of_libraries(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         trained = any(a.is_tensor for a in schema.arguments) and "Tensor" in schema.returns
         if not trained or schema.written or _NO_GRADIENT.search(name.rpartition("::")[2]):
             continue
-        if any(_has_formula(module, each.function, name) for each in implementations):
+        if any(has_formula(module, each.function, name) for each in implementations):
             continue
         wanted = _runs(module, name)
         if wanted is False:
             continue
-        reasons = [why_not_differentiable(module, each.function) for each in implementations]
+        reasons = [
+            why_not_differentiable(module, each.function, registering=True)
+            for each in implementations
+        ]
         best = reasons.index("") if "" in reasons else 0
         chosen, reason = implementations[best], reasons[best]
         fixes: dict[str, Fix] = {}
         if not reason:
-            from ..rewrite.custom_op import CannotRegister, library_fix
+            from ..rewrite.custom_op import CannotRegister, library_fix, with_inner
 
             try:
                 fix = library_fix(module, chosen.function, name, schema, chosen.registered)
-                fixes = dict.fromkeys(STRATEGIES, fix)
+                made = with_inner(module, chosen.function, fix)
+                fixes = dict.fromkeys(STRATEGIES, made)
             except CannotRegister as error:
                 reason = str(error)
         else:

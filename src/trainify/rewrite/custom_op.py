@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..catalog import Schema
 from ..facts import ModuleFacts
+from ..facts.operators import has_formula, operator_of
+from ..facts.walk import walk
 from ..findings import Edit, Fix, Safety
 from ..releases import Release
 from . import layout
@@ -52,6 +54,32 @@ def fix(module: ModuleFacts, function: FunctionNode) -> Fix:
     blocks.append(_registration(module, f"{function.name}.register_autograd(", function.name))
     edits = [*_renamed(module, function, native), _after(module, function, blocks)]
     return Fix(f"Register an autograd formula for `{function.name}`", tuple(edits))
+
+
+def with_inner(module: ModuleFacts, function: FunctionNode, outer: Fix) -> Fix:
+    """A fix for an operator, with those for operators of the file that its function calls.
+
+    The formula runs the function's body under autograd, which then meets these.
+    """
+    edits = dict.fromkeys(outer.edits)
+    for inner in _called(module, function, {function}):
+        name, _ = operator_of(module, inner)
+        if name is not None and not has_formula(module, inner, name):
+            edits.update(dict.fromkeys(fix(module, inner).edits))
+    return replace(outer, edits=tuple(edits))
+
+
+def _called(
+    module: ModuleFacts, function: FunctionNode, known: set[FunctionNode]
+) -> Iterator[FunctionNode]:
+    """The functions of the file that one calls, and those that these call."""
+    for node in (n for s in function.body for n in walk(s) if isinstance(n, ast.Call)):
+        names = {target.name for target in module.resolve(node.func)}
+        for each in module.functions:
+            if each not in known and f"{module.module_name}.{each.name}" in names:
+                known.add(each)
+                yield each
+                yield from _called(module, each, known)
 
 
 def library_fix(
