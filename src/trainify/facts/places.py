@@ -160,12 +160,39 @@ def overwrites_saved_input(data: bytes) -> bool:
     """Whether a name is written near to an operation that may have saved it."""
     return any(
         (
-            _saved_nearby(data, at, name)
+            (_saved_nearby(data, at, name) and not _is_of_list(data, at, name))
             or any(_saved_nearby(data, call, given) for call, given in arguments(data, at, name))
         )
         and may_be_trained(data, at)
         for at, name in writes(data)
     )
+
+
+_ELEMENT = re.compile(rb"[ \t]*(\w+)\[[^\]:,.\n]+\] = ")
+
+
+def _is_of_list(data: bytes, at: int, name: bytes) -> bool:
+    """Whether ``name[i] = x`` puts something into what its function was given, not computed.
+
+    Of what has no more than a name, nothing says that it is one tensor rather than a list of them.
+    """
+    line = data.rfind(b"\n", 0, at) + 1
+    match = _ELEMENT.match(data, line)
+    begin = data.find(b":\n", data.rfind(b"def ", 0, line))  # behind its parameters
+    if match is None or match[1] != name or not 0 <= begin < line:
+        return False
+    for _ in range(2):
+        bound = re.findall(rb"\b%s\b(?!\[)[^=\n]*=(?!=)([^\n]*)" % name, data[begin:line])
+        if any(_NO_NAME.search(value) and not _LIST.match(value) for value in bound):
+            return False
+        if len(bound) != 1:
+            break
+        name = bound[0].strip()
+    return True
+
+
+_NO_NAME = re.compile(rb"[^\w\s]")
+_LIST = re.compile(rb" (?:\[|list\()[^\n]*[\])]$")
 
 
 def chained(data: bytes, maker: Maker) -> bool:
