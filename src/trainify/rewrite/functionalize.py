@@ -17,6 +17,7 @@ from ..facts.flow import Definition, FunctionFlow, is_allocation, looked_at, vie
 from ..facts.handed_back import is_handed_back
 from ..facts.walk import statements
 from ..facts.writes import is_element
+from .copied_into import who_raises
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,11 @@ def functionalize(
         looped = any(
             isinstance(a, (ast.For, ast.AsyncFor, ast.While)) for a in module.ancestors(statement)
         )
-        look_at = f"`{owner}` may be an input of another turn: autograd must not have saved it"
         place = Place(module.source(argument), "copy")
-        return Write(place, look_at=look_at if looped else "")
+        raising = who_raises(module, module.function(statement) or module.tree, owner)
+        if looped and not raising:
+            raising = f"`{owner}` may be an input of another turn: autograd must not have saved it"
+        return Write(place, look_at=raising)
     flow = module.flow(module.function(statement) or module.tree)
     if isinstance(argument, ast.Name):
         return _name(module, flow, statement, argument.id, beside)
@@ -151,7 +154,7 @@ def _name(
         return Write(
             Place(name, "copy"),
             look_at=f"what is written into `{owner}` is not returned, so callers have it there: it "
-            "is written with copy_(), and autograd must not have saved the old value",
+            f"is written with copy_(), {_raising(module, flow, owner)}",
         )
     definition = flow.only_definition(name, statement)
     live = sorted(o for o in flow.observers(name, statement) if flow.read_after(o, statement))
@@ -160,8 +163,8 @@ def _name(
     if owner is not None and module.project.relies_on_mutation(module, flow.function, owner):
         return Write(
             Place(name, "copy"),
-            look_at=f"callers read `{owner}` after the call, so it is written with copy_(): "
-            "autograd must not have saved its old value",
+            look_at=f"callers read `{owner}` after the call, so it is written with copy_(), "
+            f"{_raising(module, flow, owner)}",
         )
     root = _attribute_behind(definition.value) if definition is not None else None
     look_at = ""
@@ -173,6 +176,15 @@ def _name(
             look_at = f"`{text}` keeps its old value when a gradient is wanted; others read it"
     allocation = _droppable(module, flow, statement, definition)
     return Write(Place(name), allocation=allocation, look_at=look_at)
+
+
+def _raising(module: ModuleFacts, flow: FunctionFlow, owner: str) -> str:
+    """What callers have to know of a copy into their tensor."""
+    return "which raises in backward where autograd has saved the old value" + (
+        f": {found}"
+        if (found := who_raises(module, flow.function, owner))
+        else "; no call in the project is known to have that"
+    )
 
 
 def _named(name: str) -> ast.Name:

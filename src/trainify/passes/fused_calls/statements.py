@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from ...catalog import RETURNED
 from ...facts import ModuleFacts
 from ...facts.flow import is_view_method, view_of
 from ...facts.guards import is_operator
+from ...facts.writes import is_element
 from .site import Site
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
 _ANY = ast.Name("x")
+_SAVES_NOTHING = re.compile(r"(llama31_)?ro(tat|tary|pe_)|fused_add_")
 
 
 class NoRewrite(Exception):
@@ -174,6 +177,11 @@ class StatementRewriter:
 
     def _template(self, site: Site) -> Template | Applied:
         arguments = {name: self._argument(site, name) for name in site.bound}
+        overwritten = self._copied_into(site)
+        for name, text in arguments.items():
+            if text is not None and name in site.differentiable and name in site.reads:
+                if self._base(text) in overwritten:
+                    arguments[name] = f"{text}.clone()"
         self._remind(site.op.look_at)
         if site.cached:
             names = " and ".join(f"`{name}`" for name in site.cached)
@@ -182,6 +190,24 @@ class StatementRewriter:
                 "sequence is fresh, can attend to them instead"
             )
         return self.writer.template(site.call, arguments)
+
+    def _copied_into(self, site: Site) -> set[str]:
+        """What results are copied into though autograd has saved what is computed from it.
+
+        Rotations and sums save nothing of that.
+        """
+        if _SAVES_NOTHING.match(site.value):
+            return set()
+        places = [write.place for write in site.writes().values()]
+        return {
+            base
+            for place in places
+            if (place.kind == "copy" or _is_part(place.text)) and (base := self._base(place.text))
+        }
+
+    def _base(self, text: str) -> str | None:
+        root = self._root(ast.parse(text.strip(), mode="eval").body)
+        return None if root is None else self._storage(root)
 
     def _writes(self, site: Site) -> dict[str, Write]:
         writes = site.writes()
@@ -411,6 +437,12 @@ class StatementRewriter:
             if view is not None and view.kind == "part":
                 return view.base
         return text
+
+
+def _is_part(text: str) -> bool:
+    """Whether ``x[:, :n]`` is assigned, and not an element of a list or a dict."""
+    node = ast.parse(text, mode="eval").body
+    return isinstance(node, ast.Subscript) and not is_element(node)
 
 
 def _places(
