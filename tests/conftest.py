@@ -9,6 +9,9 @@ from hypothesis import settings
 
 from tests.torch_process import TorchProcess
 
+# Here, and in what is started: tensors are small, threads would only wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # The time that an example takes says more about the machine than about the code.
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
