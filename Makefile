@@ -7,6 +7,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: test soak lint demo bench corpus proof build-kernels vscode vscode-test
 
+# A hundred processes are started from the tree: what is compiled is kept, whatever is usual here.
+test soak: export PYTHONDONTWRITEBYTECODE =
+
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal
 

@@ -82,10 +82,11 @@ def main() -> None:
 def huggingface(checkpoint: Path):
     """The same model by transformers, with attention as fast as there is."""
     import torch
+    import transformers
 
     from demo.models import packages
 
-    return packages.LlamaServing.oracle.from_pretrained(
+    return getattr(transformers, packages.LlamaServing.oracle).from_pretrained(
         checkpoint, dtype=torch.float32, attn_implementation="sdpa"
     )
 

@@ -35,6 +35,26 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()  # libraries complain of what they find at the end
 
 
+_TRANSFORMERS = tuple(
+    f"tests/{place}"
+    for place in (
+        "models/",
+        "live/test_audit_transformers.py",
+        "live/test_trainify.py",
+        "live/test_wrappers.py",
+    )
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The demo is the longest single test: begun last, all other processes would wait for it."""
-    items.sort(key=lambda item: item.path.name != "test_readme.py")
+    """The demo, then what imports transformers, then the rest.
+
+    The demo is the longest single test: begun last, all other processes would wait for it.  What is
+    imported for some tests takes seconds, and the processes take their tests from the list's parts.
+    """
+    items.sort(
+        key=lambda item: (
+            item.path.name != "test_readme.py",
+            not item.nodeid.startswith(_TRANSFORMERS),
+        )
+    )

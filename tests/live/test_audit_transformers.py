@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import nn
 
 from trainify import audit
@@ -28,6 +27,8 @@ Made = tuple[nn.Module, dict[str, Any]]
 
 def tokens(name: str, head: str = "ForCausalLM", **config: Any) -> Callable[[], Made]:
     def made() -> Made:
+        import transformers
+
         model = getattr(transformers, name + head)(getattr(transformers, f"{name}Config")(**config))
         return model, {"input_ids": IDS, "labels": IDS.flip(0)}
 
@@ -35,6 +36,8 @@ def tokens(name: str, head: str = "ForCausalLM", **config: Any) -> Callable[[], 
 
 
 def vit() -> Made:
+    import transformers
+
     config = transformers.ViTConfig(
         hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         image_size=16, patch_size=4,

@@ -1,3 +1,4 @@
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,15 @@ def stand_ins() -> Iterator[None]:
     yield
     for path in added:
         sys.path.remove(path)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def transformers() -> None:
+    """Imported by processes that run these tests; it is frozen like what tests/conftest.py has."""
+    import transformers
+
+    assert transformers.LlamaForCausalLM and transformers.MixtralForCausalLM
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import transformers
 
 SIZE = {
     "vocab_size": 256,
@@ -24,6 +23,8 @@ FAMILIES = {
 
 
 def load_oracle(family):
+    import transformers
+
     config = getattr(transformers, f"{family}Config")(
         **SIZE, **FAMILIES[family], attn_implementation="eager", experts_implementation="eager"
     )

@@ -13,7 +13,6 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-import transformers
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -25,7 +24,7 @@ class Package:
 
     name: str
     kind: str  # of checkpoint
-    oracle: type[transformers.PreTrainedModel]
+    oracle: str  # of transformers
 
     def __init__(self, package: ModuleType, checkpoint: Path, dtype: torch.dtype = torch.float32):
         self.package = package
@@ -74,7 +73,7 @@ class Package:
 class LlamaServing(Package):
     name = "llama_serving"
     kind = "llama"
-    oracle = transformers.LlamaForCausalLM
+    oracle = "LlamaForCausalLM"
 
     def load(self, checkpoint: str, dtype: torch.dtype) -> None:
         name = {torch.float32: "float32", torch.bfloat16: "bfloat16"}[dtype]
@@ -116,7 +115,7 @@ class LlamaServing(Package):
 class GemmaServing(Package):
     name = "gemma_serving"
     kind = "gemma2"
-    oracle = transformers.Gemma2ForCausalLM
+    oracle = "Gemma2ForCausalLM"
 
     def load(self, checkpoint: str, dtype: torch.dtype) -> None:
         loader = sys.modules[f"{self.package.__name__}.loader"]
@@ -152,7 +151,7 @@ class GemmaServing(Package):
 class LlamaRelease(Package):
     name = "llama_release"
     kind = "llama"
-    oracle = transformers.LlamaForCausalLM
+    oracle = "LlamaForCausalLM"
 
     NAMES: ClassVar[dict[str, str]] = {
         "tok_embeddings": "model.embed_tokens",
@@ -250,7 +249,10 @@ def copy_package(name: str, root: Path) -> Path:
 
 
 def load_oracle(cls: type[Package], checkpoint: Path, dtype: torch.dtype = torch.float32):
-    return cls.oracle.from_pretrained(checkpoint, dtype=dtype, attn_implementation="eager").eval()
+    import transformers
+
+    oracle = getattr(transformers, cls.oracle)
+    return oracle.from_pretrained(checkpoint, dtype=dtype, attn_implementation="eager").eval()
 
 
 def next_token_loss(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
