@@ -98,6 +98,71 @@ def test_gradients_that_reach_their_step(lines: tuple[str, ...]) -> None:
     assert "TRN606" not in rules(loop(*lines))
 
 
+TURNS = """\
+def train(model, loader, keep=print):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        for x, y in loader:
+            loss = F.mse_loss(model(x), y)
+            {lines}
+        {end}
+"""
+
+
+def turns(*lines: str, end: str = "optimizer.step()") -> str:
+    return HEAD + TURNS.format(lines="\n            ".join(lines), end=end)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("loss.backward()", "optimizer.zero_grad()"),
+        ("(loss / 2).backward()", "print(loss.item())", "model.zero_grad()", "value = 1.0"),
+    ],
+)
+@pytest.mark.parametrize(
+    "end",
+    [
+        "optimizer.step()",
+        "nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        optimizer.step()",
+    ],
+)
+def test_gradients_that_each_turn_clears_before_a_step_behind_the_loop(
+    lines: tuple[str, ...], end: str
+) -> None:
+    text = turns(*lines, end=end)
+    assert rules(text) == ["TRN606"]
+    assert change(text) == 0 and fix(text) == text
+    assert change(fix(text, unsafe=True)) > 0
+    assert not rules(fix(text, unsafe=True))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("optimizer.zero_grad()", "loss.backward()"),  # the last batch counts
+        ("loss.backward()", "optimizer.step()", "optimizer.zero_grad()"),
+        ("loss.backward()", "if keep is None:", "    optimizer.zero_grad()"),
+        ("loss.backward()", "if loss.isnan():", "    break", "optimizer.zero_grad()"),
+        ("loss.backward()", "keep(model)", "optimizer.zero_grad()"),
+        ("loss.backward()", "grads = [p.grad for p in []]", "optimizer.zero_grad()"),
+        ("loss.backward()", "optimizer.zero_grad()", "model(x).mean().backward()"),
+        ("loss.backward()", "keep.zero_grad()"),
+    ],
+)
+def test_turns_that_leave_gradients_for_the_step(lines: tuple[str, ...]) -> None:
+    assert "TRN606" not in rules(turns(*lines))
+
+
+def test_a_hook_may_keep_what_a_turn_clears() -> None:
+    text = turns("loss.backward()", "optimizer.zero_grad()")
+    hook = (
+        "for p in model.parameters():\n            p.register_hook(keep)\n        optimizer.step()"
+    )
+    assert "TRN606" not in rules(text.replace("optimizer.step()", hook))
+
+
 # -- no backward ----------------------------------------------------------------------------------
 
 NEVER = [

@@ -39,7 +39,7 @@ def train(model, optimizer, loader):
     ),
 )
 
-_CLEARED = re.compile(rb"\.zero_grad\([^\n]*\n(?:[^\n]*\n){0,8}?[^\n]*\.step\(([^\n]*)")
+_CLEARED = re.compile(rb"\.zero_grad\((?=([^\n]*\n(?:[^\n]*\n){0,8}?[^\n]*\.step\())")
 _NEAR = 1500
 """Bytes before a ``zero_grad`` in which the ``backward`` of the same turn stands."""
 
@@ -47,9 +47,8 @@ _NEAR = 1500
 def _may_concern(data: bytes) -> bool:
     """Whether a step follows a ``zero_grad``, with no backward between, and one before."""
     return any(
-        b"backward" not in match[0] and b"backward(" in data[match.start() - _NEAR : match.start()]
-        if match.start() > _NEAR
-        else b"backward" not in match[0] and b"backward(" in data[: match.start()]
+        b"backward" not in match[1]
+        and b"backward(" in data[max(match.start() - _NEAR, 0) : match.start()]
         for match in _CLEARED.finditer(data)
     )
 
@@ -69,9 +68,25 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         block = module.block(statement)
         at = block.index(statement)
+        if not _went_backward(block[:at]):
+            continue
         stepped = _step_after(module, block[at + 1 :], cleared)
-        if stepped is not None and _went_backward(block[:at]):
-            yield _finding(module, statement, stepped, cleared)
+        if stepped is not None:
+            message = (
+                f"`{cleared}.zero_grad()` throws away what backward() has just computed: "
+                f"`{module.source(stepped)}`, line {stepped.lineno}, finds no gradient and changes "
+                "nothing."
+            )
+            yield _finding(module, statement, stepped, message)
+            continue
+        stepped = _step_after_turns(module, statement, block, cleared)
+        if stepped is not None:
+            message = (
+                f"`{cleared}.zero_grad()` throws away what each turn of the loop has computed: "
+                f"`{module.source(stepped)}`, line {stepped.lineno}, after the last one, finds no "
+                "gradient and changes nothing."
+            )
+            yield _finding(module, statement, stepped, message)
 
 
 def _method(statement: ast.stmt, name: str) -> ast.Call | None:
@@ -96,14 +111,43 @@ def _step_after(module: ModuleFacts, after: Sequence[ast.stmt], cleared: str) ->
             stepped = call.args[0] if call.args else call.func.value
             if ast.unparse(stepped) == cleared or _holds(module, stepped, cleared, statement):
                 return statement
-        if not isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign)):
+        if not _leaves_gradients(statement):
             return None
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Attribute) and node.attr == "grad":
-                return None
-            if isinstance(node, ast.Call) and not _KEEPS_GRADIENTS.search(ast.unparse(node.func)):
-                return None
     return None
+
+
+def _leaves_gradients(statement: ast.stmt) -> bool:
+    """Whether a statement neither computes gradients nor has anything to do with those there."""
+    if not isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign)):
+        return False
+    return not any(
+        (isinstance(node, ast.Attribute) and node.attr == "grad")
+        or (isinstance(node, ast.Call) and not _KEEPS_GRADIENTS.search(ast.unparse(node.func)))
+        for node in ast.walk(statement)
+    )
+
+
+def _step_after_turns(
+    module: ModuleFacts, statement: ast.stmt, block: Sequence[ast.stmt], cleared: str
+) -> ast.stmt | None:
+    """The step behind a loop each turn of which ends with clearing what it has computed.
+
+    ``for x in micro: loss(x).backward(); optimizer.zero_grad()``, and then ``optimizer.step()``.
+    """
+    loop = module.parent(statement)
+    if not isinstance(loop, (ast.For, ast.While)) or block is not loop.body or loop.orelse:
+        return None
+    at = block.index(statement)
+    went = max(i for i in range(at) if _method(block[i], "backward") is not None)
+    if not all(_leaves_gradients(s) for s in (*block[went + 1 : at], *block[at + 1 :])):
+        return None
+    others = [n for s in block[:went] for n in ast.walk(s) if isinstance(n, ast.Attribute)]
+    if any(n.attr in ("backward", "grad", "step") for n in others):
+        return None
+    if "_hook(" in module.text:  # which may keep them
+        return None
+    around = module.block(loop)
+    return _step_after(module, around[around.index(loop) + 1 :], cleared)
 
 
 def _holds(module: ModuleFacts, optimizer: ast.expr, model: str, at: ast.stmt) -> bool:
@@ -143,13 +187,9 @@ def _went_backward(before: Sequence[ast.stmt]) -> bool:
     return False
 
 
-def _finding(module: ModuleFacts, statement: ast.stmt, stepped: ast.stmt, cleared: str) -> Finding:
+def _finding(module: ModuleFacts, statement: ast.stmt, stepped: ast.stmt, message: str) -> Finding:
     from ..rewrite import layout, scopes
 
-    message = (
-        f"`{cleared}.zero_grad()` throws away what backward() has just computed: "
-        f"`{module.source(stepped)}`, line {stepped.lineno}, finds no gradient and changes nothing."
-    )
     fixes = {}
     removal = scopes.without_statement(module, statement)
     plain = "#" not in module.line_text(statement.lineno)
