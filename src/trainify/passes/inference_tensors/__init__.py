@@ -7,27 +7,30 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..facts import ModuleFacts
-from ..facts.grad_bytes import Mention, mentions
-from ..facts.grad_mode import (
+from ...facts import ModuleFacts
+from ...facts.grad_bytes import Mention, mentions
+from ...facts.grad_mode import (
     Scope,
     decorator_scope,
     own_nodes,
     scope_around,
+    scope_inside,
     scope_of_value,
 )
-from ..facts.graph import Graph, calls_any, results, under_scopes
-from ..facts.guards import gradient_unwanted, is_forward, is_inference_entry
-from ..facts.layers import is_module_class
-from ..facts.learning import LOSS_CALL, backward_values, may_learn
-from ..facts.names import last_name, self_name
-from ..facts.trainable import holds_weights, trained_submodules
-from ..findings import STRATEGIES, Finding, Fix
-from . import Look, Needle, Rule
+from ...facts.graph import Entry, Graph, calls_any, results, under_scopes
+from ...facts.guards import gradient_unwanted, is_forward, is_inference_entry
+from ...facts.layers import is_module_class
+from ...facts.learning import LOSS_CALL, backward_values, may_learn
+from ...facts.names import last_name, self_name
+from ...facts.trainable import holds_weights, trained_submodules
+from ...findings import STRATEGIES, Finding, Fix
+from .. import Look, Needle, Rule
+from .made import looked_through
+from .saved import given, trained_on
 
 if TYPE_CHECKING:
-    from ..engine import Options
-    from ..facts.module import FunctionNode
+    from ...engine import Options
+    from ...facts.module import FunctionNode
 
 RULES = (
     Rule(
@@ -36,8 +39,9 @@ RULES = (
         summary="A tensor made under inference_mode is used where gradients are recorded.",
         why=(
             "Such a tensor can never be saved for backward (Inference tensors cannot be saved for "
-            "backward), also after the scope has ended: features for a trainable head, new "
-            "parameters, cached tables. Under no_grad the same numbers are ordinary tensors."
+            "backward), also after the scope has ended: features for a trainable head, "
+            "samples that a policy is trained on, new parameters, cached tables. Under no_grad "
+            "the same numbers are ordinary tensors."
         ),
         before="""\
 import torch
@@ -115,9 +119,12 @@ def _faults(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:
             if is_forward(function):
                 yield from _in_forward(module, function)
             yield from _in_step(module, function)
+            yield from trained_on(module, function)
+        yield from given(module, function)
         if function in scoped or function.decorator_list:
             yield from _kept(module, function)
     yield from _in_step(module, module.tree)
+    yield from trained_on(module, module.tree)
     yield from _constructed(module)
 
 
@@ -135,6 +142,8 @@ def _in_forward(module: ModuleFacts, function: FunctionNode) -> Iterator[tuple[S
     for entry in graph.entries:
         through = entry.through
         if not isinstance(through, ast.Call) or gradient_unwanted(module, through):
+            continue
+        if _is_of_outside(module, function, entry):
             continue
         name = graph.attribute(through, module.statement(through))
         if name in trained:
@@ -159,8 +168,28 @@ def _in_step(
         return  # nothing records anything: TRN202
     for entry in graph.entries:
         through = entry.through
+        if _is_of_outside(module, function, entry):
+            continue
         if isinstance(through, ast.Call) and (_saves(through) or may_learn(module, through)):
             yield entry.scope, f"`{module.source(through.func)}` is given what is computed under"
+
+
+def _is_of_outside(module: ModuleFacts, function: FunctionNode | ast.Module, entry: Entry) -> bool:
+    """Whether a scope only looks at a part of what it is given: ``part = ids[:, :2]``.
+
+    A view of an ordinary tensor is an ordinary one.
+    """
+    if not isinstance(entry.at, ast.Assign) or scope_inside(module, entry.at, function) is None:
+        return False
+    root, _ = looked_through(entry.at.value, None)
+    return (
+        isinstance(root, ast.Name)
+        and root is not entry.at.value
+        and all(
+            d.statement is None or scope_inside(module, d.statement, function) is None
+            for d in module.flow(function).reaching(root.id, entry.at)
+        )
+    )
 
 
 def _learns(module: ModuleFacts, node: ast.expr) -> bool:
@@ -328,7 +357,7 @@ def _is_trained(module: ModuleFacts, function: ast.AST, name: str) -> bool:
 
 
 def _finding(module: ModuleFacts, scope: Scope, what: str) -> Finding:
-    from ..rewrite.scopes import as_no_grad
+    from ...rewrite.scopes import as_no_grad
 
     text = module.source(scope.node)
     message = (
