@@ -10,9 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from trainify.catalog import by_library, is_differentiable, lookup, roots, unverified
+from trainify.catalog import (
+    by_library,
+    is_differentiable,
+    lookup,
+    names_of_ops,
+    roots,
+    unverified,
+)
 from trainify.catalog.differentiable import NAMES
 from trainify.engine import check_text
+from trainify.passes.fused_calls.calls import PLAIN
 
 
 def expected() -> dict[str, list[str]]:
@@ -114,3 +122,8 @@ def test_bookkeeping_is_no_kernel_on_the_way_of_a_gradient(name: str, told: bool
     package, _, function = name.rpartition(".")
     text = f"from {package} import {function}\n\n\ndef f(x, w):\n    return {function}(x, w)\n"
     assert [f.rule for f in check_text(text, "m.py")] == ["TRN108"] * told
+
+
+def test_methods_of_tensors_that_are_never_looked_up_are_no_names_of_ops() -> None:
+    called = (*names_of_ops(), *unverified(), *NAMES)
+    assert not PLAIN & {name.rpartition(".")[2] for name in called}

@@ -298,12 +298,12 @@ class ModuleFacts:
         if name not in self._calls_by_name:
             self._calls_by_name[name] = [
                 call
-                for call in self._calls_in(self._mentioning(name))
+                for call in self._calls_in(self.mentioning(name))
                 if getattr(call.func, "attr", getattr(call.func, "id", None)) == name
             ]
         return self._calls_by_name[name]
 
-    def _mentioning(self, name: str) -> list[ast.stmt]:
+    def mentioning(self, name: str) -> list[ast.stmt]:
         """The statements at the top of the file in whose text a name stands."""
         body = self.tree.body
         found: dict[ast.stmt, None] = {}

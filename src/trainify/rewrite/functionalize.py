@@ -15,7 +15,7 @@ from typing import Literal
 from ..facts import ModuleFacts
 from ..facts.flow import Definition, FunctionFlow, is_allocation, looked_at, view_of
 from ..facts.handed_back import is_handed_back
-from ..facts.walk import statements
+from ..facts.walk import statements, walk
 from ..facts.writes import is_element
 from .copied_into import who_raises
 
@@ -230,12 +230,14 @@ def _attribute_read_elsewhere(
 ) -> bool:
     """Whether other functions read an attribute, except to write into it like this one."""
     here = module.function(statement)
-    for node in ast.walk(module.tree):
-        if not isinstance(node, ast.Attribute) or node.attr != attribute.attr:
-            continue
-        if isinstance(node.ctx, ast.Load) and module.function(node) not in (here, None):
-            return True
-    return False
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == attribute.attr
+        and isinstance(node.ctx, ast.Load)
+        and module.function(node) not in (here, None)
+        for each in module.mentioning(attribute.attr)
+        for node in walk(each)
+    )
 
 
 def _droppable(

@@ -22,6 +22,7 @@ from .calls import (
     bind,
     by_operands,
     filled_buffers,
+    is_plain,
     match,
     misread,
     of_extension,
@@ -171,6 +172,8 @@ def calls(module: ModuleFacts, options: Options, *, direct: bool) -> Iterator[Fi
     """The same; ``direct`` says whether the file itself imports from a library of kernels."""
     sites: list[Site] = []
     for call in module.calls:
+        if is_plain(call, options.ops):
+            continue
         try:
             matched = match(module, call, options)
         except Ambiguous as error:

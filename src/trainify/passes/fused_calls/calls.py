@@ -32,6 +32,17 @@ HARMLESS = (
 )
 
 
+PLAIN = frozenset(
+    "view reshape transpose permute contiguous float half bfloat16 double to type_as size dim "
+    "numel stride unsqueeze squeeze flatten expand expand_as repeat repeat_interleave split chunk "
+    "unbind narrow clone detach item tolist cpu cuda masked_fill index_select sum mean pow exp "
+    "append extend pop get items keys values format join startswith endswith __init__ "
+    "register_buffer parameters modules from_pretrained post_init eval requires_grad_ backward "
+    "new_empty new_zeros".split()
+)
+"""Methods of tensors, modules, lists and text, by none of which any op is called."""
+
+
 class Ambiguous(Exception):
     """A callee may be a fused op, or another, or something else."""
 
@@ -39,6 +50,8 @@ class Ambiguous(Exception):
 def match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedOp, Target] | None:
     """The op that a call runs; raises :class:`Ambiguous` where the code leaves it open."""
     own, releases = options.ops, options.releases
+    if is_plain(call, own):
+        return None
     entries = [module.resolve(entry) for entry in module.names.entries(call.func)]
     if entries:
         targets = tuple(dict.fromkeys(target for entry in entries for target in entry))
@@ -80,6 +93,14 @@ def match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedO
     if any(isinstance(n, ast.Name) and n.end_lineno is None for n in found[0][1].bound):
         raise Ambiguous("what `partial` binds in another file is no constant")
     return found[0]
+
+
+def is_plain(call: ast.Call, own: tuple[FusedOp, ...]) -> bool:
+    """Whether a call is that of a method by whose name no op goes, without a look at its owner."""
+    function = call.func
+    if not isinstance(function, ast.Attribute) or function.attr not in PLAIN:
+        return False
+    return not any(name.rpartition(".")[2] == function.attr for op in own for name in op.names)
 
 
 def op_of(module: ModuleFacts, call: ast.Call, options: Options) -> FusedOp | None:
