@@ -217,8 +217,8 @@ async def test_hover(start, folder: Path) -> None:
 
 async def test_hints_when_they_are_wanted(start, folder: Path) -> None:
     everything = types.Range(types.Position(0, 0), types.Position(99, 0))
-    for settings, count in (({}, 0), ({"inlayHints": True}, 2)):
-        editor = await start("visual_studio_code", folder, settings=settings)
+    for options, count in (({}, 0), ({"settings": {"inlayHints": True}}, 2)):
+        editor = await start("visual_studio_code", folder, **options)
         uri = editor.open(folder / "norm.py", CODE)
         ask = types.InlayHintParams(types.TextDocumentIdentifier(uri), everything)
         hints = await editor.client.text_document_inlay_hint_async(ask)
