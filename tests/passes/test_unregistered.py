@@ -208,6 +208,45 @@ def test_what_a_module_list_cannot_do_is_reported(init: str, run: str) -> None:
     assert finding.rule == "TRN501" and not finding.fixes
 
 
+def test_a_part_that_something_else_is_added_to_stays_a_list() -> None:
+    run = "for layer in self.layers[::-1] + [torch.tanh]:\n    x = layer(x)\nreturn x"
+    text = net(LIST, run, head="import torch\nfrom torch import nn\n")
+    (finding,) = findings(text)
+    assert finding.rule == "TRN501" and not finding.fixes
+
+
+LOADS = "\n\ndef load(net, path):\n    net.load_state_dict({})\n    return net\n"
+HEAD = "import torch\nfrom torch import nn\n"
+
+
+def test_checkpoints_of_before_do_not_load_into_the_fixed_class() -> None:
+    text = net(LIST, head=HEAD, more=LOADS.format("torch.load(path)"))
+    (finding,) = findings(text)
+    made = finding.fix("flag")
+    assert made is not None and made.safety == "unsafe" and "saved before" in made.look_at
+    scope: dict[str, Any] = {}
+    exec(compile(text, "m.py", "exec"), scope)
+    saved = scope["Net"](3, 2).state_dict()
+    exec(compile(fix(text, unsafe=True), "m.py", "exec"), scope)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        scope["Net"](3, 2).load_state_dict(saved)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        LOADS.format("torch.load(path), strict=False"),
+        LOADS.format("other.state_dict()"),
+        LOADS.format("torch.load(path)").replace("net.load", "optimizer.load"),
+        "\n    def start(self, path):\n        self.norm.load_state_dict(torch.load(path))\n",
+    ],
+)
+def test_what_is_loaded_otherwise_is_no_checkpoint_of_the_class(more: str) -> None:
+    (finding,) = findings(net(LIST, head=HEAD, more=more))
+    made = finding.fix("flag")
+    assert made is not None and made.safety == "safe"
+
+
 def test_before_the_module_is_set_up_there_is_no_fix() -> None:
     text = net("self.layers = [nn.Linear(d, d) for _ in range(n)]")
     call = "        super().__init__()\n"
@@ -310,13 +349,33 @@ LIST = "self.layers = [nn.Linear(d, d) for _ in range(n)]"
         "layer = self.layers[0]\nreturn layer(x)",
         "for i, layer in enumerate(self.layers):\n    x = x + layer(x)\nreturn x",
         "for layer, y in zip(self.layers, x):\n    x = layer(y)\nreturn x",
-        "for layer in self.layers[1:]:\n    x = checkpoint(layer, x)\nreturn x",
+        "for layer in self.layers[1:]:\n    x = checkpoint(layer, x, use_reentrant=False)\nreturn x",
         "return sum(layer(x) for layer in self.layers)",
         "for layer in reversed(self.layers):\n    x = layer.forward(x)\nreturn x",
+        "*rest, last = self.layers\nfor layer in rest:\n    x = layer(x)\nreturn last(x)",
+        "first, *rest = self.layers\nx = first(x)\nfor layer in rest:\n    x = layer(x)\nreturn x",
+        "a, b = self.layers\nreturn b(a(x))",
+        "for layer in sorted(self.layers, key=id):\n    x = layer(x)\nreturn x",
+        "layers = self.layers\nfor layer in layers:\n    x = layer(x)\nreturn x",
+        "order = self.layers[::-1]\nfor layer in order[1:]:\n    x = layer(x)\nreturn x",
+        "order = list(self.layers)\nreturn order[0](x)",
+        (
+            "order = self.layers[:]\nrandom.Random(0).shuffle(order)\nfor layer in order:\n"
+            "    x = layer(x)\nreturn x"
+        ),
     ],
 )
 def test_ways_to_run_them(run: str) -> None:
-    assert rules(net(LIST, run)) == ["TRN501"]
+    head = "import random\n\nfrom torch import nn\nfrom torch.utils.checkpoint import checkpoint\n"
+    text = net(LIST, run, head=head)
+    (finding,) = findings(text)
+    assert finding.rule == "TRN501"
+    assert bool(finding.fixes) is ("shuffle" not in run)
+    scope: dict[str, Any] = {}
+    exec(compile(fix(text), "m.py", "exec"), scope)
+    made = scope["Net"](3, 2)
+    made(torch.ones(2, 3)).sum().backward()
+    assert any(p.grad is not None for p in made.parameters()) is bool(finding.fixes)
 
 
 @pytest.mark.parametrize(
@@ -354,6 +413,13 @@ def test_ways_to_run_them(run: str) -> None:
         ("self.layers = list([nn.Linear(d, d)])", "return self.layers[0](x)"),
         (LIST, "with torch.no_grad():\n    x = self.layers[0](x)\nreturn x"),
         (f"{LIST}\nadopt(self, self.layers)", RUN),
+        (f"{LIST}\nself.net = nn.Sequential(*self.layers[:-1])", RUN),
+        (f"{LIST}\nself.net = nn.ModuleList(list(self.layers))", RUN),
+        (f"{LIST}\nself.net = nn.Sequential(*random.sample(self.layers, 2))", RUN),
+        (f"{LIST}\nfirst, *rest = self.layers\nself.first = first\nself.net = rest", RUN),
+        (f"{LIST}\nfirst, *rest = self.layers\nself.net = nn.Sequential(*rest)", RUN),
+        (f"{LIST}\nlayers = self.layers\nself.net = nn.ModuleList(layers)", RUN),
+        (f"{LIST}\nlayers = self.layers\nlayers.append(self.extra)", RUN),
         ("self.__dict__['layers'] = [nn.Linear(d, d) for _ in range(n)]", RUN),
     ],
 )

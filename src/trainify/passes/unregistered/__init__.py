@@ -17,7 +17,7 @@ from .. import Look, Needle, Rule
 from .displays import kind_of
 from .fixes import fixes_for
 from .held import Held, fresh, held_by
-from .uses import gives_away, is_managed, is_read, runs_element, uses_of
+from .uses import gives_away, is_managed, is_read, runs_element, uses_of, with_names
 from .words import APPENDS, ASSIGNS, may_hide_modules
 
 if TYPE_CHECKING:
@@ -116,11 +116,11 @@ def _judge(
         return None
     if any(gives_away(module, u) and not (parameters and is_read(module, u)) for u in uses):
         return None
-    if not any(runs_element(module, use, function, parameters) for use in uses):
+    reads = with_names(module, uses)
+    if not any(runs_element(module, use, function, parameters) for use in reads):
         return None
-    return module.finding(
-        "TRN501", _message(held, name, parameters), statement, fixes_for(module, held, kinds, uses)
-    )
+    fixes = fixes_for(module, cls, held, kinds, uses, reads)
+    return module.finding("TRN501", _message(held, name, parameters), statement, fixes)
 
 
 def _message(held: Held, name: str, parameters: bool) -> str:

@@ -10,7 +10,8 @@ from ...facts.layers import Made, after_init
 from ...findings import STRATEGIES, Edit, Fix, Safety
 from .held import Held
 from .keys import key_trouble
-from .uses import READS
+from .loading import is_loaded
+from .uses import READS, is_part
 from .wrapping import Wrapping, wrap_added
 
 _LIST_METHODS = frozenset({"append", "extend", "insert"})
@@ -19,14 +20,19 @@ _DICT_METHODS = frozenset({"items", "keys", "values", "update", "pop", "clear"})
 
 def fixes_for(
     module: ModuleFacts,
+    cls: ast.ClassDef,
     held: Held,
     kinds: Sequence[Made | None],
     uses: Iterable[ast.Attribute],
+    reads: Iterable[ast.expr],
 ) -> dict[str, Fix]:
-    """The fix of a list or dict that holds ``kinds``; none where one could change what it does."""
+    """The fix of a list or dict that holds ``kinds``; none where one could change what it does.
+
+    ``reads`` are the uses and those by local names.
+    """
     if None in kinds or len({kind == "parameter" for kind in kinds}) > 1:
         return {}
-    if not all(_is_supported(module, held, use) for use in uses):
+    if not all(_is_supported(module, held, use) for use in reads):
         return {}
     if not after_init(module, held.statement):
         return {}
@@ -36,6 +42,11 @@ def fixes_for(
         if verdict is None:
             return {}
         look_at = verdict
+    if not look_at and is_loaded(module, cls):
+        look_at = (
+            "checkpoints that were saved before lack these weights, and load_state_dict() refuses "
+            "them"
+        )
     container = "Parameter" if kinds[0] == "parameter" else "Module"
     prefix, imports = _torch_nn(module)
     if prefix is None:
@@ -49,15 +60,19 @@ def fixes_for(
     return dict.fromkeys(STRATEGIES, fix)
 
 
-def _is_supported(module: ModuleFacts, held: Held, use: ast.Attribute) -> bool:
+def _is_supported(module: ModuleFacts, held: Held, use: ast.expr) -> bool:
     """Whether a ModuleList or ModuleDict can be used like this too."""
     parent = module.parent(use)
+    if isinstance(parent, ast.Subscript) and is_part(parent, use):
+        return held.kind == "list" and _is_supported(module, held, parent)
+    if isinstance(parent, ast.Assign):
+        return held.kind == "list"
     if isinstance(parent, ast.Attribute):
         return parent.attr in (_LIST_METHODS if held.kind == "list" else _DICT_METHODS)
     if isinstance(parent, ast.Call):  # of torch's functions, most take a list or tuple only
         if any(READS.match(target.name) for target in module.resolve(parent.func)):
             return False
-        return module.source(parent.func) != "isinstance"
+        return isinstance(parent.func, ast.Name) and parent.func.id != "isinstance"
     if isinstance(parent, ast.Compare):
         return held.kind == "dict" and isinstance(parent.ops[0], (ast.In, ast.NotIn))
     if isinstance(parent, ast.Subscript):

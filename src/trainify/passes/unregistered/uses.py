@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ...facts import ModuleFacts
 from ...facts.guards import gradient_unwanted
 from ...facts.memo import once
+from ...facts.names import last_name
 from ...facts.walk import walk
 from .loops import loops_around, loops_of, stored_names
 
@@ -57,19 +58,108 @@ def _mentions(node: ast.AST, name: str) -> bool:
     return any(isinstance(n, ast.Attribute) and n.attr == name for n in walk(node))
 
 
-_LOOKS = frozenset("len enumerate zip reversed iter list tuple range bool print isinstance".split())
+_LOOKS = frozenset(
+    "len enumerate zip reversed iter list tuple range bool print isinstance sorted".split()
+)
+_COPIES = frozenset("list tuple reversed sorted iter".split())
 
 
-def gives_away(module: ModuleFacts, use: ast.Attribute) -> bool:
-    """Whether something else gets the whole list: ``nn.ModuleList(self.layers)``, ``return``."""
+def gives_away(module: ModuleFacts, use: ast.expr) -> bool:
+    """Whether something else gets the whole list: ``nn.ModuleList(self.layers)``, ``return``.
+
+    A part of it counts as the whole, and a local name as the list.
+    """
     parent = module.parent(use)
+    if isinstance(parent, ast.Subscript) and is_part(parent, use):
+        return gives_away(module, parent)
+    if isinstance(parent, ast.Assign):
+        return _is_spread(module, parent)
     if isinstance(parent, ast.Starred):
         parent = module.parent(parent)
     if isinstance(parent, ast.Call) and use is not parent.func:
-        return not (isinstance(parent.func, ast.Name) and parent.func.id in _LOOKS)
-    return isinstance(
-        parent, (ast.Return, ast.keyword, ast.Assign, ast.List, ast.Tuple, ast.Dict, ast.Lambda)
+        if isinstance(parent.func, ast.Name) and parent.func.id in _LOOKS:
+            return parent.func.id in _COPIES and gives_away(module, parent)
+        drawn = last_name(parent.func)
+        return drawn != "shuffle" and (drawn != "sample" or gives_away(module, parent))
+    return isinstance(parent, (ast.Return, ast.keyword, ast.List, ast.Tuple, ast.Dict, ast.Lambda))
+
+
+def is_part(parent: ast.Subscript, use: ast.expr) -> bool:
+    """``self.layers[1:]``."""
+    return (
+        parent.value is use
+        and isinstance(parent.slice, ast.Slice)
+        and isinstance(parent.ctx, ast.Load)
     )
+
+
+def _is_spread(module: ModuleFacts, statement: ast.Assign) -> bool:
+    """Whether local names for a list, or for what is in it, give that away in turn."""
+    names = _local_names(module, statement)
+    if names is None:
+        return True
+    lists, elements = names
+    for read in lists:
+        if isinstance(module.parent(read), (ast.Attribute, ast.AugAssign)):
+            return True  # order.append(layer)
+        if gives_away(module, read):
+            return True
+    return any(
+        not (_is_called(module, read) or isinstance(module.parent(read), ast.Compare))
+        for read in elements
+    )
+
+
+def _local_names(
+    module: ModuleFacts, statement: ast.Assign
+) -> tuple[list[ast.Name], list[ast.Name]] | None:
+    """The reads of names for a list and for its elements; None where names do not hold it all.
+
+    ``rest`` and ``last`` of ``*rest, last = self.layers``.
+    """
+    function = module.function(statement)
+    target = statement.targets[0] if len(statement.targets) == 1 else None
+    if function is None or not isinstance(target, (ast.Name, ast.Tuple, ast.List)):
+        return None
+    found: tuple[list[ast.Name], list[ast.Name]] = [], []
+    for part in [target] if isinstance(target, ast.Name) else target.elts:
+        of_list = part is target or isinstance(part, ast.Starred)
+        name = part.value if isinstance(part, ast.Starred) else part
+        if not isinstance(name, ast.Name):
+            return None
+        flow = module.flow(function)
+        if name.id in flow.parameters or len(flow.all_definitions(name.id)) > 1:
+            return None
+        found[not of_list].extend(
+            n
+            for n in walk(function)
+            if isinstance(n, ast.Name) and n.id == name.id and isinstance(n.ctx, ast.Load)
+        )
+    return found
+
+
+def with_names(module: ModuleFacts, uses: list[ast.Attribute]) -> list[ast.expr]:
+    """The uses of a list, those by local names included: ``order = self.layers[:]``."""
+    found: list[ast.expr] = list(uses)
+    for use in found:  # grows meanwhile
+        assigned = _assigned_to(module, use)
+        names = _local_names(module, assigned) if assigned is not None else None
+        if names is not None:
+            found += [read for read in names[0] if read not in found]
+    return found
+
+
+def _assigned_to(module: ModuleFacts, use: ast.expr) -> ast.Assign | None:
+    """The statement that gives a list, a part or a copy of it, to local names."""
+    parent = module.parent(use)
+    while (isinstance(parent, ast.Subscript) and is_part(parent, use)) or (
+        isinstance(parent, ast.Call)
+        and isinstance(parent.func, ast.Name)
+        and parent.func.id in _COPIES
+        and parent.args[:1] == [use]
+    ):
+        use, parent = parent, module.parent(parent)
+    return parent if isinstance(parent, ast.Assign) and parent.value is use else None
 
 
 READS = re.compile(r"torch\.(nn\.functional\.)?[a-z]\w*$|math\.prod$")
@@ -90,7 +180,7 @@ def is_read(module: ModuleFacts, use: ast.expr) -> bool:
 
 
 def runs_element(
-    module: ModuleFacts, use: ast.Attribute, builder: FunctionNode, parameters: bool
+    module: ModuleFacts, use: ast.expr, builder: FunctionNode, parameters: bool
 ) -> bool:
     """Whether a use of the list runs an element of it (reads one, where it holds parameters)."""
     function = module.function(use)
@@ -102,15 +192,19 @@ def runs_element(
     if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Load):
         if not isinstance(parent.slice, ast.Slice):
             return parameters or _is_run(module, function, parent)
+    assigned = _assigned_to(module, use)
+    names = _local_names(module, assigned) if assigned is not None else None
+    if names is not None and any(parameters or _is_called(module, each) for each in names[1]):
+        return True
     for loop in module.ancestors(use):
         if loop is function:
             break
         for target, source in loops_of(loop):
             if any(node is use for node in walk(source)):
-                names = stored_names(target)
+                stored = stored_names(target)
                 return any(
                     isinstance(node, ast.Name)
-                    and node.id in names
+                    and node.id in stored
                     and isinstance(node.ctx, ast.Load)
                     and (parameters or _is_called(module, node))
                     for node in walk(loop)
