@@ -80,7 +80,7 @@ def _if_all_learn(
 @once
 def _others(
     module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
-) -> tuple[set[str], list[tuple[ModuleFacts, ast.ClassDef, FunctionNode]]]:
+) -> tuple[frozenset[str], list[tuple[ModuleFacts, ast.ClassDef, FunctionNode]]]:
     """The parts of a forward that may learn, and those methods that mention one of them.
 
     No methods where they do not mention all of them.
@@ -88,25 +88,28 @@ def _others(
     family = [(module, cls), *bases_of(module, cls)]
     family += [(module, c) for c in module.classes if cls.name in map(last_name, c.bases)]
     trained = frozenset().union(*(trained_submodules(*each) for each in family))
-    wanted = _parts(cls, function) & trained
-    found, mentioned = [], set()
+    wanted = _parts(module, cls, function) & trained
+    found: list[tuple[ModuleFacts, ast.ClassDef, FunctionNode]] = []
+    mentioned: set[str] = set()
     for home, owner in family if wanted else ():
         for method in methods_of(owner):
             if method is function or method.name in ("forward", "__init__", "__call__"):
                 continue
-            parts = _parts(owner, method) & wanted
+            parts = _parts(home, owner, method) & wanted
             if parts:
                 found.append((home, owner, method))
                 mentioned |= parts
     return wanted, found if wanted <= mentioned else []
 
 
-def _parts(cls: ast.ClassDef, function: FunctionNode, depth: int = 0) -> set[str]:
+def _parts(
+    module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode, depth: int = 0
+) -> frozenset[str]:
     """The attributes of its object that a method mentions, or that others do which it calls."""
-    found = own_attributes(function, self_name(function))
+    found = own_attributes(module, function, self_name(function))
     own = [m for m in methods_of(cls) if m.name in found and m is not function]
     for method in own if depth < _MAX_DEPTH else ():
-        found |= _parts(cls, method, depth + 1)
+        found |= _parts(module, cls, method, depth + 1)
     return found
 
 

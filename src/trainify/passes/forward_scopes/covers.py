@@ -81,7 +81,7 @@ def _runs_forward(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
     trained = trained_submodules(module, cls)
     if any(method.name == "forward" for method in methods_of(cls)):
         return bool(trained) and _CALLS_FORWARD.search(module.source(function)) is not None
-    return bool(trained & own_attributes(function, self_name(function)))
+    return bool(trained & own_attributes(module, function, self_name(function)))
 
 
 _CALLS_FORWARD = re.compile(r"\bsuper\([^()]*\)\.__call__\(|\.forward\(")

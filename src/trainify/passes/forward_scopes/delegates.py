@@ -56,5 +56,5 @@ def delegates(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) ->
         found[callee] = scope
     for callee, scope in found.items():
         name = me if module.method_class(callee) is None else self_name(callee)
-        if trained & own_attributes(callee, name):
+        if trained & own_attributes(module, callee, name):
             yield Cover(callee, scope)

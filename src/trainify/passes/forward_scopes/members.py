@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...facts.grad_mode import own_nodes
+from ...facts.memo import once
 
 if TYPE_CHECKING:
+    from ...facts import ModuleFacts
     from ...facts.module import FunctionNode
 
 
@@ -17,11 +19,12 @@ def methods_of(cls: ast.ClassDef) -> Iterator[FunctionNode]:
     return (s for s in cls.body if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)))
 
 
-def own_attributes(function: FunctionNode, me: str | None) -> set[str]:
-    """The attributes of the object ``me`` that a function mentions."""
-    return {
+@once
+def own_attributes(module: ModuleFacts, function: FunctionNode, me: str | None) -> frozenset[str]:
+    """The attributes of the object ``me`` that a function of the file mentions."""
+    return frozenset(
         node.attr
         for node in own_nodes(function)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
         if node.value.id == me
-    }
+    )

@@ -299,7 +299,7 @@ def _indexes_constant(module: ModuleFacts, node: ast.expr) -> bool:
 _ABOUT = frozenset("shape device dtype size numel ndim dim".split())
 
 
-_TRAINED = re.compile(r"(\w+)\.parameters\(\)")
+_TRAINED = re.compile(r"\b(\w+)\.parameters\(\)")
 
 
 def _constructed(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:
@@ -310,7 +310,8 @@ def _constructed(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:
             if scope is not None and scope.node is decorator and holds_weights(module, cls):
                 yield scope, f"the parameters of `{cls.name}` are made under"
     handed = set(_handed_to_optimizers(module))
-    trained = {name for _, name in handed} | set(_TRAINED.findall(module.text))
+    told = _TRAINED.findall(module.text) if ".parameters()" in module.text else ()
+    trained = {name for _, name in handed} | set(told)
     for statement in module.statements if trained else ():
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
             continue
