@@ -411,6 +411,8 @@ class Scaled(nn.Module):
         ("nn.Parameter(torch.ones(()))", "x * float(self.scale)", True),
         ("largest", "x * float(self.scale)", False),
         ("config.largest  # of all", "x * float(self.scale)", False),
+        ("nn.Parameter(torch.ones(()))", "x * math.exp(self.scale)", True),
+        ("largest", "x * math.exp(self.scale)", False),
         ("largest", "x.new_tensor(self.layer(x))", True),
         ("largest", "torch.as_tensor(self.layer(x))", True),
         ("largest", "unfold_tensor(self.layer(x))", False),

@@ -13,6 +13,8 @@ from verbs import becomes, findings, fix, rules, stays
 from trainify.engine import Options, check_paths
 
 NET = """\
+import math
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -47,6 +49,17 @@ def net(body: str, extra: str = "") -> str:
         ("return x * (self.scale + 1).item()", "return x * (self.scale + 1)"),
         ("return x * float(self.scale + 1)", "return x * (self.scale + 1)"),
         ("g = self.gate(x).mean()\nreturn x * g.item()", "g = self.gate(x).mean()\nreturn x * g"),
+        ("s = self.scale.item()\nreturn x * s", "s = self.scale\nreturn x * s"),
+        ("s = float(self.scale)\nreturn x / s - s", "s = self.scale\nreturn x / s - s"),
+        ("return x * math.exp(self.scale)", "return x * torch.exp(self.scale)"),
+        ("return x * math.exp(self.scale.item())", "return x * torch.exp(self.scale)"),
+        ("return x * np.exp(self.scale.item())", "return x * torch.exp(self.scale)"),
+        ("s = math.exp(self.scale)\nreturn x / s", "s = torch.exp(self.scale)\nreturn x / s"),
+        (
+            "s = math.log1p(self.scale.item())\nreturn x / s",
+            "s = torch.log1p(self.scale)\nreturn x / s",
+        ),
+        ("return x * math.fabs(float(self.scale))", "return x * torch.abs(self.scale)"),
         ("return torch.tensor(self.body(x))", "return self.body(x)"),
         ("h = self.body(x)\nreturn torch.tensor(h)", "h = self.body(x)\nreturn h"),
         ("h = self.body(x)\nh = torch.tensor(h)\nreturn h", "h = self.body(x)\nreturn h"),
@@ -105,6 +118,58 @@ def test_a_value_stays_a_tensor(before: str, after: str) -> None:
     becomes(net(before), net(after), unsafe=True)
 
 
+LEARNED = """\
+import math
+
+import torch
+from torch import nn
+
+
+class Scaled(nn.Module):
+    def __init__(self, depth=2):
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+        self.log_scale = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x):
+        scale = {}
+        return self.body(x) * scale
+"""
+
+
+@pytest.mark.parametrize("scale", ["math.exp(self.log_scale)", "math.exp(self.log_scale.item())"])
+def test_a_learned_scale_that_math_reads_learns_after_the_fix(scale: str) -> None:
+    x = torch.randn(3, 4)
+
+    def gradient(text: str) -> torch.Tensor | None:
+        scope: dict[str, Any] = {}
+        exec(text, scope)
+        torch.manual_seed(0)
+        model = scope["Scaled"]()
+        model(x).square().sum().backward()
+        grad: torch.Tensor | None = model.log_scale.grad
+        return grad
+
+    text = LEARNED.format(scale)
+    assert rules(text) == ["TRN302"] and gradient(text) is None
+    found, right = (
+        gradient(fix(text, unsafe=True)),
+        gradient(LEARNED.format("self.log_scale.exp()")),
+    )
+    assert found is not None and right is not None
+    torch.testing.assert_close(found, right)
+
+
+@pytest.mark.parametrize(
+    "held",
+    ["0.3", "depth ** -0.5", "nn.Parameter(torch.tensor(0.3), requires_grad=False)"],
+)
+def test_math_of_what_is_not_learned_stays(held: str) -> None:
+    text = LEARNED.format("math.exp(self.log_scale)")
+    assert rules(text) == ["TRN302"]
+    stays(text.replace("nn.Parameter(torch.tensor(0.3))", held))
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -122,7 +187,9 @@ def test_a_value_stays_a_tensor(before: str, after: str) -> None:
         # the numbers are made elsewhere
         "s = []\nfor head in self.heads:\n    s.append(head(x).mean().item())\n"
         "return torch.tensor(s)",
-        "s = self.scale.item()\nreturn x * s",
+        "s = self.scale.item()\nreturn x * s * max(s, 0.1)",
+        "s = math.exp(self.scale)\nreturn x * max(s, 0.1) * s",
+        "return x * math.pow(self.scale.item(), 2)",
         "return torch.tensor([self.gate(x).mean(), 1.0])",
     ],
 )

@@ -57,6 +57,9 @@ _NUMPY_FLOAT = frozenset(
     "stack concatenate vstack hstack array asarray ascontiguousarray float32 float64 "
     "copy flatten ravel max min amax amin".split()
 )
+OF_MATH = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sqrt pow fabs tanh sinh cosh sin cos tan atan erf".split()
+)
 MAKES_TENSOR = (
     *("torch.tensor", "torch.as_tensor", "torch.asarray", "torch.from_numpy", "torch.FloatTensor"),
     *("torch.Tensor", "torch.DoubleTensor", "torch.autograd.Variable", "torch.autograd.variable"),
@@ -131,6 +134,14 @@ def of_numpy(last: str, node: ast.Call, values: Sequence[Carried]) -> Carried:
     return replace(joined, plain=True)
 
 
+def of_math(last: str, node: ast.Call, values: Sequence[Carried]) -> Carried:
+    """What a function of Python's ``math`` gives: a number, also of a tensor with one element."""
+    joined = together(values) if values else NUMBER
+    if last not in OF_MATH:
+        return blurred(values)
+    return joined if joined.plain and not joined.weights else cut(node, joined, "number")
+
+
 def of_builtin(name: str, node: ast.Call, values: Sequence[Carried]) -> Carried | None:
     """What a function of Python's gives; None where it is not one of those that matter."""
     if name in ("len", "range", "isinstance", "str", "id", "type"):
@@ -196,4 +207,6 @@ def may_cut(node: ast.expr) -> bool:
     if not isinstance(node, ast.Call):
         return False
     name = last_name(node.func)
+    if name in OF_MATH:
+        return isinstance(node.func, ast.Attribute) and last_name(node.func.value) == "math"
     return name in _CUTS or str(name).endswith(("ensor", "ariable", "asarray"))

@@ -103,7 +103,9 @@ def _is_understood(module: ModuleFacts, node: ast.expr) -> bool:
     if isinstance(parent, ast.Call):
         if isinstance(parent.func, ast.Name) and parent.func.id == "float":
             return True
-        return parent.func is node or module.is_name(parent.func, *MAKES_TENSOR)
+        if parent.func is node or module.is_name(parent.func, *MAKES_TENSOR):
+            return True
+        return any(t.name.startswith("math.") for t in module.resolve(parent.func))
     return isinstance(
         parent, (ast.Attribute, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.For, ast.comprehension)
     )

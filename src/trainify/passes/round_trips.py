@@ -11,6 +11,7 @@ from ..facts import ModuleFacts
 from ..facts.arrays import array, way
 from ..facts.carried import Cut, detached
 from ..facts.comments import explained
+from ..facts.differentiation import OF_MATH
 from ..facts.flow import Definition
 from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
@@ -24,6 +25,7 @@ from ..facts.losses import (
     results,
 )
 from ..facts.module import head
+from ..facts.names import last_name
 from ..facts.stops import looks_meant
 from ..facts.trainable import is_trainable
 from ..facts.words import declare, places
@@ -76,7 +78,8 @@ class Ensemble(nn.Module):
 )
 
 _WORDS = declare(
-    *(b"ensor(", b"from_numpy(", b".item()", b".tolist()", b".numpy()", b"float(self.")
+    *(b"ensor(", b"from_numpy(", b".item()", b".tolist()", b".numpy()", b"float(self."),
+    b"math.exp(self.",
 )
 _OTHERS = (b"_t", b"IntT", b"LongT", b"BoolT")
 """What stands before ``ensor(`` in functions of other kinds, and of whole numbers."""
@@ -126,7 +129,7 @@ def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
     before = line[: at - start]
     if b"ensor(" in before or b"from_numpy(" in before:
         return True
-    if word == b"float(self." and _is_plain(data, later):
+    if word.endswith(b"(self.") and _is_plain(data, later):
         return False
     if trains and b"requires_grad=True" in earlier + before and _ADDED.search(before):
         return True
@@ -178,6 +181,7 @@ def concerns(data: bytes, path: str, project: Project, options: Options) -> bool
 
 _TRIPS = re.compile(
     r"\((?:(?<=\.item\()|(?<=\.tolist\()|(?<=\.numpy\()|(?<=\.new_tensor\()|(?<=[^\w.]float\()|"
+    r"(?<=math\.exp\()|"
     r"(?<=[tT]ensor\()|(?<=\WVariable\()|(?<=from_numpy\())"
 )
 """The parentheses of such calls: a pattern that begins with one letter is found fastest."""
@@ -265,12 +269,25 @@ def _is_meant(module: ModuleFacts, cut: Cut) -> bool:
     )
 
 
+def _of_math(module: ModuleFacts, node: ast.expr) -> str | None:
+    """What torch calls the function of a number that a call runs: ``math.exp(t.item())``."""
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
+        return None
+    for target in module.resolve(node.func):
+        library, _, name = target.name.partition(".")
+        if library == "math":
+            return _OF_MATH.get(name)
+        if library == "numpy":
+            return _ELEMENTWISE.get(name)
+    return None
+
+
 def _title(module: ModuleFacts, cut: Cut) -> str:
     """What stands there, short: ``torch.tensor(...)``, ``.item()``."""
     node = cut.node
     assert isinstance(node, ast.Call)
     if isinstance(node.func, ast.Attribute) and cut.kind == "number":
-        if imported_function(module, node.func) is None:
+        if imported_function(module, node.func) is None and not _of_math(module, node):
             return f".{node.func.attr}()"
     return f"{module.source(node.func)}(...)"
 
@@ -286,7 +303,10 @@ def _finding(module: ModuleFacts, message: str, cut: Cut) -> Finding:
         home, function = elsewhere
         related = (home.related("What it gives is computed here.", head(function)),)
         return module.finding("TRN302", message, node, related=related)
-    rewriter = _Rewriter(module, node)
+    around = module.parent(node)
+    if not isinstance(around, ast.Call) or _of_math(module, around) is None:
+        around = node
+    rewriter = _Rewriter(module, around)
     text = rewriter.text(cut.kind)
     if text is None and cut.kind == "number":
         for end in _end(module, node.lineno, node.end_lineno or node.lineno):
@@ -331,6 +351,8 @@ _ELEMENTWISE = {
 } | {"absolute": "abs", "arctan": "atan", "arcsin": "asin", "arccos": "acos"}
 """NumPy's functions of one array that torch has, under which name."""
 
+_OF_MATH = {name: name for name in sorted(OF_MATH - {"pow"})} | {"fabs": "abs"}
+
 _REDUCED = ("mean", "sum")
 _OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _TYPES = {"numpy.float32": "float", "numpy.float64": "double"}
@@ -357,8 +379,7 @@ class _Rewriter:
     def text(self, kind: str) -> str | None:
         node = self.node
         if kind == "number":
-            is_value = isinstance(self.module.parent(node), ast.BinOp)
-            return self._tensor(node) if is_value else None
+            return self._tensor(node) if self._is_calculated_with() else None
         if len(node.args) != 1 or any(k.arg not in _PLACES for k in node.keywords):
             return None
         text = self._tensor(node.args[0]) if self._comes_here(node.args[0]) else None
@@ -370,6 +391,19 @@ class _Rewriter:
             if k.arg != "requires_grad"
         )
         return f"{text}.to({places})" if text and places else text
+
+    def _is_calculated_with(self) -> bool:
+        """Whether a number stands in arithmetic, or the name does that it is assigned to."""
+        module, parent = self.module, self.module.parent(self.node)
+        if not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
+            return isinstance(parent, ast.BinOp)
+        target, function = parent.targets[0], module.function(parent)
+        if not isinstance(target, ast.Name) or function is None:
+            return False
+        if last_name(self.node.func) in ("numpy", "tolist"):
+            return False
+        names = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == target.id]
+        return all(n is target or isinstance(module.parent(n), ast.BinOp) for n in names)
 
     def _comes_here(self, node: ast.expr) -> bool:
         """Whether the arrays on the way to an expression, if there are any, can be tensors."""
@@ -404,11 +438,15 @@ class _Rewriter:
             return f"{torch}.stack([{', '.join(filter(None, parts))}])"
         if isinstance(base, ast.ListComp):
             return self._stacked_comprehension(base)
+        name = _of_math(self.module, base)
+        if name is not None and isinstance(base, ast.Call):
+            inner, torch = self._tensor(base.args[0]), self._torch()
+            return f"{torch}.{name}({inner})" if inner and torch else None
         if isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute):
             called = {t.name for t in self.module.resolve(base.func)}
-            name = next((n[6:] for n in called if n.startswith("numpy.")), None)
-            if name is not None:
-                return self._of_numpy(base, name)
+            reduced = next((n[6:] for n in called if n.startswith("numpy.")), None)
+            if reduced is not None:
+                return self._of_numpy(base, reduced)
             if base.func.attr in ("astype", "copy"):
                 return self._of_array(base, base.func)
         if isinstance(base, ast.BinOp) and self._way:
@@ -429,13 +467,11 @@ class _Rewriter:
         return array(self.module, self.gradients.flow, node) in self._way
 
     def _of_numpy(self, call: ast.Call, name: str) -> str | None:
-        """What a function of NumPy computes, by the one of torch with the same meaning."""
+        """What a reduction of NumPy's computes, by the one of torch with the same meaning."""
         torch = self._torch()
         inner = self._tensor(call.args[0]) if len(call.args) == 1 else None
         if inner is None or torch is None:
             return None
-        if name in _ELEMENTWISE and not call.keywords:
-            return f"{torch}.{_ELEMENTWISE[name]}({inner})"
         if name in _REDUCED and all(
             each.arg in ("axis", "keepdims") and isinstance(each.value, (ast.Constant, ast.UnaryOp))
             for each in call.keywords

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..carried import Bound, Carried, together
-from ..differentiation import of_numpy
+from ..differentiation import of_math, of_numpy
 from ..layers import imported_function
 from ..names import last_name, passed
 from ..trainable import local_class
@@ -55,6 +55,10 @@ def of_call(gradients: Gradients, node: ast.Call, at: ast.stmt, scope: Bound) ->
         if numpy is not None:
             values = [gradients.value(a, at, scope) for a in passed(node)]
             return of_numpy(numpy.rpartition(".")[2], node, values)
+        math = next((n for n in names if n.startswith("math.")), None)
+        if math is not None:
+            values = [gradients.value(a, at, scope) for a in passed(node)]
+            return of_math(math.rpartition(".")[2], node, values)
         function = local_function(gradients, names)
         if function is not None:
             return inlined(gradients, function, node, at, scope, None)
