@@ -66,6 +66,11 @@ CONSTANTS: frozenset[str] = frozenset(
     topk_ids topk_indices token_expert_indices dst2src_map correction_bias e_score_correction_bias
     scores_with_bias
     input_ids input_ freqs seqused_k start_q workspace
+    Req_to_tokens B_req_idx B_Start_Loc B_Seqlen b_seq_start_loc kv_cache_loc block_table_
+    cache_seqlens_ seqused seqused_k_ seqlen_q seqlen_k cum_seq_q cum_seq_k seq_len_tensor seq_idx
+    conv_state_indices conv_state_indices_ state_indices state_batch_indices chunk_indices
+    dst_state_batch_indices intermediate_state_indices gather_kv_indices lora_indices_tensor
+    m_indptr mask_indptr virtual_batch_idx rotary_seqlens window_kv_offsets
     """.split()
 )
 

@@ -105,7 +105,7 @@ def functionalize(
     shape_of = write.place.text
     allocation = write.allocation
     if allocation is not None:
-        like = _empty_like(allocation)
+        like = empty_like(allocation)
         if like is None:
             allocation = None  # its shape is still needed
         else:
@@ -394,7 +394,7 @@ def _parameter_behind(flow: FunctionFlow, statement: ast.stmt, name: str) -> str
     return None
 
 
-def _empty_like(allocation: ast.stmt) -> str | None:
+def empty_like(allocation: ast.stmt) -> str | None:
     """``x`` of ``torch.empty_like(x)``."""
     value = allocation.value if isinstance(allocation, (ast.Assign, ast.AnnAssign)) else None
     if (

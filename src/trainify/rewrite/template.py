@@ -238,7 +238,7 @@ class Template:
             return Rendered(lines + assign_all(f"({', '.join(done)})", places, taken))
         if len(places) > len(done):  # one call gives them all
             return Rendered(lines + assign_all(done[0], places, taken))
-        return Rendered(lines + _store_all(places, done))
+        return Rendered(lines + _store_all(places, done, taken))
 
     def _local_names(
         self,
@@ -323,20 +323,32 @@ def _store(place: Place, text: str) -> str:
     return f"{place.text}.copy_({text})"
 
 
-def _store_all(places: Sequence[Place | None], values: Sequence[str]) -> list[str]:
+def _store_all(
+    places: Sequence[Place | None], values: Sequence[str], taken: frozenset[str]
+) -> list[str]:
     pairs = [
         (p, v)
         for p, v in zip(places, values, strict=False)
         if p is not None and p.text != "_" and (p.text != v or p.shape_of)
     ]
+    # x.float() is x itself in float32: all is computed before any of it is overwritten.
+    written = any(p.kind == "copy" or "[" in p.text for p, _ in pairs[:-1])
+    early = written and not all(v.isidentifier() for _, v in pairs[1:])
     for i, (place, _) in enumerate(pairs):
         root = place.text.partition(".")[0].partition("[")[0]
-        if not any(root in _identifiers(v) for _, v in pairs[i + 1 :]):
+        if not early and not any(root in _identifiers(v) for _, v in pairs[i + 1 :]):
             continue
         if all(p.kind == "assign" and not p.shape_of for p, _ in pairs):
             left = ", ".join(p.text for p, _ in pairs)
             return [f"{left} = {', '.join(v for _, v in pairs)}"]
-    return [_store(p, v) for p, v in pairs]
+    if not early:
+        return [_store(p, v) for p, v in pairs]
+    names: list[str] = []
+    for place, _ in pairs:
+        name = place.text if place.text.isidentifier() else "result"
+        names.append(fresh(name, taken | set(names), "_new"))
+    first = f"{', '.join(names)} = {', '.join(v for _, v in pairs)}"
+    return [first, *(_store(p, name) for (p, _), name in zip(pairs, names, strict=True))]
 
 
 def fresh(name: str, taken: frozenset[str] | set[str], suffix: str = "") -> str:

@@ -232,7 +232,7 @@ def calls(module: ModuleFacts, options: Options, *, direct: bool) -> Iterator[Fi
                 f"`{module.source(call.func)}` is called in a way trainify does not know: {doubt}"
             )
             if bound is not None:  # it fits, and the operands say what it computes
-                site = by_operands(module, call, target, "TRN103", message)
+                site = by_operands(module, call, target, "TRN103", f"{message}.")
             if site is not None:
                 sites.append(site)
             else:

@@ -150,6 +150,12 @@ def misread(op: FusedOp, bound: Mapping[str, ast.expr | None]) -> str:
     for name, node in bound.items():
         if node is not None and _INTEGERS.fullmatch(name) and _TABLES.fullmatch(root_of(node)):
             return f"`{root_of(node)}` is passed for {name!r}"
+    tensors = {a.name for a in op.signature.arguments if a.is_tensor}
+    numbers = {a.name for a in op.signature.arguments if a.type in ("int", "float", "bool")}
+    for name in tensors & bound.keys():  # of a fork that takes others by the same name
+        node = bound[name]
+        if isinstance(node, ast.Name) and node.id in numbers:
+            return f"`{node.id}` is passed for {name!r}"
     if op.equivalent is not None and op.equivalent.startswith("scaled_mm("):
         for node in bound.values():
             for part in ast.walk(node) if node is not None else ():

@@ -202,8 +202,42 @@ class Site:
                 return CannotFunctionalize(f"`{text}` may be what it reads, and callers read it")
             if write.place.kind == "copy" and self._may_be_none(name):
                 write = replace(write, place=replace(write.place, optional=True))
-            found[name] = write
+            found[name] = self._in_its_shape(write)
         return found
+
+    def _in_its_shape(self, write: Write) -> Write:
+        """A buffer made like ``x`` has the shape of that, though the op read ``x.view(-1, n)``.
+
+        A kernel fills memory, whatever its shape.
+        """
+        from ...rewrite.functionalize import empty_like
+
+        made = write.allocation
+        like = empty_like(made) if made is not None else None
+        if made is None or like is None or not write.place.is_name or not self._reshapes(like):
+            return write
+        flow = self.module.flow(self.module.function(self.statement) or self.module.tree)
+        before, now = (flow.only_definition(like, at) for at in (made, self.statement))
+        if before is not None and now is not None and before.statement is now.statement:
+            return replace(write, place=replace(write.place, shape_of=like))
+        place = replace(write.place, shape_of=write.place.text)
+        return replace(write, place=place, allocation=None)
+
+    def _reshapes(self, name: str) -> bool:
+        """Whether an argument is the tensor of this name in another shape."""
+        flow = self.module.flow(self.module.function(self.statement) or self.module.tree)
+        for argument in self.differentiable:
+            node, reshaped = self.bound[argument], False
+            if isinstance(node, ast.Name):
+                definition = flow.only_definition(node.id, self.statement)
+                if definition is not None and definition.value is not None:
+                    node = definition.value
+            while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                reshaped = reshaped or node.func.attr in _RESHAPES
+                node = node.func.value
+            if reshaped and isinstance(node, ast.Name) and node.id == name:
+                return True
+        return False
 
     def _may_be_none(self, name: str) -> bool:
         optional = (a.name for a in self.op.signature.written if a.is_optional)
@@ -383,6 +417,9 @@ class Site:
             for argument in parameters(function.args)
             if argument.arg == name
         )
+
+
+_RESHAPES = frozenset("view reshape flatten unflatten squeeze unsqueeze".split())
 
 
 def runs_later(module: ModuleFacts, call: ast.Call) -> bool:

@@ -11,6 +11,7 @@ from ...catalog import RETURNED
 from ...facts import ModuleFacts
 from ...facts.flow import is_view_method, view_of
 from ...facts.guards import is_operator
+from ...facts.names import last_name
 from ...facts.writes import is_element
 from .site import Site
 
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 
 SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
 _ANY = ast.Name("x")
+_COUNTS = re.compile(r"^[ijkn]$|(^|_)(layer|layer_(idx|id|num|number|index)|idx|id)_?$")
+"""Names of numbers, by which a layer finds its own tensor in a list."""
 _SAVES_NOTHING = re.compile(r"(llama31_)?ro(tat|tary|pe_)|fused_add_")
+_SAVES_NOTHING_ATTACHED = re.compile(r"rotary_embedding|rotate_query_key\b|fused_add_")
+"""Those whose backward needs no inputs; it computes the others anew."""
 
 
 class NoRewrite(Exception):
@@ -196,7 +201,8 @@ class StatementRewriter:
 
         Rotations and sums save nothing of that.
         """
-        if _SAVES_NOTHING.match(site.value):
+        attached = "attach" in self.writer.strategies
+        if (_SAVES_NOTHING_ATTACHED if attached else _SAVES_NOTHING).match(site.value):
             return set()
         places = [write.place for write in site.writes().values()]
         return {
@@ -413,7 +419,7 @@ class StatementRewriter:
             if isinstance(chain, ast.Name):
                 break
             if isinstance(node, ast.Subscript):
-                if isinstance(node.slice, ast.Constant):
+                if isinstance(node.slice, ast.Constant) or _COUNTS.search(last_name(node.slice)):
                     return self._as_quoted(node)  # an element of a list or a dict, for all we know
                 node = node.value
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
