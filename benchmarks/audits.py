@@ -1,4 +1,4 @@
-"""An audit against one forward and backward of the same model.
+"""An audit against one forward and backward of the same model, in time and in memory.
 
 Run in a process of its own, since it needs torch; prints what it measured as JSON.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from .measure import Result, cpu_seconds, in_own_process, interleaved, ratio, spread, tell
+from .measure import Result, cpu_seconds, exact, in_own_process, interleaved, ratio, spread, tell
+from .models import peak_bytes
 
 ROUNDS = 5
 MODELS = ((4, 2, 32), (4, 4, 256), (24, 2, 32), (24, 4, 128))
 """Layers, batch, length."""
+MEMORY = "peak of tensor memory"
 
 
 def results() -> Iterator[Result]:
@@ -52,11 +54,16 @@ def main() -> None:
         interleaved(1, runs)
         times = interleaved(ROUNDS, runs)
         what = f"audit of {layers} layers, {batch}x{length} tokens"
+        peaks = {name: peak_bytes(each) for name, each in work.items()}
         tell(
             (
                 spread(f"{what}: forward and backward", times["step"], "s"),
                 ratio(f"{what}: against that", times["structural"], times["step"], 5.0),
                 ratio(f"{what}: and proven in float64", times["proof"], times["step"], 10.0),
+                *(
+                    exact(f"{what}: {name}, {MEMORY}", peaks[each] / peaks["step"], "x")
+                    for name, each in (("against that", "structural"), ("and proven", "proof"))
+                ),
             )
         )
 

@@ -14,7 +14,8 @@ _FEW = 1 << 17
 _NOT_IN_NUMPY = {torch.bfloat16, torch.quint8, torch.qint8, torch.qint32}
 """Nor are others, but these are met."""
 
-_INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The integers of as many bytes."""
 
 Digest = int
 """A number for the bits of a tensor; equal bits give equal digests."""
@@ -107,5 +108,5 @@ def _total(bits: Tensor) -> Tensor:
                 n % many for n in (bits.size(-1), bits.storage_offset(), *bits.stride()[:-1])
             ):
                 return bits.view(wide).sum(dtype=wide)
-    exact = _INTEGER[size]
+    exact = INTEGER[size]
     return bits.view(exact).sum(dtype=exact if size >= 4 else torch.int64)

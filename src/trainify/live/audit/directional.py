@@ -2,20 +2,23 @@
 
 Along a direction v through all parameters, (L(p + v) - L(p - v)) / 2 is the sum of g · v, up to
 terms of third order.  Where v is so short that the curvature does not count, and rounding not yet,
-one side is enough to see that both agree; to say that they do not it takes two.  v has a share of
-each parameter's gradient and a share at random, scaled so that each parameter contributes about the
-same; what is wrong with one shows in the sum.
+one side is enough to see that both agree; to say that they do not it takes two.  v has a share with
+the sign of each element's gradient and a share at random, scaled so that each parameter contributes
+about the same; what is wrong with one shows in the sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from .noise import is_zero, noise_like
+from .casts import Casting, Move, edge_of
+from .noise import add_noise, along_noise, is_zero
 from .runs import Step
 from .widen import Widening, widened
 
@@ -36,13 +39,21 @@ class Proof:
 def prove(step: Step, tell: Callable[[str], None]) -> Proof:
     """Hold the gradients of a step against the differences of its loss.
 
-    The step is computed in float64, on a copy of the model in which nothing is rounded to fewer
-    bits on the way.  Where the model does not take it, its own type has to do.
+    The step is computed in float64, in which nothing is rounded to fewer bits on the way: with each
+    parameter cast where it is used, or, where that does not show that all is well, on a copy of the
+    model.  Where the model does not take float64, its own type has to do.
     """
     tell("directional derivatives in float64")
+    if step.sealed and not step.writes and not step.pinned.used:
+        try:
+            proof = _prove(Casting(step), _FINE, "float64", tell)
+            if proof.said:
+                return proof
+        except Exception:  # a module in TorchScript, say, that hides its parameters
+            pass
     try:
         with Widening(torch.float64):
-            return _prove(widened(step, torch.float64), _FINE, "float64", tell)
+            return _prove(_InPlace(widened(step, torch.float64)), _FINE, "float64", tell)
     except Exception as error:  # a kernel that refuses float64, a model that cannot be copied
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
     if any(parameter.element_size() < 4 for parameter in step.parameters.values()):
@@ -50,13 +61,50 @@ def prove(step: Step, tell: Callable[[str], None]) -> Proof:
         return Proof(doubts=[f"gradients were not held against finite differences: {reason}"])
     tell("directional derivatives in float32")
     try:
-        proof = _prove(step, _COARSE, "float32", tell)
+        proof = _prove(_InPlace(step), _COARSE, "float32", tell)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         return Proof(doubts=[f"gradients were not held against finite differences: {reason}"])
     if proof.said:
         proof.said += f"; float64 is refused ({reason})"
     return proof
+
+
+class _Runs(Protocol):
+    """Runs of a step in one precision, with parameters as they are or moved."""
+
+    step: Step
+
+    def loss(self) -> Tensor:
+        """With its graph."""
+
+    def gradients(self, loss: Tensor) -> Sequence[Tensor | None]:
+        """For each parameter."""
+
+    def value(self, moves: Mapping[str, Move]) -> float:
+        """The loss once each of these was done to the parameter of that name."""
+
+
+class _InPlace:
+    """Parameters are moved by writing into them."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    def loss(self) -> Tensor:
+        return self.step.loss_of_run()
+
+    def gradients(self, loss: Tensor) -> Sequence[Tensor | None]:
+        edges = [edge_of(parameter) for parameter in self.step.parameters.values()]
+        return torch.autograd.grad([edge_of(loss)], edges, allow_unused=True)
+
+    def value(self, moves: Mapping[str, Move]) -> float:
+        def change() -> None:
+            with torch.no_grad():
+                for name, move in moves.items():
+                    move(self.step.parameters[name])
+
+        return self.step.value(change)
 
 
 @dataclass(frozen=True)
@@ -73,23 +121,24 @@ _FINE = _Precision(1e-5, 1e-6, 1e-3)
 _COARSE = _Precision(1e-2, 3e-2)
 
 
-def _prove(step: Step, precision: _Precision, name: str, tell: Callable[[str], None]) -> Proof:
-    loss = step.loss_of_run()
+def _prove(runs: _Runs, precision: _Precision, name: str, tell: Callable[[str], None]) -> Proof:
+    loss = runs.loss()
     if name == "float64" and loss.dtype != torch.float64:
         raise TypeError(f"the loss is {loss.dtype}".replace("torch.", ""))
-    parameters = step.parameters
-    found = _gradients(loss, list(parameters.values()))
-    gradients = {
-        name: gradient.detach()
-        for name, gradient in zip(parameters, found, strict=True)
-        if gradient is not None and not is_zero(gradient)
-    }
-    if not gradients:
-        return Proof(doubts=["no gradient is other than zero: there is nothing to compare"])
     value = loss.detach().double().item()
-    del loss, found
-    names = list(gradients)
-    directions = _Directions(step, value, gradients, precision)
+    with runs.step.backward():
+        found = dict(zip(runs.step.parameters, runs.gradients(loss), strict=True))
+        del loss
+        gradients = {
+            name: gradient.detach()
+            for name, gradient in found.items()
+            if gradient is not None and not is_zero(gradient)
+        }
+        del found
+        names = list(gradients)
+        directions = _Directions(runs, value, gradients, precision)
+    if not names:
+        return Proof(doubts=["no gradient is other than zero: there is nothing to compare"])
     verdict = directions.compare(names)
     if verdict.agrees:
         return Proof(
@@ -109,15 +158,6 @@ def _prove(step: Step, precision: _Precision, name: str, tell: Callable[[str], N
             for each, one in directions.search(names)
         }
     )
-
-
-def _gradients(loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    """As ``torch.autograd.grad``, which a :class:`Widening` would not last through.
-
-    For functions of tensors a mode is set aside; a checkpoint computes again in here.
-    """
-    edge = torch.autograd.graph.get_gradient_edge
-    return torch.autograd.grad([edge(loss)], [edge(p) for p in parameters], allow_unused=True)
 
 
 @dataclass
@@ -145,37 +185,32 @@ class _Directions:
     """A direction through all parameters, and how the loss should change along it."""
 
     def __init__(
-        self, step: Step, loss: float, gradients: dict[str, Tensor], precision: _Precision
+        self, runs: _Runs, loss: float, gradients: dict[str, Tensor], precision: _Precision
     ) -> None:
         """``gradients`` are taken out one by one: each is freed as its direction is made."""
-        self._step = step
+        self._runs = runs
         self._loss = loss
         self._precision = precision
         self._spent = 0
+        step = runs.step
         padding = {
             id(module.weight): module.padding_idx
             for module in step.model.modules()
             if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
         }
-        norms = {name: gradient.norm().item() for name, gradient in gradients.items()}
+        sums = {name: _sum_of_sizes(gradient) for name, gradient in gradients.items()}
+        norms = {n: sums[n] / gradient.numel() ** 0.5 for n, gradient in gradients.items()}
         longest = {name: self._longest(name) for name in gradients}
         reach = sorted(norms[name] * longest[name] for name in gradients)
-        common = reach[len(reach) // 2]
-        self._directions: dict[str, tuple[Tensor, float]] = {}
-        """With what they are to be multiplied by."""
+        common = reach[len(reach) // 2] if reach else 0.0
+        self._directions: dict[str, _Direction] = {}
         self._told: dict[str, float] = {}
         for i, name in enumerate(norms):
             gradient = gradients.pop(name)
-            length = min(longest[name], common / norms[name]) / 2
-            direction = noise_like(gradient, i)
-            scale = length / max(direction.numel(), 1) ** 0.5
-            direction.add_(gradient, alpha=length / norms[name] / scale)
-            row = padding.get(id(step.parameters[name]))
-            if row is not None:  # it is not to learn, whatever the loss says
-                direction[row] = 0
-            self._directions[name] = direction, scale
-            both = torch.dot(gradient.reshape(-1).double(), direction.reshape(-1).double())
-            self._told[name] = both.item() * scale
+            length = min(longest[name], common / norms[name]) / 2 / gradient.numel() ** 0.5
+            row = padding.get(id(step.parameters[name]))  # not to learn, whatever the loss says
+            self._directions[name] = direction = _Direction.of(gradient, i, length, row)
+            self._told[name] = direction.along(gradient, sums[name])
 
     def compare(self, names: Sequence[str]) -> _Compared:
         """Along some of the parameters, the others as they are."""
@@ -208,7 +243,7 @@ class _Directions:
                 groups += [group[middle:], group[:middle]]
 
     def _longest(self, name: str) -> float:
-        parameter = self._step.parameters[name].detach()
+        parameter = self._runs.step.parameters[name].detach()
         longest: float = max(parameter.norm().item(), 1e-2 * parameter.numel() ** 0.5)
         return self._precision.step * longest
 
@@ -217,11 +252,44 @@ class _Directions:
         return (ahead - behind) / (2 * share)
 
     def _moved(self, names: Sequence[str], by: float) -> float:
-        def change() -> None:
-            with torch.no_grad():
-                for name in names:
-                    direction, scale = self._directions[name]
-                    self._step.parameters[name].add_(direction, alpha=by * scale)
-
         self._spent += 1
-        return self._step.value(change)
+        moves = {name: partial(self._directions[name].add_to, by=by) for name in names}
+        return self._runs.value(moves)
+
+
+def _sum_of_sizes(gradient: Tensor) -> float:
+    """The sum of its elements' absolute values; torch sums up by halves, so that little is lost."""
+    return gradient.abs().sum().item()
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """A direction through one parameter: each element goes with its gradient, and at random."""
+
+    seed: int
+    length: float
+    sign: Tensor
+    """Of the gradient, in eight bits, which is all that has to be kept of it."""
+    row: int | None
+    """One that stays as it is."""
+
+    @classmethod
+    def of(cls, gradient: Tensor, seed: int, length: float, row: int | None) -> _Direction:
+        return cls(seed, length, gradient.sign().to(torch.int8), row)
+
+    def add_to(self, tensor: Tensor, by: float) -> None:
+        """Move ``tensor`` by a share of the direction."""
+        kept = None if self.row is None else tensor[self.row].clone()
+        add_noise(tensor, self.seed, self.length * by)
+        tensor.add_(self.sign, alpha=self.length * by)
+        if kept is not None:
+            tensor[self.row] = kept
+
+    def along(self, gradient: Tensor, sum_of_sizes: float) -> float:
+        """The derivative along it."""
+        found = sum_of_sizes + along_noise(gradient, self.seed)
+        if self.row is not None:
+            still = torch.zeros_like(gradient)
+            still[self.row] = gradient[self.row]
+            found -= _sum_of_sizes(still) + along_noise(still, self.seed)
+        return found * self.length

@@ -86,7 +86,8 @@ def kept_graphs(step: Step, allowed: Allowed) -> tuple[list[Cut], list[str], str
         _, loss = step.run(makers)
         notes = _given(step, makers)
         kept = list(held(step.model))
-        torch.autograd.grad(loss, parameters, allow_unused=True)
+        with step.backward():
+            torch.autograd.grad(loss, parameters, allow_unused=True)
         del loss
     step.state.restore(own=False)
     try:
@@ -95,7 +96,8 @@ def kept_graphs(step: Step, allowed: Allowed) -> tuple[list[Cut], list[str], str
         return [], notes, ""
     behind = history_behind(loss)
     try:
-        torch.autograd.grad(loss, parameters, allow_unused=True)
+        with step.backward():
+            torch.autograd.grad(loss, parameters, allow_unused=True)
     except Exception as error:
         said = f"{type(error).__name__}: {error}".partition("\n")[0].partition(" (")[0]
     else:

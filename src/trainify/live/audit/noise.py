@@ -11,16 +11,38 @@ _LENGTH = 65_537
 """A prime, so that the rows of a matrix do not repeat one another."""
 
 
-def noise_like(tensor: Tensor, seed: int) -> Tensor:
-    """Normally distributed numbers, of the shape, type and device of ``tensor``."""
-    table = _table(seed % 64)
-    numbers = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    flat = numbers.view(-1)
-    rest = flat.numel() % _LENGTH
-    whole = flat.numel() - rest
-    flat[:whole].view(-1, _LENGTH).copy_(table)
-    flat[whole:].copy_(table[:rest])
-    return numbers
+def add_noise(tensor: Tensor, seed: int, alpha: float) -> None:
+    """Add to each element a normally distributed number, times ``alpha``."""
+    if not tensor.is_contiguous():
+        numbers = torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        add_noise(numbers, seed, 1.0)
+        tensor.add_(numbers, alpha=alpha)
+        return
+    table = _numbers(tensor, seed, tensor.dtype)
+    rows, rest = _as_rows(tensor)
+    if len(rows):
+        rows.add_(table, alpha=alpha)
+    rest.add_(table[: len(rest)], alpha=alpha)
+
+
+def along_noise(tensor: Tensor, seed: int) -> float:
+    """The sum of the elements, each times the number that :func:`add_noise` has for it."""
+    table = _numbers(tensor, seed, torch.float64)
+    rows, rest = _as_rows(tensor.contiguous())
+    found: float = torch.dot(rest.double(), table[: len(rest)]).item()
+    return found if not len(rows) else found + torch.mv(rows.double(), table).sum().item()
+
+
+def _numbers(tensor: Tensor, seed: int, dtype: torch.dtype) -> Tensor:
+    """As much of the table as it takes."""
+    return _table(seed % 64)[: tensor.numel()].to(tensor.device, dtype)
+
+
+def _as_rows(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Views of a tensor: rows as long as the table, and what is left."""
+    flat = tensor.view(-1)
+    whole = flat.numel() - flat.numel() % _LENGTH
+    return flat[:whole].view(-1, _LENGTH), flat[whole:]
 
 
 @cache

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .allowed import Allowed
 from .cuts import MISSING, WRONG, Comparison, Suspect
@@ -86,6 +86,7 @@ class _Round:
         self.tell("forward and backward")
         observer = _Base()
         trace, loss = step.run(observer)
+        step.sealed = _is_sealed(step.model, trace)
         got, error = self._gradients(loss)
         value = loss.detach().double().item()
         if not math.isfinite(value):
@@ -99,7 +100,7 @@ class _Round:
             call.opaque or call.name == "torch.Tensor.data" for call in trace.calls
         )
         step.coarse = any(out.narrow for call in trace.calls for out in call.outs)
-        nudged, _ = step.run(checks, step.nudge(step.parameters))
+        nudged = step.run(checks, step.nudge(step.parameters))[0]  # its graph goes at once
         comparison = Comparison(trace, nudged)
         suspects = [
             *comparison.suspects(),
@@ -137,14 +138,19 @@ class _Round:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+                with self.step.backward():
+                    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+                    got = {n: g is not None for n, g in zip(parameters, found, strict=True)}
+                    self.zeros = [
+                        n
+                        for n, g in zip(parameters, found, strict=True)
+                        if g is not None and is_zero(g)
+                    ]
+                    del found
         except Exception as raised:
             said = f"{type(raised).__name__}: {raised}".partition("\n")[0]
             return dict.fromkeys(parameters, False), said
-        self.zeros = [
-            n for n, g in zip(parameters, found, strict=True) if g is not None and is_zero(g)
-        ]
-        return {n: g is not None for n, g in zip(parameters, found, strict=True)}, ""
+        return got, ""
 
     def _raising(self, error: str) -> list[Cut]:
         """The call whose node raises in backward, as autograd's own anomaly mode tells it."""
@@ -154,9 +160,9 @@ class _Round:
             try:
                 with torch.autograd.set_detect_anomaly(True, check_nan=False):
                     _, loss = self.step.run(Unseen())
-                    torch.autograd.grad(
-                        loss, list(self.step.parameters.values()), allow_unused=True
-                    )
+                    parameters = list(self.step.parameters.values())
+                    with self.step.backward():
+                        torch.autograd.grad(loss, parameters, allow_unused=True)
             except Exception:  # which is known
                 pass
         told = "".join(str(each.message) for each in caught if "Traceback" in str(each.message))
@@ -204,13 +210,15 @@ class _Round:
         """Those whose values are the same when nothing was changed."""
         self.tell("forward once more")
         again, loss = self.step.run()
+        changes = loss.detach().double().item() != value
+        del loss
         steady: list[Suspect] = []
         shaky: list[Suspect] = []
         for each in suspects:
             twin = again.by_key.get(each.call.key)
             same = twin is not None and _same(each, base, again, twin)
             (steady if same else shaky).append(each)
-        if shaky and loss.detach().double().item() != value:
+        if shaky and changes:
             places = ", ".join(dict.fromkeys(str(each.place) for each in shaky))
             self.notes.append(
                 f"the loss is not the same in two equal runs, and neither is what is computed at "
@@ -275,6 +283,18 @@ _FLAT = ("round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside")
 def _is_flat(call: Call) -> bool:
     name = call.name.rpartition(".")[2].rstrip("_")
     return name in _FLAT and call.grad and any(sight.attached for sight in call.ins)
+
+
+def _is_sealed(model: nn.Module, trace: Trace) -> bool:
+    """Whether the backward of a step runs nothing of the model's own, which may write anywhere."""
+    own = any(call.opaque or isinstance(call.function, type) for call in trace.calls)
+    hooked = trace.hooked or any(parameter._backward_hooks for parameter in model.parameters())
+    hooked = hooked or any(
+        module._backward_hooks or module._backward_pre_hooks for module in model.modules()
+    )
+    hooks = torch.nn.modules.module
+    everywhere = hooks._global_backward_hooks or hooks._global_backward_pre_hooks
+    return not (own or hooked or everywhere)
 
 
 def _on_purpose(trace: Trace) -> Iterator[Place]:

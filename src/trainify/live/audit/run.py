@@ -52,10 +52,13 @@ def audit(
     The model is left as it was: parameters, gradients, buffers, what it holds in attributes, and
     the random number generators.
 
-    Beside the model and what its forward needs, that takes the memory of two copies of its
-    parameters: what they were, and their gradients.  With ``proof`` it takes that of five, where
-    they are float32: what they were, and in float64, which counts twice, the model and its
-    gradients.
+    Beside the model that takes the memory of one step, without what an optimizer keeps: of one
+    forward, with a copy of the parameters to put back what any kernel may write, or of one
+    backward, for which the copy is let go.  It stays for backwards that run code of the model's:
+    hooks, and functions and ops with one of their own.  ``proof`` adds what a layer takes in
+    float64, in which each parameter is cast where it is used; where the model does not take that,
+    or the gradients are not what they should be, a copy of the model in float64 and its gradients,
+    which is four copies of float32 parameters.
 
     Args:
         model: A model whose parameters require gradients where they should learn.

@@ -47,6 +47,10 @@ class Step:
         self.pinned = Pinned(model)
         self.coarse = False
         """Whether values are rounded to integers, so that only a larger nudge moves them."""
+        self.sealed = False
+        """Whether nothing but torch runs in backward."""
+        self.writes = True
+        """Whether the forward writes into parameters."""
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.names = {id(p): n for n, p in self.parameters.items()}
         self.state = State(model, [self.inputs, self.keywords], copies)
@@ -60,7 +64,7 @@ class Step:
             observer: What looks on, or takes a hand.
             change: What is done to the parameters before; the next run undoes it.
         """
-        self._begin(change)
+        self.begin(change)
         self.pinned.start()
         tracer = Tracer(self.model, self.places, observer, self.ignored, self.pinned)
         with _as_in_training():
@@ -70,6 +74,17 @@ class Step:
                 if self.loss is not None:
                     out = self.loss(out)
             return tracer.trace, _one_number(loss_of(out) if self.loss is None else out)
+
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        """Around a backward, in which there are gradients: what they take is let go before."""
+        if self.sealed:
+            self.state.let_go()
+        self.writes = not self.state.as_before(self.model.parameters())
+        try:
+            yield
+        finally:
+            self.state.take_again()
 
     def nudge(self, names: Iterable[str]) -> Change:
         """A change that puts parameters a little off."""
@@ -84,16 +99,19 @@ class Step:
         """As :meth:`value`, with its graph."""
         if self.pinned.used:
             return self.run(Unseen(), change)[1]
-        self._begin(change)
+        self.begin(change)
         return self.another_loss()
 
-    def another_loss(self) -> Tensor:
+    def another_loss(self, inputs: Any = None, keywords: Any = None) -> Tensor:
         """The loss, with its graph, of a run that begins where the last one has left off."""
+        inputs = self.inputs if inputs is None else inputs
+        keywords = self.keywords if keywords is None else keywords
         with _as_in_training():
-            out = self.model(*self.inputs, **self.keywords)
+            out = self.model(*inputs, **keywords)
             return _one_number(loss_of(out) if self.loss is None else self.loss(out))
 
-    def _begin(self, change: Change | None) -> None:
+    def begin(self, change: Change | None = None) -> None:
+        """Be as at the start, but for a change."""
         self.state.restore()
         if change is not None:
             change()

@@ -37,7 +37,9 @@ class Saving:
             if call is not last:
                 last, number = call, -1
             number += 1
-            return tensor, told(call, number, tensor)
+            note = told(call, number, tensor)
+            with torch._C.DisableTorchFunction():  # a result would keep the graph that keeps it
+                return tensor.detach(), note
 
         def unpack(packed: tuple[Tensor, Any]) -> Tensor:
             tensor, note = packed
@@ -45,21 +47,25 @@ class Saving:
                 taken(note, tensor)
             return tensor
 
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
-        self._aside = _aside_for_transforms(pack, unpack)
+        self._hooks = saved_by(pack, unpack)
 
     def __enter__(self) -> Saving:
         self._hooks.__enter__()
-        self._aside.__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._aside.__exit__(*exception)
         self._hooks.__exit__(*exception)
 
 
 @contextmanager
-def _aside_for_transforms(pack: Any, unpack: Any) -> Iterator[None]:
+def saved_by(pack: Any, unpack: Any) -> Iterator[None]:
+    """Hooks for what autograd saves, also where the model uses :mod:`torch.func`."""
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack), _aside(pack, unpack):
+        yield
+
+
+@contextmanager
+def _aside(pack: Any, unpack: Any) -> Iterator[None]:
     """The transforms of :mod:`torch.func` refuse to run within hooks; not so within these.
 
     What they save is their own, and is not told of.
@@ -68,7 +74,7 @@ def _aside_for_transforms(pack: Any, unpack: Any) -> Iterator[None]:
     disabled = graph.disable_saved_tensors_hooks
 
     @contextmanager
-    def aside(error_message: str) -> Iterator[None]:
+    def set_aside(error_message: str) -> Iterator[None]:
         top = engine._top_saved_tensors_default_hooks(True)
         ours = top is not None and top[0] is pack
         if ours:
@@ -80,7 +86,7 @@ def _aside_for_transforms(pack: Any, unpack: Any) -> Iterator[None]:
             if ours:
                 engine._push_saved_tensors_default_hooks(pack, unpack)
 
-    graph.disable_saved_tensors_hooks = aside
+    graph.disable_saved_tensors_hooks = set_aside
     try:
         yield
     finally:

@@ -7,15 +7,17 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
-from .noise import noise_like
+from .digest import INTEGER
+from .noise import add_noise
 
 _DEPTH = 6
 """How deep tensors are looked for in lists, dicts and objects that a model or its inputs hold."""
@@ -32,6 +34,9 @@ class State:
 
     Found are parameters, buffers, and the tensors, lists, dicts and generators that modules, their
     classes and inputs hold in attributes: caches, above all.
+
+    Any code may write into any of them, by a kernel that nobody sees, so there are copies while a
+    model runs.  Where torch alone is at work they can be let go.
     """
 
     def __init__(
@@ -96,6 +101,23 @@ class State:
         """The values that a tensor had at the start, not to be changed; None for one not held."""
         kept = self._tensors.get(id(tensor))
         return None if kept is None else kept.values
+
+    def as_before(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether all of these hold the bits that they had at the start."""
+        found = (self._tensors.get(id(tensor)) for tensor in tensors)
+        return all(kept is not None and kept.as_before() for kept in found)
+
+    def let_go(self) -> None:
+        """Keep no copy of what is as it was, until :meth:`take_again`, which comes first."""
+        for kept in self._tensors.values():
+            if kept.as_before():
+                kept.values = None
+
+    def take_again(self) -> None:
+        """Copy what was let go; nothing may have written into it."""
+        for kept in self._tensors.values():
+            if kept.values is None:
+                kept.values = kept.tensor.detach().clone()
 
     def restore(self, thorough: bool = False, own: bool = True) -> None:
         """Put everything back but the gradients, ``thorough`` or as far as it is needed.
@@ -176,16 +198,34 @@ def _put_back(holder: Any, kept: Any) -> None:
         (holder.extend if isinstance(holder, (list, deque)) else holder.update)(kept)
 
 
-class _Kept(NamedTuple):
+@dataclass(slots=True)
+class _Kept:
     """A tensor as it was; ``values`` may have fewer bits, if these are all that it had."""
 
     tensor: Tensor
-    values: Tensor
+    values: Tensor | None
     attached: bool
     dtype: torch.dtype
 
+    def as_before(self) -> bool:
+        """Whether the tensor holds the same bits still; what cannot be told is no."""
+        tensor, values = self.tensor, self.values
+        if values is None:
+            return True
+        if tensor.shape != values.shape or tensor.dtype != values.dtype:
+            return False
+        if tensor.is_quantized or tensor.is_complex() or tensor.is_neg():
+            return False
+        integer = INTEGER[tensor.element_size()]
+        try:
+            with torch.no_grad():
+                return torch.equal(tensor.detach().view(integer), values.view(integer))
+        except (RuntimeError, NotImplementedError):  # a subclass
+            return False
+
     def refill(self) -> None:
         tensor, values = self.tensor, self.values
+        assert values is not None
         if tensor.requires_grad and not self.attached:  # it was given a history by a write
             tensor.detach_()
         with torch.inference_mode(tensor.is_inference()):
@@ -223,4 +263,4 @@ def nudge(parameters: Iterable[Tensor], times: float = 1.0) -> None:
             norm = torch.linalg.vector_norm(parameter, dtype=wide).item()
             size = norm / max(parameter.numel(), 1) ** 0.5 or 1.0
             share = max(1e-3, 8 * torch.finfo(parameter.dtype).eps)
-            parameter.add_(noise_like(parameter, i), alpha=size * share * times)
+            add_noise(parameter, i, size * share * times)

@@ -175,6 +175,8 @@ class Trace:
         """The tensors that were there from the start."""
         self.modules: dict[str, str] = {}
         """The modules that ran, in order: path and class."""
+        self.hooked = False
+        """Whether the model had a hand in its graph: by a hook, or by asking for a node."""
         self.arrived: set[str] = set()
         """Those of them that a gradient has arrived at."""
 
@@ -294,6 +296,8 @@ class Tracer(TorchFunctionMode):
         self, function: Any, run: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType
     ) -> Any:
         attribute = attribute_of(function)
+        if attribute == "grad_fn" or getattr(function, "__name__", "").startswith("register_"):
+            self.trace.hooked = True
         if attribute and attribute not in _ALIASES:
             self._dull.add(function)
             return run(*args, **kwargs)
