@@ -137,6 +137,7 @@ class Scaled(nn.Module):
 """
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor")
 @pytest.mark.parametrize("scale", ["math.exp(self.log_scale)", "math.exp(self.log_scale.item())"])
 def test_a_learned_scale_that_math_reads_learns_after_the_fix(scale: str) -> None:
     x = torch.randn(3, 4)

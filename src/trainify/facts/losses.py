@@ -68,7 +68,7 @@ def _only_here(gradients: Gradients, weight: str) -> bool:
     }
     for node in walk(module.tree):
         if isinstance(node, ast.Attribute) and node.attr == name and node not in judged:
-            if not _is_of_stranger(module, node, cls):
+            if not is_of_stranger(module, node, cls):
                 return False
     return all(
         _is_understood(module, node)
@@ -77,7 +77,7 @@ def _only_here(gradients: Gradients, weight: str) -> bool:
     )
 
 
-def _is_of_stranger(module: ModuleFacts, node: ast.Attribute, cls: ast.ClassDef) -> bool:
+def is_of_stranger(module: ModuleFacts, node: ast.Attribute, cls: ast.ClassDef) -> bool:
     """Whether this is ``self.name`` of a class that has nothing to do with another one."""
     other = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
     if other is None or other is cls:
