@@ -34,11 +34,11 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _METADATA = frozenset(
     "shape dtype device ndim requires_grad grad grad_fn is_cuda layout itemsize training".split()
 )
-_ABOUT = frozenset(
+ABOUT = frozenset(
     "size dim numel stride is_contiguous zeros_like ones_like full_like rand_like randn_like "
     "empty_like new_zeros new_ones new_full new_empty element_size get_device data_ptr".split()
 )
-_DETACHING = frozenset(
+DETACHING = frozenset(
     "detach detach_ item numpy tolist argmax argmin argsort nonzero multinomial bincount "
     "bernoulli eq ne gt lt ge le logical_not logical_and logical_or isnan isinf long int short "
     "bool byte searchsorted bucketize count_nonzero from_numpy tensor array asarray".split()
@@ -199,9 +199,9 @@ class Graph:
             if function.id in _DETACHING_BUILTINS:
                 self._detached(node, parts, at, cut, through)
                 return
-        if name in _ABOUT:
+        if name in ABOUT:
             return
-        if name in _DETACHING:
+        if name in DETACHING:
             self._detached(node, parts, at, cut, through)
             return
         self._steps.append(Step(node, at, cut, through))

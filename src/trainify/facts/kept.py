@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeGuard
 
 from .flow import Definition, is_allocation
-from .graph import Graph, results
-from .trainable import is_buffer
+from .graph import ABOUT, DETACHING, Graph, results
+from .learning import is_tensor_method
+from .names import last_name, passed
+from .trainable import is_buffer, submodules
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -62,6 +65,59 @@ def takes_over(
     """Whether a value may carry the graph of what an attribute held, not only its numbers."""
     steps = Graph(module, function).back_from([(value, at)])
     return any(step.cut is None and is_same(step.node, owner) for step in steps)
+
+
+_NO_GRAPH = ABOUT | DETACHING
+
+
+def surely_takes_over(
+    module: ModuleFacts,
+    function: FunctionNode,
+    value: ast.expr,
+    at: ast.stmt,
+    owner: ast.Attribute,
+) -> bool:
+    """The same where only operations of torch's and layers lie between: no other call may cut."""
+    seen: set[tuple[ast.AST, ast.stmt]] = set()
+    cls = module.method_class(function)
+    layers = submodules(module, cls) if cls is not None else {}
+
+    def any_of(nodes: Iterable[ast.expr], at: ast.stmt) -> bool:
+        return any(takes(node, at) for node in nodes)
+
+    def takes(node: ast.expr, at: ast.stmt) -> bool:
+        if (node, at) in seen:
+            return False
+        seen.add((node, at))
+        if is_same(node, owner):
+            return True
+        if isinstance(node, ast.Name):
+            return any(
+                d.value is not None and d.statement is not None and takes(d.value, d.statement)
+                for d in module.flow(function).reaching(node.id, at)
+            )
+        if isinstance(node, ast.BinOp):
+            return any_of((node.left, node.right), at)
+        if isinstance(node, ast.UnaryOp):
+            return takes(node.operand, at)
+        if isinstance(node, ast.IfExp):
+            return any_of((node.body, node.orelse), at)
+        if isinstance(node, (ast.Subscript, ast.Starred)):
+            return takes(node.value, at)
+        if isinstance(node, (ast.Tuple, ast.List)):
+            return any_of(node.elts, at)
+        if not isinstance(node, ast.Call) or last_name(node.func) in _NO_GRAPH:
+            return False
+        called = node.func
+        if any(t.name.startswith("torch.") for t in module.resolve(called)):
+            return any_of(passed(node), at)
+        if not isinstance(called, ast.Attribute):
+            return False
+        if isinstance(called.value, ast.Name) and module.names.self_class(called.value):
+            return called.attr in layers and any_of(passed(node), at)
+        return is_tensor_method(called.attr) and any_of((called.value, *passed(node)), at)
+
+    return takes(value, at) and takes_over(module, function, value, at, owner)
 
 
 def is_made_anew(

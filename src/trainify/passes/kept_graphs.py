@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeGuard
 
 from ..facts import ModuleFacts, places, words
@@ -16,14 +17,16 @@ from ..facts.kept import (
     is_made_anew,
     is_same,
     registering,
+    surely_takes_over,
     takes_over,
 )
+from ..facts.memo import once
 from ..facts.names import is_none, passed
 from ..facts.saved import carries
-from ..facts.trainable import is_buffer, trained_submodules
+from ..facts.trainable import is_buffer, local_class, makes_weights, trained_submodules
 from ..facts.words import declare
 from ..facts.writes import Write, callers, in_network, root_of
-from ..findings import STRATEGIES, Finding, Fix
+from ..findings import STRATEGIES, Finding, Fix, Safety
 from . import Look, Needle, Rule
 from .caches import detached, names_cache
 
@@ -111,9 +114,9 @@ def _writes_buffer(data: bytes) -> bool:
         for at, name in written
     ):
         return True
-    if any(b"= self.%s\n" % name in data for name in kept):
-        return bool(written)
-    return any(_is_updated(data, b"self.%s" % name) for name in registered)
+    if written and any(b"= self.%s\n" % name in data for name in kept):
+        return True
+    return any(_is_updated(data, b"self.%s" % name) for name in registered | made)
 
 
 def _made(data: bytes, at: int) -> re.Match[bytes] | None:
@@ -129,8 +132,10 @@ def _is_attribute(data: bytes, at: int, name: bytes) -> bool:
 
 
 def _is_updated(data: bytes, attribute: bytes) -> bool:
-    at = data.find(attribute + b" = ")
-    return at >= 0 and data.find(attribute, at + len(attribute), data.find(b"\n", at)) >= 0
+    return any(
+        data.find(attribute, at + len(attribute), data.find(b"\n", at)) >= 0
+        for at in words.undeclared(data, attribute + b" = ")
+    )
 
 
 def _writes_memoized(data: bytes) -> bool:
@@ -202,6 +207,37 @@ def _keeps_state(data: bytes) -> bool:
     )
 
 
+(_IF_OWN,) = declare(b"if self.")
+_ASKED = re.compile(rb"if self\.(\w+) is (?:not )?None\b")
+
+
+def _goes_on(data: bytes) -> bool:
+    """Whether a step sets an attribute that it has asked for, as in the first step there is none.
+
+    ``h = self.h if self.h is not None else zeros``, and ``self.h = h`` afterwards.
+    """
+    if b"def forward" not in data:
+        return False
+    for at in words.places(data, _IF_OWN):
+        asked = _ASKED.match(data, at)
+        if asked is None or data.find(b"self.%s = " % asked[1], at, at + _LONG) < 0:
+            continue
+        function = places.function_around(data, at)
+        if not data.startswith(b"def forward", function) or names_cache(asked[1].decode()):
+            continue
+        ends = [end for word in _NEXT if (end := data.find(word, at)) >= 0]
+        body = data[function : min(ends, default=len(data))]
+        if re.search(_GOES_ON.replace(b"NAME", asked[1]), body):
+            return True
+    return False
+
+
+_LONG = 4000
+"""Bytes of a forward, at most, between where it asks for a state and where it sets it."""
+_GOES_ON = (
+    rb"self\.NAME\b(?! is |\s*=[^=])[^\0]*\n\s+self\.NAME = (?!None\b)"
+    rb"|self\.NAME = [^\n]*self\.NAME\b"
+)
 _HOLDERS = declare(b" = {}\n", b" = []\n", b" = dict()\n", b" = list()\n", b" = [None] * ")
 _HOLDER = re.compile(rb"[ \t]*self\.(\w+)(?:: [^\n=]+)?$")
 
@@ -229,6 +265,7 @@ def _function(data: bytes, at: int) -> int:
 NEEDLES: tuple[Needle, ...] = (
     Look(_RECURRENT, _keeps_state),
     Look(_HOLDERS, _fills_holder),
+    Look((_IF_OWN,), _goes_on),
     Look((_REGISTERS, *_MAKES), _writes_buffer),
     Look(tuple(_MEMOIZES), _writes_memoized),
     Look(_JOINS, _joins_kept),
@@ -367,7 +404,9 @@ def _has_graph(module: ModuleFacts, function: FunctionNode, value: ast.expr) -> 
     if not carries(module, value):
         return False
     cls = module.method_class(function)
-    layer = cls is not None and _LAYER.search(cls.name) is not None
+    layer = cls is not None and (
+        _LAYER.search(cls.name) is not None or _is_behind_weights(module, cls)
+    )
     for step in Graph(module, function).back_from([(value, module.statement(value))]):
         if step.cut is not None:
             continue
@@ -376,6 +415,25 @@ def _has_graph(module: ModuleFacts, function: FunctionNode, value: ast.expr) -> 
             if node.id in module.flow(function).parameters and (layer or _GIVEN.match(node.id)):
                 return True
         elif _is_own(module, node) and carries(module, node):
+            return True
+    return False
+
+
+@once
+def _is_behind_weights(module: ModuleFacts, cls: ast.ClassDef) -> bool:
+    """Whether a network of the file has something with weights ahead of such a layer.
+
+    ``nn.Sequential(nn.Linear(2, 2), RunningNorm(2))``
+    """
+    for call in module.calls_named(cls.name):
+        row = module.parent(call)
+        if not isinstance(row, ast.Call) or call not in row.args:
+            continue
+        if module.is_name(row.func, "torch.nn.Sequential") and any(
+            makes_weights(module, each)
+            for each in row.args[: row.args.index(call)]
+            if isinstance(each, ast.Call)
+        ):
             return True
     return False
 
@@ -444,13 +502,16 @@ def _joined(module: ModuleFacts) -> Iterator[Finding]:
             joined = [part for part in parts if _joins(module, function, part, statement, owner)]
             state = None if joined else _next_state(module, function, parts, statement, owner)
             joined = parts if state is not None else joined
+            own = not joined and _is_own_state(module, function, value, statement, owner)
+            joined = parts if own else joined
             if not joined or not _is_step(module, function, statement):
                 continue
             if _is_left_alone(module, owner, function) or _is_switched(module, statement, owner):
                 continue
             if is_made_anew(module, function, owner, statement):
                 continue
-            if state is None and not any(_has_graph(module, function, p) for p in joined):
+            has_graph = _may_have_graph if own else _has_graph
+            if state is None and not any(has_graph(module, function, p) for p in joined):
                 joined = _written_later(module, function, owner, statement)
                 if not joined:
                     continue
@@ -460,8 +521,56 @@ def _joined(module: ModuleFacts) -> Iterator[Finding]:
             fixes: dict[str, Fix] = {}
             if state != "unknown" and not _read_later(module, function, owner, statement):
                 edits = tuple(edit for part in joined for edit in detached(module, part))
-                fixes = dict.fromkeys(STRATEGIES, Fix(f"Keep detached values in {text}", edits))
+                fix = Fix(f"Keep detached values in {text}", edits)
+                if own:
+                    fix = replace(fix, safety=Safety.UNSAFE, look_at=_ONE_LOSS)
+                fixes = dict.fromkeys(STRATEGIES, fix)
             yield module.finding("TRN408", message, statement, fixes)
+
+
+_ONE_LOSS = "where one loss spans several calls, set the state back between two sequences instead"
+
+
+def _is_own_state(
+    module: ModuleFacts,
+    function: FunctionNode,
+    value: ast.expr,
+    at: ast.stmt,
+    owner: ast.Attribute,
+) -> bool:
+    """``self.h = torch.tanh(x + self.h)``, of an attribute that nothing in sight sets back."""
+    if is_buffer(module, owner) or isinstance(value, ast.Constant):
+        return False
+    if _NOT_A_STEP.search(function.name) or "retain_graph" in module.text:
+        return False
+    if not any(is_same(n, owner) and isinstance(n.ctx, ast.Load) for n in ast.walk(function)):
+        return False
+    if not surely_takes_over(module, function, value, at, owner):
+        return False
+    assert isinstance(owner.value, ast.Name)
+    cls = module.names.self_class(owner.value)
+    for other in module.classes:
+        bound = module.names.attributes(other).get(owner.attr, ()) if other is not cls else ()
+        if bound and any(getattr(module.function(b.node), "name", "") != "__init__" for b in bound):
+            return False
+    name = re.escape(owner.attr)
+    if cls is None or re.search(rf"\bdel [^\n]*\.{name}\b", module.text):
+        return False
+    if module.project.says(module, rf"\.{name}\s*=[^=]".encode()):
+        return False
+    return all(
+        any(t.name.startswith("torch.nn.") for t in module.resolve(base, cls))
+        or local_class(module, base) is not None
+        for base in cls.bases
+    )
+
+
+def _may_have_graph(module: ModuleFacts, function: FunctionNode, value: ast.expr) -> bool:
+    """Whether a value comes from weights in one of the ways that it can be made."""
+    if not isinstance(value, ast.Name):
+        return _has_graph(module, function, value)
+    reaching = module.flow(function).reaching(value.id, module.statement(value))
+    return any(d.value is not None and _has_graph(module, function, d.value) for d in reaching)
 
 
 def _written_later(
