@@ -22,7 +22,7 @@ def loss_of(output: Any) -> Tensor:
     so that every finite entry counts, and the derivative by none of them is the same as by another.
 
     Raises:
-        ValueError: There is no floating-point tensor among the outputs.
+        ValueError: There is no floating-point tensor among the outputs, of real numbers.
     """
     given: Any = (
         output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
@@ -36,7 +36,13 @@ def loss_of(output: Any) -> Tensor:
     tensors = [each for each in _outputs(output) if each.is_floating_point() and each.numel()]
     attached = [each for each in tensors if each.requires_grad]
     if not tensors:
-        raise ValueError("the model returns no floating-point tensor: give audit a loss")
+        found = any(each.is_complex() for each in _outputs(output))
+        what = (
+            "complex numbers only: give audit a real loss"
+            if found
+            else ("no floating-point tensor: give audit a loss")
+        )
+        raise ValueError(f"the model returns {what}")
     return torch.stack([_projection(each) for each in attached or tensors]).sum()
 
 

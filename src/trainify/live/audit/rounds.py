@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from .messages import cut_of
 from .noise import is_zero
 from .places import Place
 from .report import Cause, Cut, patterns
+from .running import is_statistic
 from .runs import Step
 from .saved import Saved, Saving
 from .targets import is_target
@@ -196,7 +197,8 @@ class _Round:
             step.run(Locator(hidden, base, step.places, step.names, known))
         if suspects:
             step.run(Sources(suspects, step.names, self.allowed))
-        targets = _targets(suspects, got)
+        buffers = {name.rpartition(".")[2] for name, _ in step.model.named_buffers()}
+        targets = _targets(suspects, got, buffers)
         allowed = [e for e in suspects if self.allowed.covers(e) or e.place in targets]
         self.stopped += [each.place for each in allowed]
         for each in allowed:
@@ -365,8 +367,11 @@ def _same(suspect: Suspect, base: Trace, again: Trace, twin: Call) -> bool:
     return base.digest(sights[0]) == again.digest(sights[1])
 
 
-def _targets(suspects: list[Suspect], got: dict[str, bool]) -> set[Place]:
-    """Where a loss is held against detached values, of parameters that learn by another way."""
+def _targets(suspects: list[Suspect], got: dict[str, bool], buffers: Collection[str]) -> set[Place]:
+    """Where a loss is held against detached values, of parameters that learn by another way.
+
+    Or where such are kept for the next step, as a statistic in a buffer.
+    """
     behind: dict[Place, set[str]] = {}
     for each in suspects:
         behind.setdefault(each.place, set()).update(each.parameters)
@@ -374,7 +379,8 @@ def _targets(suspects: list[Suspect], got: dict[str, bool]) -> set[Place]:
     return {
         place
         for place, names in behind.items()
-        if names and place not in others and all(map(got.get, names)) and is_target(place)
+        if names and all(map(got.get, names))
+        if (place not in others and is_target(place)) or is_statistic(place, buffers)
     }
 
 

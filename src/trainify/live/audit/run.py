@@ -69,7 +69,8 @@ def audit(
             (``"model.py:120"``), functions (``"Quantizer.forward"``) or module paths
             (``"teacher.*"``), as in :mod:`fnmatch`.  In the source, the comment
             ``# trainify: stop-grad`` on the line says the same.  Not needed for what is detached so
-            that a loss holds others against it, if its parameters learn by another way.
+            that a loss holds others against it, or to move a running mean in a buffer, if its
+            parameters learn by another way.
         proof: Whether the gradients of a model without cuts are held against directional
             derivatives, in float64 where the model takes it.
         progress: Is told what is going on.

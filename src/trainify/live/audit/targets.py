@@ -17,7 +17,7 @@ _LOSSES = ("loss", "similarity", "kl_div", "entropy")
 
 def is_target(place: Place) -> bool:
     """Whether each ``detach()`` on the line gives a loss function what it holds others against."""
-    tree, parents = _with_parents(place.path)
+    tree, parents = with_parents(place.path)
     stops = [
         node
         for node in (ast.walk(tree) if tree else ())
@@ -59,7 +59,8 @@ def _is_argument(node: ast.expr, parents: dict[ast.AST, ast.AST]) -> bool:
 
 
 @lru_cache(maxsize=32)
-def _with_parents(path: str) -> tuple[ast.Module | None, dict[ast.AST, ast.AST]]:
+def with_parents(path: str) -> tuple[ast.Module | None, dict[ast.AST, ast.AST]]:
+    """The tree of a source file, None where there is none, and what stands around its nodes."""
     tree = parsed(path)
     if tree is None:
         return None, {}
