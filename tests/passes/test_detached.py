@@ -9,6 +9,7 @@ import pytest
 from verbs import becomes, findings, rules, stays
 
 from trainify.engine import Options, check_paths
+from trainify.findings import Safety
 
 NET = """\
 import torch
@@ -405,3 +406,44 @@ def test_a_weight_of_that_name_in_another_class_is_another(
     name: str, base: str, told: list[str]
 ) -> None:
     assert rules(SCALES.format(name=name, base=base)) == told
+
+
+# -- layers of which only the data is used ----------------------------------------------------------
+
+ATTENTION = """\
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.q = nn.Linear(d, d)
+        self.k = nn.Linear(d, d)
+
+    def forward(self, x):
+        q = self.q(x){}
+        k = self.k(x)
+        return q @ k.mT{}
+"""
+
+
+def test_a_layer_of_which_only_the_data_is_used() -> None:
+    (found,) = findings(ATTENTION.format(".data", ""))
+    assert (found.rule, found.line) == ("TRN301", 12)
+    assert "`self.q` gives" in found.message and found.fixes["flag"].safety is Safety.UNSAFE
+    becomes(ATTENTION.format(".data", ""), ATTENTION.format("", ""), unsafe=True)
+
+
+@pytest.mark.parametrize(
+    ("cut", "more"),
+    [
+        (".detach()", ""),  # a choice
+        (".data", " + self.q(k)"),  # it learns by another way
+        (".data  # no gradient from here", ""),
+        (".data", "\n\n    def freeze(self):\n        self.q.requires_grad_(False)"),
+        (".data", "\n\n    def loss(self, x):\n        return self.q(x).mean()"),
+    ],
+)
+def test_layers_that_learn_or_are_not_to(cut: str, more: str) -> None:
+    stays(ATTENTION.format(cut, more))

@@ -78,7 +78,9 @@ class Decoder(nn.Module):
 
 _CUTS = declare(b".detach()", b".data")
 _CUT = re.compile(rb"\.(?:data|detach\(\))(?![\w\[(]|[ \t]*=|\.(?:cpu|numpy|item|tolist)\b)")
-_WEIGHT = re.compile(rb"(?<![\w.])self\.(?:\w+|\w+\.(?:weight|bias))(?:\[[^\]\n]*\])?$")
+_WEIGHT = re.compile(
+    rb"(?<![\w.])self\.(?:\w+(?:\([^()\n]*\))?|\w+\.(?:weight|bias))(?:\[[^\]\n]*\])?$"
+)
 _ASSIGNED = re.compile(rb"[ \t]*(\w+)(?:\[[^\]]*\])?[ \t]*=[^=]")
 _CLOSED = (b"", b")", b"]", b"}")
 _NEAR = 1200
@@ -248,7 +250,15 @@ def _method(
                 )
                 yield _finding(module, message, cut.node)
         return
-    for cut, _ in lost(gradients) if cuts else ():
+    for cut, weights in lost(gradients) if cuts else ():
+        layer = _layer_of_data(cut)
+        if layer is not None and f"{cls.name}.{layer}" in weights:
+            if not _MEANT.search(module.source(cls)) and not _is_meant(module, cut.node):
+                message = (
+                    f"Only the `.data` of what `self.{layer}` gives is used: its parameters get no "
+                    "gradient."
+                )
+                yield _finding(module, message, cut.node)
         weight = _weight_of_data(cut)
         if weight is not None and not _is_meant(module, cut.node):
             name = module.source(weight)
@@ -291,6 +301,25 @@ def _weight_of_data(cut: Cut) -> ast.Attribute | None:
     if isinstance(owner, ast.Attribute) and weight.attr in ("weight", "bias"):
         owner = owner.value
     return weight if isinstance(owner, ast.Name) else None
+
+
+_MEANT = re.compile(
+    r"requires_grad|no_grad|freez|frozen|fixed|target|teacher|ema\b|_ema|momentum|codebook|pretrain|"
+    r"proxy|probe|stop_?grad",
+    re.IGNORECASE,
+)
+"""Words of classes of which a part is not to learn from this loss."""
+
+
+def _layer_of_data(cut: Cut) -> str | None:
+    """``q`` of ``self.q(x).data``; detach() on what a layer gives is a choice."""
+    call = cut.node.value if isinstance(cut.node, ast.Attribute) else None
+    if cut.kind != "detach" or not isinstance(call, ast.Call):
+        return None
+    layer = call.func
+    if not isinstance(layer, ast.Attribute) or not isinstance(layer.value, ast.Name):
+        return None
+    return layer.attr
 
 
 def _is_meant(module: ModuleFacts, node: ast.expr) -> bool:
