@@ -108,6 +108,27 @@ RIGHT = {
 }
 
 
+BOTH = "opt, schedule = (torch.optim.SGD(model.parameters(), lr=0.1), None)"
+
+
+def test_an_optimizer_that_is_built_again_with_its_schedule() -> None:
+    text = script(FREEZE, BUILT, BATCH, UNFREEZE, BOTH, BATCH)
+    assert all(moved(text).values())
+    stays(text)
+    prepared = BOTH.replace("torch.optim.SGD(model.parameters(), lr=0.1)", "opt")  # the same one
+    text = script(FREEZE, BUILT, BATCH, UNFREEZE, prepared, BATCH)
+    assert not moved(text)["backbone.weight"] and rules(text) == ["TRN604"]
+
+
+def test_one_for_all_of_the_model_takes_over() -> None:
+    final = "final = torch.optim.SGD(model.parameters(), lr=0.1)"
+    text = script(
+        FREEZE, BUILT, BATCH, UNFREEZE, final, BATCH.replace("opt", "final"), "print(opt)"
+    )
+    assert all(moved(text).values())
+    stays(text)
+
+
 @pytest.mark.parametrize("loop", RIGHT.values(), ids=RIGHT.keys())
 def test_an_optimizer_that_gets_what_is_unfrozen(loop: str) -> None:
     text = script(FREEZE, BUILT, loop)

@@ -19,6 +19,7 @@ from .meant import (
     freezes_again,
     has_another,
     is_mended,
+    of_all,
     steps,
     steps_alone,
     trained_before,
@@ -117,7 +118,7 @@ def _too_early(module: ModuleFacts, given: Given) -> Finding | None:
 
 def _too_narrow(module: ModuleFacts, given: Given) -> Finding | None:
     """An optimizer of what trains first, which takes steps after more of the model is unfrozen."""
-    if not steps_alone(module, given):
+    if not steps_alone(module, given) or of_all(module, given):
         return None
     for late in _unfrozen_later(module, given):
         if was_frozen(module, given, late) and not _is_left_out(module, given, late):

@@ -28,10 +28,25 @@ def is_mended(module: ModuleFacts, given: Given) -> bool:
         if isinstance(node, ast.Attribute) and node.attr in ("add_param_group", "param_groups"):
             if ast.unparse(node.value) == given.optimizer:
                 return True
-        if isinstance(node, ast.Assign) and node is not given.statement:
-            if any(ast.unparse(t) == given.optimizer for t in node.targets):
+        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
+            if ast.unparse(node) == given.optimizer and not _is_same(module, node, given):
                 return True
     return False
+
+
+def _is_same(module: ModuleFacts, target: ast.expr, given: Given) -> bool:
+    """Whether what is assigned is the optimizer: ``opt, data = accelerator.prepare(opt, data)``."""
+    statement = module.statement(target)
+    if statement is given.statement:
+        return True
+    return (
+        isinstance(statement, ast.Assign)
+        and isinstance(statement.targets[0], ast.Tuple)
+        and any(
+            isinstance(node, (ast.Name, ast.Attribute)) and ast.unparse(node) == given.optimizer
+            for node in ast.walk(statement.value)
+        )
+    )
 
 
 def has_another(module: ModuleFacts, given: Given, late: Late) -> bool:
@@ -186,17 +201,22 @@ def steps_alone(module: ModuleFacts, given: Given) -> bool:
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "step"
     }
-    built = {
+    others -= {given.optimizer, *of_all(module, given)}
+    return all(_STEPS_NOTHING.search(other) for other in others)
+
+
+def of_all(module: ModuleFacts, given: Given) -> set[str]:
+    """The other optimizers that are built in the same place, for all of the model."""
+    return {
         ast.unparse(target)
-        for node in around
+        for node in _around(module, given)
         if isinstance(node, ast.Assign)
+        and node is not given.statement
         and isinstance(node.value, ast.Call)
         and _MAKES_OPTIMIZER.search(last_name(node.value.func))
-        and any(ast.unparse(a) == f"{given.model}.parameters()" for a in node.value.args)
+        and any(ast.unparse(a) == f"{given.model}.parameters()" for a in passed(node.value))
         for target in node.targets
     }
-    others -= {given.optimizer, *built}
-    return all(_STEPS_NOTHING.search(other) for other in others)
 
 
 def steps(node: ast.AST, optimizer: str) -> bool:
