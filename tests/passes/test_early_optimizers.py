@@ -213,3 +213,20 @@ def test_without_a_step_in_sight_somebody_should_look() -> None:
     fixed = found.fix("flag")
     assert fixed is not None and fixed.safety is Safety.UNSAFE
     assert "no other optimizer" in fixed.look_at
+
+
+TOLD = {
+    "helper": "add_layers(opt, model.backbone)",
+    "state": "callback(State(model=model, optimizer=opt))",
+    "dict": "callback({'optimizer': opt})",
+    "alias": "other = opt\ncallback()",
+    "trains": "train_critic(x)",
+}
+
+
+@pytest.mark.parametrize("told", TOLD.values(), ids=TOLD.keys())
+def test_what_something_else_may_do_with_the_optimizer(told: str) -> None:
+    stays(script(FREEZE, BUILT, epochs(), told))
+    stays(script(FREEZE, BUILT, UNFREEZE, BATCH, told))
+    harmless = "print(opt)\nschedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)"
+    assert rules(script(FREEZE, BUILT, epochs(), harmless)) == ["TRN604"]

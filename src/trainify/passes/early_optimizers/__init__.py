@@ -19,6 +19,7 @@ from .meant import (
     freezes_again,
     has_another,
     is_mended,
+    is_shared,
     of_all,
     steps,
     steps_alone,
@@ -100,7 +101,7 @@ def _too_early(module: ModuleFacts, given: Given) -> Finding | None:
     if any(_may_train(s, given.optimizer) for s in after[: after.index(late[0].statement)]):
         return None  # a phase of its own, without what comes later
     unfreezes = all(each.unfreezes for each in late)
-    alone = steps_alone(module, given)
+    alone = steps_alone(module, given) and not (unfreezes and is_shared(module, given))
     if unfreezes and not alone and any(was_frozen(module, given, each) for each in late):
         return None  # frozen for as long as it took to build the optimizer
     what = ast.unparse(late[0].statement).partition("\n")[0]
@@ -118,7 +119,7 @@ def _too_early(module: ModuleFacts, given: Given) -> Finding | None:
 
 def _too_narrow(module: ModuleFacts, given: Given) -> Finding | None:
     """An optimizer of what trains first, which takes steps after more of the model is unfrozen."""
-    if not steps_alone(module, given) or of_all(module, given):
+    if not steps_alone(module, given) or of_all(module, given) or is_shared(module, given):
         return None
     for late in _unfrozen_later(module, given):
         if was_frozen(module, given, late) and not _is_left_out(module, given, late):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ...facts import ModuleFacts
 from ...facts.names import last_name, parameters, passed
@@ -16,6 +16,9 @@ _NAMES_OPTIMIZER = re.compile(r"^(?:optim|opts?(?:_|$))|_opt(?:im|s?$)", re.IGNO
 _FREEZES = re.compile(r"(?<!un)freeze|toggle|(?:set_|^)requires_grad(?!_)|set_grad", re.IGNORECASE)
 _HOLDS_NO_ONE = re.compile(r"^(?:sum|any|all|len|print|clip_grad\w*|parameters_to_vector)$")
 """Calls that get parameters to count them, or to look at their gradients."""
+_CHANGES = re.compile(r"add|group|param|layer|freez|rebuild|reset|update|callback|hook|set_")
+"""Names of functions that may give an optimizer more to hold."""
+_TRAINS = re.compile(r"step|train|update|optimize|fit")
 _STEPS_NOTHING = re.compile(
     r"sched|warmup|lr|scaler|accelerator|prof|bar|env|timer|ema|swa", re.IGNORECASE
 )
@@ -203,6 +206,41 @@ def steps_alone(module: ModuleFacts, given: Given) -> bool:
     }
     others -= {given.optimizer, *of_all(module, given)}
     return all(_STEPS_NOTHING.search(other) for other in others)
+
+
+def is_shared(module: ModuleFacts, given: Given) -> bool:
+    """Whether something else has the optimizer, or trains beside it, of which nothing is known.
+
+    ``State(optimizer=opt)``, ``add_layers(opt, model.body)``, ``d_step(x)``.
+    """
+    if not isinstance(given.statement.targets[0], ast.Name):
+        return True
+    for node in _around(module, given):
+        if isinstance(node, ast.Call):
+            name = last_name(node.func)
+            if _has(passed(node), given):
+                if _CHANGES.search(name) or (name[:1].isupper() and not name.endswith("LR")):
+                    return True
+            elif _TRAINS.search(name) and not _is_step(node):
+                return True
+        elif isinstance(node, ast.Dict):
+            if _has(node.values, given):
+                return True
+        elif isinstance(node, (ast.List, ast.Set)):
+            if _has(node.elts, given):
+                return True
+        elif isinstance(node, ast.Assign) and _has([node.value], given):
+            return True
+    return False
+
+
+def _has(values: Iterable[ast.expr | None], given: Given) -> bool:
+    return any(isinstance(v, ast.Name) and v.id == given.optimizer for v in values)
+
+
+def _is_step(call: ast.Call) -> bool:
+    """``opt.step()`` and others of that name, which are looked at by themselves."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr in ("step", "update", "train")
 
 
 def of_all(module: ModuleFacts, given: Given) -> set[str]:
