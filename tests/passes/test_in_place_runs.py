@@ -83,6 +83,14 @@ FAULTS = {
         "softmax part": "p = F.softmax(self.proj(x), dim=-1)\np[:, 0] = 0.0\nx = p",
         "view": "p = self.proj(x).sigmoid()\nv = p.view(-1)\nv = v * 1\np = p.view(2, 6)\np += 1.0\nx = p",
         "in place": "h = self.proj(x)\nh.sigmoid_()\nh += 1.0\nx = h",
+        "in place, named": (
+            "h = self.proj(x)\ne = (h - h.amax(-1, keepdim=True)).exp_()\n"
+            "e /= e.sum(-1, keepdim=True)\nx = e"
+        ),
+        "in place, of a name": "h = self.proj(x)\ne = h.tanh_()\ne *= 2.0\nx = e",
+        "in place, of a layer": "h = self.proj(x).relu_()\nh += x\nx = h",
+        "in place, a view": "h = self.proj(x).exp_().view(2, 6)\nh[0] *= 2.0\nx = h",
+        "in place, by a function": "h = torch.sigmoid_(self.proj(x))\nh.add_(1.0)\nx = h",
         "returned": "h = self.proj(x).exp()\nreturn h.mul_(2.0)",
         "slice": "y = torch.sigmoid(self.proj(x))\nv = y[:, :2]\nv.mul_(2.0)\nx = y",
         "flat view": "y = torch.sigmoid(self.proj(x))\nv = y.view(-1)\nv.mul_(2.0)\nx = y",
@@ -259,7 +267,20 @@ def test_raises_as_written_and_learns_as_fixed(rule: str, lines: str) -> None:
         assert rule not in rules(fixed)
 
 
+def test_what_another_name_reads_is_reported_only() -> None:
+    text = module("h = self.proj(x)\ne = h.exp_()\ne *= 2.0\nx = e + h")
+    with pytest.raises(RuntimeError):
+        check_gradients(text)
+    assert rules(text) == ["TRN403"]
+    assert fix(text, unsafe=True) == text
+
+
 RIGHT = {
+    "in place, saves its input": "h = self.proj(x)\ne = (h * 2.0).sin_()\ne *= 2.0\nx = e",
+    "in place, new value": "e = self.proj(x).exp_()\ne = e / e.sum(-1, keepdim=True)\nx = e",
+    "in place, copied": "h = self.proj(x)\ne = h.exp_().clone()\ne *= 2.0\nx = e + h",
+    "in place, detached": "h = self.proj(x)\ne = (x.detach() * 2).exp_()\ne *= 2.0\nx = h * 1.0",
+    "in place, a table": "f = torch.arange(4, dtype=x.dtype).exp_()\nf *= 2.0\nx = self.proj(x) + f",
     "a table": (
         "f = torch.exp(torch.arange(4, dtype=x.dtype) * -0.5)\nf *= 2.0\nx = self.proj(x) * f"
     ),

@@ -275,7 +275,7 @@ def _made_by(data: bytes, at: int, name: bytes, maker: Maker, methods: tuple[byt
             name = looped[1] if looped is not None else name
         elif equals >= 0 and not data[line:bound].strip(b" \t\r\n(,_." + _LETTERS):
             end = data.find(b"\n", equals) + 1
-            if maker(data, equals, end):
+            if maker(data, equals, end) or (methods and _calls_one(data, equals, end, methods)):
                 return True
             alias = _ALIAS.match(data, equals + 2)
             if alias is not None:  # of another name, or x = x.view(...), which x was before

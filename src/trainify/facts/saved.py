@@ -23,6 +23,7 @@ from .overwriting import overwritten, writes_in_place
 from .trainable import is_buffer
 from .walk import walk
 from .writes import (
+    METHODS,
     Root,
     Write,
     attribute_of,
@@ -97,7 +98,23 @@ def saved_result(module: ModuleFacts, definition: Definition) -> str | None:
     _, path = root_of(definition.value)
     if definition.index is not None and not any(_gives_views(node) for node in path):
         return None
-    return saving_call(module, path[-1] if path else definition.value)
+    return saving_call(module, maker_of(definition.value))
+
+
+def maker_of(value: ast.expr) -> ast.expr:
+    """The operation that made what an expression looks at, and may have saved its result.
+
+    ``x.exp_()`` of ``x.exp_()[:, 0]``, ``torch.exp(x)`` of ``torch.exp(x).view(2, 2)``.
+    """
+    _, path = root_of(value)
+    in_place = (node for node in path if isinstance(node, ast.Call) and saves_in_place(node))
+    return next(in_place, path[-1] if path else value)
+
+
+def saves_in_place(call: ast.Call) -> bool:
+    """Whether a call overwrites a tensor by a result that it saves: ``x.exp_()``."""
+    name = last_name(call.func)
+    return name in METHODS and name[:-1] in RESULT_SAVED
 
 
 def saves_its_result(module: ModuleFacts, made: ast.expr) -> bool:
@@ -134,7 +151,9 @@ def saving_call(module: ModuleFacts, node: ast.expr) -> str | None:
         return text if cls in _RESULT_SAVED_IN_PLACE and overwritten(module, node) else None
     if getattr(function, "attr", None) in _RESULT_SAVED_IN_PLACE and overwritten(module, node):
         return text
-    if isinstance(function, ast.Attribute) and function.attr in RESULT_SAVED:
+    if isinstance(function, ast.Attribute) and (
+        function.attr in RESULT_SAVED or saves_in_place(node)
+    ):
         if _is_tensor_op(module, function) and not is_constant(module, node):
             return text
     return None

@@ -18,10 +18,17 @@ from ..facts.memo import once
 from ..facts.names import default_of, is_none
 from ..facts.overwriting import without_asking
 from ..facts.rows import overwriting_rows
-from ..facts.saved import RESULT_SAVED, saved_result, saving_call, submodule
+from ..facts.saved import (
+    RESULT_SAVED,
+    maker_of,
+    saved_result,
+    saves_in_place,
+    saving_call,
+    submodule,
+)
 from ..facts.training import reaches_result, trains
 from ..facts.walk import walk
-from ..facts.writes import Write, in_callers, in_network, is_element, root_of, roots
+from ..facts.writes import Write, attribute_of, in_callers, in_network, is_element, root_of, roots
 from ..findings import STRATEGIES, Edit, Finding, Fix, Related
 from . import Look, Needle, Rule, is_wanted
 
@@ -465,6 +472,8 @@ class _Made:
     name: str
     call: ast.expr | None = None
     kept: bool = False
+    shared: bool = False
+    """Whether another name has the same tensor, and may be read after the write."""
 
 
 def _overwrite(module: ModuleFacts, options: Options, statement: ast.stmt) -> Harm | None:
@@ -478,7 +487,7 @@ def _overwrite(module: ModuleFacts, options: Options, statement: ast.stmt) -> Ha
 
     change = None
     fixes: Mapping[str, Fix] = {}
-    if write.unseen:
+    if write.unseen or made.shared:
         return Harm("TRN403", message, statement, made.call)
     if made.kept:
         pass
@@ -530,12 +539,10 @@ def _harm(module: ModuleFacts, write: Write) -> tuple[str, _Made] | None:
 
 def _nameless(module: ModuleFacts, write: Write) -> _Made | None:
     """The same of a result that is written at once, ``torch.exp(x).add_(1)``; of ``self.state``."""
-    _, path = root_of(write.target)
-    owner = path[-1] if path else write.target
+    owner = maker_of(write.target)
     if isinstance(owner, ast.Attribute):
         made = _last_assigned(module, owner, write.statement)
-        _, path = root_of(made) if made is not None else (None, [])
-        owner = path[-1] if path else owner
+        owner = maker_of(made) if made is not None else owner
     saver = saving_call(module, owner)
     return _Made(saver, owner) if saver is not None else None
 
@@ -563,6 +570,11 @@ def _made_by(module: ModuleFacts, write: Write) -> _Made | None:
     function = module.function(write.statement)
     name, flow = write.name.id, module.flow(function or module.tree)
     found = [root.definition for root in roots(module, flow, name, write.statement)]
+    given = flow.only_definition(name, write.statement)
+    if given is not None and given.value is not None and given not in found:
+        made_in_place = maker_of(given.value)
+        if isinstance(made_in_place, ast.Call) and saves_in_place(made_in_place):
+            return _made_in_place(module, flow, given, write, found)
     outer = module.function(function) if function is not None else None
     if not found and outer is not None:  # a closure writes what the function around it made once
         made = module.flow(outer).all_definitions(name)
@@ -573,15 +585,35 @@ def _made_by(module: ModuleFacts, write: Write) -> _Made | None:
             continue  # of the turn before, if no branch between gives a new value
         saver = saved_result(module, definition)
         if saver is not None and definition.value is not None:
-            _, path = root_of(definition.value)
-            return _Made(saver, path[-1] if path else definition.value)
+            return _Made(saver, maker_of(definition.value))
         for element in _elements(module, flow, definition, write):
-            _, path = root_of(element)
-            owner = path[-1] if path else element
+            owner = maker_of(element)
             saver = saving_call(module, owner)
             if saver is not None:
                 return _Made(saver, owner, kept=True)
     return None
+
+
+def _made_in_place(
+    module: ModuleFacts,
+    flow: FunctionFlow,
+    given: Definition,
+    write: Write,
+    roots_of_it: list[Definition],
+) -> _Made | None:
+    """The same for ``e = h.exp_()``: ``e`` is ``h``, which holds the result that was saved."""
+    assert given.value is not None
+    saver = saved_result(module, given)
+    if saver is None or gradient_unwanted(module, given.value):
+        return None
+    root, _ = root_of(given.value)
+    shared = root is not None and (
+        flow.read_after(root.id, write.statement)
+        or any(d.is_parameter or d.name != root.id for d in roots_of_it)
+    )
+    return _Made(
+        saver, maker_of(given.value), shared=shared or attribute_of(given.value) is not None
+    )
 
 
 def _elements(
