@@ -111,7 +111,10 @@ def test_the_training_flag_is_followed_unseen_only_where_models_are_evaluated(
     assert "eval()" in finding.fixes["flag"].look_at
     for evaluates in EVALUATES:
         assert (
-            fix(f"{text}\n\ndef serve(model, x):\n    {evaluates}\n    return model(x)\n") != text
+            fix(
+                f"{text}\n\ndef serve(x):\n    model = Model()\n    {evaluates}\n    return model(x)\n"
+            )
+            != text
         )
     assert "self.training" in fix(text, flag="training")  # which asks for just this
     pretrained = text.replace("nn.Module", "LlamaPreTrainedModel").replace(
@@ -121,6 +124,9 @@ def test_the_training_flag_is_followed_unseen_only_where_models_are_evaluated(
     (tmp_path / "model.py").write_text(text)
     assert not any(r.change for r in fix_paths([str(tmp_path)], Options()))
     (tmp_path / "serve.py").write_text("def serve(model, x):\n    return model.eval()(x)\n")
+    assert not any(r.change for r in fix_paths([str(tmp_path)], Options()))  # which model it is
+    serve = "from model import Model\n\n\ndef serve(x):\n    return Model().eval()(x)\n"
+    (tmp_path / "serve.py").write_text(serve)
     assert any(r.change for r in fix_paths([str(tmp_path)], Options()))
 
 
@@ -148,7 +154,7 @@ def project(tmp_path: Path, **files: str) -> dict[str, str]:
     package = tmp_path / "serving"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "load.py").write_text("def load(model):\n    return model.eval()\n")
+    (package / "load.py").write_text("from .model import Model\n\nmodel = Model().eval()\n")
     for name, text in files.items():
         (package / f"{name}.py").write_text(text)
     reports = fix_paths([str(tmp_path)], Options())
@@ -326,6 +332,7 @@ def test_parts_of_other_files_without_weights(
     more: str, changed: list[str], tmp_path: Path
 ) -> None:
     files = {"features": FEATURES.format(more=more), "beamformer": BEAMFORMER}
+    files["load"] = "from .beamformer import DelaySum\n\nmodel = DelaySum().eval()\n"
     assert list(project(tmp_path, **files)) == changed
 
 

@@ -32,7 +32,7 @@ FOLLOWS = "not (self.training and torch.is_grad_enabled())"
 def reports(tmp_path: Path, unsafe: bool = False, **files: str) -> dict[str, FileReport]:
     for name, text in files.items():
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
-    (tmp_path / "load.py").write_text("def load(model):\n    return model.eval()\n")
+    (tmp_path / "load.py").write_text("from model import Model\n\nmodel = Model().eval()\n")
     found = {Path(r.path).stem: r for r in fix_paths([str(tmp_path)], Options(unsafe=unsafe))}
     assert not [r.problem for r in found.values() if r.problem]
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -305,6 +305,21 @@ class Project:
             return containing in data and any(needle in data for needle in needles)
 
         return chain([module], self._others(module, mentions))
+
+    def naming(
+        self, module: ModuleFacts, words: Collection[str], importing: Collection[Path]
+    ) -> Iterator[ModuleFacts]:
+        """The other files with one of the words that import one of some files, or a package."""
+        named = rb"\b(?:%s)\b" % b"|".join(re.escape(word.encode()) for word in sorted(words))
+        here, search = Path(module.path).absolute(), re.compile(named).search
+        for path in self.neighbours(module.path):
+            if path.absolute() == here or not search(self._bytes(path)):
+                continue
+            imports = self.imports(path)
+            if imports & set(importing) or any(i.name == "__init__.py" for i in imports):
+                other = self.load(path)
+                if other is not None:
+                    yield other
 
     def says(self, module: ModuleFacts, pattern: bytes) -> bool:
         """Whether a regular expression is found in another file around ``module``."""

@@ -13,13 +13,16 @@ from ...facts.grad_bytes import (
     decorators_of_forwards,
     is_mode_of_other_file,
 )
+from ...facts.instances import Instances
 from ...findings import Finding
 from .. import Look, Needle, Rule
+from .cover import owner_of
 from .covers import covers_in
 from .entries import bare_entries
 from .forward import covered_forward
 from .instances import covered_instances
 from .moved import moved_scopes
+from .runs import bare_runs
 from .words import STARTS, is_decorated, may_start, scopes_forward
 
 if TYPE_CHECKING:
@@ -37,7 +40,8 @@ RULES = (
             "parameter of the module without a gradient. The scope belongs where inference starts, "
             "in generate or predict: as no_grad where these give tensors, since one made under "
             "inference_mode cannot be saved for backward. Where no such place shows, it can follow "
-            "self.training, which serves as before only if the model is in eval mode there."
+            "self.training, which serves as before only if the model is in eval mode there. A "
+            "class that learns by another method acts by its forward: that scope is meant."
         ),
         before="""\
 import torch
@@ -110,7 +114,11 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     covers = list(covers_in(module))
     # One scope for all: an entry that several forwards lose theirs to gets it once.
     scope = covers[0].scope if covers else None
-    for cover in covers:
-        yield covered_forward(module, cover, covers[0].scope, options)
+    if covers:
+        owners = (owner_of(module, cover.function) for cover in covers)
+        instances = Instances(module, [cls for cls in owners if cls is not None])
+        known = instances, bare_runs(instances)
+        for cover in covers:
+            yield covered_forward(module, cover, covers[0].scope, known, options)
     yield from covered_instances(module)
     yield from bare_entries(module, scope)

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.grad_mode import scope_around
 from ...facts.guards import is_forward, is_inference_entry, runs_model
+from ...facts.instances import annotated
 from ...facts.learning import backward_values
 from .starts import is_off_on_import
 
-if TYPE_CHECKING:
-    from ...facts.module import FunctionNode
 
-
-def _has_arrays(data: bytes) -> bool:
-    return b"numpy" in data
-
-
-def to_numpy(module: ModuleFacts, forward: FunctionNode) -> list[str]:
-    """Where other files run the model without a scope and make arrays of what comes out."""
-    places = [
-        f"{other.path}:{call.lineno}"
-        for other, call in module.project.calls_of(module, forward, _has_arrays, elsewhere=True)
-        if _makes_array(other, call)
-    ]
-    if module.method_class(forward) is not None:
-        given = module.project.summaries(module.path, _arrays_of_given_models, _runs_given_models)
-        places += [place for each in given for place in each]
-    return places
+def to_numpy(module: ModuleFacts) -> list[str]:
+    """Where other files make arrays of what a model gives that may be any, without a scope."""
+    found = module.project.summaries(module.path, _arrays_of_given_models, _runs_given_models)
+    return [place for each in found for place in each]
 
 
 def _makes_array(module: ModuleFacts, call: ast.Call) -> bool:
@@ -57,5 +43,6 @@ def _arrays_of_given_models(module: ModuleFacts) -> tuple[str, ...]:
         and (function := module.function(call)) is not None
         and runs_model(call, None)
         and call.func.id in module.flow(function).parameters
+        and not annotated(module, function, call.func.id)
         and _makes_array(module, call)
     )

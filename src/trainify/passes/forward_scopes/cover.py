@@ -30,6 +30,11 @@ def is_decorator(cover: Cover) -> bool:
     return cover.scope.owner is cover.function
 
 
+def owner_of(module: ModuleFacts, function: FunctionNode) -> ast.ClassDef | None:
+    """The class whose method a function is, or stands in."""
+    return module.method_class(function) or module.method_class(module.function(function))
+
+
 def label_of(module: ModuleFacts, function: FunctionNode) -> str:
     """``Model.forward``: a function as messages name it."""
     cls = module.method_class(function)

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.grad_mode import Scope
 from ...facts.guards import is_forward
+from ...facts.instances import Instances, class_id
 from ...facts.scoped_methods import scoped_methods
-from ...findings import STRATEGIES, Finding, Fix, Safety
+from ...findings import STRATEGIES, Edit, Finding, Fix, Safety
 from .arrays import to_numpy
 from .beside import other_ways
-from .cover import Cover, is_decorator, label_of
+from .cover import Cover, is_decorator, label_of, owner_of
 from .edits import follow_training, take_off
 from .flat_outputs import flat_output
 from .moved import own_scope_on
-from .starts import classes_around, inference_functions, is_scoped, may_run, starts_in
+from .runs import Run, is_scoped_by, place_of
+from .starts import (
+    Start,
+    can_run,
+    classes_around,
+    inference_functions,
+    is_scoped,
+    may_run,
+    starts_in,
+)
 from .words import may_start
 
 if TYPE_CHECKING:
@@ -25,10 +38,18 @@ if TYPE_CHECKING:
     from ...facts.module import FunctionNode
 
 
-def covered_forward(module: ModuleFacts, cover: Cover, moved: Scope, options: Options) -> Finding:
-    """The finding for a forward under a scope; ``moved`` is what starts of inference get."""
-    from ...rewrite.scopes import can_decorate, with_decorator
+def covered_forward(
+    module: ModuleFacts,
+    cover: Cover,
+    moved: Scope,
+    known: tuple[Instances, Sequence[Run]],
+    options: Options,
+) -> Finding:
+    """The finding for a forward under a scope; ``moved`` is what starts of inference get.
 
+    ``known`` are the models of the file, and where the project runs one outside of training.
+    """
+    instances, bare = known
     function, node = cover.function, cover.scope.node
     text = module.source(node)
     label = label_of(module, function)
@@ -54,68 +75,141 @@ def covered_forward(module: ModuleFacts, cover: Cover, moved: Scope, options: Op
         message += f" {listed}, which it trains through, {verb} a scope too."
     if not all(followed_too):  # one half of a repair again
         return module.finding("TRN201", message, node)
-    own = inference_functions(module)
-    cls = module.method_class(function) or module.method_class(module.function(function))
+    starts = _starts(module, function, bare)
+    if starts.own or starts.others:
+        removal = take_off(module, cover)
+        edits = [*removal, *_scopes_on(module, starts, moved)] if removal else []
+        message += f" Inference starts in {_named(module, starts)} there."
+        title = f"Take @{text} off {label}" if is_decorator(cover) else f"Take {text} off {label}"
+        look_at = _left_without(module, cover, starts)
+    else:
+        edits = follow(module, cover)
+        message += " Where inference starts does not show, so let it follow the training flag."
+        title = f"Let {label} record gradients while training"
+        chosen = options.callers_decide or options.flag == "training"
+        look_at = "" if chosen else _in_training_mode(module, function, starts, instances)
+    if not edits:
+        return module.finding("TRN201", message, node)
+    if not instances.are_all_seen:
+        look_at = look_at or f"more files use {label} than were read: see to the others"
+    look_at = "; ".join(filter(None, (look_at, *_besides(module, cover, starts))))
+    edits = [*edits, *(edit for each in followed_too for edit in each)]
+    fix = Fix(title, tuple(edits), Safety.UNSAFE if look_at else Safety.SAFE, look_at)
+    return module.finding("TRN201", message, node, dict.fromkeys(STRATEGIES, fix))
+
+
+@dataclass(frozen=True)
+class _Starts:
+    """Where inference starts that runs a model: in ``own`` functions, in ``others`` of other files.
+
+    ``left`` are runs of it in places that no scope is put on.
+    """
+
+    own: list[FunctionNode]
+    others: list[Start]
+    left: list[Run]
+
+    @property
+    def bare(self) -> list[Start]:
+        return [start for start in self.others if not start.scoped]
+
+
+def _starts(module: ModuleFacts, function: FunctionNode, bare: Sequence[Run]) -> _Starts:
+    from ...rewrite.scopes import can_decorate
+
+    cls = owner_of(module, function)
     classes = classes_around(module, cls) if cls is not None else frozenset()
+    own = [f for f in inference_functions(module) if can_run(module, f, classes)]
     others = [
         start
         for found in module.project.summaries(module.path, starts_in, may_start)
         for start in found
         if may_run(module.project, start, module.path, classes)
     ]
-    look_at = ""
-    if own or others:
-        removal = take_off(module, cover)
-        if not removal:
-            return module.finding("TRN201", message, node)
-        bare = [f for f in own if not is_scoped(module, f)]
-        edits = [
-            *removal,
-            *(
-                with_decorator(module, f, own_scope_on(module, f, moved))
-                for f in bare
-                if can_decorate(f)
-            ),
-        ]
-        for start_ in bare:
-            if not can_decorate(start_):
-                look_at = f"`{label_of(module, start_)}` is async: put its work under {text}"
-        for start in others:
-            if not start.scoped and not _in_roots(module, start.path):
-                place = f"{start.label} ({start.path}:{start.line})"
-                look_at = f"put @{text} on {place}, which relies on the scope of this forward"
-        if _is_called_beside(module, function):
-            look_at = look_at or f"whoever else calls {label} now records a graph there"
-        labels = [*(label_of(module, f) for f in own), *(s.label for s in others)]
-        places = ", ".join(dict.fromkeys(f"`{label}`" for label in labels))
-        moves = bare or any(not s.scoped for s in others)
-        verb = "move it to" if moves else "it stays on"
-        message += f" Inference starts in {places}: {verb} there."
-        title = f"Take @{text} off {label}" if is_decorator(cover) else f"Take {text} off {label}"
-    else:
-        followed = follow(module, cover)
-        if not followed:
-            return module.finding("TRN201", message, node)
-        edits = followed
-        message += " Where inference starts does not show, so let it follow the training flag."
-        title = f"Let {label} record gradients while training"
-        chosen = options.callers_decide or options.flag == "training"
-        if not chosen and not _is_evaluated(module, function):
-            look_at = (
-                "nothing here calls eval(): inference in training mode, as a new model is in, "
-                "records a graph now"
-            )
-    ways = other_ways(module, cls, function) if cls is not None else []
-    if ways:
-        also = f"`{label_of(module, ways[0])}` runs the same modules with gradients on"
-        look_at = "; ".join(filter(None, (look_at, f"{also}: the scope of {label} may be meant")))
-    if arrays := to_numpy(module, function):
+    model = class_id(module, cls) if cls is not None else None
+    runs = [run for run in bare if model in run.models]
+    if own or others:  # that it moves to, and so to all that does nothing else
+        more = {run.function for run in runs if not run.infers}
+        infer = (r.function for r in runs if r.path == module.path and r.function not in more)
+        own += [f for f in dict.fromkeys(infer) if f and f not in own and can_decorate(f)]
+    scoped = {(module.path, f.lineno) for f in own if can_decorate(f)}
+    scoped |= {(s.path, s.line) for s in others if not s.awaits and _in_roots(module, s.path)}
+    return _Starts(own, others, [run for run in runs if not is_scoped_by(run, scoped)])
+
+
+def _scopes_on(module: ModuleFacts, starts: _Starts, moved: Scope) -> Iterator[Edit]:
+    """The scope on each function of this file that starts inference without one."""
+    from ...rewrite.scopes import can_decorate, with_decorator
+
+    for function in starts.own:
+        if can_decorate(function) and not is_scoped(module, function):
+            yield with_decorator(module, function, own_scope_on(module, function, moved))
+
+
+def _named(module: ModuleFacts, starts: _Starts) -> str:
+    """``generate``: move it to: the functions, and what becomes of the scope."""
+    labels = [*(label_of(module, f) for f in starts.own), *(s.label for s in starts.others)]
+    moves = starts.bare or not all(is_scoped(module, f) for f in starts.own)
+    places = ", ".join(dict.fromkeys(f"`{label}`" for label in labels))
+    return f"{places}: {'move it to' if moves else 'it stays on'}"
+
+
+def _left_without(module: ModuleFacts, cover: Cover, starts: _Starts) -> str:
+    """What to look at where a scope moves: the places that do not get it."""
+    from ...rewrite.scopes import can_decorate
+
+    text, label = module.source(cover.scope.node), label_of(module, cover.function)
+    for start in starts.bare:
+        if start.awaits or not _in_roots(module, start.path):
+            place = f"{start.label} ({start.path}:{start.line})"
+            return f"put @{text} on {place}, which relies on the scope of this forward"
+    if starts.left:
+        places = [place_of(run, module.path) for run in starts.left]
+        listed = ", ".join(dict.fromkeys(places[:_MAX_PLACES]))
+        return f"put under {text} what runs {label} in {listed}, too"
+    for function in starts.own:
+        if not can_decorate(function) and not is_scoped(module, function):
+            return f"`{label_of(module, function)}` is async: put its work under {text}"
+    if _is_called_beside(module, cover.function):
+        return f"whoever else calls {label} now records a graph there"
+    return ""
+
+
+_MAX_PLACES = 3
+
+
+def _in_training_mode(
+    module: ModuleFacts, function: FunctionNode, starts: _Starts, instances: Instances
+) -> str:
+    """What to look at where a scope follows the training flag: inference in training mode."""
+    fresh = next((run for run in starts.left if not run.evaluated), None)
+    if fresh is not None:
+        place = place_of(fresh, module.path)
+        return f"call eval() before {place} runs it: in training mode it records a graph there now"
+    if not _is_evaluated(module, owner_of(module, function), instances):
+        return (
+            "nothing here calls eval() on it: inference in training mode, as a new model is in, "
+            "records a graph now"
+        )
+    return ""
+
+
+def _besides(module: ModuleFacts, cover: Cover, starts: _Starts) -> Iterator[str]:
+    """What else to look at: another way to learn, and arrays made of what the model gives."""
+    cls = owner_of(module, cover.function)
+    if cls is None:
+        return
+    text, label = module.source(cover.scope.node), label_of(module, cover.function)
+    for method in other_ways(module, cls, cover.function)[:1]:
+        also = f"`{label_of(module, method)}` runs the same modules with gradients on"
+        yield f"{also}: the scope of {label} may be meant"
+    arrays = to_numpy(module)
+    if not starts.own and not starts.others:
+        elsewhere = [run for run in starts.left if run.to_array and run.path != module.path]
+        arrays = [*(f"{run.path}:{run.line}" for run in elsewhere), *arrays]
+    if arrays:
         where = ", ".join(arrays)
-        numpy = f"numpy() is called on what {label} gives in {where}: put it under {text}"
-        look_at = "; ".join(filter(None, (look_at, numpy)))
-    edits = [*edits, *(edit for each in followed_too for edit in each)]
-    fix = Fix(title, tuple(edits), Safety.UNSAFE if look_at else Safety.SAFE, look_at)
-    return module.finding("TRN201", message, node, dict.fromkeys(STRATEGIES, fix))
+        yield f"numpy() is called on what a model gives in {where}: put it under {text}"
 
 
 def _is_called_beside(module: ModuleFacts, function: FunctionNode) -> bool:
@@ -126,19 +220,15 @@ def _is_called_beside(module: ModuleFacts, function: FunctionNode) -> bool:
     return any(caller is None or not is_forward(caller) for caller in callers)
 
 
-_EVALUATES = rb"\.eval\(\)|\.train\((?:mode\s*=\s*)?False\)"
 _COMES_IN_EVAL_MODE = re.compile(r"PreTrainedModel|ModelMixin")
 """Base classes whose ``from_pretrained`` gives a model in eval mode."""
 
 
-def _is_evaluated(module: ModuleFacts, function: FunctionNode) -> bool:
-    """Whether the project shows that a model is in eval mode when it is used."""
-    cls = module.method_class(function)
-    bases = (module.source(base) for base in cls.bases) if cls is not None else ()
-    return (
-        any(_COMES_IN_EVAL_MODE.search(base) for base in bases)
-        or re.search(_EVALUATES.decode(), module.text) is not None
-        or module.project.says(module, _EVALUATES)
+def _is_evaluated(module: ModuleFacts, cls: ast.ClassDef | None, instances: Instances) -> bool:
+    """Whether the project shows that a model, and not any other, is put into eval mode."""
+    return cls is not None and (
+        any(_COMES_IN_EVAL_MODE.search(module.source(base)) for base in cls.bases)
+        or instances.is_evaluated(class_id(module, cls))
     )
 
 

@@ -11,6 +11,8 @@ from ...facts import ModuleFacts
 from ...facts.backpropagated import trained_through
 from ...facts.grad_mode import decorator_scope, scope_inside
 from ...facts.guards import inference_entries, runs_model
+from ...facts.instances import annotated, class_id, named
+from ...facts.memo import once
 from ...facts.names import last_name, self_name
 from .cover import label_of
 
@@ -24,7 +26,7 @@ class Start:
     """A function that starts inference; ``scoped`` where it has a scope of its own already.
 
     ``any_model`` says that it runs what it was given, ``runs`` names the classes of what it runs
-    otherwise; empty where that does not show.
+    otherwise; empty where that does not show.  A scope holds on no function that ``awaits``.
     """
 
     path: str
@@ -33,6 +35,7 @@ class Start:
     scoped: bool
     any_model: bool
     runs: frozenset[str] = frozenset()
+    awaits: bool = False
 
 
 def starts_in(module: ModuleFacts) -> tuple[Start, ...]:
@@ -41,11 +44,13 @@ def starts_in(module: ModuleFacts) -> tuple[Start, ...]:
         Start(
             *(module.path, f.lineno, label_of(module, f)),
             *(is_scoped(module, f), runs_any_model(module, f), classes_run(module, f)),
+            isinstance(f, ast.AsyncFunctionDef),
         )
         for f in inference_functions(module)
     )
 
 
+@once
 def inference_functions(module: ModuleFacts) -> list[FunctionNode]:
     """The functions of a file that start inference, and that no loss is computed by."""
     return [f for f in inference_entries(module) if not trained_through(module, f)]
@@ -57,12 +62,33 @@ def may_run(project: Project, start: Start, forward: str, classes: frozenset[str
     A library has more models than one: imports have to tie the two together, or they stand side by
     side and the start runs what it is given.
     """
-    if not start.any_model and start.runs and start.runs.isdisjoint(classes):
+    if not _are_among(start.any_model, start.runs, classes):
         return False
     beside = start.any_model and Path(start.path).parent == Path(forward).parent
     return beside or project.linked(start.path, forward)
 
 
+def can_run(module: ModuleFacts, function: FunctionNode, classes: frozenset[str]) -> bool:
+    """Whether a start of inference may run one of the ``classes`` of its own file."""
+    return _are_among(runs_any_model(module, function), classes_run(module, function), classes)
+
+
+def _are_among(any_model: bool, runs: frozenset[str], classes: frozenset[str]) -> bool:
+    """Whether what a start runs may be one of the classes, told by files where both show."""
+    if any_model or not runs:
+        return True
+    return any(
+        one == other if "::" in one and "::" in other else _plain(one) == _plain(other)
+        for one in runs
+        for other in classes
+    )
+
+
+def _plain(name: str) -> str:
+    return name.rpartition("::")[2]
+
+
+@once
 def runs_any_model(module: ModuleFacts, function: FunctionNode) -> bool:
     """Whether a function runs a model that it, or its object, was given: not one made here."""
     me = self_name(function)
@@ -70,9 +96,10 @@ def runs_any_model(module: ModuleFacts, function: FunctionNode) -> bool:
     for call in ast.walk(function):
         if not isinstance(call, ast.Call) or not runs_model(call, me):
             continue
-        node = _model_of(call)
+        node = model_of(call)
         if isinstance(node, ast.Name) and node.id in flow.parameters and node.id != me:
-            return True
+            if not annotated(module, function, node.id):
+                return True
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             cls = module.names.self_class(node.value)
             made = module.names.attributes(cls).get(node.attr, ()) if cls is not None else ()
@@ -81,7 +108,7 @@ def runs_any_model(module: ModuleFacts, function: FunctionNode) -> bool:
     return False
 
 
-def _model_of(call: ast.Call) -> ast.expr:
+def model_of(call: ast.Call) -> ast.expr:
     """What a call runs: ``model`` of ``model(x)`` and of ``model.forward(x)``."""
     function = call.func
     if isinstance(function, ast.Attribute) and function.attr == "forward":
@@ -95,33 +122,62 @@ def _comes_from_outside(module: ModuleFacts, value: ast.expr | None) -> bool:
         return False
     flow = module.flow(module.function(value) or module.tree)
     made = flow.only_definition(value.id, module.statement(value))
-    return made is None or made.is_parameter or not isinstance(made.value, ast.Call)
+    if made is not None and made.is_parameter:
+        function = module.function(value)
+        return function is None or not annotated(module, function, value.id)
+    return made is None or not isinstance(made.value, ast.Call)
 
 
+@once
 def classes_run(module: ModuleFacts, function: FunctionNode) -> frozenset[str]:
-    """The names of the classes whose objects a function runs; empty where one does not show."""
+    """The names of the classes whose objects a function runs; empty where one does not show.
+
+    With the file of those that the project has.
+    """
     me, flow = self_name(function), module.flow(function)
     names: set[str] = set()
     for call in ast.walk(function):
         if not isinstance(call, ast.Call) or not runs_model(call, me):
             continue
-        node = _model_of(call)
+        node = model_of(call)
         cls = module.method_class(function)
         made: list[ast.expr | None] = []
+        called: set[str] = set()
         if isinstance(node, ast.Name) and node.id == me and cls is not None:
             names |= classes_around(module, cls)
             continue
         if isinstance(node, ast.Name):
-            made = [d.value for d in flow.reaching(node.id, module.statement(call))]
+            reaching = flow.reaching(node.id, module.statement(call))
+            made = [d.value for d in reaching if not d.is_parameter]
+            if any(d.is_parameter for d in reaching):
+                called |= _declared(module, function, node.id)
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             owner = module.names.self_class(node.value)
             found = module.names.attributes(owner).get(node.attr, ()) if owner is not None else ()
-            made = [_made_of(module, binding.value) for binding in found]
-        called = {last_name(v.func) if isinstance(v, ast.Call) else "" for v in made}
-        if not called or not all(name[:1].isupper() for name in called):
+            for binding in found:
+                value = _made_of(module, binding.value)
+                given = module.function(value) if isinstance(value, ast.Name) else None
+                if isinstance(value, ast.Name) and given is not None:
+                    called |= _declared(module, given, value.id)
+                else:
+                    made.append(value)
+        called |= {_class_of(module, v.func) if isinstance(v, ast.Call) else "" for v in made}
+        if not called or not all(_plain(name)[:1].isupper() for name in called):
             return frozenset()
         names |= called
     return frozenset(names)
+
+
+def _declared(module: ModuleFacts, function: FunctionNode, name: str) -> set[str]:
+    """What a parameter is declared to be; an empty name where that is no class."""
+    declared = annotated(module, function, name)
+    return {f"{path}::{cls}" if path else cls.title() for path, cls in declared} or {""}
+
+
+def _class_of(module: ModuleFacts, node: ast.expr) -> str:
+    """The class that a name stands for, with its file where the project has it."""
+    made = named(module, node)
+    return "::".join(made) if made is not None else last_name(node)
 
 
 def _made_of(module: ModuleFacts, value: ast.expr | None) -> ast.expr | None:
@@ -130,20 +186,28 @@ def _made_of(module: ModuleFacts, value: ast.expr | None) -> ast.expr | None:
         return value
     flow = module.flow(module.function(value) or module.tree)
     made = flow.only_definition(value.id, module.statement(value))
+    if made is not None and made.is_parameter:
+        return value
     return made.value if made is not None else None
 
 
+@once
 def classes_around(module: ModuleFacts, cls: ast.ClassDef) -> frozenset[str]:
-    """The name of a class, those of its bases, and of the classes of its file that hold one."""
-    names = {cls.name, *(last_name(base) for base in cls.bases)} - {"Module", ""}
+    """The name of a class, those of its bases, and of the classes of its file that hold one.
+
+    With the file of those that the project has.
+    """
+    names = {_class_of(module, base) for base in cls.bases if last_name(base) != "Module"} - {""}
     holders = [cls.name]
     for name in holders:
         for other in module.classes:
             if other.name not in holders and f"{name}(" in module.source(other):
                 holders.append(other.name)
-    return frozenset(names | set(holders))
+    around = [class_id(module, c) for c in module.classes if c.name in holders]
+    return frozenset(names | {"::".join(each) for each in around})
 
 
+@once
 def is_scoped(module: ModuleFacts, function: FunctionNode) -> bool:
     """Whether every run of the model in a function has gradients switched off already."""
     if decorator_scope(module, function) is not None or is_off_on_import(module):

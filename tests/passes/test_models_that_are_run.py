@@ -1,0 +1,260 @@
+"""A scope leaves a forward unseen only where all that runs this very model is looked after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from verbs import findings, fix
+
+from trainify.engine import FileReport, Options, fix_paths
+from trainify.findings import Safety
+
+NET = """\
+import asyncio
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, d=4):
+        super().__init__()
+        self.head = nn.Linear(d, 8)
+
+    @torch.inference_mode()
+    def forward(self, x):
+        return self.head(x)
+
+
+def build():
+    return Net()
+"""
+OTHER = """\
+
+class Other(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 8)
+
+    def forward(self, x):
+        return self.head(x)
+
+"""
+GENERATE = "\n\ndef generate(model, x):\n    return model(x).argmax(-1)\n"
+
+
+def look_at(text: str) -> str:
+    """What its TRN201 says to look at; empty where the fix is safe."""
+    (fixes,) = (f.fixes["flag"] for f in findings(text) if f.rule == "TRN201")
+    assert (fixes.safety is Safety.SAFE) is (fixes.look_at == "")
+    return fixes.look_at
+
+
+def project(tmp_path: Path, **files: str) -> dict[str, FileReport]:
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    return {Path(r.path).stem: r for r in fix_paths([str(tmp_path)], Options())}
+
+
+# -- evaluation mode: of this model ---------------------------------------------------------------
+
+EVALUATED = [
+    "net = Net().eval()",
+    "net = Net()\nnet.to('cpu').train(False)",
+    "net = torch.compile(build())\nnet.eval()",
+    "def load(path=None):\n    net = Net() if path is None else torch.load(path)\n    return net.eval()",
+    "class Server:\n    def __init__(self):\n        self.net = build().eval()",
+    "class Server:\n    def __init__(self, net):\n        self.net = net\n        self.net.eval()"
+    "\n\n\nserver = Server(Net())",
+    "def serve(net: Net):\n    net.eval()",
+    "def serve(net):\n    net.eval()\n\n\nserve(Net())",
+    "class Whole(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.net = Net()\n\n\nwhole = Whole()\nwhole.eval()",
+    "class Sub(Net):\n    pass\n\n\nsub = Sub().eval()",
+]
+NOT_EVALUATED = [
+    "net = Net()\nnet.train()",
+    "def serve(net):\n    net.eval()",
+    f"{OTHER}\nother = Other().eval()",
+    f"{OTHER}\ndef serve(net: Other):\n    net.eval()",
+    f"{OTHER}\nclass Server:\n    def __init__(self):\n        self.net = Other()\n"
+    "        self.net.eval()",
+    "def tidy(frame):\n    return frame.eval()",
+]
+
+
+@pytest.mark.parametrize("more", EVALUATED)
+def test_what_puts_this_model_into_evaluation_mode(more: str) -> None:
+    assert not look_at(f"{NET}\n\n{more}\n")
+
+
+@pytest.mark.parametrize("more", NOT_EVALUATED)
+def test_what_evaluates_something_else(more: str) -> None:
+    assert "eval()" in look_at(f"{NET}\n\n{more}\n")
+
+
+def test_files_that_evaluate_something_else(tmp_path: Path) -> None:
+    found = project(
+        tmp_path,
+        net=NET,
+        frame="def tidy(other):\n    other.eval()\n",
+        probe="from torch import nn\n\n\ndef fit(head: nn.Module):\n    return head.eval()\n",
+        twin=NET.replace("    @torch.inference_mode()\n", "") + "\n\nnet = Net().eval()\n",
+    )
+    assert not any(report.change for report in found.values())
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        "from net import Net\n\nnet = Net().eval()\n",
+        "from net import build\n\n\nclass Server:\n    def __init__(self):\n"
+        "        self.net = build().eval()\n",
+        "import net as nets\n\nnet = nets.build()\nnet.eval()\n",
+    ],
+)
+def test_another_file_that_evaluates_it(tmp_path: Path, load: str) -> None:
+    assert project(tmp_path, net=NET, load=load)["net"].change
+
+
+def test_a_run_in_training_mode_is_looked_at() -> None:
+    text = f"{NET}\n\nnet = Net().eval()\n\n\ndef probe(x):\n    {{}}\n"
+    assert not look_at(text.format("return net(x)"))
+    for fresh in ("return Net()(x)", "net = Net()\n    return net(x).sum()"):
+        assert "`probe`" in look_at(text.format(fresh))
+
+
+# -- a scope that moves ---------------------------------------------------------------------------
+
+SERVER = """\
+
+
+class Server:
+    def __init__(self):
+        self.model = Net().eval()
+
+    def step(self, x):
+        y = self.model(x)
+        return y.softmax(-1).numpy()
+"""
+
+
+def test_all_that_plainly_infers_gets_the_scope() -> None:
+    """Run the result: what served still serves, and the model learns."""
+    text = f"{NET}{SERVER}{GENERATE}"
+    fixed = fix(text)
+    assert "    @torch.inference_mode()\n    def step" in fixed
+    assert "\n@torch.no_grad()\ndef generate" in fixed
+    assert "    @torch.inference_mode()\n    def forward" not in fixed
+    x, given = torch.ones(2, 4), []
+    for each in (text, fixed):
+        names: dict[str, Any] = {}
+        exec(compile(each, "m.py", "exec"), names)
+        torch.manual_seed(0)
+        given.append(torch.from_numpy(names["Server"]().step(x)))
+    assert torch.equal(*given)
+    net = names["Net"]()
+    assert not names["generate"](net, x).requires_grad
+    net(x).sum().backward()
+    assert net.head.weight.grad is not None
+    assert fix(fixed) == fixed
+
+
+LEFT = {
+    "async": (
+        "class Server:\n    def __init__(self):\n        self.model = build()\n\n"
+        "    async def step(self, x):\n        return self.model(x).numpy()",
+        "`Server.step`",
+    ),
+    "lambda": ("MODEL = build()\nhandlers = {'p': lambda x: MODEL(x).numpy()}", "the top level"),
+    "logits": ("net = Net()\n\n\ndef logits(x):\n    return net(x)", "`logits`"),
+    "own": (
+        "class Sub(Net):\n    def act(self, x):\n        return self(x).argmax(-1), self(x)",
+        "`Sub.act`",
+    ),
+    "given": ("def show(m, x):\n    print(m.forward(x).sum())\n\n\nshow(Net(), 1)", "`show`"),
+    "declared": ("def show(m: Net, x):\n    print(m(x).sum())", "`show`"),
+    "trains-too": (
+        "def main(x):\n    net = Net()\n    fit(net)\n    print(net(x).numpy())",
+        "`main`",
+    ),
+    "array-in-training": (
+        "def train(net: Net, opt, x):\n    net(x).sum().backward()\n    opt.step()\n"
+        "    return net(x).numpy()",
+        "`train`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("more", "place"), LEFT.values(), ids=LEFT.keys())
+def test_places_that_get_no_scope_are_named(more: str, place: str) -> None:
+    assert place in look_at(f"{NET}\n\n{more}\n{GENERATE}")
+
+
+RIGHT = {
+    "scoped": "net = Net()\n\n\n@torch.no_grad()\ndef logits(x):\n    return net(x)",
+    "training": "def step(net: Net, x):\n    net(x).sum().backward()",
+    "loss": "def risk(net: Net, x):\n    return net(x).sum()\n\n\n"
+    "def step(net, x):\n    loss = risk(net, x)\n    loss.backward()",
+    "shape": "SIZE = Net()(torch.ones(1, 4)).shape[-1]\n\n\n"
+    "def size():\n    net = Net()\n    return net(torch.ones(1, 4)).shape",
+    "part": "class Whole(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.net = Net()\n\n    def forward(self, x):\n        return self.net(x)",
+    "another": f"{OTHER}\n\nnet = Other()\n\n\ndef logits(x):\n    return net(x).numpy()",
+    "below": "class Engine:\n    def __init__(self, net: Net):\n        self.model = net\n\n"
+    "    def _next(self, x):\n        return self.model(x)[-1]\n\n"
+    "    def _loop(self, x):\n        return self._next(x)\n\n"
+    "    def generate(self, x):\n        self.model(x)\n        return self._loop(x)",
+}
+
+
+@pytest.mark.parametrize("more", RIGHT.values(), ids=RIGHT.keys())
+def test_places_that_need_none(more: str) -> None:
+    assert not look_at(f"{NET}\n\n{more}\n{GENERATE}")
+
+
+SERVE = "from {module} import build\n\n\nclass Server:\n    def __init__(self):\n        self.model = {made}\n\n    def step(self, x):\n        return self.model(x).tolist()\n"
+
+
+def test_places_of_other_files(tmp_path: Path) -> None:
+    serve = SERVE.format(module="net", made="build().eval()")
+    found = project(tmp_path, net=NET + GENERATE, serve=serve)["net"]
+    assert found.change is None
+    assert "serve.py:9" in found.findings[0].fixes["flag"].look_at
+
+
+def test_places_that_a_factory_of_another_file_leads_to(tmp_path: Path) -> None:
+    zoo = "from net import Net\n\n\ndef create():\n    return Net()\n"
+    serve = SERVE.format(module="zoo", made="build().eval()").replace("build", "create")
+    found = project(tmp_path, net=NET + GENERATE, zoo=zoo, serve=serve)["net"]
+    assert found.change is None
+    assert "serve.py:9" in found.findings[0].fixes["flag"].look_at
+
+
+def test_more_files_than_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainify.facts.instances._MAX_FILES", 2)
+    load = "from net import Net\n\nnet = Net().eval()\n"
+    assert project(tmp_path, net=NET, a=load)["net"].change
+    found = project(tmp_path, net=NET, a=load, b=load)["net"]
+    assert found.change is None
+    assert "more files" in found.findings[0].fixes["flag"].look_at
+
+
+def test_models_of_other_files_under_the_same_name(tmp_path: Path) -> None:
+    other = NET.replace("    @torch.inference_mode()\n", "")
+    serve = SERVE.format(module="other", made="build().eval()")
+    tested = "from net import Net\n\n\ndef test_net():\n    assert Net()(1).sum() > 0\n"
+    found = project(tmp_path, net=NET + GENERATE, other=other, serve=serve, test_net=tested)
+    assert [name for name, report in found.items() if report.change] == ["net"]
+
+
+def test_what_is_declared_to_run_another_class_is_no_start_of_this_one(tmp_path: Path) -> None:
+    predict = f"import torch\nfrom torch import nn\n{OTHER}\n"
+    predict += "\ndef predict(x, model: Other):\n    return model(x).numpy()\n"
+    found = project(tmp_path, net=NET + SERVER, other=predict)
+    assert [name for name, report in found.items() if report.change] == ["net"]
+    assert "self.training" in found["net"].text
+    within = f"{NET}{OTHER}\n    def predict(self, x):\n        return self(x)\n"
+    assert "self.training" in fix(within, unsafe=True)
