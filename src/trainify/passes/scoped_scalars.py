@@ -18,6 +18,7 @@ from ..facts.losses import is_of_stranger
 from ..facts.names import default_of, last_name
 from ..facts.stops import looks_meant
 from ..facts.trainable import is_trainable, submodules, trained_submodules
+from ..facts.words import declare, places
 from ..findings import STRATEGIES, Finding, Fix, Safety
 from . import Look, Needle, Rule
 
@@ -26,15 +27,25 @@ if TYPE_CHECKING:
 
 RULES: tuple[Rule, ...] = ()  # TRN206 is of `frozen_scopes`
 
-_MADE = re.compile(rb"self\.(\w+)[ \t]*(?::[^=\n]*)?=[ \t]*(?:\w+\.)*Parameter\(")
+(_PARAMETER,) = declare(b"Parameter(")
+_ATTRIBUTE = re.compile(rb"[ \t]*self\.(\w+)\b[^\n=]*=[ \t]*[\w.]*$")
+_ONE = re.compile(
+    rb"\s*\(?(?:\w+\.)*(?:tensor\(|(?:ones|zeros|full|rand|randn|empty)\(\s*"
+    rb"(?:1\s*[,)]|\[\s*1?\s*\]|\(\s*(?:1\s*,\s*)?\)))"
+)
+"""How what is given to ``Parameter`` begins where it has one element."""
 _NEAR = 400
 """Bytes of a decorated function in which it may read a parameter."""
 
 
 def _may_concern(data: bytes) -> bool:
-    if b"Parameter(" not in data or b"def forward" not in data:
+    if _PARAMETER not in data or b"def forward" not in data:
         return False
-    names = [b"self." + name for name in _MADE.findall(data)]
+    names = []
+    for at in places(data, _PARAMETER):
+        if _ONE.match(data, at + len(_PARAMETER)):
+            made = _ATTRIBUTE.match(data[data.rfind(b"\n", 0, at) + 1 : at])
+            names += [b"self." + made[1]] if made else []
     for mention in mentions(data) if names else ():
         near = mention.block or data[mention.at : mention.at + _NEAR]
         if mention.kind in ("with", "decorator") and any(name in near for name in names):
