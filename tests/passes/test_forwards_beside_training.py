@@ -224,3 +224,36 @@ def test_another_way_that_no_loss_shows_for_is_looked_at() -> None:
     (finding,) = findings(model)
     assert finding.fixes["flag"].safety is Safety.UNSAFE
     assert "`Agent.score` runs the same modules" in finding.fixes["flag"].look_at
+
+
+OWNED = """\
+class Agent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pi = nn.Linear(4, 2)
+
+    @torch.no_grad()
+    def forward(self, obs):
+        return self.pi(obs).softmax(-1)
+
+
+class Algorithm:
+    def __init__(self, agent):
+        self.agent = agent
+
+    def step(self, obs):
+        loss = {loss}.logsumexp(-1).mean()
+        loss.backward()
+
+
+algorithm = Algorithm(Agent().eval())
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "safe"), [("self.agent.pi(obs)", False), ("self.agent(obs)", True)]
+)
+def test_an_owner_that_trains_the_parts_is_looked_at(loss: str, safe: bool) -> None:
+    (finding,) = findings(HEAD + OWNED.format(loss=loss))
+    assert (finding.fixes["flag"].safety is Safety.SAFE) is safe
+    assert ("`Algorithm.step` runs the same" in finding.fixes["flag"].look_at) is not safe

@@ -56,6 +56,13 @@ def other_ways(
     ]
 
 
+def parts_to_learn(
+    module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
+) -> frozenset[str]:
+    """The attributes with something to train that a forward runs."""
+    return frozenset(_others(module, cls, function)[0])
+
+
 def _is_differentiated(home: ModuleFacts, method: FunctionNode) -> bool:
     return any(backward_values(home, method)) or called_by_losses(home, method)
 

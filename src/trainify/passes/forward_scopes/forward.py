@@ -16,12 +16,12 @@ from ...facts.instances import Instances, class_id
 from ...facts.scoped_methods import scoped_methods
 from ...findings import STRATEGIES, Edit, Finding, Fix, Safety
 from .arrays import to_numpy
-from .beside import other_ways
+from .beside import other_ways, parts_to_learn
 from .cover import Cover, is_decorator, label_of, owner_of
 from .edits import follow_training, take_off
 from .flat_outputs import flat_output
 from .moved import own_scope_on
-from .runs import Run, is_scoped_by, place_of
+from .runs import Run, is_scoped_by, place_of, trained_by_parts
 from .starts import (
     Start,
     can_run,
@@ -92,7 +92,7 @@ def covered_forward(
         return module.finding("TRN201", message, node)
     if not instances.are_all_seen:
         look_at = look_at or f"more files use {label} than were read: see to the others"
-    look_at = "; ".join(filter(None, (look_at, *_besides(module, cover, starts))))
+    look_at = "; ".join(filter(None, (look_at, *_besides(module, cover, starts, instances))))
     edits = [*edits, *(edit for each in followed_too for edit in each)]
     fix = Fix(title, tuple(edits), Safety.UNSAFE if look_at else Safety.SAFE, look_at)
     return module.finding("TRN201", message, node, dict.fromkeys(STRATEGIES, fix))
@@ -194,19 +194,25 @@ def _in_training_mode(
     return ""
 
 
-def _besides(module: ModuleFacts, cover: Cover, starts: _Starts) -> Iterator[str]:
+def _besides(
+    module: ModuleFacts, cover: Cover, starts: _Starts, instances: Instances
+) -> Iterator[str]:
     """What else to look at: another way to learn, and arrays made of what the model gives."""
     cls = owner_of(module, cover.function)
     if cls is None:
         return
     text, label = module.source(cover.scope.node), label_of(module, cover.function)
-    for method in other_ways(module, cls, cover.function)[:1]:
-        also = f"`{label_of(module, method)}` runs the same modules with gradients on"
-        yield f"{also}: the scope of {label} may be meant"
+    methods = other_ways(module, cls, cover.function)[:1]
+    parts = parts_to_learn(module, cls, cover.function)
+    elsewhere = trained_by_parts(instances, class_id(module, cls), parts)
+    for place in (*(f"`{label_of(module, method)}`" for method in methods), elsewhere):
+        if place:
+            also = f"{place} runs the same modules with gradients on"
+            yield f"{also}: the scope of {label} may be meant"
     arrays = to_numpy(module)
     if not starts.own and not starts.others:
-        elsewhere = [run for run in starts.left if run.to_array and run.path != module.path]
-        arrays = [*(f"{run.path}:{run.line}" for run in elsewhere), *arrays]
+        others = [run for run in starts.left if run.to_array and run.path != module.path]
+        arrays = [*(f"{run.path}:{run.line}" for run in others), *arrays]
     if arrays:
         where = ", ".join(arrays)
         yield f"numpy() is called on what a model gives in {where}: put it under {text}"

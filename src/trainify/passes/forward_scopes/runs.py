@@ -97,6 +97,25 @@ def _runs_in(module: ModuleFacts, instances: Instances) -> Iterator[Run]:
         )
 
 
+def trained_by_parts(instances: Instances, made: ClassId, parts: Collection[str]) -> str:
+    """Where a loss runs all these parts of a model by name, without its forward; empty if nowhere.
+
+    ``self.agent.pi(obs)`` in a trainer.
+    """
+    place, found = "", set()
+    for module in instances.files:
+        for call in (call for part in parts for call in module.calls_named(part)):
+            callee, function = call.func, module.function(call)
+            if not isinstance(callee, ast.Attribute) or function is None:
+                continue
+            if scope_around(module, call) is not None or not _serves_training(module, function):
+                continue
+            if any(o.made == made for o in instances.origins(module, callee.value)):
+                found.add(callee.attr)
+                place = place or f"`{label_of(module, function)}`"
+    return place if found and found >= set(parts) else ""
+
+
 def is_scoped_by(run: Run, scoped: Collection[Place]) -> bool:
     """Whether a run stands in a function that gets a scope, or that only such functions call."""
 
