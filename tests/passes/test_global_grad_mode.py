@@ -413,3 +413,31 @@ def loss_of(model, x, y):
 def test_a_function_that_gives_a_loss_with_gradients_on() -> None:
     stays(LOSS.format(head="with torch.set_grad_enabled(True):"))
     assert rules(LOSS.format(head="if x.numel():")) == ["TRN204"]
+
+
+def test_a_helper_that_is_entered_and_sets_the_mode_itself() -> None:
+    text = """\
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+
+
+@contextmanager
+def quiet():
+    torch.set_grad_enabled(False)
+    yield
+    torch.set_grad_enabled(True)
+
+
+def train(model, optimizer, image, label):
+    scope = quiet()
+    scope.__enter__()
+    quiet().__enter__()
+    target = model(image).argmax(-1)
+    scope.__exit__(None, None, None)
+    loss = F.cross_entropy(model(image), target)
+    loss.backward()
+    optimizer.step()
+"""
+    assert rules(text) == []

@@ -467,6 +467,8 @@ class ModuleFacts:
         """The statements that set the grad mode, and those that hold such a one."""
         from .grad_mode import switches_of
 
+        # What a helper enters is asked for meanwhile, of a helper that may set the mode itself.
+        self.__dict__["grad_switches"] = {}
         return switches_of(self)
 
     @cached_property
