@@ -190,3 +190,24 @@ net = nn.Sequential(nn.Linear(4, 4), RunningNorm(4))
         scope["net"](torch.randn(3, 4)).sum().backward()
         assert (scope["net"][1].mean.grad_fn is not None) is kept
     stays(text.replace("nn.Linear(4, 4), RunningNorm(4)", "RunningNorm(4), nn.Linear(4, 4)"))
+
+
+def test_a_cache_that_is_moved_and_then_written_is_a_cache() -> None:
+    text = """\
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wk = nn.Linear(4, 4)
+        self.cache_k = torch.zeros(2, 8, 4)
+
+    def forward(self, x, start):
+        xk = self.wk(x)
+        self.cache_k = self.cache_k.to(xk)
+        self.cache_k[:, start : start + x.shape[1]] = xk
+        return self.cache_k[:, : start + x.shape[1]]
+"""
+    assert [finding.rule for finding in check_text(text)] == ["TRN401"]

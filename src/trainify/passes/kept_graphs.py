@@ -512,7 +512,8 @@ def _joined(module: ModuleFacts) -> Iterator[Finding]:
                 continue
             has_graph = _may_have_graph if own else _has_graph
             if state is None and not any(has_graph(module, function, p) for p in joined):
-                joined = _written_later(module, function, owner, statement)
+                # What is written into it by its index is a cache's: TRN401.
+                joined = [] if own else _written_later(module, function, owner, statement)
                 if not joined:
                     continue
             text = module.source(owner)
