@@ -16,13 +16,14 @@ from ...facts.grad_bytes import (
 from ...facts.instances import Instances
 from ...findings import Finding
 from .. import Look, Needle, Rule
+from .beside import parts_to_learn
 from .cover import owner_of
 from .covers import covers_in
 from .entries import bare_entries
-from .forward import covered_forward
+from .forward import Known, covered_forward
 from .instances import covered_instances
 from .moved import moved_scopes
-from .runs import bare_runs
+from .runs import bare_runs, parts_in_losses
 from .words import STARTS, is_decorated, may_start, scopes_forward
 
 if TYPE_CHECKING:
@@ -115,9 +116,11 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     # One scope for all: an entry that several forwards lose theirs to gets it once.
     scope = covers[0].scope if covers else None
     if covers:
-        owners = (owner_of(module, cover.function) for cover in covers)
-        instances = Instances(module, [cls for cls in owners if cls is not None])
-        known = instances, bare_runs(instances)
+        owned = [(owner_of(module, cover.function), cover.function) for cover in covers]
+        instances = Instances(module, [cls for cls, _ in owned if cls is not None])
+        parts = (parts_to_learn(module, cls, f) for cls, f in owned if cls is not None)
+        names = frozenset(name for each in parts for name in each)
+        known = Known(instances, bare_runs(instances), parts_in_losses(instances, names))
         for cover in covers:
             yield covered_forward(module, cover, covers[0].scope, known, options)
     yield from covered_instances(module)

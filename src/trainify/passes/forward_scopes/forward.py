@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...facts import ModuleFacts
 from ...facts.grad_mode import Scope
 from ...facts.guards import is_forward
-from ...facts.instances import Instances, class_id
+from ...facts.instances import ClassId, Instances, class_id
 from ...facts.scoped_methods import scoped_methods
 from ...findings import STRATEGIES, Edit, Finding, Fix, Safety
 from .arrays import to_numpy
@@ -21,7 +21,7 @@ from .cover import Cover, is_decorator, label_of, owner_of
 from .edits import follow_training, take_off
 from .flat_outputs import flat_output
 from .moved import own_scope_on
-from .runs import Run, is_scoped_by, place_of, trained_by_parts
+from .runs import Run, is_scoped_by, place_of
 from .starts import (
     Start,
     can_run,
@@ -38,18 +38,29 @@ if TYPE_CHECKING:
     from ...facts.module import FunctionNode
 
 
+@dataclass(frozen=True)
+class Known:
+    """What the project shows of the models of a file.
+
+    ``runs`` are those outside of training, ``parts`` what losses run of one without its forward.
+    """
+
+    instances: Instances
+    runs: Sequence[Run]
+    parts: Mapping[ClassId, Mapping[str, str]]
+
+
 def covered_forward(
     module: ModuleFacts,
     cover: Cover,
     moved: Scope,
-    known: tuple[Instances, Sequence[Run]],
+    known: Known,
     options: Options,
 ) -> Finding:
     """The finding for a forward under a scope; ``moved`` is what starts of inference get.
 
-    ``known`` are the models of the file, and where the project runs one outside of training.
+    ``known`` is what the project shows of the models of the file.
     """
-    instances, bare = known
     function, node = cover.function, cover.scope.node
     text = module.source(node)
     label = label_of(module, function)
@@ -75,7 +86,7 @@ def covered_forward(
         message += f" {listed}, which it trains through, {verb} a scope too."
     if not all(followed_too):  # one half of a repair again
         return module.finding("TRN201", message, node)
-    starts = _starts(module, function, bare)
+    starts = _starts(module, function, known.runs)
     if starts.own or starts.others:
         removal = take_off(module, cover)
         edits = [*removal, *_scopes_on(module, starts, moved)] if removal else []
@@ -87,12 +98,12 @@ def covered_forward(
         message += " Where inference starts does not show, so let it follow the training flag."
         title = f"Let {label} record gradients while training"
         chosen = options.callers_decide or options.flag == "training"
-        look_at = "" if chosen else _in_training_mode(module, function, starts, instances)
+        look_at = "" if chosen else _in_training_mode(module, function, starts, known)
     if not edits:
         return module.finding("TRN201", message, node)
-    if not instances.are_all_seen:
+    if not known.instances.are_all_seen:
         look_at = look_at or f"more files use {label} than were read: see to the others"
-    look_at = "; ".join(filter(None, (look_at, *_besides(module, cover, starts, instances))))
+    look_at = "; ".join(filter(None, (look_at, *_besides(module, cover, starts, known))))
     edits = [*edits, *(edit for each in followed_too for edit in each)]
     fix = Fix(title, tuple(edits), Safety.UNSAFE if look_at else Safety.SAFE, look_at)
     return module.finding("TRN201", message, node, dict.fromkeys(STRATEGIES, fix))
@@ -179,14 +190,14 @@ _MAX_PLACES = 3
 
 
 def _in_training_mode(
-    module: ModuleFacts, function: FunctionNode, starts: _Starts, instances: Instances
+    module: ModuleFacts, function: FunctionNode, starts: _Starts, known: Known
 ) -> str:
     """What to look at where a scope follows the training flag: inference in training mode."""
     fresh = next((run for run in starts.left if not run.evaluated), None)
     if fresh is not None:
         place = place_of(fresh, module.path)
         return f"call eval() before {place} runs it: in training mode it records a graph there now"
-    if not _is_evaluated(module, owner_of(module, function), instances):
+    if not _is_evaluated(module, owner_of(module, function), known.instances):
         return (
             "nothing here calls eval() on it: inference in training mode, as a new model is in, "
             "records a graph now"
@@ -194,17 +205,16 @@ def _in_training_mode(
     return ""
 
 
-def _besides(
-    module: ModuleFacts, cover: Cover, starts: _Starts, instances: Instances
-) -> Iterator[str]:
+def _besides(module: ModuleFacts, cover: Cover, starts: _Starts, known: Known) -> Iterator[str]:
     """What else to look at: another way to learn, and arrays made of what the model gives."""
     cls = owner_of(module, cover.function)
     if cls is None:
         return
     text, label = module.source(cover.scope.node), label_of(module, cover.function)
     methods = other_ways(module, cls, cover.function)[:1]
-    parts = parts_to_learn(module, cls, cover.function)
-    elsewhere = trained_by_parts(instances, class_id(module, cls), parts)
+    trained = known.parts.get(class_id(module, cls), {})
+    all_learn = bool(trained) and parts_to_learn(module, cls, cover.function) <= trained.keys()
+    elsewhere = next(iter(trained.values())) if all_learn else ""
     for place in (*(f"`{label_of(module, method)}`" for method in methods), elsewhere):
         if place:
             also = f"{place} runs the same modules with gradients on"

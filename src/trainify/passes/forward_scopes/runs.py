@@ -97,23 +97,32 @@ def _runs_in(module: ModuleFacts, instances: Instances) -> Iterator[Run]:
         )
 
 
-def trained_by_parts(instances: Instances, made: ClassId, parts: Collection[str]) -> str:
-    """Where a loss runs all these parts of a model by name, without its forward; empty if nowhere.
+def parts_in_losses(instances: Instances, names: Collection[str]) -> dict[ClassId, dict[str, str]]:
+    """The parts of models, by ``names``, that losses run without the forward, each with where.
 
     ``self.agent.pi(obs)`` in a trainer.
     """
-    place, found = "", set()
+    found: dict[ClassId, dict[str, str]] = {}
     for module in instances.files:
-        for call in (call for part in parts for call in module.calls_named(part)):
+        for call in (call for name in names for call in module.calls_named(name)):
             callee, function = call.func, module.function(call)
             if not isinstance(callee, ast.Attribute) or function is None:
                 continue
-            if scope_around(module, call) is not None or not _serves_training(module, function):
+            if _is_part_of_self(callee, function):
                 continue
-            if any(o.made == made for o in instances.origins(module, callee.value)):
-                found.add(callee.attr)
-                place = place or f"`{label_of(module, function)}`"
-    return place if found and found >= set(parts) else ""
+            held = instances.origins(module, callee.value)
+            if not held or scope_around(module, call) is not None:
+                continue
+            if _serves_training(module, function):
+                for made in (origin.made for origin in held if origin.made is not None):
+                    place = f"`{label_of(module, function)}`"
+                    found.setdefault(made, {}).setdefault(callee.attr, place)
+    return found
+
+
+def _is_part_of_self(callee: ast.Attribute, function: FunctionNode) -> bool:
+    """Whether a method runs a part of its own object."""
+    return isinstance(callee.value, ast.Name) and callee.value.id == self_name(function)
 
 
 def is_scoped_by(run: Run, scoped: Collection[Place]) -> bool:
