@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 from verbs import becomes, findings, fix, rules, stays
 
 from trainify.findings import STRATEGIES
@@ -162,3 +165,54 @@ def test_a_weight_that_is_said_to_be_frozen() -> None:
 @pytest.mark.parametrize("more", ["bias", "scale", "dropout"])
 def test_other_weights_lose_theirs(more: str) -> None:
     assert rules(LINEAR.format(docstring=LEARNS, more=more)) == ["TRN106"]
+
+
+CODES = """\
+import torch
+
+
+class Codes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, codebook):
+        with torch.no_grad():
+            indices = torch.cdist(x, codebook).argmin(-1)
+            ctx.mark_non_differentiable({marked})
+            return {returned}
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise RuntimeError("codes have no derivative")
+"""
+
+
+@pytest.mark.parametrize(
+    "marked, returned, expected",
+    [
+        ("indices", "indices", []),
+        ("indices", "indices, x * 2", ["TRN105"]),
+        ("", "indices", ["TRN105"]),
+    ],
+)
+def test_results_that_are_marked_as_constants_need_no_backward(
+    marked: str, returned: str, expected: list[str]
+) -> None:
+    text = CODES.format(marked=marked, returned=returned)
+    assert rules(text) == expected
+    scope: dict[str, Any] = {}
+    exec(text, scope)
+    results = scope["Codes"].apply(torch.randn(3, 2, requires_grad=True), torch.randn(4, 2))
+    tensors = results if isinstance(results, tuple) else (results,)
+    needs = any(t.requires_grad for t in tensors)
+    assert needs == (len(tensors) > 1)
+
+
+def test_results_are_marked_where_the_context_is_set_up() -> None:
+    text = CODES.format(marked="", returned="indices").replace("forward(ctx, ", "forward(")
+    text = text.replace("            ctx.mark_non_differentiable()\n", "")
+    assert rules(text) == ["TRN105"]
+    text += """
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.mark_non_differentiable(output)
+"""
+    assert rules(text) == []

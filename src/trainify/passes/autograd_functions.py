@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.grad_mode import own_nodes
 from ..facts.guards import is_autograd_function
 from ..facts.module import head
-from ..facts.names import is_none
+from ..facts.names import is_none, last_name
 from ..findings import STRATEGIES, Finding
 from . import Rule
 from .fused_calls.calls import site_of
@@ -145,6 +146,8 @@ def _judge(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[tuple[Finding, Fu
     forward = methods.get("forward")
     if forward is None or {"symbolic"} & (set(methods) | names):
         return  # a base for others, or an export shim
+    if _declares_constants(forward, methods.get("setup_context")):
+        return
     backward = methods.get("backward") or methods.get("vjp")
     if backward is None:
         if not {"backward", "vjp"} & names and len(cls.bases) == 1:
@@ -439,6 +442,23 @@ def _written(statement: ast.stmt) -> str | None:
         if isinstance(function, ast.Attribute) and re.fullmatch(r"[a-z]\w*[a-z]_", function.attr):
             target = function.value
     return target.id if isinstance(target, ast.Name) else None
+
+
+def _declares_constants(forward: FunctionNode, setup: FunctionNode | None) -> bool:
+    """Whether all results are marked as not differentiable: codes, a mask.  Backward never runs."""
+    function = setup or forward
+    marked = {
+        node.id
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call) and last_name(call.func) == "mark_non_differentiable"
+        for node in call.args
+        if isinstance(node, ast.Name)
+    }
+    if setup is not None:
+        return bool(marked) and setup.args.args[-1].arg in marked
+    returned = [r for r in own_nodes(forward) if isinstance(r, ast.Return)]
+    values = [value for each in returned for value in _elements(each.value)]
+    return bool(values) and all(isinstance(v, ast.Name) and v.id in marked for v in values)
 
 
 def _only_raises(function: FunctionNode) -> bool:
