@@ -20,6 +20,7 @@ from tests.each import case, some
 from trainify.catalog.own import _registered
 from trainify.live.apply import restore
 from trainify.live.attach import CannotAttach
+from trainify.live.reach import reached
 from trainify.live.symbol import symbol
 
 H = 8
@@ -44,18 +45,59 @@ def exact(x, weight):
     return torch.from_numpy(normed * weight.numpy())
 """
 MODEL = """
-from functools import partial
+from collections import namedtuple
+from dataclasses import dataclass
+from functools import cache, partial, wraps
+from typing import Any
 from . import kernels
 from .kernels import norm, add_norm
 
-TABLE = {"norm": norm, "list": [norm]}
+TABLE = {"norm": norm, "list": [norm], "tuple": (None, norm)}
+Named = namedtuple("Named", "norm")
 
 def make(f):
     return lambda *args: f(*args)
 
+def wrapped(f):
+    @wraps(f)
+    def inner(*args):
+        return f(*args)
+    return inner
+
+def call(f, *args):
+    return f(*args)
+
+def default(x, weight, f=norm):
+    return f(x, weight)
+
+def keyword(x, weight, *, f=norm):
+    return f(x, weight)
+
+@cache
+def chosen():
+    return norm
+
+class Slots:
+    __slots__ = ("norm",)
+
+    def __init__(self):
+        self.norm = norm
+
+@dataclass(frozen=True)
+class Config:
+    norm: Any = norm
+
+class Backend:
+    def __init__(self):
+        self.norm = norm
+
+    def run(self, x, weight):
+        return self.norm(x, weight)
+
 class Model(nn.Module):
     table = TABLE
     held = norm
+    static = staticmethod(norm)
 
     def __init__(self, how):
         super().__init__()
@@ -64,6 +106,10 @@ class Model(nn.Module):
         self.attribute = norm
         self.partial = partial(norm, eps=1e-6)
         self.closure = make(norm)
+        self.wrapped = wrapped(norm)
+        self.argument = partial(call, norm)
+        self.slots, self.config, self.named = Slots(), Config(), Named(norm)
+        self.method = Backend().run
 
     def forward(self, x):
         if self.how == "module":
@@ -74,6 +120,16 @@ class Model(nn.Module):
             return TABLE["norm"](x, self.weight)
         if self.how == "list":
             return self.table["list"][0](x, self.weight)
+        if self.how == "tuple":
+            return TABLE["tuple"][1](x, self.weight)
+        if self.how in ("slots", "config", "named"):
+            return getattr(self, self.how).norm(x, self.weight)
+        if self.how == "default":
+            return default(x, self.weight)
+        if self.how == "keyword":
+            return keyword(x, self.weight)
+        if self.how == "cached":
+            return chosen()(x, self.weight)
         if self.how == "class":
             return type(self).held(x, self.weight)
         if self.how == "buffer":
@@ -89,6 +145,8 @@ class Model(nn.Module):
         return getattr(self, self.how)(x, self.weight)
 """
 WAYS = ["module", "name", "table", "list", "class", "attribute", "partial", "closure", "buffer"]
+WAYS += ["tuple", "static", "wrapped", "argument", "slots", "config", "named", "method"]
+WAYS += ["default", "keyword", "cached"]
 
 
 @pytest.fixture
@@ -174,6 +232,56 @@ def test_wherever_it_is_held(modules: dict[str, ModuleType]) -> None:
         with case(how):
             assert gradient(model, x)[1] is None
             assert modules["kernels"].norm is modules["model"].norm is model.attribute is kernel
+
+
+ALONE = """
+from functools import cache, partial, wraps
+from .kernels import norm
+
+def call(f, *args):
+    return f(*args)
+
+@wraps(norm)
+def wrapped(*args):
+    return norm(*args)
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 8))
+        HELD
+
+    def forward(self, x, f=None):
+        return (f or self.f)(x, self.weight)
+"""
+HOLDING = {
+    "closure": "self.f = (lambda f: lambda *args: f(*args))(norm)",
+    "wraps": "self.f = wrapped",
+    "argument": "self.f = partial(call, norm)",
+    "static": "type(self).f = staticmethod(norm)",
+    "default": "self.f = lambda x, weight, f=norm: f(x, weight)",
+    "keyword": "self.f = lambda x, weight, *, f=norm: f(x, weight)",
+    "tuple": "self.fs = (norm,); self.f = lambda *args: self.fs[0](*args)",
+    "cached": "get = cache(lambda: norm); self.f = lambda *args: get()(*args)",
+}
+
+
+def test_found_from_the_model_wherever_it_is_held(
+    modules: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    """Each model alone: no other one shows the function by an easier way."""
+    kernels = modules["kernels"].__name__
+    head = f"import {kernels} as kernels\n"
+    x = torch.randn(3, H, requires_grad=True)
+    for how, held in HOLDING.items():
+        text = head + ALONE.replace("from .kernels", f"from {kernels}").replace("HELD", held)
+        with case(how):
+            model = package(tmp_path, alone=text)["alone"].Layer()
+            assert reached(model).kernels.keys() == {f"{kernels}:norm"}
+            trainify.trainify(model, x)
+            torch.testing.assert_close(gradient(model, x), right(x, model.weight, how))
+            trainify.restore(model)
+            assert gradient(model, x)[1] is None
 
 
 @pytest.mark.parametrize("frozen", [False, True])

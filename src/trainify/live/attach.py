@@ -10,13 +10,14 @@ fused kernel runs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.autograd import forward_ad
 
 from ..catalog import RETURNED, FusedOp, all_ops, holds
 from ..catalog.own import registered
@@ -273,6 +274,7 @@ class _Formula:
         }
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        refuse_transformed(self.name, args, kwargs)
         if not torch.is_grad_enabled():
             return self._kernel(*args, **kwargs)
         given = self._bind(args, kwargs)
@@ -456,6 +458,26 @@ def _as_it_is(target: Any) -> bool:
         and not (target._is_view() or target.is_inference())
         and not (target.is_leaf and target.requires_grad)
     )
+
+
+def refuse_transformed(name: str, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise where a transform of :mod:`torch.func`, or forward mode, is to go through a kernel.
+
+    A kernel computes on what is in memory: a tangent would be lost, and nothing said.
+    """
+    transforms = torch._C._are_functorch_transforms_active()
+    if not transforms and forward_ad._current_level < 0:
+        return
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor) and (
+            (transforms and torch._C._functorch.is_functorch_wrapped_tensor(value))
+            or forward_ad.unpack_dual(value).tangent is not None
+        ):
+            raise NotImplementedError(
+                f"{name}: the transforms of torch.func (grad, jvp, vmap, jacrev, ...) and forward "
+                "mode do not go through a kernel that has been given a backward; have the calls "
+                'rewritten instead: trainify.trainify(model, strategy="replace")'
+            )
 
 
 def _share(a: Tensor, b: Tensor) -> bool:

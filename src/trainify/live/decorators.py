@@ -31,14 +31,17 @@ _SCOPED = frozenset(torch.no_grad()(each).__code__ for each in (_function, _gene
 
 def innermost(value: Any) -> FunctionType | None:
     """The function that a decorated one, a method or a ``partial`` runs in the end."""
-    seen: set[int] = set()
-    while id(value) not in seen:
-        seen.add(id(value))
-        inner = _inner(value)
-        if inner is None:
-            break
-        value = inner
+    *_, value = layers(value)
     return value if isinstance(value, FunctionType) else None
+
+
+def layers(value: Any) -> Iterator[Any]:
+    """A callable, and what decorators, methods and ``partial`` have in them, from outside in."""
+    yield value
+    seen = {id(value)}
+    while (value := _inner(value)) is not None and id(value) not in seen:
+        seen.add(id(value))
+        yield value
 
 
 def _inner(value: Any) -> Any:

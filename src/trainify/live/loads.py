@@ -21,7 +21,7 @@ class Load(NamedTuple):
 
 
 def loads(function: FunctionType) -> Iterator[Load]:
-    """The values that a function reads, those of functions defined in it included.
+    """The values that a function reads, its defaults and those of functions in it included.
 
     Attributes are followed from modules only, ``torch.ops`` included; nothing is run.
     """
@@ -30,6 +30,9 @@ def loads(function: FunctionType) -> Iterator[Load]:
         value = _contents(cell)
         if value is not None:
             yield Load("", name, value)
+    for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+        if value is not None:
+            yield Load("", "", value)
     for code in codes(function.__code__):
         yield from _read(code, function.__globals__, cells)
 

@@ -17,7 +17,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from ..catalog import FusedOp, lookup
 from ..catalog.own import registered
-from .decorators import innermost
+from .decorators import innermost, layers
 from .loads import codes, loads
 
 _ENTRIES = ("forward", "__call__")
@@ -120,7 +120,8 @@ class _Graph:
             for cls in list(self.classes):
                 for member in members(cls):
                     if member.name in self.names or member.name == "backward":
-                        self._add(member)
+                        if not self._has_kernel(member.value, "", ""):
+                            self._add(member)
             while self._waiting:
                 self._follow(self._waiting.pop())
 
@@ -151,13 +152,14 @@ class _Graph:
             self._named("", "", value)
         elif isinstance(value, MethodType):
             self.module(type(value.__self__))
+            self.value(value.__self__, depth)
         elif isinstance(value, (dict, list, tuple)):
             for each in _elements(value):
                 self.value(each, depth)
         elif depth and _is_followed(type(value)):
             self._seen.add(id(value))
             self.module(type(value))
-            for each in list(getattr(value, "__dict__", {}).values()):
+            for each in _attributes(value):
                 self.value(each, depth - 1)
 
     def _named(self, holder: str, name: str, value: object) -> None:
@@ -167,18 +169,28 @@ class _Graph:
         elif isinstance(value, (OpOverload, OpOverloadPacket)):
             self.ops.add(_op_name(value))
         elif isinstance(value, functools.partial):
-            self._named("", "", value.func)
+            for each in (value.func, *value.args, *value.keywords.values()):
+                self._named("", "", each)
         elif isinstance(value, (dict, list, tuple)):
             self._table(value)
         elif isinstance(value, (FunctionType, BuiltinFunctionType)):
             function = innermost(value)
-            if self._is_kernel(value, holder, name) or function is None:
+            if self._has_kernel(value, holder, name) or function is None:
                 return
             if "<locals>" not in function.__qualname__ and "." in function.__qualname__:
                 return  # a method; its class is followed
             self._add(Member(None, name, value, function))
+        elif isinstance(value, _CACHED):
+            self._wraps(value.__wrapped__)
         elif _is_followed(type(value)):
             self.module(type(value))
+
+    def _wraps(self, layer: Any) -> None:
+        """Follow a function that stays as it is: what is around another."""
+        if isinstance(layer, FunctionType) and id(layer) not in self._seen:
+            self._seen.add(id(layer))
+            if _is_followed(layer) and _root(layer.__globals__.get("__name__")) != "torch":
+                self._waiting.append(layer)
 
     def _table(self, table: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> None:
         """Functions and classes in a table, and in tables of that."""
@@ -194,6 +206,17 @@ class _Graph:
             return
         self.found[function] = member
         self._waiting.append(function)
+
+    def _has_kernel(self, value: Any, holder: str, name: str) -> bool:
+        """Whether the catalog knows a function, or what is in a wrapper; else nothing is done."""
+        around: list[Any] = []
+        for layer in layers(value):
+            if self._is_kernel(layer, *(("", "") if around else (holder, name))):
+                for each in around:
+                    self._wraps(each)
+                return True
+            around.append(layer)
+        return False
 
     def _is_kernel(self, value: Any, holder: str, name: str) -> bool:
         """Whether the catalog knows a function by one of the names that lead to it."""
@@ -254,7 +277,22 @@ def _op_name(op: OpOverload | OpOverloadPacket) -> str:
     return str(op._qualified_op_name if isinstance(op, OpOverloadPacket) else op._schema.name)
 
 
+_CACHED = type(functools.cache(_op_name))
+
 _CALLABLE = (FunctionType, BuiltinFunctionType, functools.partial, OpOverload, OpOverloadPacket)
+
+
+def _attributes(value: object) -> list[Any]:
+    """What an instance holds, in its ``__dict__`` and in slots."""
+    held = list(getattr(value, "__dict__", {}).values())
+    return held + [getattr(value, name, None) for name in slots(type(value))]
+
+
+def slots(cls: type) -> Iterator[str]:
+    """The names of the slots that a class and its bases declare."""
+    for each in cls.__mro__:
+        names = vars(each).get("__slots__", ())
+        yield from (names,) if isinstance(names, str) else names
 
 
 def _elements(table: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[Any]:
@@ -274,8 +312,12 @@ def _is_followed(what: FunctionType | type) -> bool:
     module = what.__module__
     if module is None or module == "builtins":
         return vars(builtins).get(what.__name__) is not what and not _is_in_c(what)
-    root = module.partition(".")[0] if isinstance(module, str) else "builtins"
+    root = _root(module)
     return root not in _NOT_FOLLOWED and root not in sys.stdlib_module_names - {"__main__"}
+
+
+def _root(module: Any) -> str:
+    return module.partition(".")[0] if isinstance(module, str) else "builtins"
 
 
 def _is_in_c(what: FunctionType | type) -> bool:

@@ -27,8 +27,9 @@ from ..catalog import RETURNED, FusedOp, lookup
 from ..catalog.own import registered
 from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
-from .attach import CannotAttach, put
+from .attach import CannotAttach, put, refuse_transformed
 from .derivative import Derivative
+from .reach import slots
 from .shared import Shared
 
 Kernel = Callable[..., Any]
@@ -221,8 +222,10 @@ def _differentiable(kernel: Kernel, op: _Op) -> Kernel:
         wanted = torch.is_grad_enabled() and any(
             isinstance(value, Tensor) and value.requires_grad for value in given.values()
         )
-        if not (wanted or torch.compiler.is_compiling()):
-            return kernel(*args, **kwargs)
+        if not torch.compiler.is_compiling():
+            refuse_transformed(op.name, args, kwargs)
+            if not wanted:
+                return kernel(*args, **kwargs)
         for name, value in given.items():
             if name in op.fixed and value is not None and value != op.defaults[name]:
                 if wanted:
@@ -261,12 +264,18 @@ def _differentiable(kernel: Kernel, op: _Op) -> Kernel:
 
 
 def rebind(old: Kernel, new: Kernel) -> None:
-    """Put ``new`` wherever ``old`` is held: in modules, classes, instances, lists, cells, partials.
+    """Put ``new`` wherever ``old`` is held.
 
-    What this module and torch hold stays; tuples and running frames cannot be changed.
+    That is in modules, classes, instances, lists, cells, partials and defaults, and in tuples and
+    static methods, of which others take the place.  What this module and torch hold stays; running
+    frames cannot be changed.
     """
     with _nothing_frozen():
-        _rebind(old, new)
+        _rebind({id(old): (old, new)}, {id(c) for each in (old, new) for c in _cells(each)})
+
+
+def _cells(function: Any) -> tuple[types.CellType, ...]:
+    return getattr(function, "__closure__", None) or ()
 
 
 @contextmanager
@@ -282,41 +291,68 @@ def _nothing_frozen() -> Iterator[None]:
         gc.freeze()
 
 
-def _rebind(old: Kernel, new: Kernel) -> None:
-    mine = {id(cell) for each in (old, new) for cell in getattr(each, "__closure__", None) or ()}
-    dicts: list[dict[str, Any]] = []
-    for holder in gc.get_referrers(old):
+Change = dict[int, tuple[Any, Any]]
+"""What takes the place of what, by the identity of the old."""
+
+
+def _rebind(change: Change, mine: set[int], depth: int = 3) -> None:
+    mine |= {id(change), *map(id, change.values())}
+    dicts: list[dict[Any, Any]] = []
+    again: Change = {}
+    mine.add(id(again))
+    for holder in gc.get_referrers(*(old for old, _ in change.values())):
+        if id(holder) in mine:
+            continue
         if isinstance(holder, dict):
             dicts.append(holder)
         elif isinstance(holder, list):
             for i, value in enumerate(holder):
-                if value is old:
-                    holder[i] = new
+                holder[i] = _changed(value, change)
         elif isinstance(holder, functools.partial):
-            state = (new, holder.args, holder.keywords, vars(holder))
-            holder.__setstate__(state)  # type: ignore[attr-defined]
+            state = (holder.func, holder.args, holder.keywords)
+            state = tuple(_changed(value, change) for value in state)
+            holder.__setstate__((*state, vars(holder)))  # type: ignore[attr-defined]
         elif isinstance(holder, types.CellType):
-            if id(holder) not in mine:
-                holder.cell_contents = new
+            holder.cell_contents = _changed(holder.cell_contents, change)
+        elif isinstance(holder, tuple):
+            if type(holder) is tuple or hasattr(holder, "_fields"):
+                made = tuple.__new__(type(holder), [_changed(value, change) for value in holder])
+                again[id(holder)] = (holder, made)
+        elif isinstance(holder, staticmethod):
+            again[id(holder)] = (holder, staticmethod(_changed(holder.__func__, change)))
+        elif isinstance(holder, types.FunctionType):
+            if (defaults := holder.__defaults__) is not None:
+                holder.__defaults__ = _changed(defaults, change)
+            dicts.append(vars(holder))
         elif not isinstance(holder, (Symbol, _Op, types.FrameType, type)):
             dicts.append(getattr(holder, "__dict__", {}))
-    _in_dicts(dicts, old, new)
+            for name in slots(type(holder)):
+                value = getattr(holder, name, None)
+                if id(value) in change:
+                    object.__setattr__(holder, name, _changed(value, change))
+    _in_dicts(dicts, change)
+    if again and depth:
+        _rebind(again, mine, depth - 1)
 
 
-def _in_dicts(dicts: list[dict[str, Any]], old: Kernel, new: Kernel) -> None:
+def _changed(value: Any, change: Change) -> Any:
+    return change[id(value)][1] if id(value) in change else value
+
+
+def _in_dicts(dicts: list[dict[Any, Any]], change: Change) -> None:
     # Asking who refers to something goes through all objects there are, so all are asked at once.
     unknown = [each for each in dicts if not _is_of_module(each)]
     referrers = gc.get_referrers(*unknown) if unknown else []
     kept = {id(vars(each)) for each in referrers if isinstance(each, (Symbol, _Op))}
     for cls in (each for each in referrers if isinstance(each, type)):
         for name, value in list(vars(cls).items()):
-            if value is old:
-                setattr(cls, name, new)  # a class remembers where it found what
+            if id(value) in change:
+                setattr(cls, name, _changed(value, change))  # a class remembers where it found what
     for holder in dicts:
         if id(holder) not in kept:
             for name, value in list(holder.items()):
-                if value is old:
-                    holder[name] = new
+                if id(value) in change:
+                    holder[name] = _changed(value, change)
 
 
 def _is_of_module(holder: dict[str, Any]) -> bool:
