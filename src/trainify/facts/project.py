@@ -15,6 +15,7 @@ from .memo import once
 from .names import Target
 
 if TYPE_CHECKING:
+    from .extensions import Extension
     from .module import ModuleFacts
 
 T = TypeVar("T")
@@ -51,6 +52,8 @@ class Project:
         self._below: dict[Path, tuple[Path, ...] | None] = {}
         self._imports: dict[Path, frozenset[Path]] = {}
         self._outsides: dict[Path, Path] = {}
+        self.extensions: dict[str, tuple[Extension, ...]] = {}
+        """What ``setup.py`` compiles, by the folders of the files that may import it."""
 
     @property
     def loaded(self) -> frozenset[Path]:
@@ -209,6 +212,10 @@ class Project:
     def read(self, path: Path) -> bytes:
         """The bytes of a file; raises OSError."""
         return path.read_bytes()
+
+    def content(self, path: Path) -> bytes:
+        """The bytes of another file, of any language; empty where it cannot be read."""
+        return self._bytes(path)
 
     def load(self, path: Path) -> ModuleFacts | None:
         """Parse another file of the project; None where it cannot be read."""

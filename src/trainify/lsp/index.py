@@ -43,4 +43,5 @@ class OpenProject(Project):
         """Let other files follow what has changed."""
         self._exports.clear()
         self.module_classes.clear()
+        self.extensions.clear()
         self._modules.clear()

@@ -219,13 +219,13 @@ def _is_jit(module: ModuleFacts, function: FunctionNode) -> bool:
 def _written(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) -> list[str]:
     """The arguments that a launch writes, as far as that shows."""
     if isinstance(kernel, str):
-        return list(_allocated(module, call))
+        return list(allocated(module, call))
     return [module.source(node) for node in _stored(call, kernel)]
 
 
 def _fills_codes(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) -> bool:
     """Whether all that a launch writes are fresh buffers of integers or quantized codes."""
-    made = _allocated(module, call)
+    made = allocated(module, call)
     written = _written(module, call, kernel)
     return bool(written) and all(
         w in made and (value := made[w].value) is not None and holds_codes(module, value)
@@ -248,7 +248,7 @@ def _message(
     written = _written(module, call, kernel)
     if not written:
         return f"`{name}` is launched without a backward: no gradient passes it."
-    fresh = _allocated(module, call)
+    fresh = allocated(module, call)
     overwritten = [w for w in written if w not in fresh]
     listed = ", ".join(f"`{w}`" for w in written)
     if overwritten and not isinstance(kernel, str):
@@ -276,7 +276,7 @@ def _stored(call: ast.Call, kernel: FunctionNode) -> list[ast.expr]:
     return found + [keyword.value for keyword in call.keywords if keyword.arg in written]
 
 
-def _allocated(module: ModuleFacts, call: ast.Call) -> dict[str, Definition]:
+def allocated(module: ModuleFacts, call: ast.Call) -> dict[str, Definition]:
     """The arguments of a call that are fresh buffers, and what makes them."""
     statement = module.statement(call)
     flow = module.flow(module.function(call) or module.tree)

@@ -135,7 +135,11 @@ def norm(out, *args):
         summary="A kernel without a known backward, which trainify has not looked at closely.",
         why=(
             "The function belongs to a library of inference kernels, and its source shows no "
-            "backward. What it computes was not verified, so it is never rewritten: look at it."
+            "backward. What it computes was not verified, so it is never rewritten: look at it. "
+            "The same goes for an extension that the project compiles itself, by `setup.py` or by "
+            "`load`, where its C++ and CUDA sources show that a function writes its result, or "
+            "its arguments, through pointers; the message names the place in them. Functions that "
+            "are composed of ATen's operations have a gradient, and are left alone."
         ),
         before="""\
 import torch
@@ -190,7 +194,7 @@ def calls(module: ModuleFacts, options: Options, *, direct: bool) -> Iterator[Fi
                     sites.append(site)
                 elif site is None and of_extension(kernel):  # that may do anything
                     filled = filled_buffers(module, call)
-                    if filled and not _writes_backwards(module):
+                    if filled and not writes_backwards(module):
                         message = (
                             f"`{module.source(call.func)}` fills {' and '.join(filled)}, and shows "
                             "no backward: no gradient reaches its inputs."
@@ -280,7 +284,7 @@ def _lost_in_caches(module: ModuleFacts) -> Iterator[Finding]:
             yield module.finding("TRN101", lost_in_cache(module, write), write.node)
 
 
-def _writes_backwards(module: ModuleFacts) -> bool:
+def writes_backwards(module: ModuleFacts) -> bool:
     """Whether the author of a file writes backwards in it."""
     return any(_BACKWARD.search(function.name) for function in module.functions)
 

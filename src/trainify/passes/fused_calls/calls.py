@@ -179,13 +179,18 @@ _BOOKS = re.compile(
 )
 
 
+def keeps_books(call: ast.Call) -> bool:
+    """Whether the name of what is called says that it gives indices, codes or a gradient."""
+    return _BOOKS.search(last_name(call.func)) is not None
+
+
 def filled_buffers(module: ModuleFacts, call: ast.Call) -> list[str]:
     """The fresh buffers that a call whose result nobody takes is there to fill, in backticks."""
     statement = module.statement(call)
     function = module.function(call)
     if not isinstance(statement, ast.Expr) or statement.value is not call or function is None:
         return []
-    if _BOOKS.search(last_name(call.func)):
+    if keeps_books(call):
         return []
     flow = module.flow(function)
     made = {
@@ -224,12 +229,13 @@ def takes_a_tensor(call: ast.Call, target: Target) -> bool:
     """Whether an argument is something else than a number, a shape or a constant's name."""
     values = [*call.args, *target.args]
     values += [k.value for k in (*call.keywords, *target.keywords) if k.arg not in CONSTANTS]
-    return any(map(_may_be_trained, values))
+    return any(map(may_be_trained, values))
 
 
-def _may_be_trained(node: ast.expr) -> bool:
+def may_be_trained(node: ast.expr) -> bool:
+    """The same of one argument."""
     if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Tuple, ast.List, ast.IfExp)):
-        return any(_may_be_trained(n) for n in ast.iter_child_nodes(node) if _is_value(n))
+        return any(may_be_trained(n) for n in ast.iter_child_nodes(node) if _is_value(n))
     if isinstance(node, ast.Call):
         function = node.func
         name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
