@@ -273,6 +273,8 @@ def test_arguments_that_are_overwritten(tmp_path: Path) -> None:
         LAYER.replace("y = _C.fwd(x, self.weight)", "indices = _C.fwd(x, self.weight); y = x"),
         LAYER.replace("_C.fwd(x, self.weight)", "_C.fwd(x, self.weight).argmax(-1)"),
         LAYER.replace("_C.fwd(x, self.weight)", "_C.fwd(3, offsets)"),
+        LAYER.replace("_C.fwd(x, self.weight)", "_C.fwd(x.detach(), x.argmax(-1))"),
+        filling("_C.fill(y, x.detach(), 3)", "x.detach() * 2"),
         LAYER.replace("_C.fwd", "_C.fwd_backward"),
         LAYER.replace("from mine import _C", "from other import _C"),
         LAYER.replace("_C.fwd", "_C.composed"),

@@ -149,10 +149,11 @@ def _message(module: ModuleFacts, call: ast.Call, effect: Effect) -> str:
     fresh = allocated(module, call)
     written = [node for node in _written(call, effect) if not _holds_none(module, node, fresh)]
     others = [node for node in passed(call) if node not in written and not holds_integers(node)]
-    taken = any(map(may_be_trained, others))
+    taken = any(may_be_trained(node) and not _is_cut(module, node) for node in others)
     if written:
         overwritten = [n for n in written if not (isinstance(n, ast.Name) and n.id in fresh)]
-        if all(isinstance(n, ast.Attribute) for n in written) or not (taken or overwritten):
+        lies = any(not _is_cut(module, node) for node in overwritten)
+        if all(isinstance(n, ast.Attribute) for n in written) or not (taken or lies):
             return ""
         listed = ", ".join(f"`{module.source(node)}`" for node in written)
         if not overwritten:
@@ -196,6 +197,27 @@ def _holds_none(module: ModuleFacts, node: ast.expr, fresh: Mapping[str, Definit
     return made is not None and made.value is not None and holds_codes(module, made.value)
 
 
+_CUTS = frozenset(
+    "detach argmax argmin argsort nonzero bool int long item tolist size dim numel stride".split()
+)
+
+
+def _is_cut(module: ModuleFacts, node: ast.expr, depth: int = 3) -> bool:
+    """Whether a value shows that it has no gradient: ``x.detach()``, and what is made of it."""
+    if isinstance(node, ast.Name) and depth:
+        flow = module.flow(module.function(node) or module.tree)
+        made = flow.only_definition(node.id, module.statement(node))
+        value = made.value if made is not None and made.index is None else None
+        return value is not None and _is_cut(module, value, depth - 1)
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("data", "shape")
+    if isinstance(node, ast.BinOp):
+        return _is_cut(module, node.left, depth) and _is_cut(module, node.right, depth)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in _CUTS
+    return isinstance(node, ast.Constant)
+
+
 def _is_used(module: ModuleFacts, call: ast.Call) -> bool:
     """Whether the result of a call is more than an index."""
     statement = module.statement(call)
@@ -212,7 +234,7 @@ def _is_used(module: ModuleFacts, call: ast.Call) -> bool:
 
 _PREPARES = re.compile(
     r"(^|_)(__getitem__|__iter__|collate\w*|pre_?process\w*|augment\w*|tokenize|voxelize|test|bench|"
-    r"benchmark|profile|timeit|visuali[sz]e|render_image|export)(_|$)|^__(getitem|iter|next)__$"
+    r"benchmark|profile|timeit|visuali[sz]e|export)(_|$)|^__(getitem|iter|next)__$"
 )
 _DATA = re.compile(r"(Dataset|Sampler|Loader|DataModule|Transform|Collator|Processor|TestCase)$")
 
