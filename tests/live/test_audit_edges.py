@@ -285,3 +285,40 @@ class Checkpointed(nn.Module):
 def test_checkpoints_are_proven_in_float64() -> None:
     report = audit(Checkpointed(), torch.randn(3, 4))
     assert report.ok and report.proof.startswith("float64"), str(report)
+
+
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor, factor: float) -> Tensor:
+        ctx.save_for_backward(x)  # type: ignore[attr-defined]
+        ctx.factor = factor  # type: ignore[attr-defined]
+        return x * x
+
+    @staticmethod
+    def backward(ctx: object, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (x,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return grad * x * ctx.factor, None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_backward_that_somebody_wrote_in_a_checkpoint(reentrant: bool) -> None:
+    """It is called once more to be checked, and the checkpoint counts what is saved in it."""
+
+    class Squares(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+            self.first, self.up, self.down = nn.Linear(4, 4), nn.Linear(4, 8), nn.Linear(8, 4)
+
+        def squared(self, x: Tensor) -> Tensor:
+            y: Tensor = self.down(Squared.apply(self.up(x), self.factor))
+            return y
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = checkpoint(self.squared, self.first(x), use_reentrant=reentrant)
+            return y
+
+    assert audit(Squares(2.0), X).ok
+    report = audit(Squares(3.0), X)
+    assert [(cut.cause, cut.kind) for cut in report.cuts] == [(Cause.BACKWARD, "wrong")]
+    assert "raises" not in report.cuts[0].message

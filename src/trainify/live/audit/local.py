@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from .places import Place
+from .saved import out_of_sight
 from .trace import Call, Key, Observer, tensors_in
 
 _STEPS = (1e-2, 2.5e-3)
@@ -65,7 +66,12 @@ class LocalChecks(Observer):
             return
         self.checked.add(site)
         function = _apply(call.function)
-        with torch.random.fork_rng(devices=()), torch.enable_grad(), warnings.catch_warnings():
+        with (
+            torch.random.fork_rng(devices=()),
+            torch.enable_grad(),
+            out_of_sight(),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")
             for finding in _check(call, function, args, kwargs, tensors, wanted):
                 if finding.verdict is Verdict.SURROGATE:
