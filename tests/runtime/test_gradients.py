@@ -199,10 +199,10 @@ def test_nothing_is_kept_alive() -> None:
 
     gc.collect()
     before = len(gradients._calls_without)
-    model = whole()
-    model(x()).sum().backward()
-    trainify.require_gradients(model)
-    assert len(gradients._calls_without) == before + 4
+    model = Cut()
+    model(x()).backward()
+    trainify.require_gradients(model, within=2)
+    assert len(gradients._calls_without) == before + 2
     del model
     gc.collect()
     assert len(gradients._calls_without) == before
@@ -235,3 +235,47 @@ def test_misuse_is_said() -> None:
     layer(torch.ones(1, 2)).sum().backward()
     with pytest.raises(ValueError, match="within must be 1 or more"):
         trainify.require_gradients(layer, within=0)
+
+
+def step_in_backward(model: nn.Module) -> None:
+    """What optimizers do that run in backward: the gradient is gone once it was used."""
+    for parameter in model.parameters():
+
+        def take(parameter: torch.Tensor) -> None:
+            parameter.data.sub_(parameter.grad, alpha=0.1)
+            parameter.grad = None
+
+        parameter.register_post_accumulate_grad_hook(take)
+
+
+def one_bucket(model: nn.Module) -> None:
+    """What DDP does with ``gradient_as_bucket_view``: gradients are views of one tensor."""
+    bucket = torch.zeros(sum(p.numel() for p in model.parameters()))
+    parts = bucket.split([p.numel() for p in model.parameters()])
+    for parameter, part in zip(model.parameters(), parts, strict=True):
+        parameter.grad = part.view_as(parameter)
+
+
+def zeroed(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+
+
+@pytest.mark.parametrize("prepare", [step_in_backward, one_bucket, zeroed])
+def test_arrivals_are_told_however_gradients_are_kept(prepare) -> None:
+    model = whole()
+    prepare(model)
+    for _ in range(2):
+        trainify.backward(model(x()).pow(2).mean(), model)
+    cut = Cut()
+    prepare(cut)
+    with pytest.raises(MissingGradients) as error:
+        trainify.backward(cut(x()), cut)
+    assert error.value.names == ("norm.weight", "norm.bias")
+
+
+def test_gradients_of_rows_arrive() -> None:
+    table = nn.Embedding(4, 2, sparse=True)
+    for _ in range(2):
+        trainify.backward(table(torch.tensor([1, 2])).pow(2).sum(), table)
+    assert table.weight.grad.is_sparse
