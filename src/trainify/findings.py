@@ -164,6 +164,9 @@ def select_fixes(
 
 
 def _clash(a: Edit, b: Edit) -> bool:
-    if a.start == a.end or b.start == b.end:  # an insertion clashes only strictly inside
-        return a.start < b.end and b.start < a.end and a.start != b.start
-    return a.start < b.end and b.start < a.end
+    if a.start == a.end and b.start == b.end:
+        # Each line of a block that moves gets its indentation, and so would what goes above it.
+        return a.start == b.start and not (a.text.strip() and b.text.strip())
+    # What is inserted where a replaced text begins may belong into what comes for that: a statement
+    # into the block that the one below it is moved to.
+    return (a.start < b.end and b.start < a.end) or a.start == b.start

@@ -65,6 +65,27 @@ def test_what_is_selected_can_be_applied(text: str, raw: list[tuple[int, int, st
     assert not findings or chosen
 
 
+LINE = "    return f(x)\n"
+INDENTED = (Edit(0, 0, "    with scope:\n"), Edit(0, 0, "    "))
+
+
+@pytest.mark.parametrize(
+    ("moved", "put_above", "taken"),
+    [
+        ((Edit(0, len(LINE), "    with scope:\n        return f(x)\n"),), "    pass\n", 1),
+        (INDENTED, "    pass\n", 1),
+        ((Edit(0, 0, "import x\n"),), "import y\n", 2),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_goes_above_a_line_that_moves_waits_for_it(
+    moved: tuple[Edit, ...], put_above: str, taken: int, turned: bool
+) -> None:
+    each = [Fix("t", moved), Fix("t", (Edit(0, 0, put_above),))]
+    found = [Finding("p", "R", "m", 0, 0, 1, 1, 1, 1, {"flag": fix}) for fix in each]
+    assert len(select_fixes(found[::-1] if turned else found, "flag")) == taken
+
+
 @given(texts)
 def test_positions_are_those_of_the_lines(text: str) -> None:
     positions, lines = Positions(text), split_lines(text)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from verbs import findings, fix
 
 from trainify.engine import FileReport, Options, fix_paths
@@ -124,6 +127,70 @@ def test_a_run_in_training_mode_is_looked_at() -> None:
     assert not look_at(text.format("return net(x)"))
     for fresh in ("return Net()(x)", "net = Net()\n    return net(x).sum()"):
         assert "`probe`" in look_at(text.format(fresh))
+
+
+KERNEL = """\
+import torch
+from torch import nn
+from sgl_kernel import silu_and_mul
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 8)
+
+    @torch.{scope}()
+    def forward(self, x):
+        {body}
+
+
+class Server:
+    def __init__(self):
+        self.net = Net().eval()
+
+    def embed(self, x):
+        return self.net(x).numpy()
+"""
+
+
+@pytest.mark.parametrize("scope", ["no_grad", "inference_mode"])
+@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
+@pytest.mark.parametrize(
+    "body",
+    ["return silu_and_mul(self.head(x))", "h = self.head(x)\n        return silu_and_mul(h)"],
+)
+def test_a_kernel_below_a_scope_that_follows_training(
+    scope: str, strategy: str, body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run the result: served bit for bit by the kernel, and trained as plain torch would be."""
+    ran = 0
+
+    def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
+        nonlocal ran
+        ran += 1
+        gate, up = x.detach().chunk(2, dim=-1)
+        return nn.functional.silu(gate) * up
+
+    library = ModuleType("sgl_kernel")
+    monkeypatch.setattr(library, "silu_and_mul", silu_and_mul, raising=False)
+    monkeypatch.setitem(sys.modules, "sgl_kernel", library)
+    text = KERNEL.format(scope=scope, body=body)
+    fixed = fix(text, strategy=strategy)
+    assert fix(fixed, strategy=strategy) == fixed
+    x, served = torch.ones(2, 4), []
+    for each in (text, fixed):
+        names: dict[str, Any] = {}
+        exec(compile(each, "m.py", "exec"), names)
+        torch.manual_seed(0)
+        served.append(torch.from_numpy(names["Server"]().embed(x)))
+    assert torch.equal(*served)
+    assert ran == 1 + (strategy != "replace")
+    net = names["Net"]()
+    net(x).sum().backward()
+    gate, up = nn.functional.linear(x, net.head.weight, net.head.bias).chunk(2, dim=-1)
+    wanted = torch.autograd.grad((nn.functional.silu(gate) * up).sum(), net.head.weight)
+    assert net.head.weight.grad.allclose(wanted[0])
 
 
 # -- a scope that moves ---------------------------------------------------------------------------
