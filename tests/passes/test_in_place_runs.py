@@ -223,6 +223,12 @@ FAULTS = {
         "module of a list": "x = self.proj(x)\nx += self.parts[1](x)",
         "modules of a list": "x = self.proj(x)\nfor part in self.parts:\n    x += part(x)",
         "modules, counted": "x = self.proj(x)\nfor i, p in enumerate(self.parts):\n    x += p(x, i + 1)",
+        "largest": "s = self.proj(x)\ns -= s.amax(-1, keepdim=True)\nx = s.exp()",
+        "largest of all": "h = self.proj(x)\nh /= h.max() + 9.0\nx = h",
+        "largest of all, by a function": "h = self.proj(x)\nh /= 9.0 - torch.min(h)\nx = h",
+        "log of a sum": "h = self.proj(x)\ny = torch.logsumexp(h, -1, keepdim=True)\nh -= y\nx = h",
+        "hinge": "h = self.proj(x)\ny = torch.maximum(h, 2 * x)\nh *= 2.0\nx = h + y",
+        "clipped": "h = self.proj(x)\ny = h.clamp(-1.0, 1.0)\nh *= 2.0\nx = h + y",
         "recurrence": (
             "h = torch.zeros(3, 4, dtype=x.dtype)\nfor t in range(1, 3):\n"
             "    h[t] = self.proj(h[t - 1]) + x[t]\nx = h"
@@ -297,6 +303,14 @@ RIGHT = {
     "residual": "h = self.proj(self.norm(x))\nh += x\nx = h",
     "fresh": "out = torch.empty(3, 4, dtype=x.dtype)\nfor i in range(3):\n    out[i] = self.proj(x[i])\nx = out",
     "sum": "h = self.proj(x)\nm = h.sum(-1, keepdim=True)\nh -= m\nx = h",
+    "largest of a row": "h = self.proj(x)\nm = h.max(-1, keepdim=True).values\nh -= m\nx = h",
+    "largest of a row, by a function": "h = self.proj(x)\nm, _ = torch.min(h, dim=-1, keepdim=True)\nh -= m\nx = h",
+    "largest, detached": "h = self.proj(x)\nh -= h.detach().amax(-1, keepdim=True)\nx = h.softmax(-1)",
+    "running sum": "h = self.proj(x)\ny = h.cumsum(-1)\nh *= 2.0\nx = h + y",
+    "sorted": "h = self.proj(x)\ny = h.sort(-1).values + h.topk(4).values\nh *= 2.0\nx = h + y",
+    "softmax in place": (
+        "h = self.proj(x)\nh.sub_(h.max(-1, keepdim=True)[0]).exp_()\nx = h / h.sum(-1, keepdim=True)"
+    ),
     "scaled": "h = self.proj(x)\ny = h * 2.0\nh += 1.0\nx = h + y",
     "gate": "h = self.proj(x)\nh *= torch.sigmoid(self.proj(x))\nx = h",
     "other name": "h = self.proj(x)\ny = h.pow(2)\nh = h + 1.0\nh *= 2.0\nx = h * y",

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
+from .saving_ops import INPUT_SAVED, WHOLE_SAVED
 from .words import declare, places, undeclared
 
 _ASSIGNING = declare(b"+= ", b"-= ", b"*= ", b"/= ", b"] = ")
@@ -140,14 +141,17 @@ _LAYERS = tuple(
     name.encode()
     for name in (
         "norm norm1 norm2 norm3 norm_ lin proj linear linear1 linear2 fc fc1 fc2 conv conv1 conv2 "
-        "dense ln ln1 ln2 ln_1 ln_2 ln_f gate silu gelu cos sin abs log std var square pow bmm "
-        "matmul mm outer normalize softplus to_q to_k to_v .q .k .v .o .w1 .w2 .w3 .wq .wk .wv .wo "
-        "cell gru lstm rnn"
+        "dense ln ln1 ln2 ln_1 ln_2 ln_f gate bmm matmul mm outer to_q to_k to_v .q .k .v .o .w1 "
+        ".w2 .w3 .wq .wk .wv .wo cell gru lstm rnn"
     ).split()
 )
+_FUNCTIONS = (*_LAYERS, *(f".{name}".encode() for name in sorted(INPUT_SAVED)))
+_METHODS = tuple(f".{name}(".encode() for name in sorted(INPUT_SAVED | {"matmul", "mm", "bmm"}))
+_WHOLE = tuple(f"torch.{name}".encode() for name in sorted(WHOLE_SAVED))
+_OVER_ALL = re.compile(rb"\.(?:%s)\(\)(?! [<>=!])" % "|".join(sorted(WHOLE_SAVED)).encode())
+"""``x.max()``, unless that is compared with something."""
 _OPERATIONS = (
-    *(b".pow(", b".norm(", b".square(", b".std(", b".var(", b".matmul(", b".mm(", b".bmm("),
-    *(b".cos(", b".sin(", b".abs(", b".log(", b" ** ", b"**", b" @ ", b" * self."),
+    *(b" ** ", b"**", b" @ ", b" * self."),
     *(b".float().pow(", b".to(torch.float32).pow(", b".detach().pow("),
 )
 _ALIAS = re.compile(
@@ -380,7 +384,9 @@ def _is_operand(data: bytes, at: int, behind: int, products: bool) -> bool:
     if before == b"(":
         if _is_word(data, behind):
             return False
-        if data.endswith(_LAYERS, at - 30, at - 1) or _runs_module(data, at - 1):
+        if data.endswith(_FUNCTIONS, at - 30, at - 1) or _runs_module(data, at - 1):
+            return True
+        if data.endswith(_WHOLE, at - 30, at - 1) and data[behind : behind + 1] == b")":
             return True
     elif before != b" " and not (before == b"-" or before == b"\t"):
         return False
@@ -393,6 +399,9 @@ def _is_operand(data: bytes, at: int, behind: int, products: bool) -> bool:
             return True
     if data[behind : behind + 1] == b"[":
         behind = data.find(b"]", behind) + 1
+    if data[behind : behind + 1] == b".":
+        if data.startswith(_METHODS, behind) or _OVER_ALL.match(data, behind):
+            return True
     return data.startswith(_OPERATIONS, behind) or (products and data.startswith(b" * ", behind))
 
 

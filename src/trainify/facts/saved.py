@@ -20,6 +20,7 @@ from .layers import own_class
 from .memo import once
 from .names import last_name, passed, self_name
 from .overwriting import overwritten, writes_in_place
+from .saving_ops import INPUT_SAVED, WHOLE_SAVED
 from .trainable import is_buffer
 from .walk import walk
 from .writes import (
@@ -48,11 +49,6 @@ _RESULT_SAVED_MODULES = frozenset("ReLU Tanh Sigmoid Softmax LogSoftmax Softmin"
 _RESULT_SAVED_IN_PLACE = frozenset("ELU CELU SELU LeakyReLU elu celu selu leaky_relu".split())
 """Those that save their input, unless they overwrite that."""
 
-_INPUT_SAVED = frozenset(
-    "pow square cos sin abs log log2 log10 log1p erf var std norm silu gelu mish softplus "
-    "leaky_relu elu hardtanh clamp clamp_min layer_norm rms_norm group_norm batch_norm "
-    "normalize".split()
-)
 _PRODUCTS = frozenset("matmul mm bmm mv einsum outer mul linear conv1d conv2d conv3d".split())
 _INPUT_SAVED_MODULES = re.compile(
     r"(Linear|Norm(\dd)?|Conv(Transpose)?\dd|Bilinear|(GRU|LSTM|RNN)(Cell)?)$"
@@ -242,7 +238,7 @@ def _saved(module: ModuleFacts, node: ast.BinOp | ast.Call) -> Iterator[Saver]:
                 yield Saver(node, node.args[0], text)
         else:
             yield from _saved_inside(module, node, text)
-    elif name in _INPUT_SAVED or name in _PRODUCTS:
+    elif name in INPUT_SAVED or name in WHOLE_SAVED or name in _PRODUCTS:
         assert isinstance(function, ast.Attribute)
         if not _is_tensor_op(module, function):
             return
@@ -251,9 +247,9 @@ def _saved(module: ModuleFacts, node: ast.BinOp | ast.Call) -> Iterator[Saver]:
             operands = [function.value, *operands]
         if name == "einsum":
             operands = operands[1:]
-        if not operands:
+        if not operands or (name in WHOLE_SAVED and (len(operands) > 1 or node.keywords)):
             return
-        if name in _INPUT_SAVED:
+        if name not in _PRODUCTS:
             if _has_storage(operands[0]) and carries(module, operands[0]):
                 yield Saver(node, operands[0], text, alone=True)
         else:

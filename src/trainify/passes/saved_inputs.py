@@ -24,11 +24,11 @@ RULES = (
         name="in-place-on-saved-input",
         summary="A tensor that an operation saved for backward is overwritten in place.",
         why=(
-            "Powers, norms, products with something that has a gradient, and layers with weights "
-            "save their input for backward. Overwriting it, in the next statement or in the next "
-            "turn of a loop, makes backward raise: one of the variables needed for gradient "
-            "computation has been modified by an inplace operation. x.float() of a float32 tensor "
-            "is that tensor."
+            "Powers, norms, maxima, products with something that has a gradient, and layers with "
+            "weights save their input for backward. Overwriting it, in the next statement or in "
+            "the next turn of a loop, makes backward raise: one of the variables needed for "
+            "gradient computation has been modified by an inplace operation. x.float() of a "
+            "float32 tensor is that tensor."
         ),
         before="""\
 import torch
