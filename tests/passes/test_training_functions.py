@@ -173,6 +173,31 @@ def test_a_function_of_a_file_that_a_network_of_another_file_calls(tmp_path: Pat
     assert (finding.rule, finding.line) == ("TRN403", 8)
 
 
+def test_what_a_layer_of_a_network_of_another_file_gives(tmp_path: Path) -> None:
+    functional = tmp_path / "functional.py"
+    functional.write_text(
+        f"{HEAD}def fuse(a, b, out=None):\n    if out is None:\n        out = torch.empty_like(a)\n"
+        "    torch.mul(a, b, out=out)\n    return out\n"
+    )
+    net = (
+        f"{HEAD}from functional import fuse\n\n\nclass Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.l, self.g = nn.Linear(4, 4), nn.Linear(4, 4)\n\n"
+        "    def forward(self, x, scale):\n        return fuse(self.l(x), self.g(x)) * scale\n"
+    )
+    (tmp_path / "net.py").write_text(net)
+    (finding,) = check(tmp_path)
+    assert (finding.rule, finding.line) == ("TRN402", 9)
+    scope: dict[str, Any] = {}
+    exec(fix(functional.read_text() + net.partition("fuse\n")[2], unsafe=True), scope)
+    model, x = scope["Net"](), torch.randn(2, 4)
+    model(x, 1.0).sum().backward()
+    assert torch.allclose(model.l.bias.grad, model.g(x).sum(0))
+    assert torch.allclose(model.g.bias.grad, model.l(x).sum(0))
+    (tmp_path / "net.py").write_text(net.replace("self.l(x), self.g(x)", "scale.floor(), scale"))
+    assert not check(tmp_path)
+
+
 LAYERS = {
     "at once": "return F.silu(g, inplace=True) * u",
     "and on": "return F.silu(g, inplace=True).mul_(u)",

@@ -15,7 +15,7 @@ from .graph import Graph, Step, results
 from .guards import gradient_unwanted, runs_model
 from .learning import backward_values
 from .memo import once
-from .saved import is_called_like_an_activation
+from .saved import carries, is_called_like_an_activation
 from .walk import statements
 from .writes import in_network
 
@@ -97,11 +97,15 @@ def _may_have_gradient(module: ModuleFacts, function: FunctionNode, step: Step) 
 
 @once
 def _is_given_activation(module: ModuleFacts, function: FunctionNode, parameter: str) -> bool:
-    """Whether a caller hands over what a model gives."""
+    """Whether a caller hands over what a model gives, or a network what a layer of its own does."""
     for other, call in module.project.calls_of(module, function):
         argument = module.project.argument(module, function, call, parameter)
         caller = other.function(call) or other.tree
-        if argument is not None and _runs_model(other, caller, argument):
+        if argument is None:
+            continue
+        if _runs_model(other, caller, argument):
+            return True
+        if carries(other, argument) and in_network(other, other.function(call)):
             return True
     return False
 
