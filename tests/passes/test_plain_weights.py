@@ -75,6 +75,26 @@ def test_ways_to_use_a_weight(init: str, use: str) -> None:
     assert finding.rule == "TRN503" and not finding.fixes
 
 
+WAVES = [
+    "torch.cos(F.linear(x, self.weight))",
+    "(x @ self.weight.t() * 2.0 + 1.0).sin()",
+    "F.linear(x, self.weight, self.norm.bias).cos() * 0.5",
+]
+
+
+@pytest.mark.parametrize("use", WAVES)
+def test_random_features_stay_as_they_were_drawn(use: str) -> None:
+    init = 'self.register_buffer("weight", torch.randn(o, i))'
+    stays(layer(init, use))
+    named = layer(init, "torch.cat([torch.sin(z), z.cos()], -1)")
+    at = "        return torch.cat"
+    stays(named.replace(at, f"        z = x @ self.weight.T\n{at}"))
+    assert rules(named.replace(at, f"        z = x @ self.weight.T\n        self.z = z\n{at}"))
+    assert rules(layer(init.replace("torch.randn", "torch.empty"), use)) == ["TRN503"]
+    assert rules(layer(init, "F.linear(x.cos(), self.weight)")) == ["TRN503"]
+    assert rules(layer(init, "F.linear(x, self.weight).tanh()")) == ["TRN503"]
+
+
 ALONE = "self.norm = nn.LayerNorm(o)"
 
 

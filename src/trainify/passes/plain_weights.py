@@ -13,6 +13,7 @@ from ..facts.choices import only_chooses
 from ..facts.frozen import is_false
 from ..facts.guards import gradient_unwanted
 from ..facts.layers import after_init, is_module_class, made_by
+from ..facts.names import last_name
 from ..facts.weights import is_weight_use
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
@@ -133,6 +134,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             if not own and not _is_to_learn(module, cls, weight):
                 continue
             uses = _uses(module, cls, weight.name)
+            if weight.made in _RANDOM and any(_makes_waves(module, use) for use in uses):
+                continue
             written = any(_is_written(module, use) for use in uses)
             if written and not _only_loaded(module, uses):
                 continue
@@ -331,6 +334,30 @@ def _scales(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight, use: ast.At
         and weight.made in ("zeros", "empty")
         and _SHIFT.match(weight.name) is not None
     )
+
+
+def _makes_waves(module: ModuleFacts, node: ast.AST, follow: bool = True) -> bool:
+    """Whether all that becomes of a product is its sine or cosine: random Fourier features.
+
+    Those are drawn once and stay as they are.
+    """
+    for parent in module.ancestors(node):
+        if isinstance(parent, ast.Call) and last_name(parent.func) in ("cos", "sin"):
+            return True
+        if isinstance(parent, ast.Assign) and follow:
+            (target, *others), function = parent.targets, module.function(parent)
+            if others or not isinstance(target, ast.Name) or function is None:
+                return False
+            read = [
+                n
+                for n in ast.walk(function)
+                if isinstance(n, ast.Name) and n.id == target.id and isinstance(n.ctx, ast.Load)
+                if n.lineno > parent.lineno
+            ]
+            return bool(read) and all(_makes_waves(module, n, False) for n in read)
+        if not isinstance(parent, (ast.BinOp, ast.Call, ast.Attribute)):
+            return False
+    return False
 
 
 def _is_written(module: ModuleFacts, use: ast.Attribute) -> bool:
