@@ -282,6 +282,94 @@ def test_places_that_need_none(more: str) -> None:
     assert not look_at(f"{NET}\n\n{more}\n{GENERATE}")
 
 
+# -- what runs the same model by other ways -------------------------------------------------------
+
+PAIR = """
+
+def pair():
+    return Net().eval(), torch.ones(1, 4)
+
+
+class Engine:
+    def __init__(self):
+        self.model, self.x = pair()
+
+    def generate(self):
+        return self.model(self.x).argmax(-1).tolist()
+
+    {other}
+"""
+HANDED = {
+    "map": "def score(net: Net, xs):\n    return [y.numpy() for y in map(net, xs)]",
+    "partial": "from functools import partial\n\nrun = partial(build())",
+    "forward": "class Stage:\n    def __init__(self, fn):\n        self.fn = fn\n\n\n"
+    "def score():\n    return Stage(build().forward)",
+    "thread": "from threading import Thread\n\n\n@torch.no_grad()\ndef score(net: Net, x):\n"
+    "    Thread(target=net, args=(x,)).start()",
+    "stage": "class Stage:\n    def __init__(self, fn):\n        self.fn = fn\n\n"
+    "    def score(self, xs):\n        return list(map(self.fn, xs))\n\n\nstage = Stage(build())",
+    "dict": "NETS = {'a': build()}\n\n\ndef score(name, x):\n    return NETS[name](x).numpy()",
+    "put": "class Hub:\n    def __init__(self):\n        self.nets = {}\n"
+    "        self.nets['a'] = build()\n\n    def score(self, name, x):\n"
+    "        net = self.nets.get(name)\n        return net(x).numpy()",
+}
+HANDED["fields"] = (
+    "from dataclasses import dataclass\n\n\n@dataclass\nclass Stage:\n    name: str\n    fn: object\n\n"
+    "    def score(self, x):\n        return self.fn(x)\n\n\nstage = Stage('a', build())"
+)
+KEPT = {
+    "scoped": "@torch.no_grad()\ndef score(net: Net, xs):\n    return list(map(net, xs))",
+    "trained": "def step(net: Net, xs):\n    sum(map(net, xs)).sum().backward()",
+    "compiled": "net = build()\nnet.forward = torch.compile(net.forward)",
+    "looked-at": "import inspect\n\nnames = inspect.signature(build().forward)",
+    "saved": "net = build()\nstate = {'net': net}\ntorch.save(state['net'].state_dict(), 'f')",
+    "another": f"{OTHER}\n\nothers = {{'a': Other()}}\n\n\ndef score(x):\n"
+    "    return others['a'](x), list(map(Other(), [x]))",
+}
+
+
+@pytest.mark.parametrize(
+    ("other", "place"),
+    [
+        ("def logits(self):\n        return self.model(self.x).numpy()", "`Engine.logits`"),
+        ("def logits(self):\n        return self.model.forward(self.x)", "`Engine.logits`"),
+        ("async def logits(self):\n        return self.model(self.x).sum()", "`Engine.logits`"),
+        ("@torch.no_grad()\n    def logits(self):\n        return self.model(self.x)", ""),
+        ("def predict(self):\n        return self.model(self.x).softmax(-1)", ""),
+        ("def step(self):\n        self.model(self.x).sum().backward()", ""),
+        ("def fresh(self, model):\n        return model(self.x).numpy()", ""),
+    ],
+)
+def test_what_else_runs_the_model_of_a_start_is_named(other: str, place: str) -> None:
+    """Also where the expression does not show of which class it is."""
+    said = look_at(NET + PAIR.format(other=other))
+    assert place in said and bool(said) is bool(place)
+
+
+def test_a_model_that_a_start_of_another_file_shares(tmp_path: Path) -> None:
+    context = "from net import Net\n\n\nclass Context:\n    net = None\n\n\nCTX = Context()\n"
+    context += "\n\ndef startup():\n    CTX.net = Net().eval()\n"
+    routes = "from context import CTX\n\n\ndef generate(x):\n    return CTX.net(x).tolist()\n"
+    health = "\n\ndef health(x):\n    return float(CTX.net(x).numpy().sum())\n"
+    net = project(tmp_path, net=NET, context=context, routes=routes + health)["net"]
+    assert net.change is None
+    assert "`health` " in net.findings[0].fixes["flag"].look_at
+    (tmp_path / "routes.py").write_text(routes)
+    net = project(tmp_path, net=NET, context=context, routes=routes)["net"]
+    assert net.change is not None
+
+
+@pytest.mark.parametrize("more", HANDED.values(), ids=HANDED.keys())
+def test_a_model_that_is_handed_on_as_a_function(more: str) -> None:
+    place = "the top level" if more.endswith("partial(build())") else "score`"
+    assert place in look_at(f"{NET}\n\n{more}\n{GENERATE}")
+
+
+@pytest.mark.parametrize("more", KEPT.values(), ids=KEPT.keys())
+def test_a_model_that_nobody_else_calls(more: str) -> None:
+    assert not look_at(f"{NET}\n\n{more}\n{GENERATE}")
+
+
 SERVE = "from {module} import build\n\n\nclass Server:\n    def __init__(self):\n        self.model = {made}\n\n    def step(self, x):\n        return self.model(x).tolist()\n"
 
 

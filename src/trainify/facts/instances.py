@@ -195,6 +195,14 @@ class Instances:
                         if name and origin not in self._given.setdefault(key, set()):
                             self._given[key].add(origin)
                             new = True
+                cls = own_class(module, call.func)
+                for argument, origin in held:
+                    if cls is None:
+                        break
+                    key = _path(module), cls.lineno, _field(cls, call, argument)
+                    if key[2] and origin not in self._given.setdefault(key, set()):
+                        self._given[key].add(origin)
+                        new = True
         if new:
             self._known.clear()
         return new
@@ -419,7 +427,9 @@ class Instances:
         for value in values:
             for origin in self._origins(module, value, depth) if value is not None else ():
                 yield replace(origin, evaluated=origin.evaluated or evaluated)
-        if not values or None in values:
+        given = self._given.get((_path(module), cls.lineno, node.attr), set())
+        yield from given
+        if not given and (not values or None in values):
             yield _UNKNOWN
 
 
@@ -516,6 +526,17 @@ def _parameter(
     at = call.args.index(argument)
     starred = any(isinstance(a, ast.Starred) for a in call.args[: at + 1])
     return names[at] if at < len(names) and not starred else ""
+
+
+def _field(cls: ast.ClassDef, call: ast.Call, argument: ast.expr) -> str:
+    """The field of a dataclass that an argument becomes; empty for other classes."""
+    if any(function.name == "__init__" for function in _functions(cls)):
+        return ""
+    fields = [last_name(s.target) for s in cls.body if isinstance(s, ast.AnnAssign)]
+    named = next((k.arg for k in call.keywords if k.value is argument), None)
+    at = call.args.index(argument) if named is None else -1
+    name = named or (fields[at] if at < len(fields) else "")
+    return name if name in fields else ""
 
 
 def _evaluates(call: ast.Call) -> bool:

@@ -17,9 +17,11 @@ from ...facts.scoped_methods import scoped_methods
 from ...findings import STRATEGIES, Edit, Finding, Fix, Safety
 from .arrays import to_numpy
 from .beside import other_ways, parts_to_learn
+from .beside_starts import runs_beside
 from .cover import Cover, is_decorator, label_of, owner_of
 from .edits import follow_training, take_off
 from .flat_outputs import flat_output
+from .handed_on import handed_on
 from .moved import own_scope_on
 from .runs import Run, is_scoped_by, place_of
 from .starts import (
@@ -86,7 +88,7 @@ def covered_forward(
         message += f" {listed}, which it trains through, {verb} a scope too."
     if not all(followed_too):  # one half of a repair again
         return module.finding("TRN201", message, node)
-    starts = _starts(module, function, known.runs)
+    starts = _starts(module, function, known)
     if starts.own or starts.others:
         removal = take_off(module, cover)
         edits = [*removal, *_scopes_on(module, starts, moved)] if removal else []
@@ -125,7 +127,7 @@ class _Starts:
         return [start for start in self.others if not start.scoped]
 
 
-def _starts(module: ModuleFacts, function: FunctionNode, bare: Sequence[Run]) -> _Starts:
+def _starts(module: ModuleFacts, function: FunctionNode, known: Known) -> _Starts:
     from ...rewrite.scopes import can_decorate
 
     cls = owner_of(module, function)
@@ -138,14 +140,29 @@ def _starts(module: ModuleFacts, function: FunctionNode, bare: Sequence[Run]) ->
         if may_run(module.project, start, module.path, classes)
     ]
     model = class_id(module, cls) if cls is not None else None
-    runs = [run for run in bare if model in run.models]
+    runs = [run for run in known.runs if model in run.models]
     if own or others:  # that it moves to, and so to all that does nothing else
         more = {run.function for run in runs if not run.infers}
         infer = (r.function for r in runs if r.path == module.path and r.function not in more)
         own += [f for f in dict.fromkeys(infer) if f and f not in own and can_decorate(f)]
+        runs += [
+            *_beside(module, own, others),
+            *(run for run in handed_on(known.instances) if model in run.models),
+        ]
     scoped = {(module.path, f.lineno) for f in own if can_decorate(f)}
     scoped |= {(s.path, s.line) for s in others if not s.awaits and _in_roots(module, s.path)}
     return _Starts(own, others, [run for run in runs if not is_scoped_by(run, scoped)])
+
+
+def _beside(
+    module: ModuleFacts, own: Sequence[FunctionNode], others: Sequence[Start]
+) -> Iterator[Run]:
+    """What else runs the models that starts of inference run."""
+    lines = {f.lineno for f in own}
+    yield from (run for line, run in runs_beside(module) if line in lines)
+    known = {(start.path, start.line) for start in others}
+    for found in module.project.summaries(module.path, runs_beside, may_start) if known else ():
+        yield from (run for line, run in found if (run.path, line) in known)
 
 
 def _scopes_on(module: ModuleFacts, starts: _Starts, moved: Scope) -> Iterator[Edit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
@@ -76,25 +76,44 @@ def _runs_in(module: ModuleFacts, instances: Instances) -> Iterator[Run]:
         held = instances.origins(module, model)
         if not held or scope_around(module, call) is not None:
             continue
-        function = module.function(call)
-        if function is not None and is_forward(function):
-            continue
-        ends = _ends(module, call)
-        to_array = any("numpy" in end for end in ends)
-        if not to_array and (
-            is_test(module.path) or _is_harmless(ends) or _serves_training(module, function)
-        ):
-            continue
-        yield Run(
-            *(module.path, call.lineno),
-            f"`{label_of(module, function)}`" if function is not None else "the top level",
-            function,
-            models=frozenset(origin.made for origin in held if origin.made is not None),
-            evaluated=all(origin.evaluated for origin in held),
-            to_array=to_array,
-            infers=function is not None and _only_infers(module, function, ends, instances),
-            caller=_caller(module, function),
-        )
+        run = run_of(module, call, frozenset(o.made for o in held if o.made is not None))
+        if run is not None:
+            yield replace(
+                run,
+                evaluated=all(origin.evaluated for origin in held),
+                infers=run.function is not None
+                and _only_infers(module, run.function, _ends(module, call), instances),
+            )
+
+
+def run_of(
+    module: ModuleFacts, call: ast.Call, models: frozenset[ClassId], *, later: bool = False
+) -> Run | None:
+    """A call of a model, of ``models`` as far as that shows; None where it needs no scope.
+
+    Where the model runs ``later``, in a thread or by who gets it, no scope around holds.
+    """
+    function = module.function(call)
+    if function is not None and is_forward(function):
+        return None
+    if not later and scope_around(module, call) is not None:
+        return None
+    ends = _ends(module, call)
+    to_array = any("numpy" in end for end in ends)
+    if not to_array and (
+        is_test(module.path) or _is_harmless(ends) or _serves_training(module, function)
+    ):
+        return None
+    return Run(
+        *(module.path, call.lineno),
+        f"`{label_of(module, function)}`" if function is not None else "the top level",
+        function,
+        models,
+        evaluated=False,
+        to_array=to_array,
+        infers=False,
+        caller=Caller(0) if later else _caller(module, function),
+    )
 
 
 def parts_in_losses(instances: Instances, names: Collection[str]) -> dict[ClassId, dict[str, str]]:
