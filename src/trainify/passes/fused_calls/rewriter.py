@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...facts import ModuleFacts
 from ...findings import Finding, Fix, Safety
 from .messages import message_of, release_of
+from .served import served
 from .site import Site
 from .statements import NoRewrite, StatementRewriter
 from .writers import Equivalents, Writer, attachable, use_of
@@ -75,11 +76,29 @@ class Rewriter:
                 for plan in plans:
                     plan.reasons.update(dict.fromkeys(writer.strategies, str(error)))
         for run in branch.group(self.module, changes):
-            for plan in (plan for change in run for plan in by_statement[change.first]):
+            changed = [plan for change in run for plan in by_statement[change.first]]
+            for plan in changed:
                 try:
-                    plan.fixes.update(writer.fixes(run))
+                    plan.fixes.update(self._judged(writer.fixes(run), changed))
                 except branch.CannotPlace as error:
                     plan.reasons.update(dict.fromkeys(writer.strategies, str(error)))
+
+    def _judged(self, fixes: dict[str, Fix], plans: Sequence[_Plan]) -> dict[str, Fix]:
+        """Unsafe, where what one of the sites gives becomes an array with gradients on."""
+        needed = next((found for plan in plans if (found := served(plan.site))), None)
+        if needed is None:
+            return fixes
+        of_module = self.module.method_class(self.module.function(plans[0].site.call)) is not None
+        keeps = self.options.flag == "training" and of_module and needed.evaluated
+        look_at = needed.look_at(self.module.path)
+        return {
+            strategy: fix
+            if keeps and strategy == "flag"
+            else replace(
+                fix, safety=Safety.UNSAFE, look_at="; ".join(filter(None, (fix.look_at, look_at)))
+            )
+            for strategy, fix in fixes.items()
+        }
 
     def _finding(self, plan: _Plan) -> Finding:
         site = plan.site

@@ -1,0 +1,175 @@
+"""Where a value becomes an array or is copied, which raises once the value has a graph.
+
+Only by ways on which a value without a graph stays one: what is multiplied by a weight has a graph
+whether or not the value had one, and what is detached never has.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from .flow import is_view_method
+from .names import is_none
+
+if TYPE_CHECKING:
+    from .module import ModuleFacts
+
+End = Literal["array", "copy", "returned"]
+
+_SAME_METHODS = frozenset(
+    "clone cpu cuda to type half float double bfloat16 mean sum norm softmax sigmoid tanh relu "
+    "abs exp clamp items values get copy".split()
+)
+_SAME_FUNCTIONS = frozenset(
+    "normalize softmax log_softmax sigmoid tanh relu silu gelu cat concat stack squeeze flatten "
+    "reshape mean sum".split()
+)
+_COLLECTED = frozenset("append add".split())
+_SEQUENCES = frozenset("list tuple reversed".split())
+_OTHER = (ast.Lambda, ast.Compare, ast.BoolOp, ast.JoinedStr, ast.FormattedValue)
+_MAX_NAMES = 6
+
+
+def array_ways(
+    module: ModuleFacts, node: ast.expr, names: int = 0
+) -> Iterator[tuple[End, ast.expr]]:
+    """The calls that make an array of a value, or copy it, and what a function returns of it."""
+    child, parent = node, module.parent(node)
+    while isinstance(parent, (ast.expr, ast.keyword, ast.comprehension)):
+        if isinstance(parent, ast.comprehension):
+            if child is parent.iter and names < _MAX_NAMES:
+                around = module.parent(parent)
+                for load in _loads_in(around, _names(parent.target)) if around else ():
+                    yield from array_ways(module, load, names + 1)
+            return
+        if isinstance(parent, ast.keyword):
+            parent = module.parent(parent)
+            continue
+        if isinstance(parent, ast.Attribute):
+            call = module.parent(parent)
+            if parent.attr in ("T", "mT"):
+                child = parent
+            elif isinstance(call, ast.Call) and call.func is parent:
+                if parent.attr == "numpy" and not call.keywords:
+                    yield "array", call
+                    return
+                same = parent.attr in _SAME_METHODS or is_view_method(parent.attr)
+                if not same or parent.attr == "detach":
+                    return
+                child = call
+            else:
+                return
+        elif isinstance(parent, ast.Call):
+            end = _given_to(module, parent)
+            if end is not None:
+                yield end, parent
+                return
+            if _collects(parent) and names < _MAX_NAMES:
+                assert isinstance(parent.func, ast.Attribute)
+                for held in _loads_of(module, parent.func.value, module.statement(parent)):
+                    yield from array_ways(module, held, names + 1)
+                return
+            if not _keeps(module, parent, child):
+                return
+            child = parent
+        elif isinstance(parent, ast.BinOp):
+            if not _is_of(parent.right if child is parent.left else parent.left, child):
+                return
+            child = parent
+        elif isinstance(parent, _OTHER) or child is getattr(parent, "slice", None):
+            return
+        else:
+            child = parent
+        parent = module.parent(child)
+    if isinstance(parent, ast.Return):
+        yield "returned", child
+    elif isinstance(parent, (ast.Assign, ast.AnnAssign, ast.For)) and names < _MAX_NAMES:
+        if child is (parent.iter if isinstance(parent, ast.For) else parent.value):
+            for target in parent.targets if isinstance(parent, ast.Assign) else [parent.target]:
+                for read in _loads_of(module, target, parent):
+                    yield from array_ways(module, read, names + 1)
+
+
+def _given_to(module: ModuleFacts, call: ast.Call) -> End | None:
+    """What a call makes of a tensor that it is given, if that is an array or a copy."""
+    names = [target.name for target in module.resolve(call.func)]
+    if any(name.startswith("numpy.") for name in names):
+        return "array"
+    return "copy" if "copy.deepcopy" in names else None
+
+
+def _collects(call: ast.Call) -> bool:
+    """``outputs.append(y)``."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr in _COLLECTED
+
+
+def _keeps(module: ModuleFacts, call: ast.Call, value: ast.expr) -> bool:
+    """Whether a function of a value, and of nothing else that could have a graph."""
+    if value not in call.args[:1]:
+        return False
+    if isinstance(call.func, ast.Name) and call.func.id in _SEQUENCES:
+        return True
+    names = [target.name for target in module.resolve(call.func)]
+    if not any(n.startswith("torch.") and n.rpartition(".")[2] in _SAME_FUNCTIONS for n in names):
+        return False
+    return not isinstance(value, (ast.List, ast.Tuple)) or len(value.elts) == 1
+
+
+def _is_of(other: ast.expr, value: ast.expr) -> bool:
+    """Whether an operand is a number, or made of the names of a value alone: ``y / y.norm()``."""
+    known = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+    return all(
+        isinstance(n, (ast.Constant, ast.UnaryOp, ast.unaryop, ast.expr_context))
+        or (isinstance(n, ast.Name) and n.id in known)
+        or isinstance(n, (ast.Call, ast.Attribute, ast.keyword))
+        for n in ast.walk(other)
+    ) and not is_none(other)
+
+
+def _names(target: ast.expr) -> frozenset[str]:
+    return frozenset(n.id for n in ast.walk(target) if isinstance(n, ast.Name))
+
+
+def _loads_in(root: ast.AST, names: frozenset[str]) -> Iterator[ast.Name]:
+    for node in ast.walk(root):
+        if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load):
+            yield node
+
+
+def _loads_of(module: ModuleFacts, target: ast.expr, at: ast.stmt) -> Iterator[ast.expr]:
+    """Where what a statement binds is read, or what it puts into a container or an attribute."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        for element in target.elts:
+            yield from _loads_of(module, element, at)
+        return
+    held = isinstance(target, ast.Subscript) or isinstance(getattr(target, "ctx", None), ast.Load)
+    while isinstance(target, (ast.Subscript, ast.Starred)):
+        target = target.value
+    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+        owner = module.names.self_class(target.value)
+        for node in ast.walk(owner) if owner is not None else ():
+            if isinstance(node, ast.Attribute) and node.attr == target.attr and node is not target:
+                if isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Name):
+                    if module.names.self_class(node.value) is owner:
+                        yield node
+    elif isinstance(target, ast.Name):
+        function = module.function(at)
+        flow = module.flow(function or module.tree)
+        before = flow.reaching(target.id, at) if held else frozenset()
+        for load in _loads_in(function or module.tree, frozenset((target.id,))):
+            if load is target or module.function(load) is not function:
+                continue
+            for definition in flow.reaching(load.id, module.statement(load)):
+                if definition.statement is at or definition in before:
+                    yield load
+                    break
+
+
+def buffer_loads(module: ModuleFacts, call: ast.Call, buffer: ast.expr) -> Iterator[ast.expr]:
+    """Where a tensor is read behind the call that fills it."""
+    at = module.statement(call)
+    last = at.end_lineno or at.lineno
+    if isinstance(buffer, ast.Name):
+        yield from (load for load in _loads_of(module, buffer, at) if load.lineno > last)
