@@ -322,3 +322,37 @@ def test_a_backward_that_somebody_wrote_in_a_checkpoint(reentrant: bool) -> None
     report = audit(Squares(3.0), X)
     assert [(cut.cause, cut.kind) for cut in report.cuts] == [(Cause.BACKWARD, "wrong")]
     assert "raises" not in report.cuts[0].message
+
+
+def test_storages_can_be_resized_as_before() -> None:
+    """FSDP does so with what it has gathered."""
+
+    class Gathers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            whole = self.first.weight.detach().clone()
+            y: Tensor = self.last(self.first(x) + 0 * whole.sum())
+            whole.untyped_storage().resize_(0)
+            return y
+
+    model = Gathers()
+    assert audit(model, X).ok
+    assert all(each.untyped_storage().resizable() for each in model.parameters())
+
+
+def test_sharded_parameters_are_refused_by_name() -> None:
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        model = fully_shard(nn.Sequential(nn.Linear(4, 4)))
+        for what, raised in ((audit, ValueError), (trainify.trainify, trainify.NotTrainable)):
+            with pytest.raises(raised, match=r"0\.weight is sharded .* before fully_shard"):
+                what(model, X)
+    finally:
+        dist.destroy_process_group()

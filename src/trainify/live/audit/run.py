@@ -77,7 +77,8 @@ def audit(
 
     Raises:
         ValueError: There is no loss to be had from the output, it is not finite, or parameters have
-            no values (on the meta device, in lazy modules) or were made in ``inference_mode``.
+            no values (on the meta device, in lazy modules), are sharded (``fully_shard``) or were
+            made in ``inference_mode``.
         TypeError: That is no model, or no loss.
         Exception: Whatever the model's forward raises.
     """

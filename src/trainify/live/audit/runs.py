@@ -128,6 +128,11 @@ def _refuse_other(model: nn.Module, loss: Loss | None) -> None:
             raise ValueError(f"{name} is made by the first call of the model: call it once before")
         if parameter.is_meta:
             raise ValueError(f"{name} has no values: it is on the meta device")
+        if hasattr(parameter, "device_mesh"):
+            raise ValueError(
+                f"{name} is sharded (DTensor), so that its values are not all here: audit the "
+                "model, or give trainify its inputs, before fully_shard"
+            )
         if parameter.requires_grad and parameter.is_inference():
             raise ValueError(f"{name} was made in inference_mode, so that it cannot be trained")
 
