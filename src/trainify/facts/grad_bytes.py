@@ -132,7 +132,8 @@ def makes_modules(data: bytes, at: int) -> bool:
     named = _CLASS.match(data, begin)
     if named is not None and NOT_TRAINED.search(named[1].decode(errors="replace")):
         if data.find(b" class ", begin, at) < 0:  # nor may it be another one, inside of that
-            return False
+            if b".backward(" not in data:  # for what it gives, which says more than its name
+                return False
     if named is not None and named[2] and not _BARE_BASES.match(named[2]):
         return True
     after = _NEXT.search(data, at)

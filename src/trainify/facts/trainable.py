@@ -61,8 +61,12 @@ def holds_weights(module: ModuleFacts, cls: ast.ClassDef) -> bool:
 
     Tables (a rotary embedding's ``inv_freq``), teachers, metrics and frozen networks have none.
     """
-    if NOT_TRAINED.search(cls.name):
-        return False
+    return not NOT_TRAINED.search(cls.name) and could_learn(module, cls)
+
+
+@once
+def could_learn(module: ModuleFacts, cls: ast.ClassDef) -> bool:
+    """The same, whatever the class is called."""
     text = module.source(cls)
     if "requires_grad" in text and _FROZEN.search(text):
         return bool(trained_submodules(module, cls)) and _says_what_it_freezes(module, cls)
