@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _MAX_CALLS = 5
 _MAX_CALLERS = 3
+_MODES = re.compile(r"\b(?:no_grad|set_grad_enabled|inference_mode)\b")
 _ARRAYS = ("array", "asarray", "concatenate", "stack")
 _MAX_NAMES = 3
 
@@ -59,8 +60,8 @@ class Served:
 def served(site: Site) -> Served | None:
     """The first place that needs a result of a site to have no graph; None where none shows."""
     module, function = site.module, site.module.function(site.call)
-    if function is None:
-        return None
+    if function is None or _is_scoped(module, site.call):
+        return None  # a forward's own scope is TRN201's to move
     values: list[ast.expr] = [site.call]
     fresh = (a.name for a in site.op.signature.written if a.name not in site.in_place)
     for node in (site.bound[name] for name in fresh):
@@ -235,6 +236,9 @@ def _instances(module: ModuleFacts, cls: ast.ClassDef) -> Instances | None:
 
 
 def _is_scoped(module: ModuleFacts, call: ast.Call) -> bool:
+    around = (item for a in module.ancestors(call) for item in getattr(a, "items", ()))
+    if any(_MODES.search(module.source(item.context_expr)) for item in around):
+        return True  # ``set_grad_enabled(self.training)`` as well
     return scope_around(module, call) is not None or any(
         switch is not None and switch.mode is not None
         for switch in map(module.grad_switches.get, module.tree.body)
