@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from verbs import stays
+from verbs import rules, stays
 
 HEAD = """\
 import contextlib
@@ -1174,3 +1174,48 @@ def test_on_its_own(text: str) -> None:
 
 def test_in_one_file() -> None:
     stays(HEAD + ALL, select=("TRN2",))
+
+
+# -- weights that are searched ----------------------------------------------------------------------
+
+POLICY = """\
+import torch
+from torch import nn
+
+
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(3, 1)
+
+    @torch.no_grad()
+    def forward(self, x):
+        return self.net(x)
+
+
+def main(flat, noise, opt, x):
+    policy = Policy()
+    {}
+    return policy(x)
+"""
+BY_VECTOR = "nn.utils.vector_to_parameters(flat + noise, policy.parameters())"
+BY_GRAD = """for w, e in zip(policy.parameters(), noise):
+        w.grad = -policy(x).mean() * e
+    opt.step()"""
+
+
+@pytest.mark.parametrize("search", [BY_VECTOR, BY_GRAD])
+def test_an_evolution_strategy_needs_no_gradient(search: str) -> None:
+    stays(POLICY.format(search))
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        f"{BY_VECTOR}\n    policy(x).sum().backward()",
+        f"{BY_GRAD}\n    policy(x).sum().backward()",
+        "for w in policy.parameters():\n        w.grad = None",
+    ],
+)
+def test_beside_a_backward_the_scope_is_a_fault(search: str) -> None:
+    assert "TRN201" in rules(POLICY.format(search))

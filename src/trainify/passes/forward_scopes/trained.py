@@ -12,7 +12,8 @@ from ...facts.grad_mode import decorator_scope
 from ...facts.graph import results
 from ...facts.guards import gradient_unwanted
 from ...facts.layers import bases_of, is_empty, may_be_module
-from ...facts.names import last_name, self_name
+from ...facts.memo import once
+from ...facts.names import is_none, last_name, self_name
 from ...facts.trainable import could_learn, holds_weights, returns_numbers
 from .alone import is_trained_alone
 from .beside import is_named_for_training, trains_beside
@@ -38,6 +39,7 @@ def is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) 
         and not is_empty(module, cls)
         and not _is_declared_so(module, cls, function)
         and not _is_frozen_by_its_users(module, cls)
+        and not _is_searched(module, cls)
     )
 
 
@@ -90,6 +92,32 @@ def _is_frozen_by_its_users(module: ModuleFacts, cls: ast.ClassDef) -> bool:
                         return False
                     frozen = True
     return frozen
+
+
+def _is_searched(module: ModuleFacts, cls: ast.ClassDef) -> bool:
+    """Whether the weights are found without backward, as evolution strategies do.
+
+    A file that makes the model writes them by ``vector_to_parameters``, or sets ``w.grad`` by hand,
+    and calls no backward.
+    """
+    made = f"{cls.name}("
+    return any(
+        made in home.text and _sets_by_hand(home)
+        for sign in (b"vector_to_parameters(", b".grad = ")
+        for home in module.project.mentioning(module, made, containing=sign)
+    )
+
+
+@once
+def _sets_by_hand(module: ModuleFacts) -> bool:
+    if module.calls_named("backward") or module.calls_named("grad"):
+        return False
+    return bool(module.calls_named("vector_to_parameters")) or any(
+        isinstance(target, ast.Attribute) and target.attr == "grad" and not is_none(s.value)
+        for s in module.statements
+        if isinstance(s, ast.Assign)
+        for target in s.targets
+    )
 
 
 def _is_side_door(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
