@@ -78,46 +78,59 @@ def surely_takes_over(
     owner: ast.Attribute,
 ) -> bool:
     """The same where only operations of torch's and layers lie between: no other call may cut."""
-    seen: set[tuple[ast.AST, ast.stmt]] = set()
-    cls = module.method_class(function)
-    layers = submodules(module, cls) if cls is not None else {}
+    ways = _Ways(module, function, owner)
+    return ways.take(value, at) and takes_over(module, function, value, at, owner)
 
-    def any_of(nodes: Iterable[ast.expr], at: ast.stmt) -> bool:
-        return any(takes(node, at) for node in nodes)
 
-    def takes(node: ast.expr, at: ast.stmt) -> bool:
-        if (node, at) in seen:
+class _Ways:
+    """What a value of a function is computed from, by operations of torch's and layers alone."""
+
+    def __init__(self, module: ModuleFacts, function: FunctionNode, owner: ast.Attribute) -> None:
+        self._module = module
+        self._function = function
+        self._owner = owner
+        self._seen: set[tuple[ast.AST, ast.stmt]] = set()
+        cls = module.method_class(function)
+        self._layers = submodules(module, cls) if cls is not None else {}
+
+    def _any_take(self, nodes: Iterable[ast.expr], at: ast.stmt) -> bool:
+        return any(self.take(node, at) for node in nodes)
+
+    def take(self, node: ast.expr, at: ast.stmt) -> bool:
+        """Whether one of them leads to what the owner has."""
+        if (node, at) in self._seen:
             return False
-        seen.add((node, at))
-        if is_same(node, owner):
+        self._seen.add((node, at))
+        if is_same(node, self._owner):
             return True
         if isinstance(node, ast.Name):
             return any(
-                d.value is not None and d.statement is not None and takes(d.value, d.statement)
-                for d in module.flow(function).reaching(node.id, at)
+                d.value is not None and d.statement is not None and self.take(d.value, d.statement)
+                for d in self._module.flow(self._function).reaching(node.id, at)
             )
         if isinstance(node, ast.BinOp):
-            return any_of((node.left, node.right), at)
+            return self._any_take((node.left, node.right), at)
         if isinstance(node, ast.UnaryOp):
-            return takes(node.operand, at)
+            return self.take(node.operand, at)
         if isinstance(node, ast.IfExp):
-            return any_of((node.body, node.orelse), at)
+            return self._any_take((node.body, node.orelse), at)
         if isinstance(node, (ast.Subscript, ast.Starred)):
-            return takes(node.value, at)
+            return self.take(node.value, at)
         if isinstance(node, (ast.Tuple, ast.List)):
-            return any_of(node.elts, at)
-        if not isinstance(node, ast.Call) or last_name(node.func) in _NO_GRAPH:
+            return self._any_take(node.elts, at)
+        return isinstance(node, ast.Call) and self._takes_call(node, at)
+
+    def _takes_call(self, node: ast.Call, at: ast.stmt) -> bool:
+        called, module = node.func, self._module
+        if last_name(called) in _NO_GRAPH:
             return False
-        called = node.func
         if any(t.name.startswith("torch.") for t in module.resolve(called)):
-            return any_of(passed(node), at)
+            return self._any_take(passed(node), at)
         if not isinstance(called, ast.Attribute):
             return False
         if isinstance(called.value, ast.Name) and module.names.self_class(called.value):
-            return called.attr in layers and any_of(passed(node), at)
-        return is_tensor_method(called.attr) and any_of((called.value, *passed(node)), at)
-
-    return takes(value, at) and takes_over(module, function, value, at, owner)
+            return called.attr in self._layers and self._any_take(passed(node), at)
+        return is_tensor_method(called.attr) and self._any_take((called.value, *passed(node)), at)
 
 
 def is_made_anew(

@@ -17,7 +17,6 @@ from ...facts.graph import Graph, results
 from ...facts.guards import is_forward, is_inference_entry
 from ...facts.layers import bases_of
 from ...facts.learning import backward_values, may_learn
-from ...facts.memo import once
 from ...facts.names import last_name, self_name
 from ...facts.trainable import trained_submodules
 from .members import methods_of, own_attributes
@@ -84,7 +83,6 @@ def _if_all_learn(
     return found if wanted <= learned else []
 
 
-@once
 def _others(
     module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
 ) -> tuple[frozenset[str], list[tuple[ModuleFacts, ast.ClassDef, FunctionNode]]]:

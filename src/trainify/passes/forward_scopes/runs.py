@@ -146,13 +146,13 @@ def _is_part_of_self(callee: ast.Attribute, function: FunctionNode) -> bool:
 
 def is_scoped_by(run: Run, scoped: Collection[Place]) -> bool:
     """Whether a run stands in a function that gets a scope, or that only such functions call."""
+    return _is_scoped(run.path, run.caller, scoped)
 
-    def is_scoped(caller: Caller) -> bool:
-        if (run.path, caller.line) in scoped:
-            return True
-        return bool(caller.callers) and all(map(is_scoped, caller.callers))
 
-    return is_scoped(run.caller)
+def _is_scoped(path: str, caller: Caller, scoped: Collection[Place]) -> bool:
+    if (path, caller.line) in scoped:
+        return True
+    return bool(caller.callers) and all(_is_scoped(path, c, scoped) for c in caller.callers)
 
 
 def _caller(module: ModuleFacts, function: FunctionNode | None, depth: int = 0) -> Caller:

@@ -80,18 +80,27 @@ def keeps(
     """Whether what a function is given for a parameter is kept on the way to some values."""
 
     def made(value: ast.expr, at: ast.stmt) -> bool:
-        root, _ = looked_through(value, None)
-        if not isinstance(root, ast.Name):
-            return False
-        definitions = module.flow(function).reaching(root.id, at)
-        if root.id == parameter:
-            return bool(definitions) and all(d.is_parameter for d in definitions)
-        return all(  # ids = batch["ids"]
-            d.value is not None and d.statement is not None and made(d.value, d.statement)
-            for d in definitions
-        ) and bool(definitions)
+        return _is_given(module, function, parameter, value, at)
 
     return any(True for _ in _keepers(module, function, values, made, depth))
+
+
+def _is_given(
+    module: ModuleFacts, function: FunctionNode, parameter: str, value: ast.expr, at: ast.stmt
+) -> bool:
+    """Whether a value is what a function is given for a parameter, or a part of it."""
+    root, _ = looked_through(value, None)
+    if not isinstance(root, ast.Name):
+        return False
+    definitions = module.flow(function).reaching(root.id, at)
+    if root.id == parameter:
+        return bool(definitions) and all(d.is_parameter for d in definitions)
+    return bool(definitions) and all(  # ids = batch["ids"]
+        d.value is not None
+        and d.statement is not None
+        and _is_given(module, function, parameter, d.value, d.statement)
+        for d in definitions
+    )
 
 
 def _keepers(
