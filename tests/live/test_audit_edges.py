@@ -324,25 +324,6 @@ def test_a_backward_that_somebody_wrote_in_a_checkpoint(reentrant: bool) -> None
     assert "raises" not in report.cuts[0].message
 
 
-def test_storages_can_be_resized_as_before() -> None:
-    """FSDP does so with what it has gathered."""
-
-    class Gathers(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            whole = self.first.weight.detach().clone()
-            y: Tensor = self.last(self.first(x) + 0 * whole.sum())
-            whole.untyped_storage().resize_(0)
-            return y
-
-    model = Gathers()
-    assert audit(model, X).ok
-    assert all(each.untyped_storage().resizable() for each in model.parameters())
-
-
 def test_sharded_parameters_are_refused_by_name() -> None:
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard

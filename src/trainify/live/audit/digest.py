@@ -8,11 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-try:
-    import numpy
-except ImportError:  # torch does without
-    numpy = None  # type: ignore[assignment]
-
 _FEW = 1 << 17
 """Elements; NumPy has only one thread."""
 
@@ -70,19 +65,14 @@ def digest(tensor: Tensor) -> Digest:
 
 def _sum(tensor: Tensor) -> Tensor | Digest:
     """The sum of what its bits are as integers; on other devices than the CPU still a tensor."""
-    if (
-        numpy is not None
-        and tensor.is_cpu
-        and tensor.numel() <= _FEW
-        and tensor.dtype not in _NOT_IN_NUMPY
-    ):
-        try:  # NumPy's calls take half the time; Tensor.numpy() would forbid to resize the storage
-            bits: Any = numpy.from_dlpack(tensor.detach())
+    if tensor.is_cpu and tensor.numel() <= _FEW and tensor.dtype not in _NOT_IN_NUMPY:
+        try:  # NumPy's calls take half the time
+            bits: Any = tensor.detach().numpy()
             return int(bits.view("i8").sum())
         except ValueError:  # rows of an odd length
             if bits.itemsize <= 8:
                 return int(bits.view(f"i{bits.itemsize}").sum(dtype="i8"))
-        except (RuntimeError, TypeError, BufferError):  # sparse, conjugated, a subclass
+        except (RuntimeError, TypeError):  # sparse, conjugated, a subclass
             pass
     return _sum_by_torch(tensor)
 
