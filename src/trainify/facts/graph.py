@@ -22,7 +22,7 @@ from .grad_mode import (
     wrapping,
 )
 from .memo import once
-from .names import passed, self_name
+from .names import base_name, passed, self_name
 from .trainable import returns_numbers
 from .walk import statements
 
@@ -457,12 +457,12 @@ def _values(definition: Definition) -> Iterator[ast.expr]:
 
 def _written(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(statement, ast.AugAssign):
-        name = _base(statement.target)
+        name = base_name(statement.target)
         if name is not None:
             yield name, statement.value
     elif isinstance(statement, ast.Assign):
         for target in statement.targets:
-            if isinstance(target, ast.Subscript) and (name := _base(target)) is not None:
+            if isinstance(target, ast.Subscript) and (name := base_name(target)) is not None:
                 yield name, statement.value
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         call = statement.value
@@ -472,15 +472,9 @@ def _written(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
             if link.func.attr in _WRITING or link.func.attr.endswith("_"):
                 written += passed(link)
             link = link.func.value
-        name = _base(link)
+        name = base_name(link)
         if name is not None:
             yield from ((name, value) for value in written)
         for keyword in call.keywords:
             if keyword.arg == "out" and isinstance(keyword.value, ast.Name):
                 yield keyword.value.id, call
-
-
-def _base(node: ast.expr) -> str | None:
-    while isinstance(node, (ast.Subscript, ast.Attribute)):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None

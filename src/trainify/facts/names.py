@@ -207,6 +207,13 @@ class Names:
             self._attributes[cls] = table
         return table
 
+    def uses(self, cls: ast.ClassDef, name: str) -> Iterator[ast.Attribute]:
+        """Every ``self.name`` in the methods of a class, read, written or deleted."""
+        for node in walk(cls):
+            if isinstance(node, ast.Attribute) and node.attr == name:
+                if isinstance(node.value, ast.Name) and self.self_class(node.value) is cls:
+                    yield node
+
     @cached_property
     def _assignments_to_self(self) -> dict[ast.ClassDef, list[tuple[str, Binding]]]:
         """What the methods of each class assign to attributes, in order."""
@@ -588,6 +595,13 @@ def parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
     yield from arguments.kwonlyargs
     if arguments.kwarg:
         yield arguments.kwarg
+
+
+def base_name(node: ast.expr) -> str | None:
+    """The name that a place belongs to: ``x`` for ``x[0].y``."""
+    while isinstance(node, (ast.Subscript, ast.Attribute)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
 
 
 def default_of(arguments: ast.arguments, name: str) -> ast.expr | None:

@@ -208,7 +208,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             functions = {module.function(place.statement) for place in found}
             if not all(f is not None and _happens_once(module, cls, f) for f in functions):
                 continue
-            uses = _uses(module, cls, name)
+            uses = list(module.names.uses(cls, name))
             anyhow = all(each.saves or _is_reparametrized(each.place.value) for each in derived)
             if any(_is_used(module, use, functions, anyhow) for use in uses):
                 yield _finding(module, cls, name, found, derived[0], uses)
@@ -529,17 +529,6 @@ def _is_made_with(module: ModuleFacts, call: ast.Call) -> bool:
         and function.name == "__init__"
         and module.statement(call) in function.body
     )
-
-
-def _uses(module: ModuleFacts, cls: ast.ClassDef, name: str) -> list[ast.Attribute]:
-    return [
-        node
-        for node in walk(cls)
-        if isinstance(node, ast.Attribute)
-        and node.attr == name
-        and isinstance(node.value, ast.Name)
-        and module.names.self_class(node.value) is cls
-    ]
 
 
 _SEARCHES = frozenset("argmin argmax topk cdist".split())

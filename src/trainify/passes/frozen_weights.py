@@ -185,11 +185,6 @@ def _frozen_random(module: ModuleFacts, value: ast.expr | None) -> ast.keyword |
 def _is_weight(module: ModuleFacts, cls: ast.ClassDef, name: str) -> bool:
     """Whether ``self.name`` is used as a weight where a gradient is wanted."""
     return any(
-        isinstance(node, ast.Attribute)
-        and node.attr == name
-        and isinstance(node.value, ast.Name)
-        and module.names.self_class(node.value) is cls
-        and is_weight_use(module, node)
-        and not gradient_unwanted(module, node)
-        for node in ast.walk(cls)
+        is_weight_use(module, use) and not gradient_unwanted(module, use)
+        for use in module.names.uses(cls, name)
     )

@@ -103,14 +103,7 @@ def _changed(module: ModuleFacts, value: ast.expr) -> tuple[ast.Call, str] | Non
 
 
 def _is_used(module: ModuleFacts, cls: ast.ClassDef, name: str) -> bool:
-    return any(
-        isinstance(node, ast.Attribute)
-        and node.attr == name
-        and isinstance(node.ctx, ast.Load)
-        and isinstance(node.value, ast.Name)
-        and module.names.self_class(node.value) is cls
-        for node in ast.walk(cls)
-    )
+    return any(isinstance(use.ctx, ast.Load) for use in module.names.uses(cls, name))
 
 
 def _finding(module: ModuleFacts, name: str, value: ast.expr, made: ast.Call, done: str) -> Finding:

@@ -133,7 +133,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             own = whole and (_GAIN.match(weight.name) or _SHIFT.match(weight.name))
             if not own and not _is_to_learn(module, cls, weight):
                 continue
-            uses = _uses(module, cls, weight.name)
+            uses = list(module.names.uses(cls, weight.name))
             if weight.made in _RANDOM and any(_makes_waves(module, use) for use in uses):
                 continue
             written = any(_is_written(module, use) for use in uses)
@@ -275,7 +275,7 @@ def _is_to_learn(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight) -> boo
             if binding.value is not None:
                 if made_by(module, binding.value) in ("weights", "parameter"):
                     return True
-    for use in _uses(module, cls, weight.name):
+    for use in list(module.names.uses(cls, weight.name)):
         call = module.parent(use)
         if isinstance(call, ast.Call) and use in call.args:
             if _initializes(module, call):
@@ -298,17 +298,6 @@ def _is_handled(module: ModuleFacts, weight: _Weight) -> bool:
 
 
 # -- the uses -------------------------------------------------------------------------------------
-
-
-def _uses(module: ModuleFacts, cls: ast.ClassDef, name: str) -> list[ast.Attribute]:
-    return [
-        node
-        for node in ast.walk(cls)
-        if isinstance(node, ast.Attribute)
-        and node.attr == name
-        and isinstance(node.value, ast.Name)
-        and module.names.self_class(node.value) is cls
-    ]
 
 
 def _counts(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight, use: ast.Attribute) -> bool:

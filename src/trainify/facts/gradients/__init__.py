@@ -180,7 +180,7 @@ class Gradients:
         return self.value(node.value, at, scope)
 
     @cached_property
-    def additions(self) -> dict[str, list[Addition]]:
+    def additions(self) -> dict[str | None, list[Addition]]:
         """What statements add to the values of names."""
         return additions(self.own_statements)
 

@@ -20,13 +20,9 @@ if TYPE_CHECKING:
 def uses_of(module: ModuleFacts, cls: ast.ClassDef, name: str) -> list[ast.Attribute]:
     """Every ``self.name`` in the methods of a class but those that are assigned."""
     return [
-        node
-        for node in walk(cls)
-        if isinstance(node, ast.Attribute)
-        and node.attr == name
-        and isinstance(node.value, ast.Name)
-        and (isinstance(node.ctx, ast.Load) or isinstance(module.parent(node), ast.AugAssign))
-        and module.names.self_class(node.value) is cls
+        use
+        for use in module.names.uses(cls, name)
+        if isinstance(use.ctx, ast.Load) or isinstance(module.parent(use), ast.AugAssign)
     ]
 
 
