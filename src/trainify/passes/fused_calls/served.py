@@ -216,9 +216,11 @@ def _runs(
                 yield other, call, all(o.evaluated for o in held) or instances.is_evaluated(made)
 
 
-@once
 def _instances(module: ModuleFacts, cls: ast.ClassDef) -> Instances | None:
-    """The objects of a class; None where gradients are off for them, or one of them is frozen."""
+    """The objects of a class; None where gradients are off for them, or one of them is frozen.
+
+    They hold the file, which must not remember them in turn.
+    """
     instances = Instances(module, [cls])
     for other in instances.files:
         if any(s is not None and s.mode is not None for s in other.grad_switches.values()):
