@@ -112,10 +112,11 @@ def concerns(data: bytes, path: str, project: Project, options: Options) -> bool
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    covers = list(covers_in(module))
+    covers = covers_in(module)
     # One scope for all: an entry that several forwards lose theirs to gets it once.
     scope = covers[0].scope if covers else None
     if covers:
+        module.project.keep_summary(module, moved_scopes)  # others ask, and it need not be read again
         owned = [(owner_of(module, cover.function), cover.function) for cover in covers]
         instances = Instances(module, [cls for cls, _ in owned if cls is not None])
         parts = (parts_to_learn(module, cls, f) for cls, f in owned if cls is not None)
