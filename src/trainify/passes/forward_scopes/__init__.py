@@ -116,7 +116,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     # One scope for all: an entry that several forwards lose theirs to gets it once.
     scope = covers[0].scope if covers else None
     if covers:
-        module.project.keep_summary(module, moved_scopes)  # others ask, and it need not be read again
+        # For the files around it, which then need not read this one again.
+        module.project.keep_summary(module, moved_scopes)
         owned = [(owner_of(module, cover.function), cover.function) for cover in covers]
         instances = Instances(module, [cls for cls, _ in owned if cls is not None])
         parts = (parts_to_learn(module, cls, f) for cls, f in owned if cls is not None)

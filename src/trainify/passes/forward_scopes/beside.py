@@ -75,7 +75,8 @@ def _if_all_learn(
     None of them where the forward has parts that they do not run: these learn by it, or never.
     """
     wanted, others = _others(module, cls, function)
-    found, learned = [], set()
+    found: list[tuple[ModuleFacts, FunctionNode]] = []
+    learned: set[str] = set()
     for home, owner, method in others:
         parts = _learned(home, owner, method) & wanted
         if parts:
