@@ -48,9 +48,9 @@ class Other(nn.Module):
 GENERATE = "\n\ndef generate(model, x):\n    return model(x).argmax(-1)\n"
 
 
-def look_at(text: str) -> str:
+def look_at(text: str, **options: object) -> str:
     """What its TRN201 says to look at; empty where the fix is safe."""
-    (fixes,) = (f.fixes["flag"] for f in findings(text) if f.rule == "TRN201")
+    (fixes,) = (f.fixes["flag"] for f in findings(text, **options) if f.rule == "TRN201")
     assert (fixes.safety is Safety.SAFE) is (fixes.look_at == "")
     return fixes.look_at
 
@@ -122,11 +122,12 @@ def test_another_file_that_evaluates_it(tmp_path: Path, load: str) -> None:
     assert project(tmp_path, net=NET, load=load)["net"].change
 
 
-def test_a_run_in_training_mode_is_looked_at() -> None:
+@pytest.mark.parametrize("flag", ["grad", "training"])
+def test_a_run_in_training_mode_is_looked_at(flag: str) -> None:
     text = f"{NET}\n\nnet = Net().eval()\n\n\ndef probe(x):\n    {{}}\n"
-    assert not look_at(text.format("return net(x)"))
+    assert not look_at(text.format("return net(x)"), flag=flag)
     for fresh in ("return Net()(x)", "net = Net()\n    return net(x).sum()"):
-        assert "`probe`" in look_at(text.format(fresh))
+        assert "`probe`" in look_at(text.format(fresh), flag=flag)
 
 
 KERNEL = """\

@@ -99,8 +99,8 @@ def covered_forward(
         edits = follow(module, cover)
         message += " Where inference starts does not show, so let it follow the training flag."
         title = f"Let {label} record gradients while training"
-        chosen = options.callers_decide or options.flag == "training"
-        look_at = "" if chosen else _in_training_mode(module, function, starts, known)
+        decided = options.callers_decide or options.training_decides
+        look_at = "" if decided else _in_training_mode(module, function, starts, known)
     if not edits:
         return module.finding("TRN201", message, node)
     if not known.instances.are_all_seen:
