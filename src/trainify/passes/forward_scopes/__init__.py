@@ -42,8 +42,8 @@ RULES = (
             "in generate or predict: as no_grad where these give tensors, since one made under "
             "inference_mode cannot be saved for backward. Where no such place shows, it can follow "
             "self.training, which serves as before only if the model is in eval mode there. A "
-            "class that learns by another method, or by the base whose forward it only puts under a "
-            "scope, acts by its forward: that scope is meant."
+            "class that learns by another method, or by the base whose forward it only puts under "
+            "a scope, acts by its forward: that scope is meant."
         ),
         before="""\
 import torch
