@@ -389,6 +389,26 @@ def test_places_that_a_factory_of_another_file_leads_to(tmp_path: Path) -> None:
     assert "serve.py:9" in found.findings[0].fixes["flag"].look_at
 
 
+@pytest.mark.parametrize(
+    ("method", "made"),
+    [
+        ("    @classmethod\n    def build(cls):\n        return cls()\n", "Net.build()"),
+        ("    @staticmethod\n    def load():\n        return Net().eval()\n", "Net.load()"),
+        ("", "Net.from_pretrained('a').eval()"),
+    ],
+)
+def test_places_that_a_constructor_of_the_class_leads_to(
+    tmp_path: Path, method: str, made: str
+) -> None:
+    """Where no call of the class itself stands in the file that runs the object."""
+    net = NET.replace("\n\n\ndef build():\n    return Net()\n", f"\n\n{method}") + GENERATE
+    serve = SERVE.format(module="net", made="build()").replace("import build", "import Net")
+    serve = serve.replace("build()", made)
+    found = project(tmp_path, net=net, serve=serve)["net"]
+    assert found.change is None
+    assert "serve.py:9" in found.findings[0].fixes["flag"].look_at
+
+
 def test_more_files_than_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainify.facts.instances._MAX_FILES", 2)
     load = "from net import Net\n\nnet = Net().eval()\n"
