@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -364,3 +364,55 @@ def test_an_interrupt_undoes_it(modules: Modules, monkeypatch: pytest.MonkeyPatc
         trainify.trainify(model, batch())
     assert type(model) is modules["model"].Model
     assert is_cut(model)
+
+
+@torch.library.custom_op("trainify_tests::squash", mutates_args=())
+def squash(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(x.numpy().clip(-1, 1) ** 3)
+
+
+class Squashed(nn.Module):
+    """Calls an op by the name that its definition has in Python, as PyTorch's documents do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return squash(self.fc(x))
+
+
+class SquashedByTable(Squashed):
+    TABLE: ClassVar[dict[str, Any]] = {"squash": squash}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.TABLE["squash"](self.fc(x))
+
+
+class SquashedByAttribute(Squashed):
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = squash
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(self.fc(x))
+
+
+@pytest.mark.parametrize("model", [Squashed, SquashedByTable, SquashedByAttribute])
+def test_custom_ops_by_their_names_in_python(modules: Modules, model: type[nn.Module]) -> None:
+    trainify.register(
+        "torch.ops.trainify_tests.squash",
+        "squash(Tensor x) -> Tensor",
+        "torch.clamp(x, -1, 1) ** 3",
+    )
+    net, x = model(), torch.randn(5, 4)
+    trainify.trainify(net, x)
+    net(x).sum().backward()
+    weight, bias = net.fc.weight.detach(), net.fc.bias.detach()
+    y = x @ weight.T + bias
+    slope = torch.where(y.abs() <= 1, 3 * y**2, 0)
+    torch.testing.assert_close(net.fc.weight.grad, slope.T @ x)
+    torch.testing.assert_close(net.fc.bias.grad, slope.sum(0))
+    trainify.restore(net)
+    with pytest.raises(RuntimeError, match="no autograd formula"):
+        net(x).sum().backward()

@@ -13,6 +13,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from torch import nn
+from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
 from ..catalog import FusedOp, lookup
@@ -168,6 +169,8 @@ class _Graph:
             self.module(value)
         elif isinstance(value, (OpOverload, OpOverloadPacket)):
             self.ops.add(_op_name(value))
+        elif isinstance(value, CustomOpDef):
+            self.ops.add(value._qualname)
         elif isinstance(value, functools.partial):
             for each in (value.func, *value.args, *value.keywords.values()):
                 self._named("", "", each)
@@ -279,7 +282,8 @@ def _op_name(op: OpOverload | OpOverloadPacket) -> str:
 
 _CACHED = type(functools.cache(_op_name))
 
-_CALLABLE = (FunctionType, BuiltinFunctionType, functools.partial, OpOverload, OpOverloadPacket)
+_CALLABLE = (FunctionType, BuiltinFunctionType, functools.partial, OpOverload, OpOverloadPacket,
+             CustomOpDef)  # fmt: skip
 
 
 def _attributes(value: object) -> list[Any]:

@@ -221,7 +221,9 @@ class _Plans:
 
     def after(self, plan: Plan | None, report: Report | None) -> Plan | None:
         """What to try after a plan that left a report's cuts; what to begin with, after None."""
-        everything, cuts = self.everything, report.cuts if report is not None else ()
+        cuts = report.cuts if report is not None else ()
+        self._learn_ops(cuts)
+        everything = self.everything
         if plan is None:
             light = _only(everything, self.found.lasting)
             if everything:
@@ -234,6 +236,13 @@ class _Plans:
             self._find()
             return self._with_cuts(plan, self.everything, cuts)
         return everything if plan != everything else None
+
+    def _learn_ops(self, cuts: Iterable[Cut]) -> None:
+        """Ops that the source does not show by name, and that ran all the same."""
+        ran = {cut.op for cut in cuts if cut.op and "::" in cut.op} - {*self._ops}
+        if ran and self._strategy not in ("flag", "replace"):
+            self._ops += tuple(op for op in (*known_ops(), *attached_ops()) if op in ran)
+            self.everything = replace(self.everything, ops=self._ops)
 
     def around(self, cuts: Iterable[Cut]) -> set[CodeType]:
         """The functions in which cuts, or the grad modes over them, lie."""
