@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from verbs import becomes, findings, fix, rules, stays
+
+from trainify.engine import Options, check_paths
 
 HEAD = """\
 import torch
@@ -57,6 +60,11 @@ def with_property(value: str, use: str = "F.linear(x, self.w)") -> str:
         ("self.w = self.q.weight.data.t()", "self.q.weight.t()"),
         ("self.w = self.p.data.detach().clone()", "self.p.clone()"),
         ("self.w = self.q.weight * 0.5", "self.q.weight * 0.5"),
+        ("self.w = (self.q.weight @ self.p.T).data", "self.q.weight @ self.p.T"),
+        (
+            "self.w = ( (self.q.weight @ self.p.T) ).detach().clone()",
+            "( (self.q.weight @ self.p.T) ).clone()",
+        ),
         (
             "self.register_buffer('w', torch.stack([self.q.weight, self.k.weight]))",
             "torch.stack([self.q.weight, self.k.weight])",
@@ -327,3 +335,30 @@ def test_a_method_for_serving_that_init_always_calls() -> None:
 def test_functions_that_derive_nothing(value: str, more: str) -> None:
     use = "F.linear(x, self.qk_weight)"
     stays(attention(f"self.qk_weight = {value}", use, more))
+
+
+SETS = {
+    "another function": "def refresh(m):\n    m.w = torch.cat([m.q.weight.data, m.k.weight.data])",
+    "by name": 'def refresh(m, w):\n    setattr(m, "w", w)',
+    "a subclass": "class Sub(Attention):\n    def refresh(self, w):\n        self.w = w",
+}
+
+
+@pytest.mark.parametrize("sets", SETS.values(), ids=SETS)
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_is_set_from_outside_is_no_property(sets: str, apart: bool, tmp_path: Path) -> None:
+    text = attention("self.w = torch.cat([self.q.weight.data, self.k.weight.data])")
+    assert "class Attention" in text
+    more = f"import torch\nfrom m import Attention\n\n\n{sets}\n"
+    (tmp_path / "m.py").write_text(text if apart else f"{text}\n\n{sets}\n")
+    (tmp_path / "load.py").write_text(more if apart else "")
+    found = [f for r in check_paths([str(tmp_path)], Options()) for f in r.findings]
+    assert [f.rule for f in found] == ["TRN502"]
+    assert "`refresh` (" in found[0].message and not found[0].fixes
+
+
+def test_what_another_class_sets() -> None:
+    text = attention("self.w = torch.cat([self.q.weight.data, self.k.weight.data])")
+    other = "\n\nclass Other:\n    def refresh(self, w):\n        self.w = w\n"
+    (found,) = findings(text + other)
+    assert found.fixes

@@ -31,7 +31,12 @@ def program(
 
 @pytest.mark.parametrize(
     "tensor",
-    ["torch.randn(o, i)", "torch.empty(o, i)", "torch.rand(o, i) * 0.1 - 0.05"],
+    [
+        "torch.randn(o, i)",
+        "torch.empty(o, i)",
+        "torch.rand(o, i) * 0.1 - 0.05",
+        "(torch.rand(o, i))",
+    ],
 )
 def test_is_trained_after_a_look(tensor: str) -> None:
     before = program(WEIGHT.replace("torch.randn(o, i)", tensor))

@@ -232,7 +232,10 @@ def _finding(
     else:
         message += ", and the second backward fails." if derived.saves else "."
     fixes: dict[str, Fix] = {}
-    if len(found) == 1:
+    setter = next(_set_elsewhere(module, cls, name), None)
+    if setter is not None:
+        message += f" {setter} sets a `{name}`, which a property would not take."
+    elif len(found) == 1:
         edits = _as_property(module, cls, name, found[0], derived, uses)
         if edits:
             look_at = f"`{name}` is computed again each time it is used"
@@ -241,6 +244,28 @@ def _finding(
             fix = Fix(f"Make {name} a property", edits, Safety.UNSAFE, look_at)
             fixes = dict.fromkeys(STRATEGIES, fix)
     return module.finding("TRN502", message, found[0].statement, fixes)
+
+
+def _set_elsewhere(module: ModuleFacts, cls: ast.ClassDef, name: str) -> Iterator[str]:
+    """Where an attribute of this name is set on what may be an object of a class."""
+    for home in module.project.mentioning(module, f".{name} =", f'"{name}"', f"'{name}'"):
+        where = "line " if home is module else f"{home.path}:"
+        for node in walk(home.tree):
+            if isinstance(node, ast.Attribute) and node.attr == name:
+                held = node.value if not isinstance(node.ctx, ast.Load) else None
+            elif isinstance(node, ast.Call) and last_name(node.func) == "setattr":
+                given = [getattr(argument, "value", None) for argument in node.args[1:2]]
+                held = node.args[0] if given == [name] else None
+            else:
+                continue
+            owner = home.names.self_class(held) if isinstance(held, ast.Name) else None
+            if held is None or (
+                owner is not None and cls.name not in [last_name(base) for base in owner.bases]
+            ):
+                continue
+            function = home.function(node)
+            label = f"`{function.name}`" if function is not None else "the top level"
+            yield f"{label} ({where}{node.lineno})"
 
 
 def _places(module: ModuleFacts, cls: ast.ClassDef) -> dict[str, list[_Place]]:
@@ -633,5 +658,7 @@ def _without_cuts(module: ModuleFacts, value: ast.expr, cuts: list[ast.expr]) ->
         inner = cut.func if isinstance(cut, ast.Call) else cut
         assert isinstance(inner, ast.Attribute)
         first, last = module.end(inner.value) - start, module.end(cut) - start
-        text = text[:first] + text[last:]
+        first = text.index(".", first)  # behind a parenthesis: (a @ b).detach()
+        bare = module.source(inner.value)
+        text = bare if text == f"({bare}){text[first:last]}" else text[:first] + text[last:]
     return text

@@ -119,7 +119,7 @@ def _finding(module: ModuleFacts, name: str, statement: ast.Assign, frozen: ast.
     )
     call = module.parent(frozen)
     assert isinstance(call, ast.Call)
-    start = module.end(call.args[-1])
+    start = module.text.index(",", module.end(call.args[-1]))  # behind a parenthesis around it
     edit = Edit(start, module.end(frozen.value), "")
     fixes = {}
     if len(call.keywords) == 1 and module.text[start : module.start(frozen.value)].count("\n") < 2:
