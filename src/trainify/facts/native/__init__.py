@@ -36,7 +36,7 @@ class Sources:
         self._units = tuple(units)
         self._module = module
         self._names = tuple(names)
-        self._effects: dict[Function, Effect] = {}
+        self._effects: dict[tuple[Function, frozenset[int]], Effect] = {}
 
     @cached_property
     def functions(self) -> Mapping[str, Effect]:
@@ -44,8 +44,8 @@ class Sources:
         found = {name: self._effect_of(name, None) for name in self._names}
         for unit, module, variable, start, end in self._modules("PYBIND11_MODULE", "py_module"):
             del module
-            for name, given, at in self._bound(unit, variable, ("def",), start, end):
-                found[name] = self._given(given, unit, at)
+            for text, given, at in self._bound(unit, variable, ("def",), start, end):
+                found[text.strip()] = self._given(given, unit, at)
         return found
 
     @cached_property
@@ -53,16 +53,26 @@ class Sources:
         """What the dispatcher gets, as ``namespace.name``, without what has a backward."""
         found: dict[str, Effect] = {}
         derived: set[str] = set()
+        bound = list(self._registered())
+        written = {name: _written(schema) for name, schema, *_ in bound if "(" in schema}
+        for operator, _, key, given, unit, at in bound:
+            if "Autograd" in key or "Autograd" in given:
+                derived.add(operator)
+                continue
+            effect = self._given(given, unit, at, written.get(operator, frozenset()))
+            if effect is not NOTHING:
+                found[operator] = effect
+        return {name: effect for name, effect in found.items() if name not in derived}
+
+    def _registered(self) -> Iterator[tuple[str, str, str, str, int, int]]:
+        """Operators: the name, what is said of it, the dispatch key, what it gets, and where."""
         for unit, module, variable, start, end in self._modules("TORCH_LIBRARY"):
             space, _, key = (part.strip() for part in module.partition(","))
             space = self._module if space == "TORCH_EXTENSION_NAME" else space
-            for name, given, at in self._bound(unit, variable, ("def", "impl"), start, end):
+            for text, given, at in self._bound(unit, variable, ("def", "impl"), start, end):
+                name = text.partition("(")[0].strip()
                 operator = f"{space}.{name.partition('::')[2] or name}"
-                if "Autograd" in key or "Autograd" in given:
-                    derived.add(operator)
-                elif (effect := self._given(given, unit, at)) is not NOTHING:
-                    found[operator] = effect
-        return {name: effect for name, effect in found.items() if name not in derived}
+                yield operator, text, key, given, unit, at
 
     # -- what is bound --------------------------------------------------------------------------
 
@@ -83,27 +93,28 @@ class Sources:
     def _bound(
         self, unit: int, variable: str, methods: tuple[str, ...], start: int, end: int
     ) -> Iterator[tuple[str, str, int]]:
-        """The name of each binding of a block, what else is given, and where that stands."""
+        """The text that each binding of a block begins with, what else is given, and where."""
         code, strings = self._code[unit], self._strings[unit]
         call = re.compile(rf"(?:\b{re.escape(variable)}\s*|\)\s*)\.(?:{'|'.join(methods)})\s*\(")
         for match in call.finditer(code, start, end):
             opened = match.end() - 1
             closed = cpp.close(code, opened)
-            name = _STRING.match(strings, match.end())
-            if name is None:
-                continue
-            plain = name["text"].partition("(")[0].strip()
-            yield plain, code[name.end() : closed], name.end()
+            text, at = "", match.end()
+            while part := _STRING.match(strings, at):  # next to each other, they are one
+                text, at = text + part["text"], part.end()
+            if text:
+                yield text, code[at:closed], at
 
-    def _given(self, given: str, unit: int, at: int) -> Effect:
-        """What is known of the function that a binding is given."""
-        written = given.lstrip(" \t\r\n,")
-        if written.startswith("["):  # a lambda
-            return self._lambda(given, unit, at)
+    def _given(
+        self, given: str, unit: int, at: int, written: frozenset[int] = frozenset()
+    ) -> Effect:
+        """What is known of the function that a binding is given; see :meth:`_effect`."""
+        if given.lstrip(" \t\r\n,").startswith("["):  # a lambda
+            return self._lambda(given, unit, at, written)
         named = _MARKED.search(given) or _FIRST.match(given)
-        return self._effect_of(named[1].rpartition("::")[2], unit) if named else NOTHING
+        return self._effect_of(named[1].rpartition("::")[2], unit, written) if named else NOTHING
 
-    def _lambda(self, given: str, unit: int, at: int) -> Effect:
+    def _lambda(self, given: str, unit: int, at: int, written: frozenset[int]) -> Effect:
         code = self._code[unit]
         opened = code.find("(", at)
         closed = cpp.close(code, opened)
@@ -111,7 +122,7 @@ class Sources:
         if opened < 0 or body < 0 or body > at + len(given):
             return NOTHING
         parameters = cpp.parameters(code[opened + 1 : closed])
-        return self._effect(Function(unit, "", parameters, body, cpp.close(code, body)))
+        return self._effect(Function(unit, "", parameters, body, cpp.close(code, body)), written)
 
     # -- texts and functions --------------------------------------------------------------------
 
@@ -139,22 +150,25 @@ class Sources:
 
     # -- what a function does -------------------------------------------------------------------
 
-    def _effect_of(self, name: str, unit: int | None) -> Effect:
+    def _effect_of(
+        self, name: str, unit: int | None, written: frozenset[int] = frozenset()
+    ) -> Effect:
         """That of the functions of a name if all agree; where the same file has some, of those."""
         defined = self._defined.get(name, ())
         here = tuple(function for function in defined if function.unit == unit) or defined
-        effects = [self._effect(function) for function in here]
+        effects = [self._effect(function, written) for function in here]
         if not effects:
             return NOTHING
         first = effects[0]
-        same = all(e.result == first.result and e.writes == first.writes for e in effects)
-        return first if same else NOTHING
+        return first if all(map(first.agrees, effects)) else NOTHING
 
-    def _effect(self, function: Function) -> Effect:
-        if function not in self._effects:
-            self._effects[function] = NOTHING  # of what calls itself
-            self._effects[function] = Body(self, function).effect()
-        return self._effects[function]
+    def _effect(self, function: Function, written: frozenset[int] = frozenset()) -> Effect:
+        """What a function does, of which a schema says that it writes some of its parameters."""
+        key = function, written
+        if key not in self._effects:
+            self._effects[key] = NOTHING  # of what calls itself
+            self._effects[key] = Body(self, function, written).effect()
+        return self._effects[key]
 
     def text_of(self, function: Function) -> str:
         return self._code[function.unit][function.start : function.end]
@@ -198,6 +212,18 @@ class Sources:
 
 _STRING = re.compile(r'\s*(?:R"\w*\(|")(?P<text>[^"]*?)(?:\)\w*"|")')
 _MAX_DEPTH = 6
+
+
+def _written(schema: str) -> frozenset[int]:
+    """The parameters that a schema marks: ``fill(Tensor(a!) y, Tensor x) -> ()``."""
+    opened = schema.index("(")
+    parts = cpp.split(schema, opened + 1, cpp.close(schema, opened))
+    given = [schema[start:end] for start, end in parts]
+    return frozenset(
+        i for i, part in enumerate(p for p in given if p.strip() != "*") if "!" in part
+    )
+
+
 _BINDING_BLOCK = re.compile(
     r"\b(?:(?P<macro>PYBIND11_MODULE|TORCH_LIBRARY(?:_[A-Z_]+)?)\s*\((?P<args>[^(){};]*)\)"
     r"|void\s+\w+\s*\(\s*(?P<param>(?:py|pybind11)::module_?\s*&\s*\w+)\s*\))"

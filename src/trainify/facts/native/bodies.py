@@ -26,6 +26,10 @@ class Effect:
     parameters: tuple[str, ...] = ()
     at: str = ""
 
+    def agrees(self, other: Effect) -> bool:
+        """Whether another function does the same, wherever it stands."""
+        return self.result == other.result and self.writes == other.writes
+
 
 NOTHING = Effect()
 
@@ -40,12 +44,20 @@ class _Raw(NamedTuple):
 
 
 class Body:
-    """One function, read from its first statement to its last."""
+    """One function, read from its first statement to its last.
 
-    def __init__(self, sources: Sources, function: Function) -> None:
+    ``declared`` are the parameters that a schema says it writes; how, the body has to show.
+    """
+
+    def __init__(
+        self, sources: Sources, function: Function, declared: frozenset[int] = frozenset()
+    ) -> None:
         self.sources = sources
         self.function = function
         self.text = sources.text_of(function)
+        self.declared = {
+            parameter.name for i, parameter in enumerate(function.parameters) if i in declared
+        }
         self.written: dict[str, str] = {}
         """The tensors that are written by pointers, each with the place."""
 
@@ -129,8 +141,9 @@ class Body:
             if not raw.constant and _STORED.match(self.text, raw.end):
                 place = self.sources.place_of(self.function, raw.start)
                 self.written.setdefault(raw.tensor, place)
+        filled = self._made.keys() | self.declared
         for raw in self._raw:  # who is to fill a fresh tensor, if not whoever gets its memory?
-            if raw.tensor in self._made and raw.tensor not in self._read and not raw.constant:
+            if raw.tensor in filled and raw.tensor not in self._read and not raw.constant:
                 place = self.sources.place_of(self.function, raw.start)
                 self.written.setdefault(raw.tensor, place)
         for match in _RESULT.finditer(self.text):
