@@ -15,7 +15,7 @@ from .memo import once
 from .names import Target
 
 if TYPE_CHECKING:
-    from .extensions import Extension
+    from .extensions import Extension, Held
     from .module import ModuleFacts
 
 T = TypeVar("T")
@@ -54,6 +54,10 @@ class Project:
         self._outsides: dict[Path, Path] = {}
         self.extensions: dict[str, tuple[Extension, ...]] = {}
         """What ``setup.py`` compiles, by the folders of the files that may import it."""
+        self.held: dict[tuple[Path, tuple[str, ...], bool], tuple[Held, ...]] = {}
+        """What names of other files hold of extensions, or what calling them gives."""
+        self.taken_from_loaders: dict[Path, frozenset[str]] = {}
+        """The names that files give what they import from those that load extensions."""
 
     @property
     def loaded(self) -> frozenset[Path]:
@@ -376,12 +380,6 @@ class Project:
             other = self.load(path) if relevant(self._bytes(path)) else None
             self._summaries[key] = None if other is None else summarize(other)
         return cast("T | None", self._summaries[key])
-
-    def keep_summary(self, module: ModuleFacts, summarize: Callable[[ModuleFacts], T]) -> None:
-        """Summarize a file of the run while its tree is there, for the files around it."""
-        key = summarize, Path(module.path)
-        if key not in self._summaries:
-            self._summaries[key] = summarize(module)
 
     def calls_one_of(
         self,

@@ -201,7 +201,6 @@ def rewritten(path: str, settings: Settings, stamp: float) -> Rewritten:
         strategy=settings.strategy,
         flag=settings.when,
         callers_decide=settings.when == "grad",
-        training_decides=settings.when == "training",
     )
     try:
         data = _read(path)

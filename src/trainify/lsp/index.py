@@ -44,4 +44,6 @@ class OpenProject(Project):
         self._exports.clear()
         self.module_classes.clear()
         self.extensions.clear()
+        self.held.clear()
+        self.taken_from_loaders.clear()
         self._modules.clear()

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.choices import only_chooses
 from ..facts.dtypes import holds_codes
-from ..facts.extensions import Extension, built_around, loaded_by, loaded_in
+from ..facts.extensions import (
+    Extension,
+    built_around,
+    effect_of,
+    hands_on,
+    loaded_around,
+    loaded_in,
+)
 from ..facts.guards import gradient_unwanted, is_operator, serves_backward
 from ..facts.integers import holds_integers
 from ..facts.names import last_name, passed
@@ -43,22 +51,26 @@ if TYPE_CHECKING:
 
 RULES: tuple[Rule, ...] = ()
 
-(_EXTENSION,) = declare(b"cpp_extension")
+_EXTENSION, _OPERATORS = declare(b"cpp_extension", b"torch.ops.")
 _IMPORTS = declare(b"from .", b"\nfrom ", b"\nimport ", b"\ntry:")
 
-NEEDLES: tuple[Needle, ...] = (_EXTENSION, Look(_IMPORTS, bool))
+NEEDLES: tuple[Needle, ...] = (_EXTENSION, _OPERATORS, Look(_IMPORTS, bool))
 
 
 def concerns(data: bytes, path: str, project: Project, options: Options) -> bool:
-    if places(data, _EXTENSION):
+    if places(data, _EXTENSION) or hands_on(data, path, project):
         return True
     built = built_around(project, path)
-    return bool(built) and any(_is_mentioned(data, extension) for extension in built)
+    if any(_is_mentioned(data, extension) for extension in built):
+        return True
+    if not places(data, _OPERATORS):
+        return False
+    return any(_is_mentioned(data, extension) for extension in loaded_around(project, path))
 
 
 def _is_mentioned(data: bytes, extension: Extension) -> bool:
     leaf = re.escape(extension.name.rpartition(".")[2].encode())
-    if re.search(rb"\b%s\b" % leaf, data):
+    if leaf and re.search(rb"\b%s\b" % leaf, data):
         return True
     if b"torch.ops." not in data:
         return False
@@ -67,11 +79,13 @@ def _is_mentioned(data: bytes, extension: Extension) -> bool:
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    built = built_around(module.project, module.path)
+    known = [*built_around(module.project, module.path), *loaded_in(module)]
+    if "torch.ops." in module.text:
+        known += loaded_around(module.project, module.path)
     for call in module.calls:
         if is_plain(call, options.ops) or keeps_books(call):
             continue
-        effect = _effect(module, call, built)
+        effect = _effect(module, call, known)
         if effect is None or _is_told_elsewhere(module, call, options):
             continue
         message = _message(module, call, effect)
@@ -79,34 +93,51 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             yield module.finding("TRN108", message, call)
 
 
-def _effect(module: ModuleFacts, call: ast.Call, built: tuple[Extension, ...]) -> Effect | None:
+def _effect(module: ModuleFacts, call: ast.Call, known: Sequence[Extension]) -> Effect | None:
     """What a call does with raw memory, if it is one of a function of the project's own C++."""
-    name = last_name(call.func)
-    if isinstance(call.func, ast.Attribute):
-        loaded = loaded_by(module, call.func.value)
-        if loaded is not None:
-            return loaded.functions.get(name)
-    extensions = (*built, *loaded_in(module))
-    if not extensions or not any(_has(extension, call.func) for extension in extensions):
+    loaded = effect_of(module, call.func)
+    if loaded is not None:
+        return loaded
+    if not any(_has(extension, call.func) for extension in known):
         return None
     for target in module.resolve(call.func):
         if target.args or target.keywords:
             continue
         owner, _, name = target.name.removesuffix(".default").rpartition(".")
-        for extension in extensions:
+        for extension in known:
             if owner.startswith("torch.ops."):
                 operator = f"{owner.removeprefix('torch.ops.')}.{name}"
                 effect = extension.operators.get(operator)
                 if effect is not None and _has_formula(module, name):
                     effect = None
-            elif extension.name and f".{owner}".endswith(f".{extension.name}"):
-                shadowed = module.project.find_module(module, owner) is not None
-                effect = None if shadowed else extension.functions.get(name)
+            elif extension.name and _is_imported_as(module, owner, extension.name):
+                effect = extension.functions.get(name)
             else:
                 continue
             if effect is not None:
                 return effect
     return None
+
+
+def _is_imported_as(module: ModuleFacts, owner: str, name: str) -> bool:
+    """Whether an import means an extension: nothing else of that name is there, and its package is.
+
+    A build file may leave out the packages that a module goes into.
+    """
+    if not f".{owner}".endswith(f".{name}"):
+        return False
+    if module.project.find_module(module, owner) is not None:
+        return False
+    package = owner.removesuffix(name).rstrip(".")
+    return not package or _is_here(module, package)
+
+
+def _is_here(module: ModuleFacts, package: str) -> bool:
+    """Whether a package, which may do without ``__init__.py``, is one of the project."""
+    if module.project.find_module(module, package) is not None:
+        return True
+    folder = package.replace(".", "/")
+    return any((above / folder).is_dir() for above in Path(module.path).absolute().parents)
 
 
 def _has(extension: Extension, callee: ast.expr) -> bool:

@@ -11,11 +11,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..facts.words import declare, places
+from ..facts.imported_names import IMPORTS, imports_of
 from . import Look, Needle, Rule, fused_calls
 from .fused_calls.words import words_for
 
@@ -25,27 +24,13 @@ if TYPE_CHECKING:
     from ..facts import ModuleFacts, Project
     from ..findings import Finding
 
-_IMPORTS = declare(b"from .", b"\nfrom ", b"\nimport ")
-_WELL_KNOWN = (
-    rb"(?:torch|typing|numpy|collections|dataclasses|transformers|einops|functools|__future__|"
-    rb"pathlib|contextlib|triton|math|os|re|sys|json|copy|time|random|logging|warnings|itertools|"
-    rb"torchvision|tokenizers)\b"
-)
-# What is further up is the whole package's, and most of its files import from there.
-_FROM = re.compile(
-    rb"(?:from[ \t]+(\.\.?)(?!\.)|\nfrom[ \t]+(?!\.|%s))([\w.]*)[ \t]+import[ \t]+" % _WELL_KNOWN
-)
-_IMPORT = re.compile(rb"\nimport[ \t]+([^\n#;]+)")
-_MODULE = re.compile(rb"(?:^|,)[ \t]*(?!%s)([\w.]+)(?:[ \t]+as[ \t]+(\w+))?" % _WELL_KNOWN)
-_NAMES = re.compile(rb"\([^)]*\)|[^\n#;(]+")
-_NAME = re.compile(rb"(\w+|\*)(?:[ \t]+as[ \t]+(\w+))?")
 _CALLED = re.compile(rb"(?<![\w.])([a-z_]\w*)\(")
 _CLASS = re.compile(rb"_*[A-Z]\w*[a-z]")
 
 RULES: tuple[Rule, ...] = ()
 PLANS = True
 
-NEEDLES: tuple[Needle, ...] = (Look(_IMPORTS, bool),)
+NEEDLES: tuple[Needle, ...] = (Look(IMPORTS, bool),)
 
 
 def concerns(data: bytes, path: str, project: Project, options: Options) -> bool:
@@ -60,8 +45,10 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 def _calls_handed_on(data: bytes, path: str, project: Project, own: tuple[FusedOp, ...]) -> bool:
     """Whether a file calls what another file of the project has from a library of kernels."""
     exports = words_for(own).tells_exports
-    for dots, owner, name, local in _imported(data):
+    for dots, owner, name, local in imports_of(data):
         used: Iterable[bytes]
+        if _CLASS.match(name):
+            continue
         if name == b"*":
             if path.endswith("__init__.py"):  # which hands it on
                 continue
@@ -84,30 +71,11 @@ def _calls_handed_on(data: bytes, path: str, project: Project, own: tuple[FusedO
     return False
 
 
-def _imported(data: bytes) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
-    """What a file imports: dots, module and name, empty of a module itself, and its name here."""
-    starts = ((data, at) for word in _IMPORTS for at in places(data, word))
-    for text, at in chain(((b"\n" + data[: data.find(b"\n") + 1], 0),), starts):
-        if match := _FROM.match(text, at):
-            for name, local in _names(text, match.end()):
-                yield match[1] or b"", match[2], name, local
-        elif match := _IMPORT.match(text, at):
-            for module in _MODULE.finditer(match[1]):
-                yield b"", module[1], b"", module[2] or module[1]
-
-
 def _file(project: Project, path: str, folder: str, owner: str) -> Path | None:
     """The file of a module, from a folder on where the import is a relative one."""
     if folder:
         return project.find_below(Path(folder), owner) if owner else None
     return project.find_file(path, owner)
-
-
-def _names(data: bytes, at: int) -> list[tuple[bytes, bytes]]:
-    """The names that an import statement imports, but classes, each with the one it gets."""
-    names = _NAMES.match(data, at)
-    found = _NAME.finditer(names[0]) if names is not None else ()
-    return [(name[1], name[2] or name[1]) for name in found if not _CLASS.match(name[1])]
 
 
 def _is_called(data: bytes, name: bytes) -> bool:

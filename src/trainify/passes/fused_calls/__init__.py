@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ...catalog import BindError
 from ...catalog.reasons import CODES
 from ...facts import ModuleFacts
-from ...facts.asked import runs_behind_tests
 from ...facts.cache_writes import cache_writes
 from ...facts.grad_mode import own_nodes
 from ...facts.guards import gradient_unwanted, serves_backward
@@ -137,10 +136,11 @@ def norm(out, *args):
         why=(
             "The function belongs to a library of inference kernels, and its source shows no "
             "backward. What it computes was not verified, so it is never rewritten: look at it. "
-            "The same goes for an extension that the project compiles itself, by `setup.py` or by "
-            "`load`, where its C++ and CUDA sources show that a function writes its result, or "
-            "its arguments, through pointers; the message names the place in them. Functions that "
-            "are composed of ATen's operations have a gradient, and are left alone."
+            "The same goes for an extension that the project compiles itself, when it is built "
+            "(`setup.py`, `pyproject.toml`, CMake, Meson) or by `load`, in whichever file, where "
+            "its C++ and CUDA sources show that a function writes its result, or its arguments, "
+            "through pointers; the message names the place in them. Functions that are composed "
+            "of ATen's operations have a gradient, and are left alone."
         ),
         before="""\
 import torch
@@ -191,7 +191,7 @@ def calls(module: ModuleFacts, options: Options, *, direct: bool) -> Iterator[Fi
             if kernel is not None and not gradient_unwanted(module, call):
                 message = f"`{module.source(call.func)}` is a kernel without a known backward."
                 site = by_operands(module, call, kernel, "TRN108", message)
-                if site is not None and not _is_asked_for(module, call):
+                if site is not None and not _in_function_with_backward(module, call):
                     sites.append(site)
                 elif site is None and of_extension(kernel):  # that may do anything
                     filled = filled_buffers(module, call)
@@ -217,7 +217,7 @@ def calls(module: ModuleFacts, options: Options, *, direct: bool) -> Iterator[Fi
             yield module.finding("TRN101", message, call)
         if not op.cuts:
             continue
-        if _is_asked_for(module, call):
+        if _in_function_with_backward(module, call):
             continue
         if op.equivalent is None:
             if takes_a_tensor(call, target):
@@ -290,11 +290,8 @@ def writes_backwards(module: ModuleFacts) -> bool:
     return any(_BACKWARD.search(function.name) for function in module.functions)
 
 
-def _is_asked_for(module: ModuleFacts, call: ast.Call) -> bool:
-    """Whether a call stands in a function that only runs where no gradient is wanted."""
+def _in_function_with_backward(module: ModuleFacts, call: ast.Call) -> bool:
     function = module.function(call)
-    if function is None:
+    if function is None or "autograd.Function" not in module.text:
         return False
-    if "autograd.Function" in module.text and serves_backward(module, function):
-        return True
-    return runs_behind_tests(module, function)
+    return serves_backward(module, function)

@@ -175,7 +175,8 @@ def unverified_kernel(module: ModuleFacts, call: ast.Call) -> Target | None:
 
 
 _BOOKS = re.compile(
-    r"(^|_)(\w*quant\w*|bwd|backward|grad|copy|cache|index|ids|topk|sample|pack|repack|sort)(_|$)"
+    r"(^|_)(\w*quant\w*|bwd|backward|grad|copy|cache|index|ids|topk|sample|pack|repack|sort"
+    r"|re(arrange|order)_(\w+_)?weights?)(_|$)"
 )
 
 
