@@ -52,7 +52,8 @@ class Options:
     ``ops`` are looked at before the catalog's: those registered so far, unless given.
     ``releases`` are those of libraries that the code is written for; the newest, unless given.
     With ``callers_decide``, who calls a forward has set the grad mode that is meant: no scope on it
-    needs to know whether the model is in training.
+    needs to know whether the model is in training.  With ``training_decides``, they have said that
+    the training flag tells: nobody infers in training mode.
     Without ``plan``, fixes that take long to work out are left out, and the reasons why there are
     none with them.
     ``proven`` are places in the text at which a gradient ends for certain, whatever the code shows:
@@ -67,6 +68,7 @@ class Options:
     ops: tuple[FusedOp, ...] = field(default_factory=registered)
     releases: tuple[Release, ...] = ()
     callers_decide: bool = False
+    training_decides: bool = False
     plan: bool = True
     proven: tuple[Proven, ...] = ()
 

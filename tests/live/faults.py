@@ -69,6 +69,30 @@ class OpOut(Layer):
         return out
 
 
+class OpIntoAWorkspace(Layer):
+    cause, op = "KERNEL", "_C::rms_norm"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workspaces = [torch.zeros(3, D)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.workspaces[0]
+        torch.ops._C.rms_norm(out, x, self.weight, 1e-6)  # <- cut
+        return out * 1
+
+
+WORKSPACE = torch.zeros(6, D)
+
+
+class OpIntoAGlobal(Layer):
+    cause, op = "KERNEL", "_C::rms_norm"
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.ops._C.rms_norm(WORKSPACE[: len(x)], x, self.weight, 1e-6)  # <- cut
+        return WORKSPACE[: len(x)] * 1
+
+
 class OpHalf(Layer):
     cause, op = "KERNEL", "_C::silu_and_mul"
 

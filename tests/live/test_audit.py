@@ -103,6 +103,12 @@ def test_inputs_are_left_as_they_were() -> None:
     assert cache["x"] is kept and not kept.any()
 
 
+def test_globals_are_left_as_they_were() -> None:
+    before = faults.WORKSPACE.clone()
+    assert not audit(faults.Model(faults.OpIntoAGlobal), X).ok
+    assert torch.equal(faults.WORKSPACE, before)
+
+
 # -- the loss -------------------------------------------------------------------------------------
 
 

@@ -40,5 +40,28 @@ def test_fault_is_named_at_its_line(layer: type[faults.Layer]) -> None:
     assert report.missing or report.wrong
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        faults.OpIntoAWorkspace,
+        faults.OpIntoAGlobal,
+        faults.PybindIntoABuffer,
+        faults.NumpyInPlace,
+        faults.NoGradCache,
+        faults.OutArgument,
+    ],
+)
+def test_what_an_earlier_call_left_changes_nothing(layer: type[faults.Layer]) -> None:
+    model, x = faults.Model(layer), torch.randn(3, faults.D)
+    fresh = audit(model, x)
+    with torch.no_grad():
+        model(x)
+    report = audit(model, x)
+    assert report.cuts == fresh.cuts
+    assert not report.ok
+    assert (report.missing, report.wrong) == (fresh.missing, fresh.wrong)
+    assert not report.notes
+
+
 def test_there_are_enough() -> None:
     assert len(faults.FAULTS) >= 25

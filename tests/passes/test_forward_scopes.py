@@ -116,7 +116,8 @@ def test_the_training_flag_is_followed_unseen_only_where_models_are_evaluated(
             )
             != text
         )
-    assert "self.training" in fix(text, flag="training")  # which asks for just this
+    assert fix(text, flag="training") == text  # which says what kernels ask, not who serves
+    assert "self.training" in fix(text, training_decides=True)
     pretrained = text.replace("nn.Module", "LlamaPreTrainedModel").replace(
         "import torch\n", "import torch\nfrom transformers import LlamaPreTrainedModel\n", 1
     )

@@ -48,9 +48,9 @@ class Other(nn.Module):
 GENERATE = "\n\ndef generate(model, x):\n    return model(x).argmax(-1)\n"
 
 
-def look_at(text: str) -> str:
+def look_at(text: str, **options: object) -> str:
     """What its TRN201 says to look at; empty where the fix is safe."""
-    (fixes,) = (f.fixes["flag"] for f in findings(text) if f.rule == "TRN201")
+    (fixes,) = (f.fixes["flag"] for f in findings(text, **options) if f.rule == "TRN201")
     assert (fixes.safety is Safety.SAFE) is (fixes.look_at == "")
     return fixes.look_at
 
@@ -122,11 +122,12 @@ def test_another_file_that_evaluates_it(tmp_path: Path, load: str) -> None:
     assert project(tmp_path, net=NET, load=load)["net"].change
 
 
-def test_a_run_in_training_mode_is_looked_at() -> None:
+@pytest.mark.parametrize("flag", ["grad", "training"])
+def test_a_run_in_training_mode_is_looked_at(flag: str) -> None:
     text = f"{NET}\n\nnet = Net().eval()\n\n\ndef probe(x):\n    {{}}\n"
-    assert not look_at(text.format("return net(x)"))
+    assert not look_at(text.format("return net(x)"), flag=flag)
     for fresh in ("return Net()(x)", "net = Net()\n    return net(x).sum()"):
-        assert "`probe`" in look_at(text.format(fresh))
+        assert "`probe`" in look_at(text.format(fresh), flag=flag)
 
 
 KERNEL = """\
@@ -384,6 +385,26 @@ def test_places_that_a_factory_of_another_file_leads_to(tmp_path: Path) -> None:
     zoo = "from net import Net\n\n\ndef create():\n    return Net()\n"
     serve = SERVE.format(module="zoo", made="build().eval()").replace("build", "create")
     found = project(tmp_path, net=NET + GENERATE, zoo=zoo, serve=serve)["net"]
+    assert found.change is None
+    assert "serve.py:9" in found.findings[0].fixes["flag"].look_at
+
+
+@pytest.mark.parametrize(
+    ("method", "made"),
+    [
+        ("    @classmethod\n    def build(cls):\n        return cls()\n", "Net.build()"),
+        ("    @staticmethod\n    def load():\n        return Net().eval()\n", "Net.load()"),
+        ("", "Net.from_pretrained('a').eval()"),
+    ],
+)
+def test_places_that_a_constructor_of_the_class_leads_to(
+    tmp_path: Path, method: str, made: str
+) -> None:
+    """Where no call of the class itself stands in the file that runs the object."""
+    net = NET.replace("\n\n\ndef build():\n    return Net()\n", f"\n\n{method}") + GENERATE
+    serve = SERVE.format(module="net", made="build()").replace("import build", "import Net")
+    serve = serve.replace("build()", made)
+    found = project(tmp_path, net=net, serve=serve)["net"]
     assert found.change is None
     assert "serve.py:9" in found.findings[0].fixes["flag"].look_at
 

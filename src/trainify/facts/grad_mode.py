@@ -271,9 +271,30 @@ def decorator_scope(module: ModuleFacts, function: FunctionNode | ast.ClassDef) 
     """The decorator that switches gradients off for a whole function, or for making an object."""
     for decorator in function.decorator_list:
         mode = mode_of(module, decorator, function)
-        if mode is not None:
+        if mode is not None and _holds_while_awaited(module, decorator, function):
             return Scope(mode, decorator, function)
     return None
+
+
+def _holds_while_awaited(
+    module: ModuleFacts, decorator: ast.expr, function: FunctionNode | ast.ClassDef
+) -> bool:
+    """Whether a decorator covers what a function does later, where that is a coroutine.
+
+    torch's own modes and context managers are left as soon as the coroutine is made, before it
+    runs; only a wrapper that awaits it stays.
+    """
+    if not isinstance(function, ast.AsyncFunctionDef):
+        return True
+    if isinstance(decorator, ast.Call):
+        return False
+    if any(target.name in _OFF for target in module.resolve(decorator, function)):
+        return False
+    if not isinstance(decorator, ast.Name):
+        return True
+    made = [binding.node for binding in module.names.visible_at(decorator.id, function)]
+    here = [node for node in made if isinstance(node, (*_FUNCTIONS, ast.Assign))]
+    return not here or any(isinstance(n, ast.AsyncFunctionDef) for f in here for n in ast.walk(f))
 
 
 def scope_inside(module: ModuleFacts, node: ast.AST, function: ast.AST | None) -> Scope | None:

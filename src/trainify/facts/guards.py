@@ -37,25 +37,16 @@ def gradient_unwanted(module: ModuleFacts, node: ast.AST) -> bool:
         return True
     child: ast.AST = node
     for parent in module.ancestors(node):
-        if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test:
-            in_body = (
-                child in parent.body if isinstance(parent.body, list) else child is parent.body
-            )
-            if implies_unwanted(module, parent.test, in_body):
-                return True
+        if _is_asked(module, parent, child):
+            return True
         if isinstance(parent, (ast.With, ast.AsyncWith)) and child in parent.body:
             if any(no_grad_scope(module, item.context_expr, parent) for item in parent.items):
                 return True
-        if isinstance(child, ast.stmt):
-            if _left_before(module, parent, child):
+        if isinstance(child, ast.stmt) and module.grad_switches and parent is not module.tree:
+            switched = switched_before(module, parent, child)
+            if switched is not None and switched[0] is not None:
                 return True
-            if module.grad_switches and parent is not module.tree:
-                switched = switched_before(module, parent, child)
-                if switched is not None and switched[0] is not None:
-                    return True
         if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and child in parent.body:
-            if _is_kernel(module, parent):
-                return True
             scoped = any(no_grad_scope(module, d, parent) for d in parent.decorator_list)
             if not is_forward(parent):
                 if scoped or is_inference_entry(module, parent):
@@ -66,6 +57,28 @@ def gradient_unwanted(module: ModuleFacts, node: ast.AST) -> bool:
                     return True
         child = parent
     return False
+
+
+def is_behind_test(module: ModuleFacts, node: ast.AST) -> bool:
+    """Whether the code there asked first, or is itself a kernel: a scope around it is no test."""
+    child: ast.AST = node
+    for parent in module.ancestors(node):
+        if _is_asked(module, parent, child):
+            return True
+        child = parent
+    return False
+
+
+def _is_asked(module: ModuleFacts, parent: ast.AST, child: ast.AST) -> bool:
+    """Whether ``child`` is the part of ``parent`` that runs where no gradient is wanted."""
+    if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test:
+        in_body = child in parent.body if isinstance(parent.body, list) else child is parent.body
+        if implies_unwanted(module, parent.test, in_body):
+            return True
+    if isinstance(child, ast.stmt) and _left_before(module, parent, child):
+        return True
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return isinstance(parent, functions) and child in parent.body and _is_kernel(module, parent)
 
 
 @once
@@ -88,14 +101,34 @@ def _left_before(module: ModuleFacts, parent: ast.AST, child: ast.stmt) -> bool:
 def _left_at(module: ModuleFacts, parent: ast.AST, name: str) -> tuple[int, int] | None:
     """Where the first statement of a block is behind which no gradient is wanted."""
     for each in getattr(parent, name):
-        if (isinstance(each, ast.Assert) and implies_unwanted(module, each.test, True)) or (
-            isinstance(each, ast.If)
-            and not each.orelse
-            and isinstance(each.body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
-            and implies_unwanted(module, each.test, False)
-        ):
+        left = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+        if _leaves(module, each, left) or _is_refused(module, each):
             return each.lineno, each.col_offset
     return None
+
+
+def _leaves(module: ModuleFacts, statement: ast.stmt, by: tuple[type[ast.stmt], ...]) -> bool:
+    """Whether what comes after a statement runs only where no gradient is wanted."""
+    if isinstance(statement, ast.Assert):
+        return implies_unwanted(module, statement.test, True)
+    return (
+        isinstance(statement, ast.If)
+        and not statement.orelse
+        and isinstance(statement.body[-1], by)
+        and implies_unwanted(module, statement.test, False)
+    )
+
+
+def _is_refused(module: ModuleFacts, statement: ast.stmt) -> bool:
+    """``refuse_gradients(x)``: a call of a function of the file that raises where one is wanted."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        return False
+    return any(
+        module.parent(function) is module.tree and _leaves(module, each, (ast.Raise,))
+        for function in module.functions_named(call.func.id)
+        for each in function.body
+    )
 
 
 def implies_unwanted(module: ModuleFacts, test: ast.expr, value: bool, depth: int = 0) -> bool:
@@ -145,7 +178,7 @@ def implies_unwanted(module: ModuleFacts, test: ast.expr, value: bool, depth: in
 def _beside_none(values: Sequence[ast.expr]) -> list[ast.expr]:
     """The values but ``x is None`` and ``x is not None`` where ``x.requires_grad`` is one, too.
 
-    What is None wants no gradient.
+    What is None, or no tensor (``isinstance(x, torch.Tensor)``), wants no gradient.
     """
     asked = {ast.dump(n.value) for v in values for n in ast.walk(v) if _asks_for_grad(n)}
     return [
@@ -156,6 +189,12 @@ def _beside_none(values: Sequence[ast.expr]) -> list[ast.expr]:
             and isinstance(v.ops[0], (ast.Is, ast.IsNot))
             and is_none(v.comparators[0])
             and ast.dump(v.left) in asked
+        )
+        and not (
+            isinstance(v, ast.Call)
+            and last_name(v.func) in ("isinstance", "is_tensor")
+            and v.args
+            and ast.dump(v.args[0]) in asked
         )
     ]
 

@@ -152,8 +152,9 @@ class Instances:
                     self._roots[made] = root
 
     def _makes(self, module: ModuleFacts, function: FunctionNode) -> bool:
-        """Whether a function at the top of a file gives such an object."""
-        if module.parent(function) is not module.tree or function.name == "main":
+        """Whether a function at the top of a file, or a static method, gives such an object."""
+        static = self_name(function) is None and module.method_class(function) is not None
+        if function.name == "main" or not (static or module.parent(function) is module.tree):
             return False
         values = list(results(function))
         if not values or self._words.isdisjoint(re.findall(r"\w+", module.source(function))):
@@ -164,12 +165,8 @@ class Instances:
         """Whether a file may have an object that is not its methods' own, told by names."""
         if any(module.calls_named(word) for word in self._words):
             return True
-        makers = [n for n in module.identifiers if n.startswith(("from_", "load_from"))]
-        if any(
-            isinstance(call.func, ast.Attribute) and last_name(call.func.value) in self._words
-            for name in makers
-            for call in module.calls_named(name)
-        ):
+        words = "|".join(map(re.escape, self._words))
+        if re.search(rf"\b(?:{words})\.\w+\(", module.text):  # Model.from_pretrained(path)
             return True
         return any(
             last_name(node) in self._words
@@ -247,11 +244,10 @@ class Instances:
                     sets = function.attr not in _SAME
                     yield replace(origin, evaluated=_evaluates(call)) if sets else origin
                 return
-            if function.attr.startswith(("from_", "load_from")):
-                made = self._class_named(module, function.value)
-                if made is not None:
-                    yield Origin(made)
-                    return
+            made = self._class_named(module, function.value)
+            if made in self._roots and not self._is_of_objects(made, function.attr):
+                yield Origin(made)  # Model.from_pretrained(path), Model.build(config)
+                return
         if any(t.name.startswith(_WRAPPERS) for t in module.resolve(function)) and call.args:
             yield from self._origins(module, call.args[0], depth)
             return
@@ -352,6 +348,20 @@ class Instances:
         classes = home.classes if home is not None else ()
         return at if any(cls.name == at[1] for cls in classes) else None
 
+    def _is_of_objects(self, made: ClassId, name: str) -> bool:
+        """Whether a name of a class is one of its objects' methods, or gives something else.
+
+        What no class in sight has is taken for a library's way to make one.
+        """
+        return any(self_name(method) is not None for _, method in self._methods(made, name))
+
+    def _methods(self, cls: ClassId, name: str) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
+        """The methods by a name that stand in a class of one of the files."""
+        home = self._file(cls[0])
+        for each in home.classes if home is not None else ():
+            if home is not None and each.name == cls[1]:
+                yield from ((home, f) for f in _functions(each) if f.name == name)
+
     def _callees(
         self, module: ModuleFacts, call: ast.Call, found_too: bool = False
     ) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
@@ -364,6 +374,13 @@ class Instances:
             holder = module.names.self_class(function.value)
             if holder is not None:
                 yield from ((module, f) for f in _functions(holder) if f.name == function.attr)
+                return
+        if isinstance(function, ast.Attribute):
+            made = self._class_named(module, function.value)  # Zoo.create()
+            found = self._methods(made, function.attr) if made is not None else ()
+            static = [(home, method) for home, method in found if self_name(method) is None]
+            if static:
+                yield from static
                 return
         if isinstance(function, ast.Name):
             nodes = [b.node for b in module.names.visible(function)]
@@ -521,7 +538,8 @@ def _parameter(
         if keyword.value is argument:
             return keyword.arg or ""
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-    if self_name(function) is not None and module.method_class(function) is not None:
+    static = any(last_name(each) == "staticmethod" for each in function.decorator_list)
+    if module.method_class(function) is not None and not static:
         names = names[1:]
     at = call.args.index(argument)
     starred = any(isinstance(a, ast.Starred) for a in call.args[: at + 1])

@@ -381,6 +381,12 @@ class Project:
             self._summaries[key] = None if other is None else summarize(other)
         return cast("T | None", self._summaries[key])
 
+    def keep_summary(self, module: ModuleFacts, summarize: Callable[[ModuleFacts], T]) -> None:
+        """Summarize a file of the run while its tree is there, for the files around it."""
+        key = summarize, Path(module.path)
+        if key not in self._summaries:
+            self._summaries[key] = summarize(module)
+
     def calls_one_of(
         self,
         path: str,

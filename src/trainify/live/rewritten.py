@@ -201,6 +201,7 @@ def rewritten(path: str, settings: Settings, stamp: float) -> Rewritten:
         strategy=settings.strategy,
         flag=settings.when,
         callers_decide=settings.when == "grad",
+        training_decides=settings.when == "training",
     )
     try:
         data = _read(path)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.asked import runs_behind_tests
 from ..facts.dtypes import holds_codes
 from ..facts.flow import Definition, is_allocation
 from ..facts.guards import gradient_unwanted, is_autograd_function, serves_backward
@@ -113,7 +114,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             beside = _function_with_backward(module, kernel)
             if beside is None:
                 continue  # the author of this file writes backwards
-        if function is not None and serves_backward(module, function):
+        if function is not None and (
+            serves_backward(module, function) or runs_behind_tests(module, function)
+        ):
             continue
         if _fills_codes(module, call, kernel) or _keeps_books(module, call, kernel):
             continue

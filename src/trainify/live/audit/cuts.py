@@ -106,15 +106,23 @@ class Comparison:
             if not sight.known:
                 if not sight.attached:
                     yield Suspect(Cause.KERNEL, MISSING, call, ("in", i), hidden=True)
-            elif earlier is not None and self._differ(earlier, sight):
+            elif earlier is not None and self._changed((earlier, sight), (twin.earlier, twin)):
                 if sight.attached:
                     if not sight.leaf and sight.history == earlier.history:
                         yield Suspect(Cause.IN_PLACE, WRONG, call, ("in", i), hidden=True)
                 elif not earlier.attached and sight.version == earlier.version:
                     yield Suspect(Cause.KERNEL, MISSING, call, ("in", i), hidden=True)
 
-    def _differ(self, before: Sight, after: Sight) -> bool:
-        return self._same_bits[before.digest] != self._same_bits[after.digest]
+    def _changed(self, ours: tuple[Sight, Sight], theirs: tuple[Sight | None, Sight]) -> bool:
+        """Whether a tensor holds something else than before, in one of the runs.
+
+        Where an earlier call of the model has left in a buffer what this one writes there, nothing
+        changes unless the parameters do.
+        """
+        before, after = theirs
+        return self._same_bits[ours[0].digest] != self._same_bits[ours[1].digest] or (
+            before is not None and self._other_bits[before.digest] != self._other_bits[after.digest]
+        )
 
     def _returned(self, call: Call, other: Call) -> Iterator[Suspect]:
         depending = [self._depends(s, t) for s, t in zip(call.ins, other.ins, strict=True)]
@@ -159,7 +167,7 @@ class Comparison:
             twin = other.written.get(i)
             if twin is None or not after.floating or not self._depends(after, twin[0]):
                 continue
-            if not self._differ(call.ins[i], after):
+            if not self._changed((call.ins[i], after), (other.ins[i], twin[0])):
                 continue
             others = [
                 k for k, (d, s) in enumerate(zip(depending, call.ins, strict=True))

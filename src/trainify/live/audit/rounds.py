@@ -193,8 +193,7 @@ class _Round:
         hidden = [each for each in suspects if each.hidden]
         if hidden:
             self.tell("forward, line by line")
-            known = list(step.state.tensors)
-            step.run(Locator(hidden, base, step.places, step.names, known))
+            self._locate(hidden, base)
         if suspects:
             step.run(Sources(suspects, step.names, self.allowed))
         buffers = {name.rpartition(".")[2] for name, _ in step.model.named_buffers()}
@@ -207,6 +206,17 @@ class _Round:
         suspects = [each for each in suspects if each not in allowed]
         trial = Trial(step, allowed)
         return self._influential(suspects, trial)
+
+    def _locate(self, hidden: list[Suspect], base: Trace) -> None:
+        """Find what nobody sees; where it only repeats what stood there, with other parameters."""
+        step = self.step
+        for change in (None, step.nudge(step.parameters)):
+            known = list(step.state.tensors)
+            locator = Locator(hidden, base, step.places, step.names, known)
+            step.run(locator, change)
+            hidden = [each for each in hidden if id(each) not in locator.found]
+            if not hidden:
+                break
 
     def _steady(self, suspects: list[Suspect], base: Trace, value: float) -> list[Suspect]:
         """Those whose values are the same when nothing was changed."""
@@ -302,7 +312,10 @@ def _is_sealed(model: nn.Module, trace: Trace) -> bool:
 def _on_purpose(trace: Trace) -> Iterator[Place]:
     """Calls of torch whose gradient is another on purpose, and writes into weights."""
     for call in trace.calls:
-        writes = any(after.leaf and after.attached for after, _ in call.written.values())
+        writes = any(
+            after.leaf and after.attached and trace.digest(call.ins[i]) != trace.digest(after)
+            for i, (after, _) in call.written.items()
+        )
         if writes or call.name.endswith("functional.gumbel_softmax"):
             yield call.place
 

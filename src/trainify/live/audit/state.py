@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from inspect import unwrap
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
+from ..loads import codes
 from .digest import INTEGER
 from .noise import add_noise
 
@@ -33,7 +35,8 @@ class State:
     """Copies of all tensors of a model and its inputs, of what holds them, and of the RNGs.
 
     Found are parameters, buffers, and the tensors, lists, dicts and generators that modules, their
-    classes and inputs hold in attributes: caches, above all.
+    classes and inputs hold in attributes: caches, above all.  Of the globals that methods of these
+    classes read it is the tensors.
 
     Any code may write into any of them, by a kernel that nobody sees, so there are copies while a
     model runs.  Where torch alone is at work they can be let go.
@@ -68,6 +71,7 @@ class State:
         for cls in dict.fromkeys(cls for module in modules for cls in type(module).__mro__):
             if not cls.__module__.startswith("torch."):
                 self._hold([v for n, v in vars(cls).items() if n[:2] != "__"], _DEPTH)
+                self._hold(list(_globals_of(cls)), 1)
         self._hold([*model.parameters(), *model.buffers()], _DEPTH)  # TorchScript's lie elsewhere
         self._own, self._own_holders = set(self._tensors), len(self._holders)
         self._own_empty = len(self._empty)
@@ -184,6 +188,19 @@ class State:
         for each in list(inner):
             if type(each) not in _PLAIN:
                 self._hold(each, depth - 1)
+
+
+def _globals_of(cls: type) -> Iterator[Tensor]:
+    """Tensors that methods read as globals, by themselves or in a list, a tuple or a dict."""
+    for value in vars(cls).values():
+        function = unwrap(value) if isinstance(value, FunctionType) else None
+        if isinstance(function, FunctionType):
+            for code in codes(function.__code__):
+                for name in code.co_names:
+                    found: Any = function.__globals__.get(name)
+                    inner = found.values() if isinstance(found, dict) else found
+                    inner = inner if isinstance(found, (list, tuple, dict)) else (found,)
+                    yield from (each for each in inner if isinstance(each, Tensor))
 
 
 def _put_back(holder: Any, kept: Any) -> None:

@@ -48,8 +48,8 @@ Within = tuple[Place, int]
 class Sight:
     """A tensor at one moment."""
 
-    __slots__ = ("attached", "digest", "earlier", "floating", "history", "known", "leaf", "narrow",
-                 "version")  # fmt: skip
+    __slots__ = ("attached", "digest", "earlier", "floating", "grad", "history", "known", "leaf",
+                 "narrow", "version")  # fmt: skip
 
     def __init__(self, tensor: Tensor, digest: int, known: bool, earlier: Sight | None) -> None:
         self.digest = digest
@@ -62,8 +62,9 @@ class Sight:
         self.leaf = (tensor if base is None else base).is_leaf
         self.version = version_of(tensor)
         self.history = history_of(tensor) if attached else -1
+        self.grad = torch.is_grad_enabled()
         self.known = known
-        """Whether it came from somewhere that was seen."""
+        """Whether it came from somewhere that was seen, or was looked at before."""
         self.earlier = earlier
         """The sight of the same tensor before this."""
 
@@ -380,7 +381,7 @@ class Tracer(TorchFunctionMode):
         if earlier is not None:
             if earlier.leaf and earlier.attached and earlier.version == version_of(tensor):
                 return earlier
-            known = known or earlier.known
+            known = known or earlier.known or earlier.grad
         sight = Sight(tensor, self.trace.digests.add(tensor), known, earlier)
         self._last[id(tensor)] = (weakref.ref(tensor), sight)
         return sight

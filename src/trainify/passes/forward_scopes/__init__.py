@@ -42,7 +42,8 @@ RULES = (
             "in generate or predict: as no_grad where these give tensors, since one made under "
             "inference_mode cannot be saved for backward. Where no such place shows, it can follow "
             "self.training, which serves as before only if the model is in eval mode there. A "
-            "class that learns by another method acts by its forward: that scope is meant."
+            "class that learns by another method, or by the base whose forward it only puts under "
+            "a scope, acts by its forward: that scope is meant."
         ),
         before="""\
 import torch
@@ -112,10 +113,12 @@ def concerns(data: bytes, path: str, project: Project, options: Options) -> bool
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    covers = list(covers_in(module))
+    covers = covers_in(module)
     # One scope for all: an entry that several forwards lose theirs to gets it once.
     scope = covers[0].scope if covers else None
     if covers:
+        # For the files around it, which then need not read this one again.
+        module.project.keep_summary(module, moved_scopes)
         owned = [(owner_of(module, cover.function), cover.function) for cover in covers]
         instances = Instances(module, [cls for cls, _ in owned if cls is not None])
         parts = (parts_to_learn(module, cls, f) for cls, f in owned if cls is not None)

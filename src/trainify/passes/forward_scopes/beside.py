@@ -17,6 +17,7 @@ from ...facts.graph import Graph, results
 from ...facts.guards import is_forward, is_inference_entry
 from ...facts.layers import bases_of
 from ...facts.learning import backward_values, may_learn
+from ...facts.memo import once
 from ...facts.names import last_name, self_name
 from ...facts.trainable import trained_submodules
 from .members import methods_of, own_attributes
@@ -74,7 +75,8 @@ def _if_all_learn(
     None of them where the forward has parts that they do not run: these learn by it, or never.
     """
     wanted, others = _others(module, cls, function)
-    found, learned = [], set()
+    found: list[tuple[ModuleFacts, FunctionNode]] = []
+    learned: set[str] = set()
     for home, owner, method in others:
         parts = _learned(home, owner, method) & wanted
         if parts:
@@ -107,6 +109,7 @@ def _others(
     return wanted, found if wanted <= mentioned else []
 
 
+@once
 def _parts(
     module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode, depth: int = 0
 ) -> frozenset[str]:
@@ -118,12 +121,13 @@ def _parts(
     return found
 
 
+@once
 def _learned(
     module: ModuleFacts, cls: ast.ClassDef, method: FunctionNode, depth: int = 0
-) -> set[str]:
+) -> frozenset[str]:
     """The attributes of its object that a loss on what a method gives, or takes, would reach."""
     if decorator_scope(module, method) is not None or _runs_forward(method):
-        return set()
+        return frozenset()
     graph = Graph(module, method)
     values = list(results(method))
     values += [(v, module.statement(call)) for v, call in backward_values(module, method)]
@@ -132,7 +136,7 @@ def _learned(
     called = [m for m in methods_of(cls) if m.name in found and m is not method]
     for inner in called if depth < _MAX_DEPTH else ():
         found |= _learned(module, cls, inner, depth + 1)
-    return {name for name in found if name is not None}
+    return frozenset(name for name in found if name is not None)
 
 
 def _runs_forward(method: FunctionNode) -> bool:

@@ -21,6 +21,7 @@ from ...facts.graph import Graph
 from ...facts.guards import is_forward
 from ...facts.layers import is_module_class
 from ...facts.learning import may_learn
+from ...facts.memo import once
 from ...facts.names import self_name
 from ...facts.trainable import trained_submodules
 from .cover import Cover
@@ -33,8 +34,13 @@ if TYPE_CHECKING:
     from ...facts.module import FunctionNode
 
 
-def covers_in(module: ModuleFacts) -> Iterator[Cover]:
+@once
+def covers_in(module: ModuleFacts) -> tuple[Cover, ...]:
     """The scopes over all that a forward computes, of modules that are there to be trained."""
+    return tuple(_covers_in(module))
+
+
+def _covers_in(module: ModuleFacts) -> Iterator[Cover]:
     scoped = module.scoped_functions
     wrapped = has_wrappers(module)
     for function in module.functions:

@@ -24,14 +24,19 @@ def bare_entries(module: ModuleFacts, own: Scope | None) -> Iterator[Finding]:
     """
     from ...rewrite.scopes import can_decorate
 
+    bare = [
+        function
+        for function in inference_functions(module)
+        if can_decorate(function) and not is_scoped(module, function)
+    ]
+    if not bare:
+        return  # before other files are read
     lost = [
         scope
         for found in module.project.summaries(module.path, moved_scopes, scopes_forward)
         for scope in found
     ]
-    for function in inference_functions(module) if lost else ():
-        if is_scoped(module, function) or not can_decorate(function):
-            continue
+    for function in bare if lost else ():
         runs = runs_any_model(module, function), classes_run(module, function)
         start = Start(module.path, function.lineno, function.name, False, *runs)
         for scope in lost:

@@ -99,8 +99,8 @@ def covered_forward(
         edits = follow(module, cover)
         message += " Where inference starts does not show, so let it follow the training flag."
         title = f"Let {label} record gradients while training"
-        chosen = options.callers_decide or options.flag == "training"
-        look_at = "" if chosen else _in_training_mode(module, function, starts, known)
+        decided = options.callers_decide or options.training_decides
+        look_at = "" if decided else _in_training_mode(module, function, starts, known)
     if not edits:
         return module.finding("TRN201", message, node)
     if not known.instances.are_all_seen:
@@ -184,23 +184,33 @@ def _named(module: ModuleFacts, starts: _Starts) -> str:
 
 def _left_without(module: ModuleFacts, cover: Cover, starts: _Starts) -> str:
     """What to look at where a scope moves: the places that do not get it."""
-    from ...rewrite.scopes import can_decorate
-
     text, label = module.source(cover.scope.node), label_of(module, cover.function)
     for start in starts.bare:
-        if start.awaits or not _in_roots(module, start.path):
+        if not start.awaits and not _in_roots(module, start.path):
             place = f"{start.label} ({start.path}:{start.line})"
             return f"put @{text} on {place}, which relies on the scope of this forward"
-    if starts.left:
-        places = [place_of(run, module.path) for run in starts.left]
-        listed = ", ".join(dict.fromkeys(places[:_MAX_PLACES]))
-        return f"put under {text} what runs {label} in {listed}, too"
-    for function in starts.own:
-        if not can_decorate(function) and not is_scoped(module, function):
-            return f"`{label_of(module, function)}` is async: put its work under {text}"
+    places = [place_of(run, module.path) for run in starts.left]
+    places += _awaiting(module, starts)
+    if places:
+        named = list(dict.fromkeys(places))
+        listed = ", ".join(named[:_MAX_PLACES])
+        more = f" and {len(named) - _MAX_PLACES} more" if len(named) > _MAX_PLACES else ""
+        return f"put under {text} what runs {label} in {listed}{more}, too"
     if _is_called_beside(module, cover.function):
         return f"whoever else calls {label} now records a graph there"
     return ""
+
+
+def _awaiting(module: ModuleFacts, starts: _Starts) -> Iterator[str]:
+    """The coroutines that start inference, which no decorator covers, beside those in ``left``."""
+    known = {(run.path, run.label) for run in starts.left}
+    own = [f for f in starts.own if isinstance(f, ast.AsyncFunctionDef)]
+    found = [(module.path, label_of(module, f), f.lineno) for f in own if not is_scoped(module, f)]
+    found += [(start.path, start.label, start.line) for start in starts.bare if start.awaits]
+    for path, label, line in found:
+        if (path, f"`{label}`") not in known:
+            at = f"line {line}" if path == module.path else f"{path}:{line}"
+            yield f"`{label}` ({at})"
 
 
 _MAX_PLACES = 3

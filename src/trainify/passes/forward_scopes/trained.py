@@ -16,6 +16,7 @@ from ...facts.memo import once
 from ...facts.names import is_none, last_name, self_name
 from ...facts.trainable import could_learn, holds_weights, returns_numbers
 from .alone import is_trained_alone
+from .bases import learns_by_its_base
 from .beside import is_named_for_training, trains_beside
 from .members import methods_of
 
@@ -40,6 +41,7 @@ def is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) 
         and not _is_declared_so(module, cls, function)
         and not _is_frozen_by_its_users(module, cls)
         and not _is_searched(module, cls)
+        and not learns_by_its_base(module, cls, function)
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...catalog import BindError
 from ...catalog.reasons import CODES
 from ...facts import ModuleFacts
+from ...facts.asked import runs_behind_tests
 from ...facts.cache_writes import cache_writes
 from ...facts.grad_mode import own_nodes
 from ...facts.guards import gradient_unwanted, serves_backward
@@ -191,7 +192,7 @@ def calls(module: ModuleFacts, options: Options, *, direct: bool) -> Iterator[Fi
             if kernel is not None and not gradient_unwanted(module, call):
                 message = f"`{module.source(call.func)}` is a kernel without a known backward."
                 site = by_operands(module, call, kernel, "TRN108", message)
-                if site is not None and not _in_function_with_backward(module, call):
+                if site is not None and not _is_asked_for(module, call):
                     sites.append(site)
                 elif site is None and of_extension(kernel):  # that may do anything
                     filled = filled_buffers(module, call)
@@ -217,7 +218,7 @@ def calls(module: ModuleFacts, options: Options, *, direct: bool) -> Iterator[Fi
             yield module.finding("TRN101", message, call)
         if not op.cuts:
             continue
-        if _in_function_with_backward(module, call):
+        if _is_asked_for(module, call):
             continue
         if op.equivalent is None:
             if takes_a_tensor(call, target):
@@ -290,8 +291,11 @@ def writes_backwards(module: ModuleFacts) -> bool:
     return any(_BACKWARD.search(function.name) for function in module.functions)
 
 
-def _in_function_with_backward(module: ModuleFacts, call: ast.Call) -> bool:
+def _is_asked_for(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call stands in a function that only runs where no gradient is wanted."""
     function = module.function(call)
-    if function is None or "autograd.Function" not in module.text:
+    if function is None:
         return False
-    return serves_backward(module, function)
+    if "autograd.Function" in module.text and serves_backward(module, function):
+        return True
+    return runs_behind_tests(module, function)

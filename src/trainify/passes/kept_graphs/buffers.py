@@ -1,0 +1,89 @@
+"""What is written into a buffer, or into what a pool of buffers gives."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ...facts import ModuleFacts
+from ...facts.kept import handed_out, is_kept_buffer
+from ...facts.writes import Write
+from ...findings import STRATEGIES, Finding, Fix
+from ..caches import detached, names_cache
+from .steps import consequence, is_step, read_later
+from .values import has_graph, written
+
+if TYPE_CHECKING:
+    from ...engine import Options
+    from ...facts.module import FunctionNode
+
+
+def in_buffers(module: ModuleFacts, function: FunctionNode, write: Write) -> Iterator[Finding]:
+    """``self.mean.add_(h.mean())``, where ``mean`` is a buffer."""
+    owners = [write.target]
+    while isinstance(owners[-1], (ast.Call, ast.Subscript)):
+        inner = owners[-1]
+        owners.append(inner.func if isinstance(inner, ast.Call) else inner.value)
+        if isinstance(owners[-1], ast.Attribute) and isinstance(inner, ast.Call):
+            owners.append(owners[-1].value)
+    owner = owners[-1]
+    if any(isinstance(n, ast.Attribute) and n.attr in ("detach", "data") for n in owners):
+        return
+    if isinstance(owner, ast.Attribute):
+        yield from _into(module, function, owner, write)
+
+
+def _into(
+    module: ModuleFacts, function: FunctionNode, owner: ast.Attribute, write: Write
+) -> Iterator[Finding]:
+    """A write into a buffer, by its own name or by a local one."""
+    if names_cache(owner.attr) or not is_kept_buffer(module, owner):
+        return
+    if not is_step(module, function, write.statement):
+        return
+    values = [v for v in written(write) if has_graph(module, function, v)]
+    if not values:
+        return
+    text = module.source(owner)
+    message = f"`{text}` outlives the step, and keeps the graph of `{module.source(values[0])}`: "
+    message += consequence(module, owner)
+    fixes: dict[str, Fix] = {}
+    name = write.name.id if write.name is not None else ""
+    read = bool(name) and module.flow(function).read_after(name, write.statement)
+    if not read and not read_later(module, function, owner, write.statement):
+        edits = tuple(edit for value in values for edit in detached(module, value))
+        fixes = dict.fromkeys(STRATEGIES, Fix(f"Keep detached values in {text}", edits))
+    yield module.finding("TRN408", message, write.statement, fixes)
+
+
+def in_pools(
+    module: ModuleFacts, options: Options, function: FunctionNode, write: Write
+) -> Iterator[Finding]:
+    """A write into what ``POOL.setdefault(shape, torch.empty(shape))`` gave."""
+    assert write.name is not None
+    definition = module.flow(function).only_definition(write.name.id, write.statement)
+    if definition is not None and isinstance(definition.value, ast.Attribute):
+        yield from _into(module, function, definition.value, write)  # buffer = self.buffer
+        return
+    call = handed_out(module, function, definition) if definition is not None else None
+    if call is None or not is_step(module, function, write.statement):
+        return
+    if not any(has_graph(module, function, v) for v in write.inputs):
+        return
+    from ...rewrite import branch
+    from ...rewrite.out_of_place import result_clone
+
+    message = (
+        f"`{module.source(call)}` gives the same tensor again in the next step, and this write "
+        "makes it part of the graph: the next backward walks into it and fails."
+    )
+    change = result_clone(module, call)
+    fixes: dict[str, Fix] = {}
+    if change is not None:
+        try:
+            fixes = branch.fixes(module, branch.Vocabulary(module), [change], options.flag)
+            fixes["attach"] = fixes["flag"]
+        except branch.CannotPlace:
+            fixes = {}
+    yield module.finding("TRN408", message, write.statement, fixes)
