@@ -309,15 +309,52 @@ HANDED = {
     "    Thread(target=net, args=(x,)).start()",
     "stage": "class Stage:\n    def __init__(self, fn):\n        self.fn = fn\n\n"
     "    def score(self, xs):\n        return list(map(self.fn, xs))\n\n\nstage = Stage(build())",
-    "dict": "NETS = {'a': build()}\n\n\ndef score(name, x):\n    return NETS[name](x).numpy()",
-    "put": "class Hub:\n    def __init__(self):\n        self.nets = {}\n"
-    "        self.nets['a'] = build()\n\n    def score(self, name, x):\n"
-    "        net = self.nets.get(name)\n        return net(x).numpy()",
 }
 HANDED["fields"] = (
     "from dataclasses import dataclass\n\n\n@dataclass\nclass Stage:\n    name: str\n    fn: object\n\n"
     "    def score(self, x):\n        return self.fn(x)\n\n\nstage = Stage('a', build())"
 )
+HELD = {
+    "dict": "NETS = {'a': build()}\n\n\ndef score(x):\n    return NETS['a'](x)",
+    "dict-of-classes": "NETS = {'a': Net}\n\n\ndef score(x):\n    return NETS['a']()(x)",
+    "dict-of-factories": "NETS = {'a': build}\n\n\ndef score(x):\n    return NETS.get('a')()(x)",
+    "put": "class Hub:\n    def __init__(self):\n        self.nets = {}\n"
+    "        self.nets['a'] = build()\n\n    def score(self, x):\n"
+    "        net = self.nets.get('a')\n        return net(x)",
+    "values": "def score(x):\n    nets = {'a': Net()}\n    for net in nets.values():\n"
+    "        print(net(x).sum())",
+    "items": "def score(x):\n    nets = {'a': Net()}\n    for name, net in nets.items():\n"
+    "        print(name, net(x).sum())",
+    "append": "def score(x):\n    nets = []\n    nets.append(Net())\n    return nets[0](x)",
+    "comprehension": "def score(x):\n    nets = [Net() for _ in range(3)]\n"
+    "    return [net(x) for net in nets]",
+    "zip": "def score(xs):\n    nets = [Net(), Net()]\n"
+    "    return [net(x) for net, x in zip(nets, xs)]",
+    "classes": "def score(x):\n    for cls in (Net,):\n        net = cls()\n        print(net(x).sum())",
+    "pair": "def both():\n    return Net(), 1\n\n\ndef score(x):\n    net, y = both()\n    return net(x)",
+    "partial-class": "import functools\nmake = functools.partial(Net, 3)\n\n\n"
+    "def score(x):\n    return make()(x)",
+    "lambda": "make = lambda: Net()\n\n\ndef score(x):\n    return make()(x)",
+    "namespace": "import types\n\n\ndef score(x):\n    b = types.SimpleNamespace(net=Net())\n"
+    "    return b.net(x)",
+    "context": "import contextlib\n\n\n@contextlib.contextmanager\ndef loaded():\n    yield Net()\n\n\n"
+    "def score(x):\n    with loaded() as net:\n        return net(x)",
+    "generator": "def nets():\n    yield Net()\n\n\ndef score(x):\n    for net in nets():\n"
+    "        print(net(x).sum())",
+    "property": "class Hub:\n    @property\n    def net(self):\n        return Net()\n\n"
+    "    def score(self, x):\n        return self.net(x)",
+    "module-list": "class Hub:\n    def __init__(self):\n        self.nets = nn.ModuleList([Net()])\n\n"
+    "    def score(self, x):\n        return [net(x) for net in self.nets]",
+    "module-dict": "class Hub:\n    def __init__(self):\n"
+    "        self.nets = nn.ModuleDict({'a': Net()})\n\n"
+    "    def score(self, x):\n        return self.nets['a'](x)",
+    "sequential": "def score(x):\n    return nn.Sequential(Net(), nn.ReLU())(x)",
+    "next": "def score(x):\n    net = next(iter([Net()]))\n    return net(x)",
+    "own-class": "class Sub(Net):\n    def again(self):\n        return type(self)()\n\n\n"
+    "def score(x):\n    return Sub().again()(x)",
+    "register": "KNOWN = {}\n\n\ndef register(cls):\n    KNOWN[cls.__name__] = cls\n    return cls\n\n\n"
+    "register(Net)\n\n\ndef score(x):\n    return KNOWN['Net']()(x)",
+}
 KEPT = {
     "scoped": "@torch.no_grad()\ndef score(net: Net, xs):\n    return list(map(net, xs))",
     "trained": "def step(net: Net, xs):\n    sum(map(net, xs)).sum().backward()",
@@ -366,6 +403,73 @@ def test_a_model_that_is_handed_on_as_a_function(more: str) -> None:
     assert place in look_at(f"{NET}\n\n{more}\n{GENERATE}")
 
 
+@pytest.mark.parametrize("more", HELD.values(), ids=HELD.keys())
+def test_a_model_that_is_taken_out_of_what_holds_it(more: str) -> None:
+    assert "score`" in look_at(f"{NET}\n\n{more}\n{GENERATE}")
+
+
+def test_what_makes_numbers_of_a_model_in_a_table_gets_the_scope() -> None:
+    more = "NETS = {'a': build()}\n\n\ndef score(name, x):\n    return NETS[name](x).numpy()\n"
+    fixed = fix(f"{NET}\n\n{more}\n{GENERATE}")
+    assert "@torch.inference_mode()\ndef score" in fixed
+    names: dict[str, Any] = {}
+    exec(compile(fixed, "m.py", "exec"), names)
+    assert names["score"]("a", torch.ones(2, 4)).shape == (2, 8)
+
+
+REGISTRY = """\
+KNOWN = {}
+
+
+def register(name):
+    def put(cls):
+        KNOWN[name] = cls
+        return cls
+
+    return put
+
+
+class Registry:
+    def __init__(self):
+        self.known = {}
+
+    def register(self, cls):
+        self.known[cls.__name__] = cls
+        return cls
+
+    def build(self, name):
+        return self.known[name]()
+
+
+NETS = Registry()
+
+
+def build(name):
+    return KNOWN[name]()
+"""
+
+
+@pytest.mark.parametrize(
+    ("decorator", "imported", "made"),
+    [
+        ("register('net')", "build", "build('net')"),
+        ("register('net')", "KNOWN", "KNOWN['net']()"),
+        ("NETS.register", "NETS", "NETS.build('Net')"),
+    ],
+)
+def test_a_model_that_a_registry_of_another_file_makes(
+    tmp_path: Path, decorator: str, imported: str, made: str
+) -> None:
+    name = decorator.partition(".")[0].partition("(")[0]
+    net = NET.replace("class Net", f"from registry import {name}\n\n\n@{decorator}\nclass Net")
+    net = net.replace("\n\n\ndef build():\n    return Net()\n", "\n")
+    serve = SERVE.format(module="registry", made=f"{made}.eval()")
+    serve = serve.replace("import build", f"import {imported}")
+    found = project(tmp_path, registry=REGISTRY, net=net + GENERATE, serve=serve)["net"]
+    assert found.change is None
+    assert "serve.py:9" in found.findings[0].fixes["flag"].look_at
+
+
 @pytest.mark.parametrize("more", KEPT.values(), ids=KEPT.keys())
 def test_a_model_that_nobody_else_calls(more: str) -> None:
     assert not look_at(f"{NET}\n\n{more}\n{GENERATE}")
@@ -410,7 +514,7 @@ def test_places_that_a_constructor_of_the_class_leads_to(
 
 
 def test_more_files_than_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainify.facts.instances._MAX_FILES", 2)
+    monkeypatch.setattr("trainify.facts.instances.found.MAX_FILES", 2)
     load = "from net import Net\n\nnet = Net().eval()\n"
     assert project(tmp_path, net=NET, a=load)["net"].change
     found = project(tmp_path, net=NET, a=load, b=load)["net"]
