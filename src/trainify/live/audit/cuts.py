@@ -40,6 +40,8 @@ class Suspect:
     """Whether it happened before the call, out of torch's sight."""
     inputs: tuple[int, ...] | None = None
     """Which of the call's tensors it cuts off; all where None."""
+    weak: bool = False
+    """Whether it is one only of parameters that get no gradient anywhere."""
     place: Place = field(init=False)
     module: str = field(init=False)
     scope: Place | None = field(init=False)
@@ -177,8 +179,15 @@ class Comparison:
                 if same and not after.leaf:
                     cause = Cause.IN_PLACE if call.grad else Cause.GRAD_MODE
                     yield Suspect(cause, WRONG, call, ("written", i))
+                elif after.leaf and others:  # a weight, which learns by itself
+                    inputs = tuple(others)
+                    yield Suspect(
+                        _cause(call), MISSING, call, ("written", i), inputs=inputs, weak=True
+                    )
             elif others:
                 yield Suspect(_cause(call), MISSING, call, ("written", i))
+            elif not any(depending):
+                yield Suspect(Cause.OPAQUE, MISSING, call, ("written", i))
 
 
 def _cause(call: Call) -> Cause:

@@ -108,7 +108,7 @@ class Locator(Observer):
     def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
         for tensor, before, suspect in list(self._watched):
             if digest(tensor) != before:
-                self._accuse_call(suspect, call, tensors)
+                self._accuse_call(suspect, call, [*tensors, tensor])
         arguments = {id(tensor) for tensor in tensors}
         returned = list(tensors_in((out,)))
         self._seen.update((id(t), t) for t in (*returned, *tensors))

@@ -113,9 +113,10 @@ class Report:
 
     ``missing`` are the parameters that get no gradient although the loss depends on them, ``wrong``
     those whose gradient is not the derivative of the loss, ``unused`` those on which the loss does
-    not depend (no fault), ``lost`` those that get none where that is meant, or where no place was
-    found that would be to blame; ``notes`` says which.  Each of the missing and the wrong is
-    accounted for by one of ``cuts``.  What could not be proven, and why, stands in ``notes``.
+    not depend (no fault), ``lost`` those that get none where that is meant, or with which the loss
+    changes by steps only; ``notes`` says which.  Each of the missing and the wrong is accounted for
+    by one of ``cuts``, or ``error`` says that no place was found.  What could not be proven, and
+    why, stands in ``notes``.
     """
 
     missing: tuple[str, ...] = ()
@@ -131,7 +132,8 @@ class Report:
     proof: str = ""
     """How the gradients were held against finite differences; empty where they were not."""
     error: str = ""
-    """Why the step as a whole trains nothing: what backward raises, or that nothing gets there."""
+    """What is wrong with the step and lies at no place that was found: what backward raises, that
+    no gradient gets anywhere, or that one which is due does not."""
     notes: tuple[str, ...] = ()
     passages: tuple[Passage, ...] = ()
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .allowed import Allowed
 from .cuts import MISSING, WRONG, Comparison, Suspect
-from .influence import Sources
+from .influence import Sources, Walk
 from .kept import held
 from .local import LocalChecks, Verdict
 from .locate import Locator
@@ -54,6 +54,16 @@ class Outcome:
     """The modules in which something depends on parameters."""
     stopped: list[Place]
     """Where gradients are stopped or shaped on purpose."""
+    stops: list[Suspect]
+    """Those of them that are stopped, by what is allowed."""
+    reached: set[str]
+    """The parameters in the graph of the loss, also those that no gradient arrives at."""
+    shaped: bool
+    """Whether there is a backward that is another on purpose."""
+    beside: dict[Place, set[str]]
+    """Parameters behind what else happens on the line of a cut, or of what is one only of them."""
+    weak: list[Suspect]
+    """What takes the gradient of parameters that get none anywhere."""
     through: Lines
     """The lines of ignored scopes through which gradients go."""
     spared: Lines
@@ -81,6 +91,9 @@ class _Round:
         """Those at which a gradient ends that should not."""
         self.zeros: list[str] = []
         """Parameters whose gradient has arrived, and is zero throughout."""
+        self.stops: list[Suspect] = []
+        self.beside: dict[Place, set[str]] = {}
+        self.weak: list[Suspect] = []
 
     def outcome(self) -> Outcome:
         step = self.step
@@ -93,6 +106,7 @@ class _Round:
         if not math.isfinite(value):
             raise ValueError(f"the loss is {value}: nothing can be said of its gradients")
         behind = history_behind(loss) if step.ignored else set()
+        reached = set() if all(got.values()) else Walk(step.names).parameters([loss])
         del loss
         keeps = any(held(step.model)) or any(each.grad_fn is not None for each in step.state.given)
         self.tell("forward with other parameters")
@@ -127,8 +141,9 @@ class _Round:
         ends = (sight for each in self.ends for sight in each.call.ins)
         through = lines_through(trace, behind, ends) if step.ignored else {}
         return Outcome(
-            trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, through,
-            self.spared, keeps, self.notes,
+            trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, self.stops,
+            reached, bool(checks.shaped), self.beside, self.weak, through, self.spared, keeps,
+            self.notes,
         )  # fmt: skip
 
     def _gradients(self, loss: Tensor) -> tuple[dict[str, bool], str]:
@@ -197,15 +212,17 @@ class _Round:
         if suspects:
             step.run(Sources(suspects, step.names, self.allowed))
         buffers = {name.rpartition(".")[2] for name, _ in step.model.named_buffers()}
-        targets = _targets(suspects, got, buffers)
+        targets = _targets([each for each in suspects if not each.weak], got, buffers)
         allowed = [e for e in suspects if self.allowed.covers(e) or e.place in targets]
+        self.stops = allowed
         self.stopped += [each.place for each in allowed]
         for each in allowed:
             if each.within is not None:
                 self.spared.setdefault(each.within[0], set()).add(each.within[1])
         suspects = [each for each in suspects if each not in allowed]
+        self.weak = [each for each in suspects if each.weak]
         trial = Trial(step, allowed)
-        return self._influential(suspects, trial)
+        return self._influential([each for each in suspects if not each.weak], trial)
 
     def _locate(self, hidden: list[Suspect], base: Trace) -> None:
         """Find what nobody sees; where it only repeats what stood there, with other parameters."""
@@ -240,11 +257,13 @@ class _Round:
 
     def _influential(self, suspects: list[Suspect], trial: Trial) -> list[Cut]:
         """One cut for each site on whose values the loss depends."""
-        groups = _by_site(suspects)
+        groups = by_site(suspects)
         cuts = []
         for number, group in enumerate(groups, 1):
             self.tell(f"whether the loss depends on place {number} of {len(groups)}")
             if trial.matters(group):
+                names = {name for each in group for name in each.parameters}
+                self.beside.setdefault(group[0].place, set()).update(names)
                 cuts.append(cut_of(group := _that_matter(group, trial)))
                 self.ends += group
                 self.scopes.update(
@@ -355,7 +374,7 @@ def _backwards(trace: Trace, checks: LocalChecks) -> Iterator[Suspect]:
             yield suspect
 
 
-def _by_site(suspects: Sequence[Suspect]) -> list[list[Suspect]]:
+def by_site(suspects: Sequence[Suspect]) -> list[list[Suspect]]:
     sites: dict[Any, list[Suspect]] = {}
     for each in suspects:
         sites.setdefault(each.site, []).append(each)

@@ -15,14 +15,14 @@ from .allowed import Allowed
 from .directional import Proof, prove
 from .kept import kept_graphs
 from .losses import Loss
-from .messages import if_meant
+from .messages import cut_of, if_meant
 from .passages import passages_of
 from .places import Place, raised
 from .report import Cause, Cut, Report, patterns
-from .rounds import Outcome, Progress, look
+from .rounds import Outcome, Progress, by_site, look
 from .runs import Step
 from .through import Lines
-from .trace import Unseen
+from .ungiven import Ungiven, ungiven
 
 _ROUNDS = 3
 """How often it is looked behind scopes without gradients."""
@@ -121,6 +121,21 @@ def _listed(places: Iterable[Place]) -> str:
     return ", ".join(dict.fromkeys(map(str, places)))
 
 
+def _blamed(cuts: list[Cut], lost: Collection[str], seen: Outcome) -> list[Cut]:
+    """Cuts, with those that take the gradient of parameters to which one is due."""
+    found = []
+    for cut in cuts:
+        beside = seen.beside.get(Place(cut.path, cut.line, cut.function), ())
+        more = [name for name in lost if name in beside and name not in cut.parameters]
+        found.append(replace(cut, parameters=(*cut.parameters, *more)))
+    known = {name for cut in found for name in cut.parameters}
+    for group in by_site([each for each in seen.weak if each.parameters & {*lost} - known]):
+        names = {name for each in group for name in each.parameters}
+        more = [name for name in lost if name in names and name not in known]
+        found.append(replace(cut_of(group), parameters=tuple(more)))
+    return found
+
+
 class _Audit:
     def __init__(self, step: Step, allowed: Allowed, tell: Progress) -> None:
         self.step = step
@@ -137,7 +152,10 @@ class _Audit:
         cuts = self._with_lines([*seen.cuts, *self._behind(seen)])
         hit = {name for cut in cuts for name in cut.parameters}
         rest = [name for name, got in seen.got.items() if name not in hit and not got]
-        unused, lost = ((), ()) if seen.error else self._unused(rest, seen.loss)
+        found = Ungiven() if seen.error else self._ungiven(rest, seen)
+        cuts = _blamed(cuts, found.lost, seen)
+        hit.update(name for cut in cuts for name in cut.parameters)
+        lost = tuple(name for name in found.lost if name not in hit)
         bare = [cut for cut in cuts if not cut.parameters]
         said = Proof()
         if proof and any(seen.got.values()) and not seen.error and (bare or not cuts):
@@ -146,14 +164,14 @@ class _Audit:
             hit.update(lost, said.wrong)
             named = tuple(name for name in step.parameters if name in lost or name in said.wrong)
             cuts = [cut if cut.parameters else replace(cut, parameters=named) for cut in cuts]
-        else:
-            self._doubt(lost, said, seen.stopped)
+        hit.update(lost)
+        self._doubt(found, said, seen.stopped)
         kept, error = self._kept(seen)
         missing = tuple(name for name, got in seen.got.items() if name in hit and not got)
         wrong = tuple(name for name, got in seen.got.items() if name in hit and got)
         cuts = [if_meant(cut) if _may_be_meant(cut, missing) else cut for cut in cuts] + kept
         passages = passages_of(
-            seen.trace, step.parameters, set(missing), set(wrong), set(unused), cuts,
+            seen.trace, step.parameters, set(missing), set(wrong), set(found.unused), cuts,
             seen.depending,
         )  # fmt: skip
         if (unmatched := self.allowed.unmatched()) and step.parameters and not seen.error:
@@ -166,14 +184,14 @@ class _Audit:
         return Report(
             missing=missing,
             wrong=wrong,
-            unused=unused,
-            lost=tuple(name for name in lost if name not in hit),
+            unused=found.unused,
+            lost=(*found.meant, *found.stepwise),
             cuts=tuple(cuts),
             loss=seen.loss,
             trainable=len(step.parameters),
             frozen=tuple(n for n, p in step.model.named_parameters() if not p.requires_grad),
             proof=said.said,
-            error=error or self._error(seen, cuts),
+            error=error or self._error(seen, cuts, lost),
             notes=tuple(self.notes),
             passages=passages,
         )
@@ -187,9 +205,14 @@ class _Audit:
         self.notes += notes
         return cuts, said and f"backward of a second step raises {said}"
 
-    def _error(self, seen: Outcome, cuts: Sequence[Cut]) -> str:
+    def _error(self, seen: Outcome, cuts: Sequence[Cut], lost: Sequence[str]) -> str:
         if seen.error:
             return f"backward raises {seen.error}"
+        if lost and not any(cut.parameters and set(lost) & {*cut.parameters} for cut in cuts):
+            return (
+                f"the loss changes with {', '.join(patterns(lost))}, of which the gradient is "
+                "missing; where it is lost was not found"
+            )
         if self.step.parameters and not cuts and not any(seen.got.values()):
             return (
                 "no parameter gets a gradient: the loss depends on none, or by steps only, as a "
@@ -197,15 +220,31 @@ class _Audit:
             )
         return ""
 
-    def _doubt(self, lost: Sequence[str], proof: Proof, stopped: Sequence[Place]) -> None:
-        """Say what numbers say; they alone accuse nobody."""
-        if lost:
-            where = "where it is lost was not found"
-            if stopped:
-                where = f"as it should be: gradients are stopped on purpose at {_listed(stopped)}"
+    def _ungiven(self, names: Sequence[str], seen: Outcome) -> Ungiven:
+        """What to think of parameters that get no gradient, and of which no cut says why."""
+        if names:
+            self.tell("parameters without a gradient")
+        found = ungiven(self.step, names, seen.loss, seen.stops)
+        if not seen.shaped:
+            return found
+        # There is a way in the graph, and what stops on it has a backward to that end.
+        meant = tuple(name for name in found.lost if name in seen.reached)
+        lost = tuple(name for name in found.lost if name not in seen.reached)
+        return replace(found, meant=(*found.meant, *meant), lost=lost)
+
+    def _doubt(self, found: Ungiven, proof: Proof, stopped: Sequence[Place]) -> None:
+        """Say what numbers say."""
+        if found.meant:
             self.notes.append(
-                f"the loss changes with {', '.join(patterns(lost))}, of which the gradient is "
-                f"missing; {where}"
+                f"the loss changes with {', '.join(patterns(found.meant))}, of which the gradient "
+                "is missing; as it should be: gradients are stopped on purpose at "
+                f"{_listed(stopped)}"
+            )
+        if found.stepwise:
+            self.notes.append(
+                f"the loss changes with {', '.join(patterns(found.stepwise))}, of which the "
+                "gradient is missing; it changes by steps, as a comparison or a rounding makes "
+                "them, or by too little to tell"
             )
         self.notes += proof.doubts
         if not proof.wrong:
@@ -261,30 +300,3 @@ class _Audit:
                 cut = replace(cut, lines=tuple(sorted(lines)))
             found.append(cut)
         return found
-
-    def _unused(
-        self, names: Sequence[str], value: float
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Of parameters without a gradient: which the loss does not depend on, and the others."""
-        if not names:
-            return (), ()
-        self.tell("parameters without a gradient")
-        if self._changed((), value):  # by itself, so that nothing can be said
-            return (), ()
-        groups, lost = [list(names)], set()
-        while groups:
-            group = groups.pop()
-            if not self._changed(group, value):
-                continue
-            if len(group) == 1:
-                lost.update(group)
-            else:
-                half = len(group) // 2
-                groups += [group[:half], group[half:]]
-        unused = tuple(name for name in names if name not in lost)
-        return unused, tuple(name for name in names if name in lost)
-
-    def _changed(self, names: Sequence[str], value: float) -> bool:
-        """Whether the loss is another one once these parameters are a little off."""
-        _, loss = self.step.run(Unseen(), self.step.nudge(names))
-        return loss.detach().double().item() != value

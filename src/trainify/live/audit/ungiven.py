@@ -1,0 +1,144 @@
+"""Parameters that get no gradient: whether one is due to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from .cuts import Suspect
+from .influence import Disturb, Keep, Kept
+from .runs import Step
+from .state import nudge
+from .trace import Observer, Unseen
+from .widen import Widening, widened
+
+_FINE, _COARSE = (1e-5,), (1.0, 10.0)
+"""How far a parameter is moved, in nudges: in float64, and in what has fewer bits.
+
+From afar, many small steps look like a slope.
+"""
+_LINEAR = 0.1
+"""The share by which a slope may be another at a half and at a fourth of the distance."""
+
+
+@dataclass(frozen=True)
+class Ungiven:
+    """Of parameters without a gradient: those on which the loss does not depend, and the others.
+
+    ``meant`` are those on which it depends by nothing but values that are stopped on purpose,
+    ``stepwise`` those with which it changes, but by steps, as a comparison makes them, or by too
+    little to tell.  To the rest, ``lost``, a gradient is due.
+    """
+
+    unused: tuple[str, ...] = ()
+    meant: tuple[str, ...] = ()
+    stepwise: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+
+def ungiven(step: Step, names: Sequence[str], loss: float, stops: Sequence[Suspect]) -> Ungiven:
+    """Tell parameters without a gradient apart.
+
+    Args:
+        step: The step in which they get none.
+        names: Of these parameters.
+        loss: What the step gives.
+        stops: Where gradients are stopped on purpose.
+    """
+    if not names or _changed(step, (), loss, None):  # by itself, so that nothing can be said
+        return Ungiven()
+    moved = _those(names, lambda group: _changed(step, group, loss, None))
+    unused = tuple(name for name in names if name not in moved)
+    held = moved
+    if moved and stops:
+        kept = _kept(step, stops)
+        held = _those(moved, lambda group: _changed(step, group, loss, kept))
+        seen = {name for each in stops if each.where[0] != "out" for name in each.parameters}
+        held = [name for name in held if name not in seen]
+    meant = tuple(name for name in moved if name not in held)
+    sloping = _sloping(step, held, stops)
+    stepwise = tuple(name for name in held if name not in sloping)
+    return Ungiven(unused, meant, stepwise, tuple(sloping))
+
+
+def _those(names: Sequence[str], changes: Callable[[Sequence[str]], bool]) -> list[str]:
+    """The parameters that change something, found by halves; in order."""
+    groups, found = [list(names)], set()
+    while groups:
+        group = groups.pop()
+        if not changes(group):
+            continue
+        if len(group) == 1:
+            found.update(group)
+        else:
+            half = len(group) // 2
+            groups += [group[:half], group[half:]]
+    return [name for name in names if name in found]
+
+
+def _changed(step: Step, names: Sequence[str], loss: float, kept: Kept | None) -> bool:
+    """Whether the loss is another one once these parameters are a little off."""
+    observer = Unseen() if kept is None else Disturb((), 0.0, kept=kept)
+    return step.run(observer, step.nudge(names))[1].detach().double().item() != loss
+
+
+def _kept(step: Step, stops: Sequence[Suspect]) -> Kept:
+    keep = Keep(stops)
+    step.run(keep)
+    return keep.values
+
+
+def _sloping(step: Step, names: Sequence[str], stops: Sequence[Suspect]) -> list[str]:
+    """Those along which the loss has a slope: which changes with them, and the less the closer."""
+    if not names:
+        return []
+    try:
+        with Widening(torch.float64):
+            wide = widened(step, torch.float64)
+            return _Slopes(wide, stops, _FINE, 1e-13).those(names)
+    except Exception:  # a kernel that refuses float64, a model that cannot be copied
+        rounding = max(torch.finfo(step.parameters[name].dtype).eps for name in names)
+        return _Slopes(step, stops, _COARSE, 8 * rounding).those(names)
+
+
+class _Slopes:
+    """The loss of a step, as parameters are moved.
+
+    ``rounding`` is the share of it below which a change says nothing.
+    """
+
+    def __init__(
+        self, step: Step, stops: Sequence[Suspect], distances: Sequence[float], rounding: float
+    ) -> None:
+        self._step = step
+        self._distances = distances
+        self._rounding = rounding
+        self._observer: Observer = Disturb((), 0.0, kept=_kept(step, stops))
+        self._size = abs(self._value((), 0.0)) or 1.0
+
+    def those(self, names: Sequence[str]) -> list[str]:
+        """All where they have one together, which is the rule; else each that has one alone."""
+        if self._is_one(names):
+            return list(names)
+        return [name for name in names if len(names) > 1 and self._is_one([name])]
+
+    def _is_one(self, names: Sequence[str]) -> bool:
+        return all(self._is_linear(names, far) for far in self._distances)
+
+    def _is_linear(self, names: Sequence[str], far: float) -> bool:
+        slope = self._slope(names, far / 4)
+        return abs(slope) * far > self._rounding * self._size and all(
+            abs(self._slope(names, by) - slope) <= _LINEAR * abs(slope) for by in (far / 2, far)
+        )
+
+    def _slope(self, names: Sequence[str], by: float) -> float:
+        return (self._value(names, by) - self._value(names, -by)) / (2 * by)
+
+    def _value(self, names: Sequence[str], by: float) -> float:
+        parameters = [self._step.parameters[name] for name in names]
+        loss = self._step.run(self._observer, partial(nudge, parameters, by))[1]
+        value: float = loss.detach().double().item()
+        return value

@@ -1,0 +1,134 @@
+"""Parameters without a gradient: one is due to those along which the loss has a slope."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import trainify
+from trainify.live.audit import Cause
+from trainify.live.audit.run import audit
+
+X = torch.randn(6, 4)
+
+
+class TwoLayers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.between(self.first(x)))
+
+    def between(self, h: Tensor) -> Tensor:
+        return h
+
+
+class Archived(TwoLayers):
+    def between(self, h: Tensor) -> Tensor:
+        archive = io.BytesIO()
+        torch.save(h.detach().tolist(), archive)
+        archive.seek(0)
+        return torch.tensor(torch.load(archive))
+
+
+class InAnotherLeaf(TwoLayers):
+    def between(self, h: Tensor) -> Tensor:
+        return torch.tensor(h, requires_grad=True)
+
+
+class Saved(TwoLayers):
+    def between(self, h: Tensor) -> Tensor:
+        file = io.BytesIO()
+        torch.save(h, file)
+        file.seek(0)
+        return torch.load(file)
+
+
+class Set(TwoLayers):
+    def between(self, h: Tensor) -> Tensor:
+        out = torch.empty(0)
+        with torch.no_grad():
+            out.set_(h)
+        return out
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model", [Archived, InAnotherLeaf, Saved, Set])
+def test_a_gradient_that_is_due_is_missing(model: type[nn.Module]) -> None:
+    net = model()
+    report = audit(net, X)
+    assert not report.ok
+    assert report.missing == ("first.weight", "first.bias")
+    assert report.cuts or "where it is lost was not found" in report.error
+    with pytest.raises(trainify.NotTrainable, match="cannot be made trainable"):
+        trainify.trainify(net, X)
+    assert type(net) is model
+
+
+class Stores(nn.Module):
+    """Keeps in a weight, at each call, what is computed from another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain, self.fc = nn.Parameter(torch.rand(4, 1) + 0.5), nn.Linear(4, 4)
+        self.basis = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.fc.weight.copy_(self.gain * self.basis)  # <- here
+        return self.fc(x)
+
+
+def test_weights_that_are_made_of_others() -> None:
+    report = audit(Stores(), X)
+    (cut,) = report.cuts
+    assert cut.cause is Cause.GRAD_MODE and report.missing == ("gain", "basis")
+    assert not report.wrong
+    with open(__file__) as file:
+        assert file.read().splitlines()[cut.line - 1].endswith("# <- here")
+
+
+class Chooses(nn.Module):
+    """The router of hard experts, whose derivative is zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.experts = nn.Linear(4, 3), nn.Parameter(torch.randn(3, 4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = self.router(x).argmax(-1)
+        return torch.einsum("nd,nde->ne", x, self.experts[chosen]).cumsum(0)
+
+
+@pytest.mark.parametrize("rows", [6, 3000])
+def test_no_gradient_is_due_to_what_only_chooses(rows: int) -> None:
+    report = audit(Chooses(), torch.randn(rows, 4))
+    assert report.ok, str(report)
+    assert {*report.unused, *report.lost} == {"router.weight", "router.bias"}
+    assert report.lost == () or "by steps" in report.notes[0]
+    assert rows == 6 or report.lost
+
+
+class StopsByItself(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: object, grad: Tensor) -> None:
+        return None
+
+
+class Stopped(TwoLayers):
+    def between(self, h: Tensor) -> Tensor:
+        return StopsByItself.apply(h)
+
+
+def test_a_function_whose_backward_is_to_stop() -> None:
+    report = audit(Stopped(), X)
+    assert report.ok and report.lost == ("first.weight", "first.bias")
+    assert "on purpose" in report.notes[0]
