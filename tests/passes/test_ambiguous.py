@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from verbs import findings, fix, rules
+
+from trainify.engine import fix_paths
 
 OPS = "import flashinfer\nimport torch\nfrom functools import partial\n\n\n"
 
@@ -118,3 +122,71 @@ def test_a_name_that_may_be_the_same_tensor_is_not_left_behind(body: str) -> Non
     fixed = fix(text)
     followed = any(line.strip() in ("y = h", "r = h") for line in fixed.splitlines())
     assert not finding.fixes or finding.fixes["flag"].look_at or followed or ".copy_(" in fixed
+
+
+MLP = """\
+from torch import nn
+from vllm import _custom_ops as ops
+
+
+class MLP(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.up = nn.Linear(d, 2 * d)
+        self.act = ops.silu_and_mul
+
+    def forward(self, x):
+        h = self.up(x)
+        out = h.new_empty(*h.shape[:-1], h.shape[-1] // 2)
+        self.act(out, h)
+        return out
+"""
+SET_BY_OTHERS = {
+    "subclass": "class Gelu(MLP):\n    def __init__(self, d):\n        super().__init__(d)\n"
+    "        self.act = ops.gelu_and_mul\n",
+    "class-attribute": "class Gelu(MLP):\n    act = staticmethod(ops.gelu_and_mul)\n",
+    "subclass-of-subclass": "class Plain(MLP):\n    pass\n\n\nclass Gelu(Plain):\n"
+    "    def use(self, kernel):\n        self.act = kernel\n",
+    "outside": "def build(d):\n    mlp = MLP(d)\n    mlp.act = ops.gelu_and_mul\n    return mlp\n",
+    "unknown": "def build(d, act):\n    mlp = MLP(d)\n    mlp.act = act\n    return mlp\n",
+    "by-name": "def build(d):\n    mlp = MLP(d)\n    setattr(mlp, 'act', ops.gelu_and_mul)\n"
+    "    return mlp\n",
+    "by-keyword": "def configure(mlp, **given):\n    for name, value in given.items():\n"
+    "        setattr(mlp, name, value)\n\n\nmlp = configure(MLP(8), act=ops.gelu_and_mul)\n",
+}
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("more", SET_BY_OTHERS.values(), ids=SET_BY_OTHERS.keys())
+def test_an_attribute_that_others_set_to_another_kernel(
+    tmp_path: Path, more: str, elsewhere: bool
+) -> None:
+    """Fixed, the classes and objects that have the other one would compute with this one."""
+    files = {"mlp": MLP if elsewhere else f"{MLP}\n\n{more}"}
+    if elsewhere:
+        files["build"] = f"from mlp import MLP\nfrom vllm import _custom_ops as ops\n\n\n{more}"
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    reports = {Path(r.path).stem: r for r in fix_paths([str(tmp_path)])}
+    assert reports["mlp"].change is None
+    (finding,) = reports["mlp"].findings
+    assert finding.rule == "TRN103"
+    assert ("build.py:" if elsewhere else "what line ") in finding.message
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "class Same(MLP):\n    def __init__(self, d):\n        super().__init__(d)\n"
+        "        self.act = ops.silu_and_mul\n",
+        "class Other(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.act = nn.GELU()\n        self.mlp = MLP(8)\n",
+        "def configured(d, config):\n    config.act = 'silu'\n    return MLP(d)\n",
+    ],
+)
+def test_an_attribute_of_that_name_of_others(tmp_path: Path, more: str) -> None:
+    (tmp_path / "mlp.py").write_text(MLP)
+    imports = "from torch import nn\nfrom mlp import MLP\nfrom vllm import _custom_ops as ops\n"
+    (tmp_path / "build.py").write_text(f"{imports}\n\n{more}")
+    reports = {Path(r.path).stem: r for r in fix_paths([str(tmp_path)])}
+    assert "F.silu(" in reports["mlp"].text

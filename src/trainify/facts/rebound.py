@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from .names import last_name
+
 if TYPE_CHECKING:
     from .module import ModuleFacts
+
+Set = tuple["ModuleFacts", "ast.expr | None", int]
+"""The file that sets an attribute, the value where it shows, and the line."""
 
 
 def rebound_attributes(module: ModuleFacts) -> Iterator[str]:
@@ -26,3 +32,46 @@ def rebound_attributes(module: ModuleFacts) -> Iterator[str]:
 
 def _is_own(module: ModuleFacts, node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and module.names.self_class(node) is not None
+
+
+def set_by_others(module: ModuleFacts, cls: ast.ClassDef, name: str) -> Iterator[Set]:
+    """Where ``self.name`` of a class is set by classes derived from it, or from outside.
+
+    By every file that names the class.
+    """
+    for other in module.project.mentioning(module, cls.name, containing=name.encode()):
+        for derived in _derived(other, cls, module):
+            for binding in other.names.attributes(derived).get(name, ()):
+                yield other, binding.value, getattr(binding.node, "lineno", derived.lineno)
+        for statement in other.statements:
+            if not isinstance(statement, ast.Assign):
+                continue
+            for target in statement.targets:
+                if isinstance(target, ast.Attribute) and target.attr == name:
+                    if not _is_own(other, target.value):
+                        yield other, statement.value, statement.lineno
+        if "setattr(" in other.text:
+            yield from _set_by_name(other, name)
+
+
+def _derived(module: ModuleFacts, cls: ast.ClassDef, home: ModuleFacts) -> Iterator[ast.ClassDef]:
+    """The classes of a file that derive from one, by their names."""
+    names = {cls.name}
+    for each in module.classes:
+        if (each is not cls or module is not home) and names & set(map(last_name, each.bases)):
+            names.add(each.name)
+            yield each
+
+
+def _set_by_name(module: ModuleFacts, name: str) -> Iterator[Set]:
+    """``setattr(model, "name", value)``; ``setattr(model, key, value)`` with ``name`` for a key."""
+    named = re.search(rf"[\"']{name}[\"']|\b{name}=", module.text) is not None
+    for call in module.calls_named("setattr"):
+        if not isinstance(call.func, ast.Name) or len(call.args) != 3:
+            continue
+        key, value = call.args[1:]
+        if isinstance(key, ast.Constant):
+            if key.value == name:
+                yield module, value, call.lineno
+        elif named:
+            yield module, None, call.lineno

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeGuard
 
 from ...catalog import CONSTANTS, BindError, FusedOp, lookup, unverified
@@ -13,6 +13,7 @@ from ...facts.dtypes import holds_codes
 from ...facts.flow import is_allocation
 from ...facts.names import last_name, passed
 from ...facts.operands import recognize, root_of
+from ...facts.rebound import set_by_others
 from .site import Site
 from .words import words_for
 
@@ -92,7 +93,28 @@ def match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedO
         raise Ambiguous(f"it may be `{found[0][1].name}` or {other}")
     if any(isinstance(n, ast.Name) and n.end_lineno is None for n in found[0][1].bound):
         raise Ambiguous("what `partial` binds in another file is no constant")
+    for place in _other_kernels(module, call, found[0][0], options):
+        raise Ambiguous(f"it may be `{found[0][1].name}` or what {place} sets")
     return found[0]
+
+
+def _other_kernels(
+    module: ModuleFacts, call: ast.Call, op: FusedOp, options: Options
+) -> Iterator[str]:
+    """Where ``self.kernel``, which a class sets to an op, becomes another one by somebody else."""
+    held = call.func
+    if not isinstance(held, ast.Attribute) or not isinstance(held.value, ast.Name):
+        return
+    cls = module.names.self_class(held.value)
+    if cls is None:
+        return
+    for other, value, line in set_by_others(module, cls, held.attr):
+        if isinstance(value, ast.Constant):
+            continue
+        targets = other.names.resolve(value) if value is not None else ()
+        same = (lookup(t.name, options.ops, options.releases) is op for t in targets)
+        if not targets or not all(same):
+            yield f"line {line}" if other is module else f"{other.path}:{line}"
 
 
 def is_plain(call: ast.Call, own: tuple[FusedOp, ...]) -> bool:
