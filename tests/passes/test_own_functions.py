@@ -216,3 +216,119 @@ def test_results_are_marked_where_the_context_is_set_up() -> None:
         ctx.mark_non_differentiable(output)
 """
     assert rules(text) == []
+
+
+# -- backwards that give nothing ------------------------------------------------------------------
+
+NOTHING = """\
+import torch
+
+
+class Sine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, grad):
+        {body}
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "pass",
+        "...",
+        "return",
+        '"""To do."""',
+        "return None",
+        "return (None,)",
+        "return (None,) * 1",
+    ],
+)
+def test_a_backward_that_gives_nothing(body: str) -> None:
+    text = NOTHING.format(body=body)
+    assert rules(text) == ["TRN105"]
+    scope: dict[str, Any] = {}
+    exec(text, scope)
+    x = torch.randn(3, requires_grad=True)
+    scope["Sine"].apply(x).sum().backward()
+    assert x.grad is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("pass", "return grad"),
+        ("pass", "ctx.done.set()"),  # there for what it does
+        ("return x.sin()", "pass"),
+        ("return x.sin()", "ctx.mark_non_differentiable(x)\n        return x"),
+    ],
+)
+def test_a_backward_that_gives_something_or_has_nothing_to_give(old: str, new: str) -> None:
+    stays(NOTHING.format(body="pass").replace(old, new))
+
+
+# -- parameters whose gradient is dropped ---------------------------------------------------------
+
+SHIFT = """\
+import torch
+from torch import nn
+
+
+class Shift(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, offset, step):
+        return x + offset * step
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None, None
+
+
+class Layer(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.offset = nn.Parameter(torch.zeros(n))
+
+    def forward(self, x):
+        return Shift.apply(x, self.offset, 2)
+"""
+
+
+def test_a_parameter_that_is_passed_gets_none() -> None:
+    (finding,) = findings(SHIFT)
+    assert (finding.rule, finding.line) == ("TRN106", 12)
+    assert "returns None for `offset`: the parameter never gets a gradient." in finding.message
+    scope: dict[str, Any] = {}
+    exec(SHIFT, scope)
+    layer = scope["Layer"](3)
+    layer(torch.randn(2, 3, requires_grad=True)).sum().backward()
+    assert layer.offset.grad is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return grad, None, None", "return grad, grad.sum(0) * 2, None"),
+        ("torch.zeros(n))", "torch.zeros(n), requires_grad=False)"),
+        ("torch.zeros(n))", "torch.zeros(n)).requires_grad_(False)"),
+        ("torch.zeros(n))", "torch.zeros(n, dtype=torch.int8))"),
+        ("nn.Parameter(torch.zeros(n))", "torch.zeros(n)"),
+        ("super().__init__()", "super().__init__()\n        self.offset = None"),
+        ("x, self.offset, 2", "x, 2, self.offset.detach()"),
+        ("x, self.offset, 2", "*x, self.offset, 2"),
+        (
+            "return grad, None, None",
+            "assert not ctx.needs_input_grad[1]\n        return grad, None, None",
+        ),
+        ("        return x +", '        """The offset is frozen."""\n        return x +'),
+    ],
+)
+def test_a_parameter_that_gets_one_or_is_none(old: str, new: str) -> None:
+    text = SHIFT.replace(old, new)
+    assert text != SHIFT
+    if "frozen" in new:
+        text = SHIFT.replace("Function):\n", 'Function):\n    """The offset is frozen."""\n\n', 1)
+    stays(text)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.frozen import is_frozen
 from ..facts.grad_mode import own_nodes
 from ..facts.guards import is_autograd_function
 from ..facts.module import head
@@ -158,6 +159,12 @@ def _judge(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[tuple[Finding, Fu
         return
     if _only_raises(backward):
         message = f"the backward of `{cls.name}` only raises: nothing before it can be trained."
+        yield module.finding("TRN105", message, head(backward)), backward
+        return
+    if _does_nothing(backward) and any(r.value is not None for r in _returns(forward)):
+        message = (
+            f"the backward of `{cls.name}` does nothing: all inputs are left without a gradient."
+        )
         yield module.finding("TRN105", message, head(backward)), backward
         return
     returned = [r for r in ast.walk(backward) if isinstance(r, ast.Return)]
@@ -394,12 +401,43 @@ def _dropped(
     for i, name in enumerate(inputs):
         slots = [each[i] for each in values if len(each) > i]
         if len(slots) == len(values) and slots and all(is_none(s) for s in slots):
-            if _WEIGHT.fullmatch(name) and not _is_quantized(name, inputs):
+            is_weight = _WEIGHT.fullmatch(name) and not _is_quantized(name, inputs)
+            if is_weight or _is_given_a_parameter(module, cls, i):
+                what = "weight" if is_weight else "parameter"
                 message = (
-                    f"the backward of `{cls.name}` returns None for `{name}`: the weight never "
+                    f"the backward of `{cls.name}` returns None for `{name}`: the {what} never "
                     "gets a gradient."
                 )
                 yield module.finding("TRN106", message, returned[0])
+
+
+def _is_given_a_parameter(module: ModuleFacts, cls: ast.ClassDef, index: int) -> bool:
+    """Whether a call of a function passes a parameter of a module that nothing freezes."""
+    for call in module.calls_named("apply"):
+        owner_name = last_name(getattr(call.func, "value", None))
+        if owner_name != cls.name or len(call.args) <= index:
+            continue
+        given = call.args[index]
+        if any(isinstance(argument, ast.Starred) for argument in call.args[: index + 1]):
+            continue
+        if isinstance(given, ast.Attribute) and isinstance(given.value, ast.Name):
+            owner = module.names.self_class(given.value)
+            made = module.names.attributes(owner).get(given.attr, ()) if owner else ()
+            values = [each.value for each in made]
+            if owner is not None and values and all(_is_parameter(module, v) for v in values):
+                if not is_frozen(module, owner, given.attr):
+                    return True
+    return False
+
+
+def _is_parameter(module: ModuleFacts, node: ast.expr | None) -> bool:
+    """Whether an expression makes a parameter that requires a gradient."""
+    if not isinstance(node, ast.Call) or not module.is_name(node.func, "torch.nn.Parameter"):
+        return False
+    return len(node.args) == 1 and not node.keywords and not _INTEGER.search(module.source(node))
+
+
+_INTEGER = re.compile(r"\bu?int\d*\b|\blong\b|\bbool\b|\bbyte\b")
 
 
 def _is_quantized(weight: str, inputs: Sequence[str]) -> bool:
@@ -456,14 +494,27 @@ def _declares_constants(forward: FunctionNode, setup: FunctionNode | None) -> bo
     }
     if setup is not None:
         return bool(marked) and setup.args.args[-1].arg in marked
-    returned = [r for r in own_nodes(forward) if isinstance(r, ast.Return)]
-    values = [value for each in returned for value in _elements(each.value)]
+    values = [value for each in _returns(forward) for value in _elements(each.value)]
     return bool(values) and all(isinstance(v, ast.Name) and v.id in marked for v in values)
 
 
 def _only_raises(function: FunctionNode) -> bool:
     body = function.body[1:] if ast.get_docstring(function) else function.body
     return bool(body) and isinstance(body[0], ast.Raise)
+
+
+def _does_nothing(function: FunctionNode) -> bool:
+    """Whether a body is ``pass``, ``...``, a docstring or a bare ``return``, or all of them."""
+    return all(
+        isinstance(node, ast.Pass)
+        or (isinstance(node, ast.Return) and node.value is None)
+        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        for node in function.body
+    )
+
+
+def _returns(function: FunctionNode) -> list[ast.Return]:
+    return [node for node in own_nodes(function) if isinstance(node, ast.Return)]
 
 
 def _elements(value: ast.expr | None) -> list[ast.expr]:
@@ -474,4 +525,8 @@ def _elements(value: ast.expr | None) -> list[ast.expr]:
         return list(value.elts)
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
         return [*_elements(value.left), *_elements(value.right)]
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+        repeated = [side for side in (value.left, value.right) if isinstance(side, ast.Tuple)]
+        if repeated and all(is_none(element) for element in repeated[0].elts):
+            return list(repeated[0].elts)  # (None,) * n, however many
     return [value]
