@@ -1,7 +1,8 @@
 """Layer classes of serving libraries whose forward is fused, and the differentiable twin they own.
 
 Each of these dispatches to a kernel by platform; ``forward_native`` is the same in plain PyTorch.
-Where a release's twin is not differentiable either, ``cut`` says so and the call is only reported.
+Where a release's twin is not differentiable either, or there is none, ``cut`` says so and the call
+is only reported.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class FusedLayer:
 
     ``module``   where the classes are imported from.
     ``classes``  their names.
-    ``twin``     the method that computes the same with a gradient.
+    ``twin``     the method that computes the same with a gradient; empty where it has none.
     ``source``   where that was read.
     ``cut``      why the twin has no gradient either; empty where it has.
     ``since``    the releases the row holds for, as ``"vllm>=0.20"``; empty for all.
@@ -40,6 +41,17 @@ class FusedLayer:
     def names(self) -> tuple[str, ...]:
         return tuple(f"{self.module}.{name}" for name in self.classes)
 
+
+HUB = {
+    "kernels-community/activation": (
+        *("SiluAndMul", "MulAndSilu", "GeluAndMul", "GeluTanhAndMul", "FatreluAndMul"),
+        *("FastGELU", "NewGELU", "QuickGELU"),
+    ),
+}
+"""Layers of Hugging Face kernels that have no backward and do not say so, by repository.
+
+Read in ``activation/layers.py`` at 40d4194f48b6.
+"""
 
 _NORMS = "vllm.model_executor.layers.layernorm"
 _WEIGHT_DATA = "its forward_native computes with `weight.data`: the weight gets no gradient"
@@ -100,6 +112,16 @@ LAYERS: tuple[FusedLayer, ...] = (
         module="sglang.srt.layers.rotary_embedding.base",
         classes=("RotaryEmbedding", "LinearScalingRotaryEmbedding"),
         source="sglang 0.5.23",
+    ),
+    *(
+        FusedLayer(
+            module=f"kernels.get_kernel({repository!r}).layers",
+            classes=classes,
+            source="kernels-community 40d4194f48b6",
+            twin="",
+            cut="it has no other forward",
+        )
+        for repository, classes in HUB.items()
     ),
 )
 

@@ -61,7 +61,14 @@ class MLP(nn.Module):
     ),
 )
 
-NEEDLES = tuple(dict.fromkeys(".".join(layer.module.split(".")[:3]).encode() for layer in LAYERS))
+
+def _needle(layer: FusedLayer) -> bytes:
+    if layer.module.startswith("kernels."):
+        return b"get_kernel"
+    return ".".join(layer.module.split(".")[:3]).encode()
+
+
+NEEDLES = tuple(dict.fromkeys(map(_needle, LAYERS)))
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:

@@ -1,12 +1,17 @@
-"""TRN112: layers of a Hugging Face kernel that say they have a backward by saying nothing."""
+"""TRN112: layers of a Hugging Face kernel that say they have a backward by saying nothing.
+
+Where such a layer is written it can say so; where one is registered, the mode can.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..catalog import lookup
+from ..catalog.layers import HUB
 from ..facts import ModuleFacts
 from ..facts.guards import gradient_unwanted
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
@@ -23,7 +28,9 @@ RULES = (
         why=(
             "`kernelize` in training mode installs every layer but those with `has_backward = "
             "False`, and a layer that has no such attribute counts as one with a backward. The "
-            "model it replaces had a differentiable forward; now it has none, and nothing fails."
+            "model it replaces had a differentiable forward; now it has none, and nothing fails. "
+            "A mapping that names such a layer for every mode, in a project that kernelizes for "
+            "training, has the same effect."
         ),
         before="""\
 import torch
@@ -44,10 +51,18 @@ class SiluAndMul(nn.Module):
     ),
 )
 
-NEEDLES: tuple[Needle, ...] = (b"can_torch_compile",)
+NEEDLES: tuple[Needle, ...] = (b"can_torch_compile", b"LayerRepository(")
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
+    yield from _written(module, options)
+    yield from _registered(module)
+
+
+# -- where layers are written ---------------------------------------------------------------------
+
+
+def _written(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for cls in module.classes:
         declared = _declared(cls)
         if "can_torch_compile" not in declared or "has_backward" in declared:
@@ -112,4 +127,64 @@ def _fixes(module: ModuleFacts, declared: dict[str, ast.stmt], op: str) -> dict[
     text = f"{module.newline}{module.indentation(beside)}has_backward{typed} = False"
     look_at = f"that the build of the kernel registers no autograd formula for {op}"
     fix = Fix("Say that it has no backward", (Edit(at, at, text),), Safety.UNSAFE, look_at)
+    return dict.fromkeys(STRATEGIES, fix)
+
+
+# -- where they are registered --------------------------------------------------------------------
+
+
+def _registered(module: ModuleFacts) -> Iterator[Finding]:
+    """Layers that a mapping has installed for training too: ``{"cuda": LayerRepository(...)}``."""
+    for call in module.calls_named("LayerRepository"):
+        if not module.is_name(call.func, "kernels.LayerRepository"):
+            continue
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        repository = _text(given.get("repo_id", call.args[0] if call.args else None))
+        layer = _text(given.get("layer_name"))
+        if layer not in HUB.get(repository, ()):
+            continue
+        key = _key(module, call)
+        modes = module.source(key) if key is not None else ""
+        if "INFERENCE" in modes:
+            continue
+        if not modes or ("TRAINING" not in modes and not _kernelizes_for_training(module)):
+            continue
+        message = (
+            f"`{layer}` of {repository} has no backward, and does not say so: `kernelize` installs "
+            "it for training too."
+        )
+        for_all = "Mode." not in modes
+        yield module.finding("TRN112", message, call, _for_inference(module, call, for_all))
+
+
+def _text(node: ast.expr | None) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _key(module: ModuleFacts, call: ast.Call) -> ast.expr | None:
+    """What a call stands under in a dict: a device, or a mode."""
+    parent = module.parent(call)
+    if not isinstance(parent, ast.Dict):
+        return None
+    return next(k for k, v in zip(parent.keys, parent.values, strict=True) if v is call)
+
+
+_TRAINS = re.compile(r"kernelize\([^#]*?\bMode\.TRAINING\b")
+
+
+def _kernelizes_for_training(module: ModuleFacts) -> bool:
+    if _TRAINS.search(module.text):
+        return True
+    return module.project.says(module, _TRAINS.pattern.encode())
+
+
+def _for_inference(module: ModuleFacts, call: ast.Call, for_all: bool) -> dict[str, Fix]:
+    """The fix that names the modes for which a layer of all modes is meant."""
+    mode = module.names.resolve_name("Mode", call)
+    if not for_all or [target.name for target in mode] != ["kernels.Mode"]:
+        return {}
+    start, end = module.start(call), module.end(call)
+    before = Edit(start, start, "{Mode.INFERENCE | Mode.TORCH_COMPILE: ")
+    look_at = "that training by the layer's own forward, to which `kernelize` falls back, is meant"
+    fix = Fix("Register it for inference", (before, Edit(end, end, "}")), Safety.UNSAFE, look_at)
     return dict.fromkeys(STRATEGIES, fix)
