@@ -337,3 +337,58 @@ def test_sharded_parameters_are_refused_by_name() -> None:
                 what(model, X)
     finally:
         dist.destroy_process_group()
+
+
+class UnderAutocast(nn.Module):
+    """Computes in bfloat16 with weights in float32, as most who train do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.head = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.head(self.inner(self.fc(x)))
+
+    def inner(self, x: Tensor) -> Tensor:
+        return x * self.weight.to(x.dtype)
+
+
+class AutocastKernel(UnderAutocast):
+    def inner(self, x: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        torch.ops._C.rms_norm(out, x, self.weight.to(x.dtype), 1e-6)
+        return out
+
+
+class AutocastData(UnderAutocast):
+    def inner(self, x: Tensor) -> Tensor:
+        return x * (1 + self.weight.data).to(x.dtype)
+
+
+class AutocastDetach(UnderAutocast):
+    def inner(self, x: Tensor) -> Tensor:
+        return x.detach() * self.weight
+
+
+WHOLE = ("weight", "fc.weight", "fc.bias")
+
+
+@pytest.mark.parametrize(
+    ("model", "missing"),
+    [
+        (AutocastKernel, WHOLE),
+        (AutocastData, WHOLE[:1]),
+        (AutocastDetach, WHOLE[1:]),
+        (UnderAutocast, ()),
+    ],
+)
+def test_autocast_rounds_no_cut_away(model: type[nn.Module], missing: tuple[str, ...]) -> None:
+    for seed in range(6):
+        torch.manual_seed(seed)
+        report = audit(model(), torch.randn(4, 8))
+        assert {*report.missing} == {*missing}, str(report)
+        assert len(report.cuts) == bool(missing) and not report.wrong
+        assert report.ok is (not missing)
+    assert not torch.is_autocast_enabled("cpu")

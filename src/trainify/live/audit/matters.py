@@ -22,24 +22,28 @@ _MUCH, _LITTLE, _LEAST = 0.5, 0.5 / 256, 0.5 / 256**2
 
 
 class Trial:
-    """Runs in which values are disturbed; those of half precision in float32, if the model can."""
+    """Runs in which values are disturbed; those of half precision in float32, if the model can.
+
+    A parameter in float32 does not help where its values are cast before they are used.
+    """
 
     def __init__(self, step: Step, allowed: Sequence[Suspect]) -> None:
         """``allowed`` are those at which a gradient may end."""
         self._step = step
         self._precision: AbstractContextManager[Any] = nullcontext()
         self._smallest = min((p.element_size() for p in step.parameters.values()), default=4)
-        if self._smallest < 4:
+        if self._smallest < 4 or step.rounding > torch.finfo(torch.float32).eps:
             wide = Widening(torch.float32)
             try:
-                other = widened(step, torch.float32)
+                other = widened(step, torch.float32) if self._smallest < 4 else step
                 keep = Keep(allowed)
                 with wide:
                     self._value = self._of(other, keep)
             except Exception:  # the model cannot be copied, or its kernels refuse float32
                 pass
             else:
-                self._step, self._precision, self._smallest = other, wide, 4
+                self._step, self._precision = other, wide
+                self._smallest = max(4, self._smallest)
                 self._kept = keep.values
                 return
         keep = Keep(allowed)

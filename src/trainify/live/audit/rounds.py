@@ -114,6 +114,7 @@ class _Round:
         step.state.trusting = not any(
             call.opaque or call.name == "torch.Tensor.data" for call in trace.calls
         )
+        step.rounding = max((torch.finfo(dtype).eps for dtype in trace.types), default=0.0)
         step.coarse = any(out.narrow for call in trace.calls for out in call.outs)
         nudged = step.run(checks, step.nudge(step.parameters))[0]  # its graph goes at once
         comparison = Comparison(trace, nudged)

@@ -47,6 +47,8 @@ class Step:
         self.pinned = Pinned(model)
         self.coarse = False
         """Whether values are rounded to integers, so that only a larger nudge moves them."""
+        self.rounding = 0.0
+        """The relative size of what rounding may eat: of the type with the fewest bits."""
         self.sealed = False
         """Whether nothing but torch runs in backward."""
         self.writes = True
@@ -89,7 +91,8 @@ class Step:
     def nudge(self, names: Iterable[str]) -> Change:
         """A change that puts parameters a little off."""
         chosen = [self.parameters[name] for name in names]
-        return partial(nudge, chosen, _COARSE if self.coarse else 1.0)
+        least = max(1e-3, 8 * self.rounding)
+        return partial(nudge, chosen, _COARSE if self.coarse else 1.0, least)
 
     def value(self, change: Change | None = None) -> float:
         """The loss of a run that nothing watches."""

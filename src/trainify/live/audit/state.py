@@ -269,15 +269,16 @@ def _random_states() -> list[Callable[[], None]]:
     return found
 
 
-def nudge(parameters: Iterable[Tensor], times: float = 1.0) -> None:
+def nudge(parameters: Iterable[Tensor], times: float = 1.0, least: float = 1e-3) -> None:
     """Put each element a little off, in proportion to the parameter's size.
 
-    A thousandth in float32 and float64; where there are fewer bits more, or rounding would eat it.
+    A thousandth in float32 and float64, or ``least``; where there are fewer bits more, or rounding
+    would eat it.
     """
     with torch.no_grad():
         for i, parameter in enumerate(parameters):
             wide = torch.promote_types(parameter.dtype, torch.float32)
             norm = torch.linalg.vector_norm(parameter, dtype=wide).item()
             size = norm / max(parameter.numel(), 1) ** 0.5 or 1.0
-            share = max(1e-3, 8 * torch.finfo(parameter.dtype).eps)
+            share = max(least, 8 * torch.finfo(parameter.dtype).eps)
             add_noise(parameter, i, size * share * times)

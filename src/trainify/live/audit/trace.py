@@ -176,6 +176,8 @@ class Trace:
         """The tensors that were there from the start."""
         self.modules: dict[str, str] = {}
         """The modules that ran, in order: path and class."""
+        self.types: set[torch.dtype] = set()
+        """Of what came up, floating-point."""
         self.hooked = False
         """Whether the model had a hand in its graph: by a hook, or by asking for a node."""
         self.arrived: set[str] = set()
@@ -383,6 +385,8 @@ class Tracer(TorchFunctionMode):
                 return earlier
             known = known or earlier.known or earlier.grad
         sight = Sight(tensor, self.trace.digests.add(tensor), known, earlier)
+        if sight.floating:
+            self.trace.types.add(tensor.dtype)
         self._last[id(tensor)] = (weakref.ref(tensor), sight)
         return sight
 

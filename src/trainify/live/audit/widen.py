@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -62,7 +64,10 @@ def widened(step: Step, dtype: torch.dtype) -> Step:
 
 
 class Widening(TorchFunctionMode):
-    """Whoever asks for a smaller floating-point type gets this one: models round on purpose."""
+    """Whoever asks for a smaller floating-point type gets this one: models round on purpose.
+
+    That is also what ``torch.autocast`` is for, so it casts nothing.
+    """
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -92,12 +97,41 @@ class Widening(TorchFunctionMode):
     def __enter__(self) -> Widening:
         self._default = torch.get_default_dtype()
         torch.set_default_dtype(self._dtype)
+        self._around = ExitStack()
+        self._around.enter_context(_without_autocast())
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        self._around.close()
         torch.set_default_dtype(self._default)
+
+
+@contextmanager
+def _without_autocast() -> Iterator[None]:
+    """``torch.autocast`` is off, and off where it would be switched on."""
+    cls: Any = torch.autocast
+    enter, leave = cls.__enter__, cls.__exit__
+
+    def __enter__(self: Any) -> Any:
+        self._asked = self._enabled
+        self._enabled = False
+        return enter(self)
+
+    def __exit__(self: Any, *exception: Any) -> Any:
+        self._enabled = self._asked
+        return leave(self, *exception)
+
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        cls.__enter__, cls.__exit__ = __enter__, __exit__
+        try:
+            yield
+        finally:
+            cls.__enter__, cls.__exit__ = enter, leave
 
 
 def _grouped(
