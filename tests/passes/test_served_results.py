@@ -51,6 +51,19 @@ class Act(nn.Module):
 """
 
 
+OUT = """\
+from dataclasses import dataclass
+
+
+@dataclass
+class Out:
+    y: torch.Tensor
+    mask: torch.Tensor | None = None
+
+
+"""
+
+
 @pytest.fixture(autouse=True)
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels as they are: what they give has no graph."""
@@ -170,6 +183,112 @@ def serve():
     "by a function": NET.replace("return rmsnorm(h", "return norm(h")
     + "def norm(x, w, eps):\n    return rmsnorm(x, w, eps)\n\n\n"
     + "def serve():\n    return Net()(X).numpy()\n",
+    "a field": NET.replace(
+        "return rmsnorm(h, self.weight, 1e-6)", "return Out(rmsnorm(h, self.weight, 1e-6))"
+    )
+    + OUT
+    + "def serve():\n    out = Net().eval()(X)\n    return out.y.numpy()\n",
+    "a keyword field": NET.replace(
+        "return rmsnorm(h, self.weight, 1e-6)",
+        "return Out(mask=None, y=rmsnorm(h, self.weight, 1e-6))",
+    )
+    + OUT
+    + "def serve():\n    return Net().eval()(X).y.float().numpy()\n",
+    "a thread": serve(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "with ThreadPoolExecutor() as pool:\n    y = pool.submit(Net(), X).result()\nreturn y.numpy()"
+    ),
+    "awaited": NET
+    + """\
+import asyncio
+
+
+class Server:
+    def __init__(self):
+        self.model = Net().eval()
+
+    async def handle(self, x):
+        loop = asyncio.get_running_loop()
+        y = await loop.run_in_executor(None, self.model, x)
+        return y.cpu().numpy()
+
+
+def serve():
+    return asyncio.run(Server().handle(X))
+""",
+    "yielded": NET
+    + "def embed(net, xs):\n    for x in xs:\n        yield net(x)\n\n\n"
+    + "def serve():\n    return [y.numpy() for y in embed(Net(), [X])][0]\n",
+    "a row of an array": serve(
+        "net = Net()\nrows = np.zeros((2, 8), dtype=np.float32)\n"
+        "for i, x in enumerate(X):\n    rows[i] = net(x[None])[0]\nreturn rows"
+    ),
+    "a row of a tensor": NET
+    + """\
+class Pool:
+    def __init__(self):
+        self.model, self.slots = Net(), torch.zeros(4, 8)
+
+    def put(self, i, x):
+        self.slots[i] = self.model(x)[0]
+
+    def dump(self):
+        return self.slots.numpy().copy()
+
+
+def serve():
+    pool = Pool()
+    pool.put(1, X)
+    return pool.dump()
+""",
+    "a queue": NET
+    + """\
+import queue
+
+
+def work(net, inbox, outbox):
+    outbox.put(net(inbox.get()))
+
+
+def serve():
+    inbox, outbox = queue.Queue(), queue.Queue()
+    inbox.put(X)
+    work(Net(), inbox, outbox)
+    return outbox.get().numpy()
+""",
+    "a subclass": NET
+    + """\
+class Pooled(Net):
+    def forward(self, x):
+        return super().forward(x).mean(0)
+
+    @property
+    def bias(self):
+        return self(X).squeeze(0).numpy()
+
+
+def serve():
+    return Pooled().bias
+""",
+    "made by a function": NET
+    + "def arrays(ys):\n    return [y.numpy() for y in ys]\n\n\n"
+    + "def serve():\n    net = Net()\n    return arrays([net(X), net(X)])[0]\n",
+    "made by a method": NET
+    + """\
+class Server:
+    def __init__(self):
+        self.model = Net()
+
+    def out(self, y, scale):
+        return scale * y.numpy()
+
+    def array(self, x):
+        return self.out(self.model(x), scale=2)
+
+
+def serve():
+    return Server().array(X)
+""",
     "a function alone": NET.partition("class Net")[0]
     + "def norm(x, w):\n    return rmsnorm(x, w, 1e-6)\n\n\n"
     + "def serve():\n    w = torch.ones(4, requires_grad=True)\n    return norm(X, w).numpy()\n",
@@ -190,6 +309,19 @@ PLAIN = {
     + "def serve():\n    torch.set_grad_enabled(False)\n    return embed(Net(), X)\n",
     "detached": serve("return Net()(X).detach().numpy()"),
     "forced": serve("return Net()(X).numpy(force=True)"),
+    "detached by a function": NET
+    + "def plain(y):\n    return y.detach()\n\n\n"
+    + "def serve():\n    return plain(Net()(X)).numpy()\n",
+    "a field, detached": NET.replace(
+        "return rmsnorm(h, self.weight, 1e-6)", "return Out(rmsnorm(h, self.weight, 1e-6))"
+    )
+    + OUT
+    + "def serve():\n    return Net()(X).y.detach().numpy()\n",
+    "a row of a list": serve("rows = [None]\nrows[0] = Net()(X)\nreturn rows[0].tolist()"),
+    "a row, detached": serve(
+        "rows = np.zeros((2, 8), dtype=np.float32)\nrows[:] = Net()(X).detach()\nreturn rows"
+    ),
+    "its shape": serve("return np.zeros(Net()(X).shape)"),
     "a list": serve("return Net()(X).tolist()"),
     "an index": serve("return Net()(X).argmax(-1).numpy()"),
     "frozen": serve("net = Net().requires_grad_(False)\nreturn net(X).numpy()"),

@@ -11,22 +11,30 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from .flow import is_view_method
-from .names import is_none
+from .layers import definition_of, imported_function, is_module_class
+from .names import is_none, last_name, parameters, self_name
 
 if TYPE_CHECKING:
-    from .module import ModuleFacts
+    from .module import FunctionNode, ModuleFacts
 
 End = Literal["array", "copy", "returned"]
 
 _SAME_METHODS = frozenset(
     "clone cpu cuda to type half float double bfloat16 mean sum norm softmax sigmoid tanh relu "
-    "abs exp clamp items values get copy".split()
+    "abs exp clamp items values get copy result".split()
 )
 _SAME_FUNCTIONS = frozenset(
     "normalize softmax log_softmax sigmoid tanh relu silu gelu cat concat stack squeeze flatten "
     "reshape mean sum".split()
 )
 _COLLECTED = frozenset("append add".split())
+_SENT = frozenset("put put_nowait set_result send".split())
+_RECEIVED = ("get", "get_nowait", "result", "recv")
+_ABOUT = frozenset(
+    "shape dtype device ndim data grad grad_fn is_leaf requires_grad layout is_cuda itemsize "
+    "nbytes names".split()
+)
+"""What a tensor has beside its values; another attribute is a field of what holds one."""
 _SEQUENCES = frozenset("list tuple reversed".split())
 _OTHER = (ast.Lambda, ast.Compare, ast.BoolOp, ast.JoinedStr, ast.FormattedValue)
 _MAX_NAMES = 6
@@ -59,8 +67,13 @@ def array_ways(
                 if not same or parent.attr == "detach":
                     return
                 child = call
-            else:
+            elif parent.attr in _ABOUT:
                 return
+            else:
+                child = parent
+        elif isinstance(parent, (ast.Yield, ast.YieldFrom)):
+            yield "returned", parent
+            return
         elif isinstance(parent, ast.Call):
             end = _given_to(module, parent)
             if end is not None:
@@ -71,7 +84,18 @@ def array_ways(
                 for held in _loads_of(module, parent.func.value, module.statement(parent)):
                     yield from array_ways(module, held, names + 1)
                 return
-            if not _keeps(module, parent, child):
+            if _sends(parent) and names < _MAX_NAMES:
+                for received in (c for name in _RECEIVED for c in module.calls_named(name)):
+                    if not received.args and isinstance(received.func, ast.Attribute):
+                        yield from array_ways(module, received, names + 1)
+                return
+            found = _function_of(module, parent) if names < _MAX_NAMES else None
+            if found is not None:
+                ends = list(_ways_inside(*found, parent, child, names))
+                yield from (each for each in ends if each[0] != "returned")
+                if not any(end == "returned" for end, _ in ends):
+                    return
+            elif not _holds(module, parent) and not _keeps(module, parent, child):
                 return
             child = parent
         elif isinstance(parent, ast.BinOp):
@@ -87,6 +111,9 @@ def array_ways(
         yield "returned", child
     elif isinstance(parent, (ast.Assign, ast.AnnAssign, ast.For)) and names < _MAX_NAMES:
         if child is (parent.iter if isinstance(parent, ast.For) else parent.value):
+            if isinstance(parent, ast.Assign) and _is_row(module, parent.targets[0]):
+                yield "array", child
+                return
             for target in parent.targets if isinstance(parent, ast.Assign) else [parent.target]:
                 for read in _loads_of(module, target, parent):
                     yield from array_ways(module, read, names + 1)
@@ -103,6 +130,72 @@ def _given_to(module: ModuleFacts, call: ast.Call) -> End | None:
 def _collects(call: ast.Call) -> bool:
     """``outputs.append(y)``."""
     return isinstance(call.func, ast.Attribute) and call.func.attr in _COLLECTED
+
+
+def _sends(call: ast.Call) -> bool:
+    """``outbox.put(y)``: whoever reads from a queue of the file may get it."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr in _SENT
+
+
+def _function_of(module: ModuleFacts, call: ast.Call) -> tuple[ModuleFacts, FunctionNode] | None:
+    """The function of the project that a call by name, or of a method of ``self``, runs."""
+    callee = call.func
+    if isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name):
+        cls = module.names.self_class(callee.value)
+        for statement in cls.body if cls is not None else ():
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                if statement.name == callee.attr:
+                    return module, statement
+    if not isinstance(callee, (ast.Name, ast.Attribute)):
+        return None
+    for binding in module.names.visible(callee) if isinstance(callee, ast.Name) else ():
+        if isinstance(binding.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return module, binding.node
+    return imported_function(module, callee)
+
+
+def _ways_inside(
+    module: ModuleFacts, function: FunctionNode, call: ast.Call, value: ast.AST, names: int
+) -> Iterator[tuple[End, ast.expr]]:
+    """The same of an argument, in the function that a call gives it to."""
+    for parameter in parameters(function.args):
+        if module.project.argument(module, function, call, parameter.arg) is value:
+            if parameter.arg != self_name(function) or module.method_class(function) is None:
+                for load in _loads_in(function, frozenset((parameter.arg,))):
+                    yield from array_ways(module, load, names + 1)
+
+
+def _holds(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call makes an object that has what it is given for fields: ``Output(y)``."""
+    name = last_name(call.func)
+    if not name[:1].isupper() or not isinstance(call.func, (ast.Name, ast.Attribute)):
+        return False
+    for target in module.resolve(call.func):
+        found = definition_of(module, call.func, target.name)
+        if found is not None:
+            return not is_module_class(*found)
+    return name.endswith(("Output", "Outputs"))
+
+
+def _is_row(module: ModuleFacts, target: ast.expr) -> bool:
+    """``vectors[i]`` of an array that NumPy made."""
+    if not isinstance(target, ast.Subscript):
+        return False
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    values: list[ast.expr | None] = []
+    if isinstance(target, ast.Name):
+        flow = module.flow(module.function(target) or module.tree)
+        values = [d.value for d in flow.reaching(target.id, module.statement(target))]
+    elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+        cls = module.names.self_class(target.value)
+        if cls is not None:
+            values = [b.value for b in module.names.attributes(cls).get(target.attr, ())]
+    return any(
+        isinstance(value, ast.Call)
+        and any(made.name.startswith("numpy.") for made in module.resolve(value.func))
+        for value in values
+    )
 
 
 def _keeps(module: ModuleFacts, call: ast.Call, value: ast.expr) -> bool:

@@ -17,10 +17,11 @@ from ...facts import ModuleFacts
 from ...facts.array_ways import array_ways, buffer_loads
 from ...facts.frozen import freezes
 from ...facts.grad_mode import scope_around
-from ...facts.instances import Instances, class_id
-from ...facts.layers import may_be_module, own_class
+from ...facts.instances import ClassId, Instances, class_id
+from ...facts.layers import bases_of, may_be_module, own_class
 from ...facts.learning import is_tensor_method
 from ...facts.memo import once
+from ...facts.names import last_name
 from ...facts.trainable import holds_weights
 from .site import Site
 
@@ -85,10 +86,12 @@ def _may_make_arrays(data: bytes) -> bool:
         (b".numpy()" in data and _TO_NUMPY.search(data) is not None)
         or (b"deepcopy(" in data and _COPIES.search(data) is not None)
         or (b"array(" in data and _GIVEN_TO_NUMPY.search(data) is not None)
+        or (b"] = " in data and _ROWS.search(data) is not None)
     )
 
 
-_TO_NUMPY = re.compile(rb"^(?!.*\bdetach\(\))(?!.*\bself(?:\.\w+)+\.numpy\(\)).*\.numpy\(\)", re.M)
+_TO_NUMPY = re.compile(rb"^(?!.*\bdetach\(\)).*\.numpy\(\)", re.M)
+_ROWS = re.compile(rb"\b(?:np|numpy)\.(?:zeros|ones|empty|full)\(")
 _COPIES = re.compile(rb"\bdeepcopy\((?!self\)|[\w.]*(?:config|cfg|args|params|tokenizer))")
 _GIVEN_TO_NUMPY = re.compile(rb"\b(?:np|numpy)\.(?:as)?array\(\s*[A-Za-z_]\w*[(),.]")
 
@@ -99,6 +102,12 @@ def _makes_arrays(module: ModuleFacts) -> bool:
     ]
     values += [c.args[0] for c in module.calls_named("deepcopy") if c.args]
     values += [c.args[0] for name in _ARRAYS for c in module.calls_named(name) if c.args]
+    if _ROWS.search(module.text.encode()):
+        values += [
+            statement.value
+            for statement in module.statements
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript)
+        ]
     return any(_is_of_a_run(module, value) for value in values)
 
 
@@ -114,10 +123,14 @@ def _is_of_a_run(module: ModuleFacts, value: ast.expr, depth: int = 0) -> bool:
             value = value.elt
         elif isinstance(value, (ast.Subscript, ast.BinOp)):
             value = value.value if isinstance(value, ast.Subscript) else value.left
+        elif isinstance(value, ast.Await) or (
+            isinstance(value, ast.Attribute) and not _is_own(module, value)
+        ):
+            value = value.value
         else:
             break
-    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
-        return module.names.self_class(value.value) is not None
+    if isinstance(value, ast.Attribute):
+        return True
     if not isinstance(value, ast.Name) or depth == _MAX_NAMES:
         return False
     for around in module.ancestors(value):
@@ -129,13 +142,19 @@ def _is_of_a_run(module: ModuleFacts, value: ast.expr, depth: int = 0) -> bool:
     flow = module.flow(module.function(value) or module.tree)
     for definition in flow.reaching(value.id, module.statement(value)):
         made = definition.value
-        if made is None or definition.is_parameter:
+        if definition.is_parameter:
+            return True  # who calls it may have run a model
+        if made is None:
             continue
         if isinstance(made, ast.List) and not made.elts:
             return True  # what is collected in it
         if _is_of_a_run(module, made, depth + 1):
             return True
     return False
+
+
+def _is_own(module: ModuleFacts, node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and module.names.self_class(node.value) is not None
 
 
 def _may_run_a_model(module: ModuleFacts, call: ast.Call) -> bool:
@@ -214,6 +233,29 @@ def _runs(
             held = instances.origins(other, callee)
             if held:
                 yield other, call, all(o.evaluated for o in held) or instances.is_evaluated(made)
+        for call in other.calls_named(function.name):
+            if _is_of_super(call) and _derives(other, call, made):
+                yield other, call, instances.is_evaluated(made)
+        for call in (c for name in _HANDED if is_forward for c in other.calls_named(name)):
+            held = [origin for given in call.args for origin in instances.origins(other, given)]
+            if held:
+                yield other, call, all(o.evaluated for o in held) or instances.is_evaluated(made)
+
+
+_HANDED = ("map", "submit", "run_in_executor", "to_thread", "run_sync", "run_in_threadpool")
+"""What runs a model that it is given, and gives its result, or something that will."""
+
+
+def _is_of_super(call: ast.Call) -> bool:
+    """``super().forward(x)``."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return isinstance(owner, ast.Call) and last_name(owner.func) == "super"
+
+
+def _derives(module: ModuleFacts, node: ast.AST, made: ClassId) -> bool:
+    """Whether a node stands in a class that derives from another one."""
+    cls = module.method_class(module.function(node))
+    return cls is not None and any(class_id(*base) == made for base in bases_of(module, cls))
 
 
 def _instances(module: ModuleFacts, cls: ast.ClassDef) -> Instances | None:
