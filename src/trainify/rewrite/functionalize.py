@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..facts import ModuleFacts
+from ..facts.fields import is_tuple, refuses_field
 from ..facts.flow import Definition, FunctionFlow, is_allocation, looked_at, view_of
 from ..facts.handed_back import is_handed_back
 from ..facts.walk import statements, walk
@@ -331,6 +332,9 @@ def _slice(
                 raise CannotFunctionalize(f"`{base}` holds `{view.base}`, which is read later")
         if isinstance(definition.value, ast.Tuple):
             raise CannotFunctionalize(f"`{base}` is a tuple")
+    if isinstance(argument, ast.Subscript) and isinstance(argument.value, ast.Name):
+        if is_tuple(module, argument.value):
+            raise CannotFunctionalize(f"`{base}` is a tuple")
     for put in _put_into(flow, statement, base):  # states["hidden"] = h
         for other in (put, *sorted(flow.observers(put, statement))):
             if flow.read_after(other, statement):
@@ -367,6 +371,9 @@ def _attribute(module: ModuleFacts, statement: ast.stmt, argument: ast.Attribute
                 text = module.source(argument)
                 used = any(text in module.source(s) for s in between)
                 return Write(Place(text), allocation=None if used else made)
+    refusal = refuses_field(module, argument)
+    if refusal:
+        raise CannotFunctionalize(f"`{module.source(argument)}` cannot be set: {refusal}")
     return Write(
         Place(module.source(argument)),
         look_at=f"`{module.source(argument)}` becomes a new tensor, not the buffer kept there",
