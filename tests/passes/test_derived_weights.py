@@ -354,7 +354,7 @@ def test_what_is_set_from_outside_is_no_property(sets: str, apart: bool, tmp_pat
     (tmp_path / "load.py").write_text(more if apart else "")
     found = [f for r in check_paths([str(tmp_path)], Options()) for f in r.findings]
     assert [f.rule for f in found] == ["TRN502"]
-    assert "`refresh` (" in found[0].message and not found[0].fixes
+    assert "A `w` is set in " in found[0].message and not found[0].fixes
 
 
 def test_what_another_class_sets() -> None:

@@ -17,11 +17,12 @@ from .guards import gradient_unwanted, is_behind_test
 from .layers import bases_of, imported_function
 from .memo import once
 from .names import last_name, self_name
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
 
-_TESTS = rb"is_grad_enabled|requires_grad|autograd\.Function|is_inference|\.training"
+_TESTS = (b"is_grad_enabled", b"requires_grad", b"autograd.Function", b"is_inference", b".training")
 _PLAIN_DECORATORS = frozenset(
     "staticmethod classmethod compile disable script wraps cache lru_cache override".split()
 )
@@ -70,13 +71,20 @@ def _name(decorator: ast.expr) -> str:
 
 def _may_be_asked(module: ModuleFacts, function: FunctionNode) -> bool:
     """The same, by the bytes of files: none with a test, or one without that calls a function."""
-    if not re.search(_TESTS, module.text.encode(errors="replace")):
-        if not module.project.says(module, _TESTS):
+    name = function.name.encode()
+    if not _has_test(module.text.encode(errors="replace")):
+        if not module.project.some(module, lambda data: name in data and _has_test(data)):
             return False
     if module.method_class(function) is not None:
         return True
-    called = rb"(?s)\A(?!.*(?:%s)).*(?<!def )\b%s\s*\(" % (_TESTS, function.name.encode())
-    return not module.project.says(module, called)
+    called = re.compile(rb"(?<!def )\b%s\s*\(" % name)
+    return not module.project.some(
+        module, lambda data: name in data and not _has_test(data) and called.search(data)
+    )
+
+
+def _has_test(data: bytes) -> bool:
+    return any(test in data for test in _TESTS)
 
 
 # -- decorators -----------------------------------------------------------------------------------
@@ -144,11 +152,10 @@ def _of_function(module: ModuleFacts, function: FunctionNode) -> Iterator[_Place
     here = Path(module.path).absolute()
     for home in module.project.mentioning(module, function.name):
         own = Path(home.path).absolute() == here
-        names = {function.name}
-        for node in ast.walk(home.tree):
-            if isinstance(node, ast.alias) and node.name == function.name and node.asname:
-                names.add(node.asname)
-        for node in ast.walk(home.tree):
+        aliases = (n for n in _nodes(home, function.name) if isinstance(n, ast.alias))
+        names = {n.asname or n.name for n in aliases if n.name == function.name}
+        names.add(function.name)
+        for node in (node for name in names for node in _nodes(home, name)):
             if not isinstance(node, (ast.Name, ast.Attribute)) or last_name(node) not in names:
                 continue
             if isinstance(node, ast.Name) and own:
@@ -165,7 +172,7 @@ def _of_attribute(module: ModuleFacts, cls: ast.ClassDef, name: str) -> Iterator
     """Where an attribute of a class's objects is read: by their methods, or off anything else."""
     family = {cls.name, *(base.name for _, base in _above(module, cls))}
     for home in module.project.mentioning(module, *family, containing=name.encode()):
-        for node in ast.walk(home.tree):
+        for node in _nodes(home, name):
             if not isinstance(node, ast.Attribute) or node.attr != name:
                 continue
             if not isinstance(node.ctx, ast.Load):
@@ -177,6 +184,11 @@ def _of_attribute(module: ModuleFacts, cls: ast.ClassDef, name: str) -> Iterator
             if own and owner is not None and not _is_related(module, cls, home, owner):
                 continue
             yield home, node
+
+
+def _nodes(module: ModuleFacts, name: str) -> Iterator[ast.AST]:
+    """The nodes of a file among which a name may be."""
+    return (node for statement in module.mentioning(name) for node in walk(statement))
 
 
 def _method_around(module: ModuleFacts, node: ast.AST) -> FunctionNode | None:

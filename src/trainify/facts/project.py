@@ -317,6 +317,10 @@ class Project:
 
         return chain([module], self._others(module, mentions))
 
+    def matching(self, module: ModuleFacts, pattern: bytes) -> Iterator[ModuleFacts]:
+        """``module``, and the project's other files in which a regular expression is found."""
+        return chain([module], self._others(module, re.compile(pattern).search))
+
     def naming(
         self, module: ModuleFacts, words: Collection[str], importing: Collection[Path]
     ) -> Iterator[ModuleFacts]:
@@ -334,9 +338,13 @@ class Project:
 
     def says(self, module: ModuleFacts, pattern: bytes) -> bool:
         """Whether a regular expression is found in another file around ``module``."""
-        here, search = Path(module.path).absolute(), re.compile(pattern).search
+        return self.some(module, re.compile(pattern).search)
+
+    def some(self, module: ModuleFacts, relevant: Callable[[bytes], object]) -> bool:
+        """Whether another file around ``module`` is relevant by its bytes."""
+        here = Path(module.path).absolute()
         others = (p for p in self.neighbours(module.path) if p.absolute() != here)
-        return any(search(self._bytes(path)) for path in others)
+        return any(relevant(self._bytes(path)) for path in others)
 
     def _others(
         self, module: ModuleFacts, relevant: Callable[[bytes], object]

@@ -15,6 +15,7 @@ from ..facts.graph import Graph, results
 from ..facts.guards import gradient_unwanted, is_forward
 from ..facts.layers import is_module_class, made_by
 from ..facts.names import is_none, last_name, self_name
+from ..facts.rebound import set_by_others
 from ..facts.walk import walk
 from ..facts.weights import is_weight_use
 from ..facts.words import declare, places, undeclared
@@ -232,9 +233,11 @@ def _finding(
     else:
         message += ", and the second backward fails." if derived.saves else "."
     fixes: dict[str, Fix] = {}
-    setter = next(_set_elsewhere(module, cls, name), None)
-    if setter is not None:
-        message += f" {setter} sets a `{name}`, which a property would not take."
+    setting = next(set_by_others(module, cls, name), None)
+    if setting is not None:
+        other, _, line = setting
+        place = f"line {line}" if other is module else f"{other.path}:{line}"
+        message += f" A `{name}` is set in {place}, which a property would not take."
     elif len(found) == 1:
         edits = _as_property(module, cls, name, found[0], derived, uses)
         if edits:
@@ -244,28 +247,6 @@ def _finding(
             fix = Fix(f"Make {name} a property", edits, Safety.UNSAFE, look_at)
             fixes = dict.fromkeys(STRATEGIES, fix)
     return module.finding("TRN502", message, found[0].statement, fixes)
-
-
-def _set_elsewhere(module: ModuleFacts, cls: ast.ClassDef, name: str) -> Iterator[str]:
-    """Where an attribute of this name is set on what may be an object of a class."""
-    for home in module.project.mentioning(module, f".{name} =", f'"{name}"', f"'{name}'"):
-        where = "line " if home is module else f"{home.path}:"
-        for node in walk(home.tree):
-            if isinstance(node, ast.Attribute) and node.attr == name:
-                held = node.value if not isinstance(node.ctx, ast.Load) else None
-            elif isinstance(node, ast.Call) and last_name(node.func) == "setattr":
-                given = [getattr(argument, "value", None) for argument in node.args[1:2]]
-                held = node.args[0] if given == [name] else None
-            else:
-                continue
-            owner = home.names.self_class(held) if isinstance(held, ast.Name) else None
-            if held is None or (
-                owner is not None and cls.name not in [last_name(base) for base in owner.bases]
-            ):
-                continue
-            function = home.function(node)
-            label = f"`{function.name}`" if function is not None else "the top level"
-            yield f"{label} ({where}{node.lineno})"
 
 
 def _places(module: ModuleFacts, cls: ast.ClassDef) -> dict[str, list[_Place]]:
