@@ -162,11 +162,11 @@ class Project:
             return
         word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
         for file, given, known_as in self.imported(path):
-            inner = self.module_name(file)
             if known_as == name:
+                inner = self.module_name(file)
                 yield f"{inner}.{given}" if given else inner
             elif known_as == "*" and word.search(self._bytes(file)):
-                yield f"{inner}.{name}"
+                yield f"{self.module_name(file)}.{name}"
 
     def find_module(self, module: ModuleFacts, qualified: str) -> Path | None:
         """The project's file of this module, seen from ``module``; None for installed packages."""

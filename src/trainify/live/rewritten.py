@@ -9,14 +9,14 @@ import linecache
 import operator
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from ..config import load_config
+from ..config import Config, load_config
 from ..engine import EngineError, FixResult, Options, check_text, fix_text, passes_for
 from ..facts import Project
 from ..findings import Finding, Fix, Proven
@@ -113,9 +113,12 @@ class Rewritten:
             return None
         if code.co_name == "<lambda>":
             raise Refused(f"{self.path}:{code.co_firstlineno}: a lambda has no body to rewrite")
-        old, path = self._old.get((code.co_name, code.co_firstlineno), (None, ()))
-        if old is None or old.code != code:
+        key = code.co_name, code.co_firstlineno
+        if self._codes.get(key) != code:
             raise Refused(f"{self.path} is not what was imported of it; import it again")
+        if not self.changed:
+            return None
+        old, path = self._old[key]
         new = self._new.get(path)
         if new is None or ast.dump(new.node) == ast.dump(old.node):
             return None
@@ -132,8 +135,12 @@ class Rewritten:
         return [_first_line(n) for n in nodes if _first_line(n) <= line <= (n.end_lineno or 0)]
 
     @cached_property
+    def _codes(self) -> dict[tuple[str, int], CodeType]:
+        return _codes_by_place(self.before, self.path)
+
+    @cached_property
     def _old(self) -> dict[tuple[str, int], tuple[Definition, tuple[Any, ...]]]:
-        found = _definitions(self.before, self.path)
+        found = _definitions(self.before, self._codes)
         return {(d.node.name, _first_line(d.node)): (d, path) for path, d in found.items()}
 
     @cached_property
@@ -144,7 +151,7 @@ class Rewritten:
             self.after.splitlines(keepends=True),
             self.file,
         )
-        return _definitions(self.after, self.file)
+        return _definitions(self.after, _codes_by_place(self.after, self.file))
 
     @cached_property
     def added(self) -> list[ast.stmt]:
@@ -194,7 +201,7 @@ def rewritten(path: str, settings: Settings, stamp: float) -> Rewritten:
 
     Raises :class:`Refused` where there is no source, or none that can be read.
     """
-    config = load_config([path])
+    config = config_of(os.path.dirname(path))
     options = config.options_for(path, config.options)
     options = replace(
         options,
@@ -212,6 +219,15 @@ def rewritten(path: str, settings: Settings, stamp: float) -> Rewritten:
         raise Refused(f"{path}: {error.message}") from None
     except EngineError as error:
         raise Refused(f"{path}: {error}") from error
+
+
+@cache
+def config_of(folder: str) -> Config:
+    """The settings for files of a folder; the files of a model come from a few.
+
+    What is remembered is forgotten before a model's source is looked at.
+    """
+    return load_config([folder])
 
 
 def source_of(code: CodeType, settings: Settings) -> Rewritten:
@@ -303,14 +319,20 @@ def _project(root: str) -> Project:
 # -- definitions ----------------------------------------------------------------------------------
 
 
-def _definitions(text: str, file: str) -> dict[tuple[Any, ...], Definition]:
+def _definitions(
+    text: str, codes: Mapping[tuple[str, int], CodeType]
+) -> dict[tuple[Any, ...], Definition]:
     """The functions of a file by where they are defined: a name and its number at each level."""
-    codes = {(c.co_name, c.co_firstlineno): c for c in _codes(compile_text(text, file))}
     return {
         path: Definition(node, codes[node.name, _first_line(node)])
         for path, node in _functions(ast.parse(text), ())
         if (node.name, _first_line(node)) in codes  # not in what the compiler leaves out
     }
+
+
+def _codes_by_place(text: str, file: str) -> dict[tuple[str, int], CodeType]:
+    """What the compiler makes of the functions of a file, by name and first line."""
+    return {(c.co_name, c.co_firstlineno): c for c in _codes(compile_text(text, file))}
 
 
 def compile_text(text: str, file: str) -> CodeType:

@@ -19,7 +19,7 @@ from . import inplace
 from .inplace import name_of, original_code
 from .loads import last_line
 from .reach import Member, Reached, members
-from .rewritten import Refused, Rewritten, Settings, source_of
+from .rewritten import Refused, Rewritten, Settings, config_of, source_of
 from .swap import Plan
 
 
@@ -68,6 +68,7 @@ def covers(code: CodeType, path: str, line: int) -> bool:
 
 def find(model: nn.Module, settings: Settings, graph: Reached) -> Found:
     """What ``trainify fix`` would change of the functions that a model's modules run."""
+    config_of.cache_clear()
     obstacles: dict[Obstacle, None] = {}
     sources: dict[Rewritten, None] = {}
     for module in model.modules():
