@@ -709,6 +709,50 @@ class PerTensor(Layer):
         return codes.dequantize()
 
 
+class WholeNumbers(Layer):
+    cause, op = "QUANTIZATION", "torch.Tensor.long"
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = (x * self.weight * 4096).long()  # <- cut
+        steps = steps + 1
+        return steps.type_as(x) / 4096
+
+
+class WholeNumbersOf32Bits(Layer):
+    cause, op = "QUANTIZATION", "torch.Tensor.to"
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = (x * self.weight * 4096).to(torch.int32)  # <- cut
+        return steps / 4096
+
+
+# -- leaves made on the way -----------------------------------------------------------------------
+
+
+class Leaf(Layer):
+    cause, op = "DETACH", "torch.nn.Parameter"
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = torch.rand(D) + 0.5
+        weight = nn.Parameter(self.weight.clone())  # <- cut
+        return x * weight * scale
+
+
+class LeafInACall(Layer):
+    cause, op = "DETACH", "torch.nn.Parameter"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.mul(x, nn.Parameter(self.weight * 2))  # <- cut
+
+
+class LeafOfATensor(Layer):
+    cause, op = "DETACH", "torch.tensor"
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = torch.tensor(self.weight, requires_grad=True)  # <- cut
+        return x * weight
+
+
 # -- inside of what is run again -----------------------------------------------------------------
 
 

@@ -447,6 +447,69 @@ class Integers(Layer):
         return self.table(bucket) + x * self.weight
 
 
+class Interpolated(Layer):
+    """Between the nearest entries of a table: the shares have a gradient, whole numbers none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(34, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        at = (x.sum(-1).tanh() + 1) * 15
+        low = at.floor().long()
+        share = (at - low.type_as(at)).unsqueeze(-1)
+        return self.table(low) * (1 - share) + self.table(low + 1) * share + x * self.weight
+
+
+class InterpolatedBy32Bits(Interpolated):
+    def forward(self, x: Tensor) -> Tensor:
+        at = (x.sum(-1).tanh() + 1) * 15
+        low = at.int()
+        share = (at - low).unsqueeze(-1)
+        return self.table(low) * (1 - share) + self.table(low + 1) * share + x * self.weight
+
+
+class Buckets(Layer):
+    """A bucket is chosen, and said by ones and zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.rand(32, D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        bucket = ((x.sum(-1).tanh() + 1) * 15).long().clamp(0, 31)
+        return F.one_hot(bucket, 32).float() @ self.table + x * self.weight
+
+
+class LeafOfItsOwn(Layer):
+    """A leaf that is made in each step, and of nothing that learns."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight + nn.Parameter(torch.ones(D)) * 2
+
+
+class Hooked(Layer):
+    """The gradient of a value is made smaller on its way."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * self.weight
+        if x.requires_grad:
+            x.register_hook(lambda gradient: gradient * 0.5)
+        return x
+
+
+class HookedInPlace(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * self.weight
+        if x.requires_grad:
+            x.register_hook(_halve)
+        return x
+
+
+def _halve(gradient: Tensor) -> None:
+    gradient.mul_(0.5)
+
+
 class Unused(Layer):
     def __init__(self) -> None:
         super().__init__()

@@ -347,8 +347,8 @@ def test_numbers_alone_do_not_accuse() -> None:
     class Hooked(sound.Layer):
         def forward(self, x: Tensor) -> Tensor:
             weight = self.weight * 1
-            if weight.requires_grad:
-                weight.register_hook(lambda gradient: gradient * 1.01)
+            if weight.grad_fn is not None:
+                weight.grad_fn.register_prehook(lambda gradients: (gradients[0] * 1.01,))
             return x * weight
 
     report = audit(faults.Model(Hooked), X)
@@ -358,8 +358,44 @@ def test_numbers_alone_do_not_accuse() -> None:
     assert "Numbers alone accuse nobody" in note
 
 
+def test_a_hook_that_stops_gradients_is_named() -> None:
+    class Hooked(sound.Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            weight = self.weight * 1
+            if weight.requires_grad:
+                weight.register_hook(torch.zeros_like)
+            return x * weight
+
+    report = audit(faults.Model(Hooked), X)
+    assert report.ok
+    (note,) = report.notes
+    assert note.startswith("gradients of zeros alone arrive at layers.*.weight; ")
+    assert "made another by a hook (" in note and "test_audit.py:" in note
+
+
+def test_hooks_that_change_nothing_are_not_mentioned() -> None:
+    class Hooked(sound.Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            weight = self.weight * 1
+            if weight.requires_grad:
+                weight.register_hook(lambda gradient: gradient.clamp(-1e6, 1e6))
+                weight.register_hook(lambda gradient: None)
+            return x * weight
+
+    report = audit(faults.Model(Hooked), X)
+    assert report.ok and report.proof and not report.notes
+
+
 @pytest.mark.parametrize(
-    "layer", [sound.StraightThrough, sound.SaidToStop, sound.GradientReversal, sound.Constrained]
+    "layer",
+    [
+        sound.StraightThrough,
+        sound.SaidToStop,
+        sound.GradientReversal,
+        sound.Constrained,
+        sound.Hooked,
+        sound.HookedInPlace,
+    ],
 )
 def test_what_is_meant_is_said_to_be_meant(layer: type[nn.Module]) -> None:
     (note,) = audit(faults.Model(layer), X).notes

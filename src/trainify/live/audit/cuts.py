@@ -18,10 +18,20 @@ from .trace import Call, Key, Sight, Trace, Within
 
 MISSING, WRONG = "missing", "wrong"
 
-_BACK_TO_FLOAT = {"to", "type", "float", "half", "bfloat16", "double", "mul", "div", "matmul", "mm",
-                  "bmm", "dequantize", "__mul__", "__rmul__", "__truediv__", "_to_copy", "sub",
-                  "add", "__sub__", "__add__", "__matmul__", "_int_mm"}  # fmt: skip
+_BACK_TO_FLOAT = {"to", "type", "type_as", "float", "half", "bfloat16", "double", "mul", "div",
+                  "matmul", "mm", "bmm", "dequantize", "__mul__", "__rmul__", "__truediv__",
+                  "_to_copy", "sub", "add", "__sub__", "__add__", "__matmul__",
+                  "_int_mm"}  # fmt: skip
 """Torch functions that compute with integers, and do not look something up by them."""
+
+_CASTS = {"long", "int", "to", "type", "_to_copy"}
+"""Torch functions that drop what is behind the point."""
+
+_LEAVES = {"tensor", "as_tensor", "asarray"}
+"""Functions whose result is a leaf, whatever they are given."""
+
+_LIKE_ANOTHER = {"to", "type_as", "view_as", "expand_as", "reshape_as"}
+"""Those that take the values of what they are called on, and the type or the shape of another."""
 
 _OF_A_SHAPE = ("rand_like", "randn_like", "zeros_like", "ones_like", "empty_like")
 """Endings of the names of functions that look at the shape and the type of what they are given."""
@@ -38,6 +48,10 @@ class Suspect:
     """Which tensor of the call: ``out``, ``written`` or ``in`` and its index, or ``host``."""
     hidden: bool = False
     """Whether it happened before the call, out of torch's sight."""
+    leaf: bool = False
+    """Whether a history begins here that should go on."""
+    steps: bool = False
+    """Whether what is taken changes by steps: no gradient is right, if there is another way."""
     inputs: tuple[int, ...] | None = None
     """Which of the call's tensors it cuts off; all where None."""
     weak: bool = False
@@ -108,6 +122,8 @@ class Comparison:
             if not sight.known:
                 if not sight.attached:
                     yield Suspect(Cause.KERNEL, MISSING, call, ("in", i), hidden=True)
+                elif sight.fresh:
+                    yield Suspect(Cause.DETACH, MISSING, call, ("in", i), hidden=True, leaf=True)
             elif earlier is not None and self._changed((earlier, sight), (twin.earlier, twin)):
                 if sight.attached:
                     if not sight.leaf and sight.history == earlier.history:
@@ -128,7 +144,9 @@ class Comparison:
 
     def _returned(self, call: Call, other: Call) -> Iterator[Suspect]:
         depending = [self._depends(s, t) for s, t in zip(call.ins, other.ins, strict=True)]
-        attached = any(d and s.attached for d, s in zip(depending, call.ins, strict=True))
+        pairs = list(zip(depending, call.ins, strict=True))
+        name = call.name.rpartition(".")[2]
+        attached = any(d and s.attached for d, s in pairs[: 1 if name in _LIKE_ANOTHER else None])
         if call.leaves and any(d and s.floating for d, s in zip(depending, call.ins, strict=True)):
             yield Suspect(Cause.HOST, MISSING, call, ("host", 0))
         if call.name.endswith(".detach_") and attached:
@@ -137,9 +155,14 @@ class Comparison:
             if not self._depends(out, twin):
                 continue
             self.depending.add(call.module)
+            if out.fresh and attached and name in _LEAVES:
+                yield Suspect(Cause.DETACH, MISSING, call, ("out", j), leaf=True)
             if out.attached or call.name.endswith(_OF_A_SHAPE):
                 continue
-            if out.narrow:
+            if out.whole:
+                if attached and name in _CASTS and self._counts(call, out):
+                    yield Suspect(Cause.QUANTIZATION, MISSING, call, ("out", j), steps=True)
+            elif out.narrow:
                 if attached and self._comes_back(call):
                     kind = MISSING if "quantize" in call.name else WRONG
                     yield Suspect(Cause.QUANTIZATION, kind, call, ("out", j))
@@ -161,6 +184,18 @@ class Comparison:
                     if any(s.narrow and self._depends(s, t) for s, t in taken):
                         if any(out.floating for out in later.outs) or later.written:
                             return True
+        return False
+
+    def _counts(self, call: Call, out: Sight) -> bool:
+        """Whether numbers are computed with an integer itself, not with what is looked up by it."""
+        calls = self._base.calls
+        same = {self._same_bits[out.digest]}
+        for later in calls[calls.index(call) + 1 :]:
+            if later.name.rpartition(".")[2] in _BACK_TO_FLOAT:
+                if any(s.whole and self._same_bits[s.digest] in same for s in later.ins):
+                    if any(each.floating for each in later.outs):
+                        return True
+                    same.update(self._same_bits[each.digest] for each in later.outs)
         return False
 
     def _written(self, call: Call, other: Call) -> Iterator[Suspect]:

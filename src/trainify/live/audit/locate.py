@@ -164,7 +164,7 @@ class Locator(Observer):
         self.found.add(id(suspect))
         suspect.place = line.place
         suspect.module = line.module
-        suspect.op, arguments = line.call()
+        suspect.op, arguments = line.leaf() if suspect.leaf else line.call()
         walk = Walk(self._names)
         suspect.parameters |= walk.parameters(arguments)
         if tensor is not None:
@@ -218,6 +218,16 @@ class _Line:
                 found = name, tensors
         return found
 
+    def leaf(self) -> tuple[str | None, list[Tensor]]:
+        """The ``nn.Parameter`` that the line makes, and the tensors that it is made of."""
+        assert self.place is not None
+        for node in _calls(self.place.path, self.place.line):
+            name = _name(self._value(node.func)) or ""
+            if name.startswith("torch.") and name.endswith(".Parameter"):
+                parts = [each for each in ast.walk(node) if isinstance(each, _REFERENCES)]
+                return "torch.nn.Parameter", list(tensors_in(map(self._value, parts)))
+        return self.call()
+
     def _value(self, node: ast.expr) -> Any:
         """What a name, an attribute or an item is; None for what would have to be called."""
         try:
@@ -237,6 +247,9 @@ class _Line:
         except Exception:
             return None
         return None
+
+
+_REFERENCES = (ast.Name, ast.Attribute, ast.Subscript)
 
 
 def _undetached(node: ast.expr) -> ast.expr:

@@ -69,6 +69,8 @@ def _message(suspect: Suspect, kind: str) -> str:
                 "nothing had been written."
             )
         return "Gradients are switched off: what is computed here passes none on."
+    if cause is Cause.DETACH and suspect.leaf:
+        return f"{op} makes a leaf of the value: the gradient goes to that, and ends here."
     if cause is Cause.DETACH:
         return f"{op} takes the value and leaves its history: the gradient ends here."
     if cause is Cause.DATA:
@@ -96,6 +98,8 @@ def _message(suspect: Suspect, kind: str) -> str:
                 f"The backward of {op} returns no gradient for an input that its result depends on."
             )
         return f"The backward of {op} is not the derivative of its forward."
+    if cause is Cause.QUANTIZATION and suspect.steps:
+        return f"{op} takes whole numbers of the value: the gradient ends here."
     if cause is Cause.QUANTIZATION:
         return (
             f"{op} rounds to integers, which have no gradient: what flows back goes through the "

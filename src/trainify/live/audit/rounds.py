@@ -138,7 +138,13 @@ class _Round:
                 f"gradients of zeros alone arrive at {', '.join(patterns(self.zeros))}; the "
                 f"derivative of {where} is zero"
             )
-        stopped = [*self.stopped, *checks.shaped, *_on_purpose(trace)]
+        if self.zeros and observer.bending:
+            where = ", ".join(map(str, observer.bending))
+            self.notes.append(
+                f"gradients of zeros alone arrive at {', '.join(patterns(self.zeros))}; what "
+                f"arrives is made another by a hook ({where})"
+            )
+        stopped = [*self.stopped, *checks.shaped, *observer.bending, *_on_purpose(trace)]
         ends = (sight for each in self.ends for sight in each.call.ins)
         through = lines_through(trace, behind, ends) if step.ignored else {}
         return Outcome(
@@ -212,6 +218,7 @@ class _Round:
             self._locate(hidden, base)
         if suspects:
             step.run(Sources(suspects, step.names, self.allowed))
+        suspects = [e for e in suspects if not (e.steps and all(map(got.get, e.parameters)))]
         buffers = {name.rpartition(".")[2] for name, _ in step.model.named_buffers()}
         targets = _targets([each for each in suspects if not each.weak], got, buffers)
         allowed = [e for e in suspects if self.allowed.covers(e) or e.place in targets]
@@ -283,6 +290,8 @@ class _Base(Observer):
     def __init__(self) -> None:
         self._saved: Saved | None = None
         self._underivable: list[tuple[Call, str]] = []
+        self.bending: dict[Place, None] = {}
+        """Where the model puts hooks that give another gradient than they are given."""
 
     @contextmanager
     def watching(self, tracer: Tracer) -> Iterator[None]:
@@ -297,6 +306,18 @@ class _Base(Observer):
         if node is not None and "NotImplemented" in node.name():
             self._underivable.append((call, node.name()))
         return out
+
+    def hooked(self, call: Call, hook: Any) -> Any:
+        def watched(gradient: Tensor) -> Any:
+            before, version = gradient, gradient._version
+            found = hook(gradient)
+            if gradient._version != version or (
+                isinstance(found, Tensor) and found is not before and not found.equal(before)
+            ):
+                self.bending[call.place] = None
+            return found
+
+        return watched
 
     def suspects(self) -> Iterator[Suspect]:
         """Saved tensors that were overwritten, and nodes that cannot be gone through."""

@@ -33,6 +33,8 @@ _UNFILLED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_str
              "empty_permuted"}  # fmt: skip
 """Functions that return memory as they find it."""
 
+_WHOLE = {torch.int32, torch.int64}
+
 _NARROW = {torch.int8, torch.uint8, torch.int16, torch.int32, torch.qint8, torch.quint8,
            torch.qint32}  # fmt: skip
 
@@ -48,8 +50,8 @@ Within = tuple[Place, int]
 class Sight:
     """A tensor at one moment."""
 
-    __slots__ = ("attached", "digest", "earlier", "floating", "grad", "history", "known", "leaf",
-                 "narrow", "version")  # fmt: skip
+    __slots__ = ("attached", "digest", "earlier", "floating", "fresh", "grad", "history", "known",
+                 "leaf", "narrow", "version", "whole")  # fmt: skip
 
     def __init__(self, tensor: Tensor, digest: int, known: bool, earlier: Sight | None) -> None:
         self.digest = digest
@@ -59,6 +61,10 @@ class Sight:
         self.floating = dtype.is_floating_point or dtype.is_complex
         self.narrow = dtype in _NARROW
         """Whether it holds small integers, as quantized values are."""
+        self.whole = dtype in _WHOLE
+        """Whether it holds integers as something is counted, or looked up, by."""
+        self.fresh = attached and base is None and tensor.is_leaf
+        """Whether a history begins with it; views, of which some raise if asked, are not."""
         self.leaf = (tensor if base is None else base).is_leaf
         self.version = version_of(tensor)
         self.history = history_of(tensor) if attached else -1
@@ -207,6 +213,10 @@ class Observer:
         """Called with what it returned; what this returns takes its place."""
         return out
 
+    def hooked(self, call: Call, hook: Any) -> Any:
+        """Called with a hook that the model puts on a tensor; what this returns takes its place."""
+        return hook
+
 
 class Unseen(Observer):
     """Wants nothing, not even digests."""
@@ -313,6 +323,8 @@ class Tracer(TorchFunctionMode):
         else:
             self.observer.before(call, args, kwargs, tensors)
             versions = [version_of(tensor) for tensor in tensors]
+        if function is Tensor.register_hook and len(args) == 2:
+            args = (args[0], self.observer.hooked(call, args[1]))
         self.running = call
         call.refused = (
             call.grad
@@ -341,7 +353,8 @@ class Tracer(TorchFunctionMode):
             call.outs = [self._see(t, known=True) for t in returned if id(t) not in arguments]
         self._note_writes(call, tensors, versions, name)
         if not (returned or call.leaves or call.written or call.opaque or attribute):
-            if tensors and name != "__setitem__" and not isinstance(function, type):
+            dull = name not in ("__setitem__", "register_hook")
+            if tensors and dull and not isinstance(function, type):
                 self._dull.add(function)
         out = self.observer.after(call, args, kwargs, tensors, out)
         self.trace.calls.append(call)
