@@ -687,11 +687,100 @@ def test_a_head_that_may_learn_alone(tmp_path: Path, lines: str) -> None:
 
 
 @pytest.mark.parametrize("lines", ONLY_STOPS)
-def test_a_stop_before_most_of_a_model_is_no_probe(tmp_path: Path, lines: str) -> None:
+def test_a_network_before_most_of_a_model_is_asked_about(tmp_path: Path, lines: str) -> None:
+    """A generator under which an autoencoder stays as it is looks like that."""
     model = package(tmp_path, model=PROBE.format(width=64, lines=lines))["model"].Probe()
-    with pytest.warns(trainify.StopRemoved):
+    with pytest.raises(trainify.NotTrainable, match=r"all of 'backbone'.* through="):
         trainify.trainify(model, batch())
-    assert trainify.source_diff(model)
+    with pytest.warns(trainify.StopRemoved):
+        trainify.trainify(model, batch(), through=["model.py:11"])
+    model(batch()).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_a_network_that_switches_itself_off_is_served(tmp_path: Path) -> None:
+    text = PROBE.format(width=64, lines="h = self.backbone(x)").replace(
+        "nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))", "Backbone()"
+    )
+    backbone = """
+class Backbone(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    @torch.inference_mode()
+    def forward(self, x):
+        return self.second(self.first(x).relu())
+"""
+    model = package(tmp_path, model=backbone + text)["model"].Probe()
+    trainify.trainify(model, batch())
+    model(batch()).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+CRITIC = """
+import torch.nn.functional as F
+
+def network(inputs, outputs=1):
+    return nn.Sequential(nn.Linear(inputs, 16), nn.GELU(), nn.Linear(16, outputs))
+
+class Critic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.actor, self.enc = network(8, 4), network(8, 8)
+        self.q, self.q2, self.other = network(12), network(12), network(12)
+
+    def value(self, q, s, a):
+        return q(torch.cat([s, a], -1)).squeeze(-1)
+
+    @torch.no_grad()
+    def goal(self, s):
+        return 1 + 0.99 * self.value(self.other, s, torch.tanh(self.actor(s)))
+
+    def forward(self, s):
+        a = s[:, :4]
+        {lines}
+"""
+TARGETS = {
+    "two critics": """
+        with torch.no_grad():
+            y = 1 + 0.99 * self.value(self.other, s, torch.tanh(self.actor(s)))
+        return F.mse_loss(self.value(self.q, s, a), y) + F.mse_loss(self.value(self.q2, s, a), y)
+""",
+    "a difference": """
+        with torch.no_grad():
+            y = 1 + 0.99 * self.value(self.other, s, a)
+        return (self.value(self.q, s, a) - y).pow(2).mean() + self.value(self.q2, s, a).mean()
+""",
+    "by a method": """
+        return F.smooth_l1_loss(self.value(self.q, s, a) + self.value(self.q2, s, a), self.goal(s))
+""",
+    "detached": """
+        y = self.value(self.other, s, torch.tanh(self.actor(s))).add(1).detach().mul(0.99)
+        return (self.value(self.q, s, a) - y).square().mean()
+""",
+    "behind what learns elsewhere": """
+        with torch.no_grad():
+            z = self.actor(self.enc(s))
+        return -F.cosine_similarity(self.enc(s)[:, :4], z).mean()
+""",
+    "weights of samples": """
+        with torch.no_grad():
+            w = self.actor(s).sigmoid()[:, 0]
+        return (w * self.value(self.q, s, a)).mean()
+""",
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_may_be_a_target_is_asked_about(tmp_path: Path, name: str) -> None:
+    text = CRITIC.replace("        {lines}", TARGETS[name].strip("\n"))
+    model = package(tmp_path, model=text)["model"].Critic()
+    with pytest.raises(trainify.NotTrainable, match=r"all of '(actor|other)'.* through="):
+        trainify.trainify(model, batch())
+    assert trainify.source_diff(model) == ""
+    trainify.trainify(model, batch(), allow=["model.py"])
+    assert trainify.source_diff(model) == ""
 
 
 @pytest.mark.parametrize("lines", ONLY_STOPS)

@@ -5,14 +5,15 @@ a mistake or a stop-gradient; the code looks the same.  The values tell them apa
 on purpose learns by another way, or is not to learn and does not require a gradient.  So a cut is
 confirmed as a mistake if a parameter gets no gradient at all because of it.
 
-One case is left open: the only stop of a model, between a network and a smaller head.  That is how
-a head is trained alone (a linear probe), and the network often requires gradients all the same.
+Left open is what stops a whole network: the targets of a critic, the features of an encoder that
+stays as it is, the policy that another is held against.  These often require gradients all the
+same, for a step that is not this one; so does the network before a head that is trained alone.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -21,7 +22,10 @@ from torch import nn
 from ..findings import Proven
 from .audit import Cause, Cut, Report
 from .audit.report import patterns
+from .inplace import original_code
+from .reach import members
 from .rewritten import Confirmed, Settings, confirmed, differ, original_place
+from .source import covers
 
 _KINDS = {
     Cause.GRAD_MODE: "scope",
@@ -57,15 +61,20 @@ class Mistakes:
     def learn(self, report: Report) -> bool:
         """Confirm the mistakes among the cuts of a report; whether that rewrites anything more."""
         before = self.settings
-        network = _probed(self._model, report)
+        networks = {
+            id(cut): whole
+            for cut in report.cuts
+            if (whole := _stopped_whole(self._model, report, cut)) and not self._said(cut)
+        }
         self.undecided = ""
-        if network and not self._said(report.cuts[0]):
+        if networks:
+            listed = ", ".join(map(repr, dict.fromkeys(n for f in networks.values() for n in f)))
             self.undecided = (
-                f"what is stopped there is all of {network!r}, and a smaller head learns alone; if "
-                "that is meant, allow it; if not, name the place: through= or --through"
+                f"what is stopped there is all of {listed}, while others learn: targets, features "
+                "and heads that learn alone look like this; if that is meant, allow it; if not, "
+                "name the place: through= or --through"
             )
-            return False
-        for path, place, names in _mistakes(report):
+        for path, place, names in _mistakes(report, networks):
             found = confirmed(path, place)
             known = {_site(each): each for each in self.settings.confirmed}
             old = known.get(_site(found))
@@ -106,6 +115,62 @@ class Mistakes:
         )
 
 
+def _stopped_whole(model: nn.Module, report: Report, cut: Cut) -> tuple[str, ...]:
+    """The networks that a cut keeps from learning as wholes; empty where it may be no stop."""
+    if cut.cause not in (Cause.GRAD_MODE, Cause.DETACH):
+        return ()
+    probed = _probed(model, report)
+    if probed:
+        return (probed,)
+    own = {*cut.parameters} & {*report.missing}
+    if cut.cause is Cause.GRAD_MODE and not cut.branch:
+        return ()
+    networks = tuple(_networks(model, own))
+    covered = {name for name in own if any(name.startswith(f"{n}.") for n in networks)}
+    frozen = sum(
+        p.numel()
+        for name, p in model.named_parameters()
+        if not p.requires_grad and any(name.startswith(f"{n}.") for n in networks)
+    )
+    sizes = {name: p.numel() for name, p in model.named_parameters()}
+    if not own or covered != own or frozen > sum(sizes[name] for name in own):
+        return ()  # layers, of a model that goes on behind them, or adapters
+    return () if _switches_itself_off(model, networks, cut) else networks
+
+
+def _networks(model: nn.Module, missing: set[str]) -> Iterator[str]:
+    """The outermost modules of more than one layer of which all that could learn is missing."""
+    found: list[str] = []
+    for name, module in model.named_modules():
+        if not name or any(name.startswith(f"{each}.") for each in found):
+            continue
+        own = [f"{name}.{n}" for n, p in module.named_parameters() if p.requires_grad]
+        layers = {each.rpartition(".")[0] for each in own}
+        if len(layers) > 1 and missing.issuperset(own):
+            found.append(name)
+            yield name
+
+
+def _switches_itself_off(model: nn.Module, networks: Collection[str], cut: Cut) -> bool:
+    """Whether it is the networks' own code that has gradients off: served, not stopped."""
+    path, _, number = (cut.scope or "").rpartition(":")
+    if not number.isdigit():
+        return False
+    place = original_place(path, int(number))
+    classes = {
+        cls
+        for name, module in model.named_modules()
+        if any(f"{name}.".startswith(f"{each}.") for each in networks)
+        for cls in type(module).__mro__
+    }
+    return any(
+        covers(original_code(member.function), *place)
+        for cls in classes
+        if not cls.__module__.startswith("torch.")
+        for member in members(cls)
+    )
+
+
 def _probed(model: nn.Module, report: Report) -> str:
     """The network of whose result a head alone learns; empty where that is not what a stop does."""
     if len(report.cuts) != 1 or report.cuts[0].cause not in (Cause.GRAD_MODE, Cause.DETACH):
@@ -137,12 +202,17 @@ def _site(each: Confirmed) -> _Site:
     return each.file, each.place.line, each.place.kind
 
 
-def _mistakes(report: Report) -> Iterator[tuple[str, Proven, tuple[str, ...]]]:
-    """Files, places in them as they are on disk, and what gets no gradient because of these."""
+def _mistakes(
+    report: Report, open_: Collection[int]
+) -> Iterator[tuple[str, Proven, tuple[str, ...]]]:
+    """Files, places in them as they are on disk, and what gets no gradient because of these.
+
+    Not of the cuts, by their id, that are ``open_``.
+    """
     missing = {name for name in report.missing if not _REFERENCE.search(name)}
     blamed = {id(cut) for name in missing for cut in _plainest(report.cuts, name)}
     for cut in report.cuts:
-        if id(cut) not in blamed or cut.cause not in _KINDS:
+        if id(cut) not in blamed or id(cut) in open_ or cut.cause not in _KINDS:
             continue
         path, line = cut.path, cut.line
         if cut.cause is Cause.GRAD_MODE:

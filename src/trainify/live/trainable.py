@@ -80,8 +80,8 @@ def trainify(
     stop-gradient, and stays: then it is among the places of the error until it is allowed.  What is
     allowed, what a comment explains, what is kept for the next call, and what runs a teacher, a
     target or a discriminator by its name is never rewritten so.  Nor, unless ``through`` names it,
-    is the only stop of a model where it stands between a whole network and a smaller head: a head
-    may be meant to learn alone, and the error asks.
+    is what stops a whole network that others call: it may give a critic its targets, or a head that
+    learns alone its features, and the error asks.
 
     The model keeps its class for ``isinstance``, its ``state_dict``, its hooks.  Copies and pickles
     of it are trainable too.  :func:`trainify.restore` undoes it, :func:`trainify.source_diff` shows

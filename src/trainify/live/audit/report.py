@@ -57,8 +57,9 @@ class Cut:
     a qualified name, None where it is not known.  ``path`` and ``line`` (from 1) are those of the
     innermost code outside of torch, ``function`` is its name.  ``modules`` are the paths, in the
     model, of the modules that ran there.  ``scope`` is the ``file:line`` that switched gradients
-    off, ``lines`` are those, in the function that did so, through which the gradient would go.
-    ``parameters`` are the names of those whose gradient is cut off or bent here.
+    off, ``lines`` are those, in the function that did so, through which the gradient would go;
+    ``branch`` says that nothing comes into it from outside that has a gradient.  ``parameters`` are
+    the names of those whose gradient is cut off or bent here.
     """
 
     cause: Cause
@@ -73,6 +74,7 @@ class Cut:
     parameters: tuple[str, ...] = ()
     scope: str | None = None
     lines: tuple[int, ...] = ()
+    branch: bool = False
 
     @property
     def place(self) -> str:
