@@ -69,6 +69,17 @@ class Package:
                 found[hf_name] = None if gradient is None else part
         return found
 
+    def hand_weights_to(self, oracle: torch.nn.Module) -> None:
+        """Give a Hugging Face model the weights as they are now."""
+        parts = [
+            part
+            for name, p in self.model.named_parameters()
+            for part in self.to_hf(name, p.detach())
+        ]
+        weights = dict(parts)
+        for name, parameter in oracle.named_parameters():
+            parameter.data.copy_(weights[name])
+
 
 class LlamaServing(Package):
     name = "llama_serving"
