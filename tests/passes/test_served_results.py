@@ -338,6 +338,88 @@ PLAIN = {
 }
 
 
+OUTPUT = NET.replace(
+    "class Net",
+    "class Output(NamedTuple):\n    h: torch.Tensor\n    ids: object = None\n\n\nclass Net",
+).replace("import copy", "import copy\nfrom typing import NamedTuple")
+POSITIONAL = OUTPUT.replace(
+    "return rmsnorm(h, self.weight, 1e-6)", "return Output(rmsnorm(h, self.weight, 1e-6))"
+)
+BY_KEYWORD = OUTPUT.replace(
+    "return rmsnorm(h, self.weight, 1e-6)",
+    "h = rmsnorm(h, self.weight, 1e-6)\n        return Output(ids=h.argmax(-1), h=h)",
+)
+NEEDED |= {
+    "a field": POSITIONAL + "def serve():\n    out = Net()(X)\n    return out.h.cpu().numpy()\n",
+    "a field by keyword": BY_KEYWORD + "def serve():\n    return Net()(X).h[0].numpy()\n",
+    "a field of what a function gives": BY_KEYWORD
+    + "def run(net, x):\n    return net(x)\n\n\ndef serve():\n    return run(Net(), X).h.numpy()\n",
+    "from a table of classes": NET
+    + "NETS = {'net': Net}\n\n\ndef serve():\n    return NETS['net']().eval()(X).numpy()\n",
+    "yielded": NET
+    + "def outputs(net, xs):\n    for x in xs:\n        yield net(x)\n\n\n"
+    + "def serve():\n    return [y.numpy() for y in outputs(Net(), [X, X])][1]\n",
+    "in an executor": NET.replace("import copy", "import asyncio\nimport copy")
+    + "async def handle(net, x):\n    loop = asyncio.get_running_loop()\n"
+    + "    y = await loop.run_in_executor(None, net, x)\n    return y.cpu().numpy()\n\n\n"
+    + "def serve():\n    return asyncio.run(handle(Net(), X))\n",
+    "into a row": NET
+    + "def serve():\n    rows = np.zeros((2, 8))\n    rows[0] = Net()(X)[0]\n    return rows\n",
+    "into an own row": NET
+    + """\
+class Index:
+    def __init__(self):
+        self.model, self.rows = Net(), np.zeros((2, 8))
+
+    def add(self, i, x):
+        self.rows[i] = self.model(x)[0]
+
+
+def serve():
+    index = Index()
+    index.add(1, X)
+    return index.rows
+""",
+    "into a pool": NET
+    + """\
+class Pool:
+    def __init__(self):
+        self.model, self.slots = Net(), torch.zeros(2, 8)
+
+    def put(self, i, x):
+        self.slots[i] = self.model(x)[0]
+
+    def dump(self):
+        return self.slots.numpy().copy()
+
+
+def serve():
+    pool = Pool()
+    pool.put(1, X)
+    return pool.dump()
+""",
+    "of a base": NET
+    + """\
+class Pooled(Net):
+    def forward(self, x):
+        return super().forward(x).mean(0)
+
+    def array(self):
+        return self(X).numpy()
+
+
+def serve():
+    return Pooled().array()
+""",
+}
+PLAIN |= {
+    "about a field": POSITIONAL + "def serve():\n    return np.array(Net()(X).h.shape)\n",
+    "a row of a tensor": NET
+    + "def serve():\n    rows = torch.zeros(2, 8)\n    with torch.no_grad():\n"
+    + "        rows[0] = Net()(X)[0]\n    return rows.numpy()\n",
+}
+
+
 @pytest.mark.parametrize("text", NEEDED.values(), ids=NEEDED)
 def test_a_fix_that_would_raise_is_not_safe(text: str) -> None:
     served(text)

@@ -250,9 +250,9 @@ _QUOTING = ('"', "'", "`", "super(")
 
 
 def _is_own(module: ModuleFacts, node: ast.expr) -> bool:
-    """Whether an expression is the object of the method that it stands in."""
+    """Whether an expression is the object of its method: ``self``, ``super()``."""
     if not isinstance(node, ast.Name):
-        return False
+        return isinstance(node, ast.Call) and last_name(node.func) == "super"
     return node.id == self_name(module.function(node))
 
 

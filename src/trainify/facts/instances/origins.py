@@ -50,7 +50,7 @@ _LOOPS = (ast.For, ast.AsyncFor)
 _SCOPES = (ast.With, ast.AsyncWith)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _DISPLAYS = (ast.List, ast.Tuple, ast.Set, ast.Dict, *_COMPREHENSIONS)
-_MAX_DEPTH = 8
+_MAX_DEPTH = 20
 MAX_FILES = 40
 """More files than this are not read for the objects of one class."""
 
@@ -143,6 +143,11 @@ class Origins:
         made = self._class_named(module, function)
         if made is not None:
             yield Origin(made)
+            return
+        if isinstance(function, ast.Name) and function.id == "super":
+            cls = module.method_class(module.function(call))
+            bases = [self._class_named(module, base) for base in (cls.bases if cls else ())]
+            yield from [Origin(base) for base in bases if base is not None] or [_UNKNOWN]
             return
         if (of_library := self._of_library(module, call, depth)) is not None:
             yield from of_library

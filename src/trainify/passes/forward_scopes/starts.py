@@ -14,7 +14,6 @@ from ...facts.guards import inference_entries, runs_model
 from ...facts.instances import annotated, class_id, named
 from ...facts.memo import once
 from ...facts.names import last_name, self_name
-from .bodies import can_be_scoped
 from .cover import label_of
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class Start:
     """A function that starts inference; ``scoped`` where it has a scope of its own already.
 
     ``any_model`` says that it runs what it was given, ``runs`` names the classes of what it runs
-    otherwise; empty where that does not show.  ``narrow`` says that a scope cannot cover it whole.
+    otherwise; empty where that does not show.  A scope holds on no function that ``awaits``.
     """
 
     path: str
@@ -36,7 +35,7 @@ class Start:
     scoped: bool
     any_model: bool
     runs: frozenset[str] = frozenset()
-    narrow: bool = False
+    awaits: bool = False
 
 
 def starts_in(module: ModuleFacts) -> tuple[Start, ...]:
@@ -45,7 +44,7 @@ def starts_in(module: ModuleFacts) -> tuple[Start, ...]:
         Start(
             *(module.path, f.lineno, label_of(module, f)),
             *(is_scoped(module, f), runs_any_model(module, f), classes_run(module, f)),
-            not can_be_scoped(module, f),
+            isinstance(f, ast.AsyncFunctionDef),
         )
         for f in inference_functions(module)
     )
