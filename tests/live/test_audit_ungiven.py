@@ -64,6 +64,11 @@ def test_a_gradient_that_is_due_is_missing(model: type[nn.Module]) -> None:
     assert not report.ok
     assert report.missing == ("first.weight", "first.bias")
     assert report.cuts or "where it is lost was not found" in report.error
+    if model is InAnotherLeaf:
+        trainify.trainify(net, X)
+        net(X).sum().backward()
+        assert net.first.weight.grad is not None
+        return
     with pytest.raises(trainify.NotTrainable, match="cannot be made trainable"):
         trainify.trainify(net, X)
     assert type(net) is model
@@ -111,6 +116,35 @@ def test_no_gradient_is_due_to_what_only_chooses(rows: int) -> None:
     assert {*report.unused, *report.lost} == {"router.weight", "router.bias"}
     assert report.lost == () or "by steps" in report.notes[0]
     assert rows == 6 or report.lost
+
+
+class Routed(nn.Module):
+    """Rows go to one of two experts; ``gap`` is how far the experts' scores lie apart."""
+
+    def __init__(self, gap: float) -> None:
+        super().__init__()
+        self.router = nn.Linear(8, 2, bias=False)
+        self.experts = nn.Parameter(torch.randn(2, 8, 8) / 3)
+        with torch.no_grad():
+            self.router.weight[1] = self.router.weight[0]
+            self.router.weight[1, 0] += gap
+
+    def forward(self, x: Tensor) -> Tensor:
+        score, expert = self.router(x).softmax(-1).max(-1)
+        expert, order = torch.sort(expert)
+        end = torch.histc(expert.float(), bins=2, min=0, max=1).cumsum(0).int().tolist()[0]
+        first, second = x[order][:end] @ self.experts[0], x[order][end:] @ self.experts[1]
+        out = torch.cat([first, second]) * score[order, None]
+        return torch.empty_like(out).index_copy(0, order, out)
+
+
+@pytest.mark.parametrize("gap", [1, 1e-1, 1e-3, 1e-5])
+def test_a_route_that_changes_is_no_cut(gap: float) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(16, 8)
+    report = audit(Routed(gap), x)
+    assert report.ok and report.proof.startswith("float64"), str(report)
+    assert not report.cuts
 
 
 class StopsByItself(torch.autograd.Function):

@@ -160,7 +160,9 @@ class _Audit:
         said = Proof()
         if proof and any(seen.got.values()) and not seen.error and (bare or not cuts):
             said = prove(step, self.tell)
-        if bare:  # a place of which only numbers can say what it hits
+        if bare and said.said and not lost:  # another route, say, which the change has led to
+            cuts = [cut for cut in cuts if cut.parameters]
+        elif bare:  # a place of which only numbers can say what it hits
             hit.update(lost, said.wrong)
             named = tuple(name for name in step.parameters if name in lost or name in said.wrong)
             cuts = [cut if cut.parameters else replace(cut, parameters=named) for cut in cuts]
