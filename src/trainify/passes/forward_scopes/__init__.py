@@ -39,11 +39,11 @@ RULES = (
             "Nothing computed in forward has a grad_fn, so backward() either raises (element 0 of "
             "tensors does not require grad) or, where the loss has another path, leaves every "
             "parameter of the module without a gradient. The scope belongs where inference starts, "
-            "in generate or predict: as no_grad where these give tensors, since one made under "
-            "inference_mode cannot be saved for backward. Where no such place shows, it can follow "
-            "self.training, which serves as before only if the model is in eval mode there. A "
-            "class that learns by another method, or by the base whose forward it only puts under "
-            "a scope, acts by its forward: that scope is meant."
+            "in generate or predict: as no_grad where these give or keep tensors, since one made "
+            "under inference_mode cannot be saved for backward. Where no such place shows, it can "
+            "follow self.training, which serves as before only if the model is in eval mode there. "
+            "A class that learns by another method, or by the base whose forward it only puts "
+            "under a scope, acts by its forward: that scope is meant."
         ),
         before="""\
 import torch

@@ -9,6 +9,7 @@ from ...facts import ModuleFacts
 from ...facts.grad_mode import Scope
 from ...facts.module import head
 from ...findings import STRATEGIES, Edit, Finding, Fix
+from .bodies import can_be_scoped
 from .moved import Moved, moved_scopes, own_scope_on, scope_on
 from .starts import Start, classes_run, inference_functions, is_scoped, may_run, runs_any_model
 from .words import scopes_forward
@@ -22,12 +23,10 @@ def bare_entries(module: ModuleFacts, own: Scope | None) -> Iterator[Finding]:
 
     ``own`` is the scope that they get from a forward of this file, where one is to lose it too.
     """
-    from ...rewrite.scopes import can_decorate
-
     bare = [
         function
         for function in inference_functions(module)
-        if can_decorate(function) and not is_scoped(module, function)
+        if can_be_scoped(module, function) and not is_scoped(module, function)
     ]
     if not bare:
         return  # before other files are read

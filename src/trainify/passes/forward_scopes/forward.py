@@ -18,6 +18,7 @@ from ...findings import STRATEGIES, Edit, Finding, Fix, Safety
 from .arrays import to_numpy
 from .beside import other_ways, parts_to_learn
 from .beside_starts import runs_beside
+from .bodies import can_be_scoped
 from .cover import Cover, is_decorator, label_of, owner_of
 from .edits import follow_training, take_off
 from .flat_outputs import flat_output
@@ -128,8 +129,6 @@ class _Starts:
 
 
 def _starts(module: ModuleFacts, function: FunctionNode, known: Known) -> _Starts:
-    from ...rewrite.scopes import can_decorate
-
     cls = owner_of(module, function)
     classes = classes_around(module, cls) if cls is not None else frozenset()
     own = [f for f in inference_functions(module) if can_run(module, f, classes)]
@@ -144,13 +143,13 @@ def _starts(module: ModuleFacts, function: FunctionNode, known: Known) -> _Start
     if own or others:  # that it moves to, and so to all that does nothing else
         more = {run.function for run in runs if not run.infers}
         infer = (r.function for r in runs if r.path == module.path and r.function not in more)
-        own += [f for f in dict.fromkeys(infer) if f and f not in own and can_decorate(f)]
+        own += [f for f in dict.fromkeys(infer) if f and f not in own and can_be_scoped(module, f)]
         runs += [
             *_beside(module, own, others),
             *(run for run in handed_on(known.instances) if model in run.models),
         ]
-    scoped = {(module.path, f.lineno) for f in own if can_decorate(f)}
-    scoped |= {(s.path, s.line) for s in others if not s.awaits and _in_roots(module, s.path)}
+    scoped = {(module.path, f.lineno) for f in own if can_be_scoped(module, f)}
+    scoped |= {(s.path, s.line) for s in others if not s.narrow and _in_roots(module, s.path)}
     return _Starts(own, others, [run for run in runs if not is_scoped_by(run, scoped)])
 
 
@@ -167,10 +166,10 @@ def _beside(
 
 def _scopes_on(module: ModuleFacts, starts: _Starts, moved: Scope) -> Iterator[Edit]:
     """The scope on each function of this file that starts inference without one."""
-    from ...rewrite.scopes import can_decorate, with_decorator
+    from ...rewrite.scopes import with_decorator
 
     for function in starts.own:
-        if can_decorate(function) and not is_scoped(module, function):
+        if can_be_scoped(module, function) and not is_scoped(module, function):
             yield with_decorator(module, function, own_scope_on(module, function, moved))
 
 
@@ -186,11 +185,11 @@ def _left_without(module: ModuleFacts, cover: Cover, starts: _Starts) -> str:
     """What to look at where a scope moves: the places that do not get it."""
     text, label = module.source(cover.scope.node), label_of(module, cover.function)
     for start in starts.bare:
-        if not start.awaits and not _in_roots(module, start.path):
+        if not start.narrow and not _in_roots(module, start.path):
             place = f"{start.label} ({start.path}:{start.line})"
             return f"put @{text} on {place}, which relies on the scope of this forward"
     places = [place_of(run, module.path) for run in starts.left]
-    places += _awaiting(module, starts)
+    places += _narrow(module, starts)
     if places:
         named = list(dict.fromkeys(places))
         listed = ", ".join(named[:_MAX_PLACES])
@@ -201,12 +200,12 @@ def _left_without(module: ModuleFacts, cover: Cover, starts: _Starts) -> str:
     return ""
 
 
-def _awaiting(module: ModuleFacts, starts: _Starts) -> Iterator[str]:
-    """The coroutines that start inference, which no decorator covers, beside those in ``left``."""
+def _narrow(module: ModuleFacts, starts: _Starts) -> Iterator[str]:
+    """The starts of inference that no decorator can cover, beside those in ``left``."""
     known = {(run.path, run.label) for run in starts.left}
-    own = [f for f in starts.own if isinstance(f, ast.AsyncFunctionDef)]
+    own = [f for f in starts.own if not can_be_scoped(module, f)]
     found = [(module.path, label_of(module, f), f.lineno) for f in own if not is_scoped(module, f)]
-    found += [(start.path, start.label, start.line) for start in starts.bare if start.awaits]
+    found += [(start.path, start.label, start.line) for start in starts.bare if start.narrow]
     for path, label, line in found:
         if (path, f"`{label}`") not in known:
             at = f"line {line}" if path == module.path else f"{path}:{line}"

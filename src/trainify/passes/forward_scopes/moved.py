@@ -11,6 +11,7 @@ from ...facts.grad_mode import Scope, own_nodes
 from ...facts.gradients import Gradients
 from ...facts.guards import is_forward
 from ...facts.memo import once
+from .bodies import leaves_tensors
 from .cover import label_of
 from .covers import covers_in
 from .flat_outputs import flat_output
@@ -74,11 +75,13 @@ def scope_on(module: ModuleFacts, function: FunctionNode, scope: Moved, torch: s
 def _is_softened(module: ModuleFacts, function: FunctionNode, mode: str, keeps: bool) -> bool:
     """Whether ``inference_mode`` becomes ``no_grad`` on a function, as tensors outlive it there.
 
-    Those that it gives, or that the forward ``keeps``: made under inference_mode, they cannot be
-    written to in training, nor saved for backward, and ids that ``generate`` gives are what a
-    policy is trained on next.
+    Those that it gives or leaves behind, or that the forward ``keeps``: made under inference_mode,
+    they cannot be written to in training, nor saved for backward, and ids that ``generate`` gives
+    are what a policy is trained on next.
     """
-    return mode == "inference_mode" and (keeps or _gives_tensors(module, function))
+    return mode == "inference_mode" and (
+        keeps or _gives_tensors(module, function) or leaves_tensors(module, function)
+    )
 
 
 @once

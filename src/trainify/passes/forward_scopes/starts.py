@@ -14,6 +14,7 @@ from ...facts.guards import inference_entries, runs_model
 from ...facts.instances import annotated, class_id, named
 from ...facts.memo import once
 from ...facts.names import last_name, self_name
+from .bodies import can_be_scoped
 from .cover import label_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Start:
     """A function that starts inference; ``scoped`` where it has a scope of its own already.
 
     ``any_model`` says that it runs what it was given, ``runs`` names the classes of what it runs
-    otherwise; empty where that does not show.  A scope holds on no function that ``awaits``.
+    otherwise; empty where that does not show.  ``narrow`` says that a scope cannot cover it whole.
     """
 
     path: str
@@ -35,7 +36,7 @@ class Start:
     scoped: bool
     any_model: bool
     runs: frozenset[str] = frozenset()
-    awaits: bool = False
+    narrow: bool = False
 
 
 def starts_in(module: ModuleFacts) -> tuple[Start, ...]:
@@ -44,7 +45,7 @@ def starts_in(module: ModuleFacts) -> tuple[Start, ...]:
         Start(
             *(module.path, f.lineno, label_of(module, f)),
             *(is_scoped(module, f), runs_any_model(module, f), classes_run(module, f)),
-            isinstance(f, ast.AsyncFunctionDef),
+            not can_be_scoped(module, f),
         )
         for f in inference_functions(module)
     )
