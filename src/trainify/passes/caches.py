@@ -13,6 +13,8 @@ from ..facts.differentiation import MAKES_TENSOR
 from ..facts.flow import is_allocation, is_view_method, view_of
 from ..facts.guards import gradient_unwanted
 from ..facts.integers import holds_integers
+from ..facts.layers import is_module_class
+from ..facts.made_for_serving import made_for_serving
 from ..facts.names import last_name
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
@@ -171,6 +173,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if write is None or function is None or _NOT_A_STEP.match(function.name):
             continue
         if not is_wanted(module, options, "TRN401", statement):
+            continue
+        cls = module.method_class(function)
+        if cls is not None and not is_module_class(module, cls) and made_for_serving(module, cls):
             continue
         if not gradient_unwanted(module, statement):
             writes.setdefault(function, []).append(write)
