@@ -362,3 +362,76 @@ def test_what_another_class_sets() -> None:
     other = "\n\nclass Other:\n    def refresh(self, w):\n        self.w = w\n"
     (found,) = findings(text + other)
     assert found.fixes
+
+
+LAZY = """\
+class Linear(nn.Module):
+    def __init__(self, d=4):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(d, d))
+        self.packed = None
+{init}
+    def forward(self, x):
+        {body}
+        return x @ self.packed
+{more}"""
+FIRST = "if self.packed is None:\n            self.packed = self.weight.t().contiguous()"
+
+
+def lazy(body: str = FIRST, init: str = "", more: str = "") -> str:
+    return HEAD + LAZY.format(body=body, init=init, more=more)
+
+
+ONCE = {
+    "is None": lazy(),
+    "hasattr": lazy(FIRST.replace("self.packed is None", 'not hasattr(self, "packed")')).replace(
+        "        self.packed = None\n", ""
+    ),
+    "in a method": lazy("self.pack()", more=f"\n    def pack(self):\n        {FIRST}\n"),
+    "detached": lazy(FIRST.replace("self.weight.t().contiguous()", "self.weight.data.t()")),
+}
+ANEW = {
+    "while training": lazy(FIRST.replace("is None", "is None or self.training")),
+    "serving": lazy("if self.training:\n            return x @ self.weight.t()\n        " + FIRST),
+    "given up": lazy(more="\n    def train(self, mode=True):\n        self.packed = None\n"),
+    "given up by others": lazy(
+        more="\n\ndef step(optimizer, m):\n    optimizer.step()\n    m.packed = None\n"
+    ),
+    "asked for something else": lazy(FIRST.replace("self.packed is None", "x is None")),
+    "a table": lazy(FIRST.replace("self.weight.t().contiguous()", "torch.eye(4)")),
+}
+
+
+@pytest.mark.parametrize("text", ONCE.values(), ids=ONCE)
+def test_a_copy_that_the_first_forward_makes(text: str) -> None:
+    """Run two steps: the second one computes with what the first one had."""
+    assert rules(text) == ["TRN502"]
+    assert not findings(text)[0].fixes
+    space: dict[str, Any] = {}
+    exec(compile(text, "m.py", "exec"), space)
+    layer, x = space["Linear"](), torch.ones(2, 4)
+    before = layer(x)
+    with torch.no_grad():
+        layer.weight += 1
+    assert torch.equal(layer(x), before) or "data" in text  # which shares the storage
+
+
+@pytest.mark.parametrize("text", ANEW.values(), ids=ANEW)
+def test_a_copy_that_training_makes_anew(text: str) -> None:
+    stays(text)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "torch.mm(self.p, self.r).detach()",
+        "(self.p @ self.r.T).detach()",
+        "torch.matmul(self.p, self.r)",
+    ],
+)
+@pytest.mark.parametrize("sets", ["self.w = {}", 'self.register_buffer("w", {})'])
+def test_products_in_attributes_and_buffers(value: str, sets: str) -> None:
+    text = attention(
+        f"self.r = nn.Parameter(torch.zeros(d, d))\n{sets.format(value)}", "x @ self.w"
+    )
+    assert rules(text) == ["TRN502"]

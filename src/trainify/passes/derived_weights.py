@@ -83,7 +83,10 @@ _OF_SELF = rb"(?:[^\n]*(?<=[(\[{,+*/@\\-])[ \t]*(?:#[^\n]*)?\r?\n)?[^\n]*self\."
 """On the same line, or on the next one where that goes on."""
 _ANEW = rb"(?:data\b|detach\(|t\(|T\b|mT\b|transpose\(|permute\(|clone\(|exp\(|sigmoid\()"
 _MAKERS = declare(
-    *(b"= torch.%s(" % name for name in b"cat stack concat hstack vstack matmul einsum".split()),
+    *(
+        b"= torch.%s(" % name
+        for name in b"cat stack concat hstack vstack matmul mm bmm einsum".split()
+    ),
     *(b"= self.", b"= torch.exp(", b"= -torch.exp(", b"= F.softplus("),
 )
 _COMPUTED = re.compile(
@@ -92,9 +95,9 @@ _COMPUTED = re.compile(
 )
 (_REGISTERS,) = declare(b"register_buffer(")
 _BUFFER = re.compile(
-    rb"register_buffer\(\s*[\"']\w+[\"'],\s*(?:torch\.(?:cat|stack|concat)\("
+    rb"register_buffer\(\s*[\"']\w+[\"'],\s*(?:torch\.(?:cat|stack|concat|matmul|b?mm|einsum)\("
     + _OF_SELF
-    + rb"|self\.)"
+    + rb"|\(*self\.)"
 )
 _NAMED = declare(b"weight = ", b"weights = ")
 _PRODUCT = re.compile(rb"= self\.\w+ [*@/+-] ")
@@ -206,12 +209,16 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             sources = [source.split(".")[1] for source in derived[0].sources]
             if any(s in deleted or _is_given_up(module, cls, s) for s in sources):
                 continue
+            lazy = len(found) == 1 and _is_lazy(module, cls, name, found[0].statement)
             functions = {module.function(place.statement) for place in found}
-            if not all(f is not None and _happens_once(module, cls, f) for f in functions):
+            if not lazy and not all(
+                f is not None and _happens_once(module, cls, f) for f in functions
+            ):
                 continue
             uses = list(module.names.uses(cls, name))
             anyhow = all(each.saves or _is_reparametrized(each.place.value) for each in derived)
-            if any(_is_used(module, use, functions, anyhow) for use in uses):
+            makers = () if lazy else functions
+            if any(_is_used(module, use, makers, anyhow) for use in uses):
                 yield _finding(module, cls, name, found, derived[0], uses)
 
 
@@ -525,6 +532,36 @@ def _happens_once(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
     if any(c is not None and c.name == "__init__" for c in callers):
         return True
     return bool(_ON_LOADING.search(function.name))
+
+
+def _is_lazy(module: ModuleFacts, cls: ast.ClassDef, name: str, statement: ast.stmt) -> bool:
+    """Whether a forward sets an attribute the first time, and nobody gives it up again.
+
+    ``if self.packed is None: self.packed = self.weight.t().contiguous()``
+    """
+    around = module.parent(statement)
+    if not isinstance(around, ast.If) or statement not in around.body:
+        return False
+    function, test = module.function(statement), around.test
+    if function is None or function.name == "__init__" or gradient_unwanted(module, around):
+        return False
+    asked: ast.expr | None = None
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is):
+        asked = test.left if is_none(test.comparators[0]) else None
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.operand, ast.Call):
+        call = test.operand
+        known = [getattr(argument, "value", None) for argument in call.args[1:]]
+        if last_name(call.func) != "hasattr" or known != [name]:
+            return False
+        asked = ast.Attribute(call.args[0], name)
+    if not isinstance(asked, ast.Attribute) or asked.attr != name:
+        return False
+    if not isinstance(asked.value, ast.Name) or asked.value.id != self_name(function):
+        return False
+    callers = [module.function(call) for call in module.calls_named(function.name)]
+    if not is_forward(function) and not any(c is not None and is_forward(c) for c in callers):
+        return False
+    return next(set_by_others(module, cls, name), None) is None
 
 
 def _is_made_with(module: ModuleFacts, call: ast.Call) -> bool:
