@@ -1,0 +1,131 @@
+"""When an attribute is computed, and what uses it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ...facts import ModuleFacts
+from ...facts.guards import gradient_unwanted, is_forward
+from ...facts.names import is_none, last_name, self_name
+from ...facts.rebound import set_by_others
+from ...facts.walk import walk
+from ...facts.weights import is_weight_use
+
+if TYPE_CHECKING:
+    from ...facts.module import FunctionNode
+
+_ON_LOADING = re.compile(r"load|post_init|reset_parameters|build|setup|set_up|prepare|finali[sz]e")
+_FOR_SERVING = re.compile(
+    r"fuse|merge|deploy|reparam|quant|export|infer|pack|convert|switch|prun|optimi[sz]e|serv|"
+    r"(train|eval|_apply)$"
+)
+
+
+def happens_once(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
+    """Whether a method runs when a module is made or loaded, or the first time it is called.
+
+    What a person calls to prepare a model for serving is left alone, and so is what every forward
+    does again.
+    """
+    if function.name == "__init__":
+        return True
+    if is_forward(function):
+        return False
+    calls = [
+        node
+        for node in walk(cls)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == function.name
+    ]
+    callers = {module.function(call) for call in calls}
+    if any(c is not None and is_forward(c) for c in callers):
+        return False
+    if any(_is_made_with(module, call) for call in calls):
+        return True
+    if _FOR_SERVING.search(function.name):
+        return False
+    if any(c is not None and c.name == "__init__" for c in callers):
+        return True
+    return bool(_ON_LOADING.search(function.name))
+
+
+def is_lazy(module: ModuleFacts, cls: ast.ClassDef, name: str, statement: ast.stmt) -> bool:
+    """Whether a forward sets an attribute the first time, and nobody gives it up again.
+
+    ``if self.packed is None: self.packed = self.weight.t().contiguous()``
+    """
+    around = module.parent(statement)
+    if not isinstance(around, ast.If) or statement not in around.body:
+        return False
+    function, test = module.function(statement), around.test
+    if function is None or function.name == "__init__" or gradient_unwanted(module, around):
+        return False
+    asked: ast.expr | None = None
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is):
+        asked = test.left if is_none(test.comparators[0]) else None
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.operand, ast.Call):
+        call = test.operand
+        known = [getattr(argument, "value", None) for argument in call.args[1:]]
+        if last_name(call.func) != "hasattr" or known != [name]:
+            return False
+        asked = ast.Attribute(call.args[0], name)
+    if not isinstance(asked, ast.Attribute) or asked.attr != name:
+        return False
+    if not isinstance(asked.value, ast.Name) or asked.value.id != self_name(function):
+        return False
+    callers = [module.function(call) for call in module.calls_named(function.name)]
+    if not is_forward(function) and not any(c is not None and is_forward(c) for c in callers):
+        return False
+    return next(set_by_others(module, cls, name), None) is None
+
+
+def _is_made_with(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether ``__init__`` calls a method whatever its arguments."""
+    function = module.function(call)
+    return (
+        function is not None
+        and function.name == "__init__"
+        and module.statement(call) in function.body
+    )
+
+
+_SEARCHES = frozenset("argmin argmax topk cdist".split())
+"""What a search for the nearest entry of a codebook does; no gradient is expected from it."""
+
+
+def is_reparametrized(value: ast.expr) -> bool:
+    """``-torch.exp(self.a_log)``: what a parameter is held for, in every kind of product."""
+    while isinstance(value, ast.UnaryOp):
+        value = value.operand
+    return isinstance(value, ast.Call) and last_name(value.func) in ("exp", "softplus", "sigmoid")
+
+
+def is_used(
+    module: ModuleFacts,
+    use: ast.Attribute,
+    makers: Iterable[FunctionNode | None],
+    anyhow: bool = False,
+) -> bool:
+    """Whether it is used as a weight, at once or by a local name, where a gradient is wanted.
+
+    With ``anyhow``, as an operand of any operator.
+    """
+    function = module.function(use)
+    if function is None or function in makers or gradient_unwanted(module, use):
+        return False
+    if any(isinstance(n, ast.Attribute) and n.attr in _SEARCHES for n in walk(function)):
+        return False
+    if is_weight_use(module, use) or (anyhow and isinstance(module.parent(use), ast.BinOp)):
+        return True
+    statement = module.parent(use)
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return False
+    name = statement.targets[0].id
+    return any(
+        isinstance(node, ast.Name) and node.id == name and is_weight_use(module, node)
+        for node in walk(function)
+    )
