@@ -147,6 +147,8 @@ SET_BY_OTHERS = {
     "class-attribute": "class Gelu(MLP):\n    act = staticmethod(ops.gelu_and_mul)\n",
     "subclass-of-subclass": "class Plain(MLP):\n    pass\n\n\nclass Gelu(Plain):\n"
     "    def use(self, kernel):\n        self.act = kernel\n",
+    "partial": "import functools\n\n\nclass Bound(MLP):\n    def use(self):\n"
+    "        self.act = functools.partial(ops.silu_and_mul, limit=7.0)\n",
     "outside": "def build(d):\n    mlp = MLP(d)\n    mlp.act = ops.gelu_and_mul\n    return mlp\n",
     "unknown": "def build(d, act):\n    mlp = MLP(d)\n    mlp.act = act\n    return mlp\n",
     "by-name": "def build(d):\n    mlp = MLP(d)\n    setattr(mlp, 'act', ops.gelu_and_mul)\n"
@@ -190,3 +192,24 @@ def test_an_attribute_of_that_name_of_others(tmp_path: Path, more: str) -> None:
     (tmp_path / "build.py").write_text(f"{imports}\n\n{more}")
     reports = {Path(r.path).stem: r for r in fix_paths([str(tmp_path)])}
     assert "F.silu(" in reports["mlp"].text
+
+
+def test_a_kernel_that_a_mixin_sets_for_classes_that_set_another(tmp_path: Path) -> None:
+    mixed = MLP.replace("class MLP(nn.Module)", "class Mixin").replace("super().__init__()", "pass")
+    (tmp_path / "mlp.py").write_text(f"{mixed}\n\nclass MLP(Mixin, nn.Module):\n    pass\n")
+    build = "from mlp import MLP\nfrom vllm import _custom_ops as ops\n\n\n"
+    (tmp_path / "build.py").write_text(build + SET_BY_OTHERS["subclass"])
+    reports = {Path(r.path).stem: r for r in fix_paths([str(tmp_path)])}
+    assert [f.rule for f in reports["mlp"].findings] == ["TRN103"]
+
+
+def test_a_name_of_a_file_that_another_one_sets(tmp_path: Path) -> None:
+    text = MLP.replace("        self.act = ops.silu_and_mul\n", "").replace("self.act(", "act(")
+    text = text.replace("\n\n\nclass", "\n\nact = ops.silu_and_mul\n\n\nclass")
+    (tmp_path / "mlp.py").write_text(text)
+    (reports,) = fix_paths([str(tmp_path)])
+    assert "F.silu(" in reports.text
+    patch = "import mlp\nfrom vllm import _custom_ops as ops\n\nmlp.act = ops.gelu_and_mul\n"
+    (tmp_path / "build.py").write_text(patch)
+    reports = {Path(r.path).stem: r for r in fix_paths([str(tmp_path)])}
+    assert [f.rule for f in reports["mlp"].findings] == ["TRN103"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from verbs import becomes, findings, stays
 
-from trainify.engine import Options, check_paths, check_text
+from trainify.engine import Options, check_paths, check_text, fix_paths
 from trainify.releases import Release
 
 HEAD = """\
@@ -104,3 +104,45 @@ def test_what_a_norm_of_vllm_computes_depends_on_the_release(
     (finding,) = check_text(text, "m.py", Options(releases=releases))
     assert told in finding.message
     assert bool(finding.fixes) is fixable
+
+
+ACT = """\
+from torch import nn
+from vllm.model_executor.layers.activation import GeluAndMul, SiluAndMul
+
+
+class MLP(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.up = nn.Linear(d, 2 * d)
+        self.act = SiluAndMul()
+
+    def forward(self, x):
+        return self.act(self.up(x))
+"""
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize(
+    ("more", "fixed"),
+    [
+        ("class Sub(MLP):\n    def use(self):\n        self.act = nn.ReLU()\n", False),
+        ("class Sub(MLP):\n    def use(self, act):\n        self.act = act\n", False),
+        ("def wrap(mlp: MLP, adapter):\n    mlp.act = adapter(mlp.act)\n", False),
+        ("class Sub(MLP):\n    def use(self):\n        self.act = GeluAndMul()\n", True),
+        ("class Other(nn.Module):\n    def use(self):\n        self.act = nn.ReLU()\n", True),
+    ],
+)
+def test_a_layer_that_others_replace(
+    tmp_path: Path, more: str, fixed: bool, elsewhere: bool
+) -> None:
+    """What they put there need not have the twin that the fix calls."""
+    (tmp_path / "mlp.py").write_text(ACT if elsewhere else f"{ACT}\n\n{more}")
+    if elsewhere:
+        imports = ACT.partition("\n\n")[0] + "\nfrom mlp import MLP\n"
+        (tmp_path / "more.py").write_text(f"{imports}\n\n{more}")
+    (report,) = (r for r in fix_paths([str(tmp_path)]) if r.path.endswith("mlp.py"))
+    assert (report.change is not None) is fixed
+    if not fixed:
+        (finding,) = report.findings
+        assert finding.rule == "TRN109" and "may have no twin" in finding.message

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from verbs import becomes, fix, rules, stays
+
+from trainify.engine import fix_paths
 
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom vllm import _custom_ops as ops\n\n\n"
 
@@ -189,3 +192,35 @@ def rope(positions, query, key, table):
         before = query.clone()
         space["rope"](torch.arange(3), query, None, torch.randn(3, 4))
         assert not torch.equal(query, before)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_weight_that_a_subclass_takes_away(tmp_path: Path, elsewhere: bool) -> None:
+    text = (
+        HEAD
+        + """\
+class Norm(torch.nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(d))
+
+    def forward(self, x):
+        out = torch.empty_like(x)
+        ops.rms_norm(out, x, self.weight, 1e-6)
+        return out
+"""
+    )
+    bare = """\
+class Bare(Norm):
+    def __init__(self, d):
+        super().__init__(d)
+        self.weight = None
+"""
+    files = {"norm": text if elsewhere else f"{text}\n\n{bare}"}
+    if elsewhere:
+        files["bare"] = f"from norm import Norm\n\n\n{bare}"
+    for name, each in files.items():
+        (tmp_path / f"{name}.py").write_text(each)
+    (fixed,) = (r.text for r in fix_paths([str(tmp_path)]) if r.change)
+    assert "self.weight is not None and self.weight.requires_grad" in fixed
+    assert "is not None" not in fix(text)

@@ -270,7 +270,7 @@ class Project:
             word if cls is None else rb"%s(?<!\w%s)\s*\(" % (word, word)
         )  # a function may be under an alias
         pattern = re.compile(called)
-        others = self._others(module, lambda data: pattern.search(data) and relevant(data))
+        others = self.others(module, lambda data: pattern.search(data) and relevant(data))
         for other in others if elsewhere else chain([module], others):
             if through_instance:
                 assert cls is not None
@@ -315,11 +315,11 @@ class Project:
         def mentions(data: bytes) -> bool:
             return containing in data and any(needle in data for needle in needles)
 
-        return chain([module], self._others(module, mentions))
+        return chain([module], self.others(module, mentions))
 
     def matching(self, module: ModuleFacts, pattern: bytes) -> Iterator[ModuleFacts]:
         """``module``, and the project's other files in which a regular expression is found."""
-        return chain([module], self._others(module, re.compile(pattern).search))
+        return chain([module], self.others(module, re.compile(pattern).search))
 
     def naming(
         self, module: ModuleFacts, words: Collection[str], importing: Collection[Path]
@@ -346,9 +346,10 @@ class Project:
         others = (p for p in self.neighbours(module.path) if p.absolute() != here)
         return any(relevant(self._bytes(path)) for path in others)
 
-    def _others(
+    def others(
         self, module: ModuleFacts, relevant: Callable[[bytes], object]
     ) -> Iterator[ModuleFacts]:
+        """The files around ``module`` that are relevant by their bytes."""
         here = Path(module.path).absolute()
         for path in self.neighbours(module.path):
             if not relevant(self._bytes(path)):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from .names import last_name
@@ -37,28 +38,55 @@ def _is_own(module: ModuleFacts, node: ast.expr) -> bool:
 def set_by_others(module: ModuleFacts, cls: ast.ClassDef, name: str) -> Iterator[Set]:
     """Where ``self.name`` of a class is set by classes derived from it, or from outside.
 
-    By every file that names the class.
+    By every file that names the class, or one derived from it in its own file.
     """
-    for other in module.project.mentioning(module, cls.name, containing=name.encode()):
-        for derived in _derived(other, cls, module):
+    family = {cls.name, *(each.name for each in _derived(module, {cls.name}, cls))}
+    word = re.escape(name.encode())
+    sets = re.compile(rb"(?m)\.%s\s*=[^=]|^\s+%s\s*[=:][^=]|[\"']%s[\"']" % (word, word, word))
+    given = re.compile(rb"\b%s=" % word)
+
+    def may_set(data: bytes) -> bool:
+        if not any(each.encode() in data for each in family):
+            return False
+        by_name = b"setattr(" in data and given.search(data) is not None
+        return by_name or sets.search(data) is not None
+
+    for other in chain([module], module.project.others(module, may_set)):
+        for derived in _derived(other, family, cls if other is module else None):
             for binding in other.names.attributes(derived).get(name, ()):
                 yield other, binding.value, getattr(binding.node, "lineno", derived.lineno)
-        for statement in other.statements:
-            if not isinstance(statement, ast.Assign):
-                continue
-            for target in statement.targets:
-                if isinstance(target, ast.Attribute) and target.attr == name:
-                    if not _is_own(other, target.value):
-                        yield other, statement.value, statement.lineno
+        for target, statement in _assigned(other, name):
+            if not _is_own(other, target.value):
+                yield other, statement.value, statement.lineno
         if "setattr(" in other.text:
             yield from _set_by_name(other, name)
 
 
-def _derived(module: ModuleFacts, cls: ast.ClassDef, home: ModuleFacts) -> Iterator[ast.ClassDef]:
-    """The classes of a file that derive from one, by their names."""
-    names = {cls.name}
+def set_in_module(module: ModuleFacts, name: str) -> Iterator[Set]:
+    """Where another file sets a name at the top of this one: ``layers.kernel = other``."""
+    leaf = module.module_name.rpartition(".")[2]
+    for other in module.project.mentioning(module, leaf, containing=b"." + name.encode()):
+        for target, statement in _assigned(other, name) if other is not module else ():
+            if other.is_name(target.value, module.module_name):
+                yield other, statement.value, statement.lineno
+
+
+def _assigned(module: ModuleFacts, name: str) -> Iterator[tuple[ast.Attribute, ast.Assign]]:
+    """The assignments to an attribute of anything."""
+    for statement in module.statements:
+        for target in statement.targets if isinstance(statement, ast.Assign) else ():
+            if isinstance(target, ast.Attribute) and target.attr == name:
+                assert isinstance(statement, ast.Assign)
+                yield target, statement
+
+
+def _derived(
+    module: ModuleFacts, family: Collection[str], cls: ast.ClassDef | None
+) -> Iterator[ast.ClassDef]:
+    """The classes of a file that derive from one of some others, told by their names."""
+    names = set(family)
     for each in module.classes:
-        if (each is not cls or module is not home) and names & set(map(last_name, each.bases)):
+        if each is not cls and names & set(map(last_name, each.bases)):
             names.add(each.name)
             yield each
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..catalog.layers import LAYERS, FusedLayer, lookup_layer
 from ..facts import ModuleFacts
 from ..facts.guards import gradient_unwanted
+from ..facts.rebound import set_by_others
 from ..findings import Finding, Fix
 from . import Rule, is_wanted
 from .fused_calls.messages import release_of
@@ -74,18 +75,23 @@ NEEDLES = tuple(dict.fromkeys(map(_needle, LAYERS)))
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     found: dict[ast.stmt, list[tuple[ast.Call, FusedLayer]]] = {}
     names: dict[ast.Call, str] = {}
+    kept: dict[ast.Call, str] = {}
     for call in module.calls:
         name, layer = _layer(module, call.func, options)
         if layer is None or not is_wanted(module, options, "TRN109", call):
             continue
         if not gradient_unwanted(module, call):
             names[call] = name
+            kept[call] = layer.cut or _set_elsewhere(module, call.func, options)
             found.setdefault(module.statement(call), []).append((call, layer))
     if not found:
         return
     from ..rewrite import branch
 
-    changes = [_change(module, statement, calls) for statement, calls in found.items()]
+    changes = [
+        _change(module, statement, calls, any(kept[call] for call, _ in calls))
+        for statement, calls in found.items()
+    ]
     vocabulary = branch.Vocabulary(module)
     for run in branch.group(module, changes):
         fixes: dict[str, Fix] = {}
@@ -97,7 +103,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
                 fixes = {}
         for change in run:
             for call, layer in found[change.first]:
-                message = _message(module, call, layer) + release_of(layer, options)
+                message = _message(module, call, layer, kept[call]) + release_of(layer, options)
                 told = module.finding("TRN109", message, call, fixes)
                 yield replace(told, op=names[call])
 
@@ -128,22 +134,40 @@ def _is_here(module: ModuleFacts, layer: FusedLayer, qualified_name: str) -> boo
     return owner is not None and any(cls.name == name for cls in owner.classes)
 
 
-def _message(module: ModuleFacts, call: ast.Call, layer: FusedLayer) -> str:
+def _set_elsewhere(module: ModuleFacts, callee: ast.expr, options: Options) -> str:
+    """Where others put something into ``self.act`` that need not have a twin; empty if nowhere."""
+    if not isinstance(callee, ast.Attribute) or not isinstance(callee.value, ast.Name):
+        return ""
+    cls = module.names.self_class(callee.value)
+    for other, value, line in set_by_others(module, cls, callee.attr) if cls is not None else ():
+        made = value.func if isinstance(value, ast.Call) else None
+        targets = other.names.resolve(made) if made is not None else ()
+        layers = [lookup_layer(target.name, options.releases) for target in targets]
+        if not layers or any(layer is None or layer.cut for layer in layers):
+            place = f"line {line}" if other is module else f"{other.path}:{line}"
+            return f"what {place} sets it to may have no twin"
+    return ""
+
+
+def _message(module: ModuleFacts, call: ast.Call, layer: FusedLayer, kept: str) -> str:
     name = module.source(call.func)
-    if layer.cut:
-        return f"`{name}` runs a kernel without a backward. Not rewritten: {layer.cut}."
+    if kept:
+        return f"`{name}` runs a kernel without a backward. Not rewritten: {kept}."
     return f"`{name}` runs a kernel without a backward; `{name}.{layer.twin}` is differentiable."
 
 
 def _change(
-    module: ModuleFacts, statement: ast.stmt, calls: list[tuple[ast.Call, FusedLayer]]
+    module: ModuleFacts,
+    statement: ast.stmt,
+    calls: list[tuple[ast.Call, FusedLayer]],
+    kept: bool,
 ) -> Change:
-    """The statement with the twins called instead; no lines where a twin has no gradient either."""
+    """The statement with the twins called instead; no lines where it is ``kept`` as it is."""
     from ..rewrite.branch import Change, Exchange
     from .fused_calls.site import runs_later
 
     change = Change([statement], [], wants=_wants(calls), title=calls[0][1].twin)
-    if any(layer.cut for _, layer in calls):
+    if kept:
         return change
     simple = isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return))
     if not simple or any(runs_later(module, call) for call, _ in calls):

@@ -13,7 +13,7 @@ from ...facts.dtypes import holds_codes
 from ...facts.flow import is_allocation
 from ...facts.names import last_name, passed
 from ...facts.operands import recognize, root_of
-from ...facts.rebound import set_by_others
+from ...facts.rebound import Set, set_by_others, set_in_module
 from .site import Site
 from .words import words_for
 
@@ -93,28 +93,43 @@ def match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedO
         raise Ambiguous(f"it may be `{found[0][1].name}` or {other}")
     if any(isinstance(n, ast.Name) and n.end_lineno is None for n in found[0][1].bound):
         raise Ambiguous("what `partial` binds in another file is no constant")
-    for place in _other_kernels(module, call, found[0][0], options):
+    for place in _other_kernels(module, call, found[0], options):
         raise Ambiguous(f"it may be `{found[0][1].name}` or what {place} sets")
     return found[0]
 
 
 def _other_kernels(
-    module: ModuleFacts, call: ast.Call, op: FusedOp, options: Options
+    module: ModuleFacts, call: ast.Call, found: tuple[FusedOp, Target], options: Options
 ) -> Iterator[str]:
-    """Where ``self.kernel``, which a class sets to an op, becomes another one by somebody else."""
-    held = call.func
-    if not isinstance(held, ast.Attribute) or not isinstance(held.value, ast.Name):
-        return
-    cls = module.names.self_class(held.value)
-    if cls is None:
-        return
-    for other, value, line in set_by_others(module, cls, held.attr):
+    """Where a name that a class, or a file, gives to an op becomes another one by somebody else."""
+    op, known = found
+    for other, value, line in _set_elsewhere(module, call.func):
         if isinstance(value, ast.Constant):
             continue
         targets = other.names.resolve(value) if value is not None else ()
-        same = (lookup(t.name, options.ops, options.releases) is op for t in targets)
-        if not targets or not all(same):
+        if not targets or not all(
+            lookup(target.name, options.ops, options.releases) is op
+            and _dumped(target) == _dumped(known)
+            for target in targets
+        ):
             yield f"line {line}" if other is module else f"{other.path}:{line}"
+
+
+def _set_elsewhere(module: ModuleFacts, callee: ast.expr) -> Iterator[Set]:
+    if isinstance(callee, ast.Name):
+        found = module.names.visible(callee)
+        at_top = module.names.bindings(module.tree).get(callee.id, ())
+        if any(binding.value is not None and binding in at_top for binding in found):
+            yield from set_in_module(module, callee.id)
+    elif isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name):
+        cls = module.names.self_class(callee.value)
+        if cls is not None:
+            yield from set_by_others(module, cls, callee.attr)
+
+
+def _dumped(target: Target) -> list[str]:
+    """What ``partial`` binds, to be compared between files."""
+    return [ast.dump(node) for node in (*target.args, *target.keywords)]
 
 
 def is_plain(call: ast.Call, own: tuple[FusedOp, ...]) -> bool:

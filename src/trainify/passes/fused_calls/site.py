@@ -402,12 +402,23 @@ class Site:
         cls = self.module.method_class(function)
         if cls is None or not text.startswith("self."):
             return False
-        bindings = self.module.names.attributes(cls).get(text[len("self.") :], [])
-        return bool(bindings) and all(
-            isinstance(b.value, ast.Call)
-            and self.module.source(b.value.func).rpartition(".")[2] in ("Parameter", "Buffer")
-            for b in bindings
+        name = text[len("self.") :]
+        bindings = self.module.names.attributes(cls).get(name, [])
+        return (
+            bool(bindings)
+            and all(
+                isinstance(b.value, ast.Call)
+                and self.module.source(b.value.func).rpartition(".")[2] in ("Parameter", "Buffer")
+                for b in bindings
+            )
+            and not self._is_taken_away(cls, name)
         )
+
+    def _is_taken_away(self, cls: ast.ClassDef, name: str) -> bool:
+        """Whether a file that names a class sets such an attribute to None."""
+        sets = f".{name} = None"
+        others = self.module.project.mentioning(self.module, cls.name, containing=sets.encode())
+        return any(sets in other.text for other in others)
 
     def _is_annotated(self, function: FunctionNode, name: str) -> bool:
         """``x: torch.Tensor``, but not ``x: torch.Tensor = None``."""
