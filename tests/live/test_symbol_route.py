@@ -367,3 +367,77 @@ def test_as_part_of_a_plan(modules: dict[str, ModuleType]) -> None:
     torch.testing.assert_close(gradient(model, x), right(x, model.weight, "name"))
     restore(model)
     assert gradient(model, x)[1] is None
+
+
+HANDING_BACK = """
+def scale_(x, w):
+    x.data.mul_(w.data)
+    return x
+
+def both_(q, k, by):
+    q.data.mul_(by)
+    k.data.add_(by)
+    return q, k
+
+"""
+HANDED_BACK = """
+from . import kernels
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.weight = nn.Parameter(torch.rand(8) + 0.5)
+
+    def forward(self, x):
+        q, k = kernels.both_(kernels.scale_(self.a(x), self.weight), self.b(x), 2.0)
+        return q * k
+"""
+
+
+@pytest.mark.parametrize("inputs", [True, False])
+def test_kernels_that_hand_back_what_they_write(tmp_path: Path, inputs: bool) -> None:
+    before = list(_registered)
+    found = package(tmp_path, kernels=HANDING_BACK, model=HANDED_BACK)
+    name = found["kernels"].__name__
+    for schema, equivalent in [
+        ("scale_(Tensor(a!) x, Tensor w) -> Tensor(a!)", "x = x * w"),
+        (
+            "both_(Tensor(a!) q, Tensor(b!) k, float by) -> (Tensor(a!), Tensor(b!))",
+            "q, k = q * by, k + by",
+        ),
+    ]:
+        trainify.register(f"{name}.{schema.partition('(')[0]}", schema, equivalent)
+    model, x = found["model"].Model(), torch.randn(3, 8)
+    served = model(x)
+    trainify.trainify(model, *([x] if inputs else []))
+    _registered[:] = before
+    out = model(x)
+    assert torch.equal(out, served)
+    out.sum().backward()
+    gradients = {n: p.grad.clone() for n, p in model.named_parameters()}
+    model.zero_grad()
+    w = model.weight
+    q, k = model.a(x) * w * 2, model.b(x) + 2
+    (q * k).sum().backward()
+    for n, p in model.named_parameters():
+        torch.testing.assert_close(gradients[n], p.grad, msg=n)
+    restore(model)
+
+
+def test_a_new_value_beside_what_is_handed_back(tmp_path: Path) -> None:
+    before = list(_registered)
+    text = "def scale_(x, w):\n    x.data.mul_(w.data)\n    return x.data.sum(-1), x\n"
+    found = package(tmp_path, kernels=text, model="from . import kernels\n")
+    schema = "scale_(Tensor(a!) x, Tensor w) -> (Tensor, Tensor(a!))"
+    name = f"{found['kernels'].__name__}.scale_"
+    trainify.register(name, schema, "_, x = ((x * w).sum(-1), x * w)")
+    _, release = held(found, "scale_")
+    _registered[:] = before
+    x, w = torch.randn(3, H), torch.ones(H, requires_grad=True)
+    y = x.clone()
+    total, same = found["kernels"].scale_(y, w)
+    assert same is y
+    (total.sum() + same.sum()).backward()
+    torch.testing.assert_close(w.grad, 2 * x.sum(0))
+    release()

@@ -31,6 +31,8 @@ class Argument:
     written: bool
     default: str | None
     kwarg_only: bool
+    alias: str = ""
+    """The name of its alias set, as ``a`` in ``Tensor(a!) out``; empty where it has none."""
 
     @property
     def is_tensor(self) -> bool:
@@ -48,6 +50,12 @@ class Schema:
     name: str
     arguments: tuple[Argument, ...]
     returns: tuple[str, ...]
+
+    @property
+    def handed_back(self) -> tuple[str | None, ...]:
+        """For each return, the name of the argument that it is; None where it is a new value."""
+        by_alias = {a.alias: a.name for a in self.arguments if a.alias}
+        return tuple(by_alias.get(_alias(text)) for text in self.returns)
 
     @cached_property
     def written(self) -> tuple[Argument, ...]:
@@ -126,6 +134,7 @@ def parse_schema(text: str) -> Schema:
                 written="!" in (match["alias"] or ""),
                 default=default.strip() if default is not None else None,
                 kwarg_only=kwarg_only,
+                alias=_alias(match["alias"] or ""),
             )
         )
     names = [a.name for a in arguments]
@@ -135,6 +144,12 @@ def parse_schema(text: str) -> Schema:
     if returns.startswith("(") and returns.endswith(")"):
         returns = returns[1:-1]
     return Schema(head["name"], tuple(arguments), tuple(_split(returns)))
+
+
+def _alias(text: str) -> str:
+    """The alias set in an argument's or a return's type, ``a`` in ``Tensor(a!)``."""
+    found = re.search(r"\(([a-z]+)!?[^)]*\)", text)
+    return found[1] if found else ""
 
 
 def _is_expression(text: str) -> bool:

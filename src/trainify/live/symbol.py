@@ -113,6 +113,8 @@ class _Op:
         self.assigned = [name for name in outputs if name != RETURNED]
         returns = [text for text in row.signature.returns if "(" not in text or not outputs]
         self.results = self.assigned + [RETURNED] * len(returns)
+        # Which argument each return is; for ``out=`` that is seen when it is given.
+        self.handed_back = row.signature.handed_back if outputs else ()
         # ``out=``: what the kernel is given to write the value into that it returns.
         self.targets = [a.name for a in row.signature.written if a.name not in self.assigned]
         self.taken = [
@@ -153,7 +155,13 @@ class _Op:
         returned = self.call(given)
         results = [given[name] for name in self.assigned]
         if len(self.results) > len(results):
-            results += returned if isinstance(returned, (tuple, list)) else [returned]
+            values = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+            if any(self.handed_back) and len(values) == len(self.handed_back):
+                pairs = zip(values, self.handed_back, strict=True)
+                values = [value for value, name in pairs if name is None]
+            results += values
+        if len(results) != len(self.results):  # which torch does not look at, and crashes
+            raise TypeError(f"{self.name} returns otherwise than its schema says")
         return results[0] if len(results) == 1 else tuple(results)
 
     def call(self, given: Mapping[str, Any]) -> Any:
@@ -251,6 +259,9 @@ def _differentiable(kernel: Kernel, op: _Op) -> Kernel:
             if given.get(name) is not None:
                 put(op.name, given[name], result, False)
                 returned = [given[name]]
+        if any(op.handed_back):
+            new = iter(returned)
+            returned = [given[name] if name else next(new) for name in op.handed_back]
         return (returned[0] if len(returned) == 1 else tuple(returned)) if returned else None
 
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
