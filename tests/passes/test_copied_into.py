@@ -104,3 +104,48 @@ def test_callers_that_do_not_raise(tmp_path: Path, lines: str, wrapper: int) -> 
     found = wrapper_fix(tmp_path, lines, wrapper)
     assert "model.py" not in found.look_at and "clone" not in found.look_at
     assert (found.safety is Safety.SAFE) == (wrapper == 1)
+
+
+ADD_NORM = """\
+import torch
+from torch import nn
+from vllm import _custom_ops as ops
+
+
+class AddNorm(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d))
+
+    def forward(self, x, residual):
+        ops.fused_add_rms_norm(x, residual, self.weight, 1e-6)
+        return x, residual
+"""
+HOLDERS = {
+    "list": "        self.norms = nn.ModuleList([AddNorm(d) for _ in range(2)])\n\n"
+    "    def forward(self, x, r):\n        for norm in self.norms:\n            norm(x, r)\n",
+    "table": "        self.norm = {'add': AddNorm}['add'](d)\n\n"
+    "    def forward(self, x, r):\n        self.norm(x, r)\n",
+    "default": "        self.norm = cls(d)\n\n    def forward(self, x, r):\n        self.norm(x, r)\n",
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS.keys())
+def test_callers_that_hold_the_module_in_something(tmp_path: Path, holder: str) -> None:
+    """They ignore what it gives, and read what it has written."""
+    block = f"""\
+from torch import nn
+from norms import AddNorm
+
+
+class Block(nn.Module):
+    def __init__(self, d, cls=AddNorm):
+        super().__init__()
+{holder}        return x + r
+"""
+    (tmp_path / "norms.py").write_text(ADD_NORM)
+    (tmp_path / "block.py").write_text(block)
+    reports = {Path(r.path).stem: r for r in check_paths([str(tmp_path)])}
+    (finding,) = reports["norms"].findings
+    assert finding.fixes["flag"].safety is Safety.UNSAFE
+    assert "copy_()" in finding.fixes["flag"].look_at

@@ -426,7 +426,7 @@ class Project:
         """
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             return False
-        for other, call in self.calls_of(module, function):
+        for other, call in chain(self.calls_of(module, function), _runs(module, function)):
             argument = self.argument(module, function, call, parameter)
             if argument is None:
                 continue
@@ -667,6 +667,20 @@ def _calls_of_instances(module: ModuleFacts, cls: str) -> list[ast.Call]:
                 if any(binding.value in making for binding in module.names.visible(node)):
                     found[order] = call
     return [found[order] for order in sorted(found)]
+
+
+def _runs(
+    module: ModuleFacts, function: ast.FunctionDef | ast.AsyncFunctionDef
+) -> Iterator[tuple[ModuleFacts, ast.Call]]:
+    """The calls of objects of a forward's class, also of those that lists and tables hold."""
+    from .instances import Instances
+
+    cls = module.method_class(function)
+    if cls is None or function.name not in ("forward", "__call__"):
+        return
+    instances = Instances(module, [cls])
+    for other in instances.files:
+        yield from ((other, call) for call in other.calls if instances.origins(other, call.func))
 
 
 _STATE = re.compile(r"(?<!hidden_)(?<!query_)(?<!key_)(?<!value_)(state|cache|buffer|memory)s?$")
