@@ -99,8 +99,24 @@ def mode_of(
 
 
 def no_grad_scope(module: ModuleFacts, node: ast.expr, at: ast.stmt | None = None) -> bool:
-    """Whether a context manager or decorator switches gradients off, always."""
-    return mode_of(module, node, at) is not None
+    """Whether a context manager or decorator switches gradients off, always.
+
+    One of which only the name is known says so by that: nothing is to be blamed for its absence.
+    """
+    return mode_of(module, node, at) is not None or _is_called_so(module, node, at)
+
+
+def _is_called_so(module: ModuleFacts, node: ast.expr, at: ast.stmt | None) -> bool:
+    """``with backend.no_grad():``, of a library that is not known."""
+    function = node.func if isinstance(node, ast.Call) else node
+    if not isinstance(function, ast.Attribute) or function.attr not in _MODES[:2]:
+        return False
+    names = {target.name for target in module.resolve(function, at)}
+    return (
+        isinstance(function.value, ast.Name)
+        and not names & _OFF.keys()
+        and (not names or all(name.endswith(f".{function.attr}") for name in names))
+    )
 
 
 def switches_on(module: ModuleFacts, node: ast.expr, at: ast.stmt | None = None) -> bool:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _BUILTINS = frozenset(dir(builtins))
+
+_USUAL = {"torch": "torch", "nn": "torch.nn", "F": "torch.nn.functional"}
 _MAX_DEPTH = 12
 _TRANSPARENT_CALLS = (
     "torch.compile",
@@ -479,11 +481,23 @@ class Names:
         return targets
 
     def _from_stars(self, name: str) -> list[Binding]:
-        """What a name that is bound nowhere is where one ``from module import *`` can bring it."""
+        """What a name that is bound nowhere is where one ``from module import *`` can bring it.
+
+        By the names that everybody has for them, torch and its modules come with any.
+        """
         stars = self.bindings(self.module.tree).get("*", ())
+        usual = _USUAL.get(name) if stars else None
+        if usual is not None and (name == "torch" or self._has_torch_from_stars):
+            return [Binding(next(iter(stars)).node, usual)]
         if len(stars) != 1 or name in _BUILTINS or stars[0].qualified is None:
             return []
         return [Binding(stars[0].node, stars[0].qualified.removesuffix("*") + name)]
+
+    @cached_property
+    def _has_torch_from_stars(self) -> bool:
+        """Whether ``torch`` is read, and nothing but an ``import *`` binds it."""
+        bound = self.bindings(self.module.tree).get("torch")
+        return not bound and re.search(r"\btorch\.", self.module.text) is not None
 
     def _resolve_bindings(self, found: Sequence[Binding], depth: int) -> Iterator[Target]:
         # An unconditional binding hides the ones before it, seen from code that runs later; what an
