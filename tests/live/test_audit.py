@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import random
 from typing import Any
@@ -251,7 +252,8 @@ def test_what_cannot_be_repeated_is_not_judged() -> None:
             return x * self.weight + torch.randn(x.shape, generator=GENERATOR)
 
     report = audit(faults.Model(Unrepeatable), X, proof=False)
-    assert report.ok and report.unused == ()
+    assert report.unused == () and report.lost == ("layers.0.other", "layers.1.other")
+    assert not report.ok and "cannot be told whether a gradient is due" in report.error
     (note,) = report.notes
     assert "the loss is not the same in two equal runs" in note and "test_audit.py" in note
 
@@ -452,3 +454,39 @@ def test_report_does_not_hold_the_model() -> None:
     report = audit(faults.Model(faults.OpOut), X)
     assert copy.deepcopy(report) == report
     assert "rms_norm" in str(report) and "rms_norm" in report.to_json()
+
+
+@dataclasses.dataclass(slots=True)
+class Counter:
+    calls: int = 0
+
+
+class OwnState(sound.Layer):
+    """What it holds is no module's, no tensor, and has no ``__dict__``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers, self.python = numpy.random.default_rng(0), random.Random(0)
+        self.held = [Counter()]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.held[0].calls += 1
+        noise = torch.from_numpy(self.numbers.random(faults.D)).float() + self.python.random()
+        return x * self.weight * noise * self.held[0].calls
+
+
+class OwnStateCut(OwnState):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.detach())
+
+
+def test_generators_and_slots_are_put_back() -> None:
+    model = faults.Model(OwnState)
+    layer = model.layers[0]
+    states = layer.numbers.bit_generator.state, layer.python.getstate()
+    report = audit(model, X)
+    assert report.ok and report.proof.startswith("float64"), str(report)
+    assert (layer.numbers.bit_generator.state, layer.python.getstate()) == states
+    assert layer.held[0].calls == 0
+    (cut,) = audit(faults.Model(OwnStateCut), X).cuts
+    assert cut.op == "torch.Tensor.detach"

@@ -121,6 +121,16 @@ def _listed(places: Iterable[Place]) -> str:
     return ", ".join(dict.fromkeys(map(str, places)))
 
 
+def _undecided(names: Sequence[str]) -> str:
+    """What to say of parameters without a gradient where nothing can be tried."""
+    if not names:
+        return ""
+    return (
+        "the loss is not the same in two equal runs, so that it cannot be told whether a gradient "
+        f"is due to {', '.join(patterns(names))}; none arrives there"
+    )
+
+
 def _blamed(cuts: list[Cut], lost: Collection[str], seen: Outcome) -> list[Cut]:
     """Cuts, with those that take the gradient of parameters to which one is due."""
     found = []
@@ -187,13 +197,13 @@ class _Audit:
             missing=missing,
             wrong=wrong,
             unused=found.unused,
-            lost=(*found.meant, *found.stepwise),
+            lost=(*found.meant, *found.stepwise, *found.unknown),
             cuts=tuple(cuts),
             loss=seen.loss,
             trainable=len(step.parameters),
             frozen=tuple(n for n, p in step.model.named_parameters() if not p.requires_grad),
             proof=said.said,
-            error=error or self._error(seen, cuts, lost),
+            error=error or self._error(seen, cuts, lost) or _undecided(found.unknown),
             notes=tuple(self.notes),
             passages=passages,
         )

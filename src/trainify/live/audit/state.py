@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from inspect import unwrap
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ..loads import codes
+from ..reach import slots
 from .digest import INTEGER
 from .noise import add_noise
 
@@ -29,6 +31,9 @@ _ATOMS = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, F
 
 
 _PLAIN = frozenset(_ATOMS)
+
+_NOT_THEIRS = {"torch", "numpy", *sys.stdlib_module_names} - {"__main__"}
+"""Whose objects keep in slots what nobody else should set."""
 
 
 class State:
@@ -59,6 +64,7 @@ class State:
         """Whether a parameter is what it was as long as its version is: a step may go round that,
         by ``.data`` or a kernel."""
         self._arrays: list[tuple[Any, Any]] = []  # of NumPy
+        self._slotted: list[tuple[Any, dict[str, Any]]] = []
         self._seen: set[int] = set()
         self._random = _random_states()
         self._gradients = [(p, p.grad) for p in model.parameters()]
@@ -145,6 +151,10 @@ class State:
                         self._versions[key] = kept.tensor._version
         for array, kept in self._arrays:
             array[...] = kept
+        for holder, values in self._slotted:
+            for name, value in values.items():
+                if getattr(holder, name, None) is not value:
+                    object.__setattr__(holder, name, value)
         for generator, state in self._generators:
             generator.set_state(state)
         for put in self._random:
@@ -173,6 +183,8 @@ class State:
                 self._tensors[id(value)] = _Kept(value, values, value.requires_grad, value.dtype)
         elif isinstance(value, torch.Generator):
             self._generators.append((value, value.get_state()))
+        elif (put := _putting_back(value)) is not None:
+            self._random.append(put)
         elif type(value).__name__ == "ndarray":
             self._arrays.append((value, value.copy()))
         elif isinstance(value, (list, dict, set, deque)):
@@ -183,8 +195,14 @@ class State:
             inner = value.values() if isinstance(value, dict) else value
         elif isinstance(value, (tuple, frozenset)):
             inner = value
-        elif isinstance(getattr(value, "__dict__", None), dict) and not callable(value):
-            self._hold(value.__dict__, depth)
+        elif not callable(value):
+            if isinstance(getattr(value, "__dict__", None), dict):
+                self._hold(value.__dict__, depth)
+            if type(value).__module__.partition(".")[0] not in _NOT_THEIRS:
+                held = {n: getattr(value, n) for n in slots(type(value)) if hasattr(value, n)}
+                if held:
+                    self._slotted.append((value, held))
+                    inner = held.values()
         for each in list(inner):
             if type(each) not in _PLAIN:
                 self._hold(each, depth - 1)
@@ -251,6 +269,21 @@ class _Kept:
                 target.copy_(values)
             else:
                 tensor.data = values.to(self.dtype, copy=True)
+
+
+def _putting_back(value: Any) -> Callable[[], None] | None:
+    """What puts a generator of Python or NumPy back to where it is now; None for what is none."""
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+        return partial(value.setstate, value.getstate())
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if isinstance(value, numpy.random.Generator):
+        bits, state = value.bit_generator, value.bit_generator.state
+        return partial(setattr, bits, "state", state)
+    if isinstance(value, numpy.random.RandomState):
+        return partial(value.set_state, value.get_state())
+    return None
 
 
 def _random_states() -> list[Callable[[], None]]:

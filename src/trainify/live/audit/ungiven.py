@@ -30,13 +30,15 @@ class Ungiven:
 
     ``meant`` are those on which it depends by nothing but values that are stopped on purpose,
     ``stepwise`` those with which it changes, but by steps, as a comparison makes them, or by too
-    little to tell.  To the rest, ``lost``, a gradient is due.
+    little to tell.  To the rest, ``lost``, a gradient is due.  ``unknown`` they are where the loss
+    is another one in each run.
     """
 
     unused: tuple[str, ...] = ()
     meant: tuple[str, ...] = ()
     stepwise: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 def ungiven(step: Step, names: Sequence[str], loss: float, stops: Sequence[Suspect]) -> Ungiven:
@@ -48,8 +50,10 @@ def ungiven(step: Step, names: Sequence[str], loss: float, stops: Sequence[Suspe
         loss: What the step gives.
         stops: Where gradients are stopped on purpose.
     """
-    if not names or _changed(step, (), loss, None):  # by itself, so that nothing can be said
+    if not names:
         return Ungiven()
+    if _changed(step, (), loss, None):  # by itself
+        return Ungiven(unknown=tuple(names))
     moved = _those(names, lambda group: _changed(step, group, loss, None))
     unused = tuple(name for name in names if name not in moved)
     held = moved
