@@ -230,12 +230,13 @@ def lookup(
     ``torch.ops.ns.op.default`` is ``torch.ops.ns.op``.
     """
     table = _by_name(own, releases)
-    op = table.get(qualified_name)
-    if op is None and qualified_name.startswith("torch.ops."):
-        op = (
-            table.get(qualified_name.rpartition(".")[0]) if qualified_name.count(".") == 4 else None
-        )
-    return op
+    return table.get(qualified_name) or table.get(_without_overload(qualified_name))
+
+
+def _without_overload(qualified_name: str) -> str:
+    if qualified_name.startswith("torch.ops.") and qualified_name.count(".") == 4:
+        return qualified_name.rpartition(".")[0]
+    return qualified_name
 
 
 def is_differentiable(qualified_name: str) -> bool:
@@ -257,6 +258,12 @@ def unverified() -> dict[str, str]:
         elif line:
             names[line] = family
     return names
+
+
+def unverified_family(qualified_name: str) -> str | None:
+    """The family of such a kernel, also of an overload that is named; None for other names."""
+    known = unverified()
+    return known.get(qualified_name) or known.get(_without_overload(qualified_name))
 
 
 def names_of_ops(own: tuple[FusedOp, ...] = ()) -> Iterable[str]:

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeGuard
 
-from ...catalog import CONSTANTS, BindError, FusedOp, lookup, unverified
+from ...catalog import CONSTANTS, BindError, FusedOp, lookup, unverified_family
 from ...facts import ModuleFacts, Target
 from ...facts.dtypes import holds_codes
 from ...facts.flow import is_allocation
+from ...facts.getters import given_by_functions
 from ...facts.names import last_name, passed
 from ...facts.operands import recognize, root_of
 from ...facts.rebound import Set, set_by_others, set_in_module
@@ -58,7 +59,7 @@ def match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedO
         targets = tuple(dict.fromkeys(target for entry in entries for target in entry))
         unknown = not all(entries)
     else:
-        targets, unknown = module.names.candidates(call.func)
+        targets, unknown = _candidates(module, call, own)
     found: list[tuple[FusedOp, Target]] = []
     others: list[str] = []
     for target in targets:
@@ -132,6 +133,17 @@ def _dumped(target: Target) -> list[str]:
     return [ast.dump(node) for node in (*target.args, *target.keywords)]
 
 
+def _candidates(
+    module: ModuleFacts, call: ast.Call, own: tuple[FusedOp, ...]
+) -> tuple[tuple[Target, ...], bool]:
+    """Everything that a callee can be, and whether it can be something else."""
+    targets, unknown = module.names.candidates(call.func)
+    if not targets:
+        given = given_by_functions(module, call.func, words_for(own).tells_exports)
+        return given, unknown and not given
+    return targets, unknown
+
+
 def is_plain(call: ast.Call, own: tuple[FusedOp, ...]) -> bool:
     """Whether a call is that of a method by whose name no op goes, without a look at its owner."""
     function = call.func
@@ -202,10 +214,12 @@ def misread(op: FusedOp, bound: Mapping[str, ast.expr | None]) -> str:
 
 
 def unverified_kernel(module: ModuleFacts, call: ast.Call) -> Target | None:
-    for target in module.resolve(call.func):
+    relevant = words_for(()).tells_exports
+    targets = module.resolve(call.func) or given_by_functions(module, call.func, relevant)
+    for target in targets:
         if of_extension(target):
             return target
-        family = unverified().get(target.name)
+        family = unverified_family(target.name)
         if family is not None and family not in HARMLESS and takes_a_tensor(call, target):
             return target
     return None

@@ -1,0 +1,121 @@
+"""Functions that give a kernel: ``get_op()(out, x)``, ``self.op = ops.get_op()``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from .names import Binding, Target, last_name
+from .walk import walk
+
+if TYPE_CHECKING:
+    from .module import ModuleFacts
+
+_MAX_DEPTH = 3
+_KEEPS = frozenset({"staticmethod", "classmethod", "cache", "lru_cache"})
+"""Decorators of a function that gives what it gave without them."""
+
+Relevant = Callable[[bytes, str], bool]
+
+
+def given_by_functions(
+    module: ModuleFacts, callee: ast.expr, relevant: Relevant
+) -> tuple[Target, ...]:
+    """What a callee stands for that a function of the project gave; none where that is left open.
+
+    A name or an attribute of ``self`` holds it, it is an attribute of what a function gave, or the
+    function is called on the spot.  Of other files, those are read that are relevant by their
+    bytes.
+    """
+    found = tuple(dict.fromkeys(_Search(module, relevant).given(callee, 0)))
+    return found if len(found) == 1 else ()
+
+
+class _Search:
+    def __init__(self, module: ModuleFacts, relevant: Relevant) -> None:
+        self.module = module
+        self.relevant = relevant
+
+    def given(self, node: ast.expr, depth: int) -> Iterator[Target]:
+        names = self.module.names
+        if depth > _MAX_DEPTH:
+            return
+        if isinstance(node, ast.Call):
+            for owner, function in self._functions(node.func):
+                yield from _returned(owner, function)
+        elif isinstance(node, ast.Name):
+            yield from self._held(names.visible(node), depth)
+        elif isinstance(node, ast.Attribute):
+            cls = names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+            if cls is not None:
+                yield from self._held(_attribute(self.module, cls, node.attr), depth)
+            else:
+                for base in self.given(node.value, depth + 1):
+                    yield Target(f"{base.name}.{node.attr}")
+
+    def _held(self, found: Iterable[Binding], depth: int) -> Iterator[Target]:
+        """What the one call gives that something is bound to."""
+        values = [binding.value for binding in found]
+        if len(values) == 1 and isinstance(values[0], ast.Call):
+            yield from self.given(values[0], depth + 1)
+
+    def _functions(self, callee: ast.expr) -> Iterator[tuple[ModuleFacts, ast.FunctionDef]]:
+        """The functions of the project that a callee names, of this file or of another."""
+        module, project = self.module, self.module.project
+        base = callee.value if isinstance(callee, ast.Attribute) else None
+        if isinstance(base, ast.Name) and module.names.self_class(base) is not None:
+            return  # a subclass may have another
+        for target in module.resolve(callee):
+            parts = target.name.split(".")
+            for cut in range(len(parts) - 1, 0, -1):
+                owner = ".".join(parts[:cut])
+                if owner == module.module_name:
+                    yield from _within(module, parts[cut:])
+                    break
+                path = project.find_module(module, owner)
+                if path is not None:
+                    defined = project.tells(path, _defines, parts[-1])
+                    if defined and project.tells(path, self.relevant, ""):
+                        other = project.load(path)
+                        if other is not None:
+                            yield from _within(other, parts[cut:])
+                    break
+
+
+def _defines(data: bytes, name: str) -> bool:
+    return b"def %s(" % name.encode() in data
+
+
+def _attribute(module: ModuleFacts, cls: ast.ClassDef, name: str) -> Iterable[Binding]:
+    """What an attribute is bound to in a class, or in one of the file that it derives from."""
+    known = module.names.attributes(cls).get(name)
+    if known is not None:
+        return known
+    for base in cls.bases:
+        for other in module.classes:
+            if isinstance(base, ast.Name) and other.name == base.id and other is not cls:
+                return _attribute(module, other, name)
+    return ()
+
+
+def _within(module: ModuleFacts, names: list[str]) -> Iterator[tuple[ModuleFacts, ast.FunctionDef]]:
+    """A function at the top of a file, or of a class there: ``Ops.get_op``."""
+    scope: ast.Module | ast.ClassDef = module.tree
+    for name in names[:-1]:
+        made = module.names.bindings(scope).get(name, ())
+        if len(made) != 1 or not isinstance(made[0].node, ast.ClassDef):
+            return
+        scope = made[0].node
+    found = module.names.bindings(scope).get(names[-1], ())
+    if len(found) == 1 and isinstance(found[0].node, ast.FunctionDef):
+        decorators = (getattr(d, "func", d) for d in found[0].node.decorator_list)
+        if all(last_name(decorator) in _KEEPS for decorator in decorators):
+            yield module, found[0].node
+
+
+def _returned(module: ModuleFacts, function: ast.FunctionDef) -> Iterator[Target]:
+    """What the one return of a function gives, if that is the name of something."""
+    returns = [part for part in walk(function) if isinstance(part, ast.Return)]
+    if len(returns) == 1 and returns[0].value is not None:
+        yield from module.resolve(returns[0].value)
