@@ -426,7 +426,10 @@ class Project:
         """
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             return False
-        for other, call in chain(self.calls_of(module, function), _runs(module, function)):
+        known = [*self.calls_of(module, function), *_runs(module, function)]
+        if self._may_be_thrown_away(module, function, {call for _, call in known}):
+            return True
+        for other, call in known:
             argument = self.argument(module, function, call, parameter)
             if argument is None:
                 continue
@@ -440,6 +443,32 @@ class Project:
             if any(_ignores(other, statement, call, out) for out in _places(function, parameter)):
                 return True
         return False
+
+    def _may_be_thrown_away(
+        self,
+        module: ModuleFacts,
+        function: ast.FunctionDef | ast.AsyncFunctionDef,
+        known: Collection[ast.Call],
+    ) -> bool:
+        """Whether a file that names a module's class calls what may be such a module for nothing.
+
+        ``for norm in self.norms: norm(x, residual)``; ``known`` are the calls that surely are.
+        """
+        cls = module.method_class(function)
+        if cls is None or not function.name.startswith(("forward", "__call__")):
+            return False
+        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)][1:]
+        needed = len(names) - len(function.args.defaults)
+        return any(
+            isinstance(statement, ast.Expr)
+            and isinstance(call := statement.value, ast.Call)
+            and call not in known
+            and needed <= len(call.args) + len(call.keywords) <= len(names)
+            and {k.arg for k in call.keywords} <= set(names)
+            and _may_hold_a(cls.name, other, call.func)
+            for other in self.mentioning(module, cls.name)
+            for statement in other.statements
+        )
 
     def argument(
         self,
@@ -681,6 +710,34 @@ def _runs(
     instances = Instances(module, [cls])
     for other in instances.files:
         yield from ((other, call) for call in other.calls if instances.origins(other, call.func))
+
+
+_NO_STEP = re.compile(r"load|weight|init|hook|callback|log|save|register|copy", re.IGNORECASE)
+"""Names of functions that handle weights and settings, and of what these call for nothing."""
+
+
+def _may_hold_a(made: str, module: ModuleFacts, callee: ast.expr) -> bool:
+    """Whether a local name, an attribute of ``self``, or an element of one, may hold a module."""
+    function = module.function(callee)
+    if function is None or _NO_STEP.search(f"{function.name} {module.source(callee)}"):
+        return False
+    while isinstance(callee, ast.Subscript):
+        callee = callee.value
+    if isinstance(callee, ast.Name):
+        return bool(module.names.visible(callee)) and not module.resolve(callee)
+    if not isinstance(callee, ast.Attribute) or not isinstance(callee.value, ast.Name):
+        return False
+    cls = module.names.self_class(callee.value)
+    if cls is None or module.resolve(callee):
+        return False
+    if callee.attr in (getattr(statement, "name", "") for statement in cls.body):
+        return False
+    values = [b.value for b in module.names.attributes(cls).get(callee.attr, ())]
+    classes = [module.resolve(v.func) if isinstance(v, ast.Call) else () for v in values]
+    return not classes or any(
+        not targets or any(t.name.rpartition(".")[2] in (made, "ModuleList") for t in targets)
+        for targets in classes
+    )
 
 
 _STATE = re.compile(r"(?<!hidden_)(?<!query_)(?<!key_)(?<!value_)(state|cache|buffer|memory)s?$")
