@@ -411,6 +411,48 @@ def test_what_a_checkpoint_computes_from_twice_is_not_overwritten(
             out.square().sum().backward()
 
 
+def summed_up(add_norm: Callable[..., Any], x: Tensor, residual: Tensor, w: Tensor) -> Tensor:
+    """A residual stream that three norms add to, each in place."""
+    residual = residual * 1
+    for _ in range(3):
+        x, residual = add_norm(x * 2, residual, w)
+    return (x.sin() + residual).square().sum()
+
+
+def added_norm(x: Tensor, residual: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    torch.ops._C.fused_add_rms_norm(x, residual, w, 1e-6)
+    return x, residual
+
+
+def checkpointed(*args: Any) -> Tensor:
+    return checkpoint(summed_up, *args, use_reentrant=False)
+
+
+def kept_elsewhere(*args: Any) -> Tensor:
+    with torch.autograd.graph.save_on_cpu():
+        return summed_up(*args)
+
+
+@pytest.mark.parametrize("run", [checkpointed, kept_elsewhere])
+def test_what_is_saved_through_hooks_is_not_overwritten(run: Callable[..., Tensor]) -> None:
+    """Autograd does not check it, so that it would be computed from other values in silence."""
+
+    def plain(x: Tensor, residual: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        residual = x + residual
+        return F.rms_norm(residual, (H,), w, 1e-6), residual
+
+    given = inputs([(T, H), (T, H), (H,)])
+    right = torch.autograd.grad(summed_up(plain, *given), given, create_graph=True)
+    twice = torch.autograd.grad(sum(g.square().sum() for g in right), given)
+    with trainify.attach("_C::fused_add_rms_norm"):
+        found = torch.autograd.grad(run(added_norm, *given), given, create_graph=True)
+        torch.testing.assert_close(found, right)
+        again = torch.autograd.grad(sum(g.square().sum() for g in found), given)
+        torch.testing.assert_close(again, twice, rtol=1e-3, atol=1e-3)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            summed_up(added_norm, *given).backward()
+
+
 class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()

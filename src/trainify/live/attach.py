@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -282,10 +282,13 @@ class _Formula:
         if not any(t.requires_grad for t in tensors):
             return self._kernel(*args, **kwargs)
         self._check(given)
+        unchecked = saves_unchecked()
         in_place = [
             i
             for i in self.written
-            if _as_it_is(given[i]) and sum(_share(given[i], each) for each in tensors) == 1
+            if _as_it_is(given[i])
+            and not unchecked
+            and sum(_share(given[i], each) for each in tensors) == 1
         ]
         for i in in_place:
             if not self.reads[i] and given[i].grad_fn is not None:
@@ -296,6 +299,11 @@ class _Formula:
             else value
             for i, value in enumerate(given)
         ]  # what is not read has no gradient, and its history is not this op's
+        if unchecked:
+            seen = [
+                value.clone() if may_be_overwritten(value) and i not in self.written else value
+                for i, value in enumerate(seen)
+            ]
         results = _Differentiable.apply(self, in_place, *seen)  # type: ignore[no-untyped-call]
         for i, result in zip(self.written, results, strict=False):
             if given[i] is not None and i not in in_place:
@@ -342,6 +350,23 @@ class _Formula:
                     and info.before_set == returned.alias_info.before_set
                 ]
         return found
+
+
+def saves_unchecked() -> bool:
+    """Whether what autograd saves goes through hooks, as it does in a checkpoint.
+
+    Of that it does not see, as it else does, that it was written into since; so what is saved has
+    to be nobody else's.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    top = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return top is not None and not getattr(top[0], "only_looks", False)
+
+
+def may_be_overwritten(value: Any) -> TypeGuard[Tensor]:
+    """Whether an argument was computed, so that others have it too and may write into it."""
+    return isinstance(value, Tensor) and not value.is_leaf
 
 
 def put(name: str, target: Tensor, result: Tensor, read: bool) -> None:

@@ -18,7 +18,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -27,7 +27,13 @@ from ..catalog import RETURNED, FusedOp, lookup
 from ..catalog.own import registered
 from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
-from .attach import CannotAttach, put, refuse_transformed
+from .attach import (
+    CannotAttach,
+    may_be_overwritten,
+    put,
+    refuse_transformed,
+    saves_unchecked,
+)
 from .derivative import Derivative
 from .reach import slots
 from .shared import Shared
@@ -243,13 +249,15 @@ def _differentiable(kernel: Kernel, op: _Op) -> Kernel:
                 return kernel(*args, **kwargs)
         inputs = [given.get(name, op.defaults.get(name)) for name in taken]
         written = [given[name] for name in (*op.assigned, *op.targets) if name in given]
-        # Backward reads what was there before; a copy has its history.
-        inputs = [
-            value.clone()
-            if any(value is each for each in written) and isinstance(value, Tensor)
-            else value
-            for value in inputs
-        ]
+        unchecked = saves_unchecked()
+
+        def copied(value: Any) -> TypeGuard[Tensor]:
+            """Whether backward is to read a copy, of what was there before, with its history."""
+            if any(value is each for each in written):
+                return isinstance(value, Tensor)
+            return unchecked and may_be_overwritten(value)
+
+        inputs = [value.clone() if copied(value) else value for value in inputs]
         results = op.op(*inputs)
         results = results if isinstance(results, (tuple, list)) else [results]
         for name, result in zip(op.assigned, results, strict=False):

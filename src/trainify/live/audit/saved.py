@@ -59,7 +59,11 @@ class Saving:
 
 @contextmanager
 def saved_by(pack: Any, unpack: Any) -> Iterator[None]:
-    """Hooks for what autograd saves, also where the model uses :mod:`torch.func`."""
+    """Hooks for what autograd saves, also where the model uses :mod:`torch.func`.
+
+    They only look, which is known by the attribute ``only_looks``.
+    """
+    pack.only_looks = True
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack), _aside(pack, unpack):
         yield
 
