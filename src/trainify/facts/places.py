@@ -199,12 +199,17 @@ _NO_NAME = re.compile(rb"[^\w\s]")
 _LIST = re.compile(rb" (?:\[|list\()[^\n]*[\])]$")
 
 
-def chained(data: bytes, maker: Maker) -> bool:
-    """Whether a result is written at once, by a method of the call: ``torch.exp(x).add_(1)``."""
+def chained(data: bytes, maker: Maker, methods: tuple[bytes, ...] = ()) -> bool:
+    """Whether a result is written at once, by a method of the call: ``torch.exp(x).add_(1)``.
+
+    ``methods`` are those that make it in place: ``x.exp_().add_(1)``.
+    """
     for at in places(data, _CALLED):
         dot = data.rfind(b".", max(0, at - 20), at)
         if dot > 0 and data[dot - 1 : dot] == b")" and not data.endswith(_INERT, dot, at):
-            if maker(data, max(0, dot - _NEAR), dot) and may_be_trained(data, at):
+            begin = max(0, dot - _NEAR)
+            made = maker(data, begin, dot) or (methods and _calls_one(data, begin, dot, methods))
+            if made and may_be_trained(data, at):
                 return True
     return any(
         maker(data, at, data.find(b"\n", at)) and may_be_trained(data, at)

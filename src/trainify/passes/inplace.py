@@ -28,7 +28,16 @@ from ..facts.saved import (
 )
 from ..facts.training import reaches_result, trains
 from ..facts.walk import walk
-from ..facts.writes import Write, attribute_of, in_callers, in_network, is_element, root_of, roots
+from ..facts.writes import (
+    METHODS,
+    Write,
+    attribute_of,
+    in_callers,
+    in_network,
+    is_element,
+    root_of,
+    roots,
+)
 from ..findings import STRATEGIES, Edit, Finding, Fix, Related
 from . import Look, Needle, Rule, is_wanted
 
@@ -156,7 +165,7 @@ def _modules(data: bytes) -> frozenset[bytes]:
 def _may_concern(data: bytes) -> bool:
     return (
         places.overwrites(data, _saves_result, _METHODS)
-        or places.chained(data, _saves_result)
+        or places.chained(data, _saves_result, _METHODS)
         or places.in_a_row(data)
     )
 
@@ -187,7 +196,11 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for statement in module.statements:
         if not isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign, ast.Return)):
             continue
-        hit = _out(module, statement) or _overwrite(module, options, statement)
+        hit = (
+            _out(module, statement)
+            or _overwrite(module, options, statement)
+            or _chained(module, statement)
+        )
         function = module.function(statement)
         if hit is None or gradient_unwanted(module, statement):
             continue
@@ -499,6 +512,27 @@ def _overwrite(module: ModuleFacts, options: Options, statement: ast.stmt) -> Ha
     if change is None and not fixes and made.call is not None:
         change = result_clone(module, made.call)
     return Harm("TRN403", message, statement, made.call, change, fixes)
+
+
+def _chained(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
+    """``y.exp_().mul_(2)``: the first method saves the result that the second one overwrites."""
+    value = getattr(statement, "value", None)
+    for call in walk(value) if isinstance(value, ast.Call) else ():
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            continue
+        made = maker_of(call.func.value) if call.func.attr in METHODS else None
+        if not isinstance(made, ast.Call) or not saves_in_place(made):
+            continue
+        root, _ = root_of(made)
+        flow = module.flow(module.function(statement) or module.tree)
+        kept = root is not None and flow.read_after(root.id, statement)
+        if kept or reaches_result(module, made):
+            message = (
+                f"The result of `{module.source(made.func)}` is overwritten in place by "
+                f"`{call.func.attr}`, but saved for backward, which raises."
+            )
+            return Harm("TRN403", message, statement, made)
+    return None
 
 
 def _unless(module: ModuleFacts, writer: ast.Call) -> str:
