@@ -166,3 +166,94 @@ def test_a_function_whose_backward_is_to_stop() -> None:
     report = audit(Stopped(), X)
     assert report.ok and report.lost == ("first.weight", "first.bias")
     assert "on purpose" in report.notes[0]
+
+
+class Gated(nn.Module):
+    """A branch behind a gate that is shut before training, as in ReZero and adaLN-Zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.inner = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.gate = nn.Parameter(torch.zeros(4))
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc(x)
+        return x + self.gate * self.branch(self.inner(x))
+
+    def branch(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+class GatedKernel(Gated):
+    def branch(self, x: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        torch.ops._C.rms_norm(out, x, self.weight, 1e-6)
+        return out
+
+
+class GatedStop(Gated):
+    def branch(self, x: Tensor) -> Tensor:
+        return x.detach() * self.weight
+
+
+class GatedArchive(Gated):
+    """Where it is lost is not found."""
+
+    def branch(self, x: Tensor) -> Tensor:
+        file = io.BytesIO()
+        torch.save(x, file)
+        file.seek(0)
+        return torch.load(file) * self.weight
+
+
+class ZeroProjection(Gated):
+    """As LoRA's second matrix, or a zero convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.inner.weight)
+        nn.init.zeros_(self.inner.bias)
+        self.down = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gate + x + self.inner(self.down(x).detach())
+
+
+INNER = ("inner.weight", "inner.bias")
+
+
+@pytest.mark.parametrize(
+    ("model", "missing"),
+    [
+        (Gated, ()),
+        (GatedKernel, ("weight", *INNER)),
+        (GatedStop, INNER),
+        (GatedArchive, INNER),
+        (ZeroProjection, ("down.weight", "down.bias")),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_gate_of_zeros_hides_nothing(model: type[nn.Module], missing: tuple[str, ...]) -> None:
+    net = model()
+    report = audit(net, X)
+    assert set(report.missing) == set(missing), str(report)
+    assert report.ok is (not missing)
+    assert len(report.cuts) == bool(missing) or model is GatedArchive
+    if model in (GatedKernel, GatedStop):
+        trainify.trainify(net, X)
+        net(X).sum().backward()
+        assert all(p.grad is not None for p in net.parameters())
+        trainify.restore(net)
+
+
+class Skips(Gated):
+    """What does not run has no gradient, and is not used."""
+
+    def branch(self, x: Tensor) -> Tensor:
+        return super().branch(x) if self.gate.any() else x
+
+
+def test_what_a_gate_of_zeros_keeps_from_running_is_unused() -> None:
+    report = audit(Skips(), X)
+    assert report.ok and report.unused == ("weight",), str(report)

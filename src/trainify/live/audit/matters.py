@@ -21,15 +21,36 @@ _MUCH, _LITTLE, _LEAST = 0.5, 0.5 / 256, 0.5 / 256**2
 """Shares of a value's size."""
 
 
+class Trials:
+    """Trials with the parameters as they are, and where it takes that with none of zeros alone."""
+
+    def __init__(self, step: Step, allowed: Sequence[Suspect]) -> None:
+        """``allowed`` as for :class:`Trial`."""
+        self._step, self._allowed = step, allowed
+        self._trial = Trial(step, allowed)
+        self._awake: Trial | None = None
+
+    def matters(self, group: Sequence[Suspect]) -> bool:
+        """Whether the loss changes with what suspects at one site stand for."""
+        if self._trial.matters(group):
+            return True
+        if not self._step.zeros:
+            return False
+        if self._awake is None:
+            self._awake = Trial(self._step, self._allowed, awake=True)
+        return self._awake.matters(group)
+
+
 class Trial:
     """Runs in which values are disturbed; those of half precision in float32, if the model can.
 
     A parameter in float32 does not help where its values are cast before they are used.
     """
 
-    def __init__(self, step: Step, allowed: Sequence[Suspect]) -> None:
+    def __init__(self, step: Step, allowed: Sequence[Suspect], awake: bool = False) -> None:
         """``allowed`` are those at which a gradient may end."""
         self._step = step
+        self._is_awake = awake
         self._precision: AbstractContextManager[Any] = nullcontext()
         self._smallest = min((p.element_size() for p in step.parameters.values()), default=4)
         if self._smallest < 4 or step.rounding > torch.finfo(torch.float32).eps:
@@ -92,7 +113,8 @@ class Trial:
             return None
 
     def _of(self, step: Step, observer: Observer) -> float:
-        return step.run(observer)[1].detach().double().item()
+        change = step.awake() if self._is_awake else None
+        return step.run(observer, change)[1].detach().double().item()
 
     def _differ(self, a: float, b: float, times: float = 1.0) -> bool:
         if a != a or b != b:

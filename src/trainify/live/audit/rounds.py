@@ -19,7 +19,7 @@ from .influence import Sources, Walk
 from .kept import held
 from .local import LocalChecks, Verdict
 from .locate import Locator
-from .matters import Trial
+from .matters import Trials
 from .messages import cut_of
 from .noise import is_zero
 from .places import Place
@@ -229,7 +229,7 @@ class _Round:
                 self.spared.setdefault(each.within[0], set()).add(each.within[1])
         suspects = [each for each in suspects if each not in allowed]
         self.weak = [each for each in suspects if each.weak]
-        trial = Trial(step, allowed)
+        trial = Trials(step, allowed)
         return self._influential([each for each in suspects if not each.weak], trial)
 
     def _locate(self, hidden: list[Suspect], base: Trace) -> None:
@@ -263,7 +263,7 @@ class _Round:
             )
         return steady
 
-    def _influential(self, suspects: list[Suspect], trial: Trial) -> list[Cut]:
+    def _influential(self, suspects: list[Suspect], trial: Trials) -> list[Cut]:
         """One cut for each site on whose values the loss depends."""
         groups = by_site(suspects)
         cuts = []
@@ -438,7 +438,7 @@ def _targets(suspects: list[Suspect], got: dict[str, bool], buffers: Collection[
     }
 
 
-def _that_matter(group: list[Suspect], trial: Trial) -> list[Suspect]:
+def _that_matter(group: list[Suspect], trial: Trials) -> list[Suspect]:
     """Of what happens on one line, that on which the loss depends; all where none does alone."""
     causes = {each.cause for each in group}
     if len(causes) > 1:

@@ -236,13 +236,20 @@ class _Audit:
         """What to think of parameters that get no gradient, and of which no cut says why."""
         if names:
             self.tell("parameters without a gradient")
-        found = ungiven(self.step, names, seen.loss, seen.stops)
+        found = ungiven(self.step, names, seen.loss, seen.stops, self._used(seen))
         if not seen.shaped:
             return found
         # There is a way in the graph, and what stops on it has a backward to that end.
         meant = tuple(name for name in found.lost if name in seen.reached)
         lost = tuple(name for name in found.lost if name not in seen.reached)
         return replace(found, meant=(*found.meant, *meant), lost=lost)
+
+    def _used(self, seen: Outcome) -> set[str]:
+        """The parameters that any call was given."""
+        given = {id(sight) for call in seen.trace.calls for sight in call.ins}
+        pairs = zip(seen.trace.known, self.step.state.tensors, strict=True)
+        ids = {id(tensor) for sight, tensor in pairs if id(sight) in given}
+        return {name for name, parameter in self.step.parameters.items() if id(parameter) in ids}
 
     def _doubt(self, found: Ungiven, proof: Proof, stopped: Sequence[Place]) -> None:
         """Say what numbers say."""

@@ -13,12 +13,16 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from .losses import Loss, loss_of
+from .noise import is_zero
 from .pinned import Pinned
 from .places import Place, Places
 from .state import State, nudge
 from .trace import Observer, Trace, Tracer, Unseen
 
 Change = Callable[[], None]
+
+_AWAKE = 100.0
+"""How many nudges a parameter of zeros is put off, for what it multiplies to be seen."""
 
 _COARSE = 30.0
 """How much larger a nudge is where values are rounded."""
@@ -55,6 +59,8 @@ class Step:
         """Whether the forward writes into parameters."""
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.names = {id(p): n for n, p in self.parameters.items()}
+        self.zeros = [p for p in self.parameters.values() if p.numel() and is_zero(p.detach())]
+        """Gates that are shut before training: what lies behind them moves no loss."""
         self.state = State(model, [self.inputs, self.keywords], copies)
 
     def run(
@@ -93,6 +99,16 @@ class Step:
         chosen = [self.parameters[name] for name in names]
         least = max(1e-3, 8 * self.rounding)
         return partial(nudge, chosen, _COARSE if self.coarse else 1.0, least)
+
+    def awake(self, change: Change | None = None) -> Change:
+        """A change after which no parameter is zero throughout, and another one."""
+
+        def both() -> None:
+            nudge(self.zeros, _AWAKE)
+            if change is not None:
+                change()
+
+        return both
 
     def value(self, change: Change | None = None) -> float:
         """The loss of a run that nothing watches."""

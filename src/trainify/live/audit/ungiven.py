@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,7 +10,7 @@ import torch
 
 from .cuts import Suspect
 from .influence import Disturb, Keep, Kept
-from .runs import Step
+from .runs import Change, Step
 from .state import nudge
 from .trace import Observer, Unseen
 from .widen import Widening, widened
@@ -41,7 +41,9 @@ class Ungiven:
     unknown: tuple[str, ...] = ()
 
 
-def ungiven(step: Step, names: Sequence[str], loss: float, stops: Sequence[Suspect]) -> Ungiven:
+def ungiven(
+    step: Step, names: Sequence[str], loss: float, stops: Sequence[Suspect], used: Collection[str]
+) -> Ungiven:
     """Tell parameters without a gradient apart.
 
     Args:
@@ -49,23 +51,67 @@ def ungiven(step: Step, names: Sequence[str], loss: float, stops: Sequence[Suspe
         names: Of these parameters.
         loss: What the step gives.
         stops: Where gradients are stopped on purpose.
+        used: The parameters with which something is computed.  Behind a gate of zeros the loss does
+            not change with them; with another gate it does, and torch gives them zeros.
     """
     if not names:
         return Ungiven()
-    if _changed(step, (), loss, None):  # by itself
+    point = _Point(step, loss, stops)
+    if point.changed(()):  # by itself
         return Ungiven(unknown=tuple(names))
-    moved = _those(names, lambda group: _changed(step, group, loss, None))
-    unused = tuple(name for name in names if name not in moved)
-    held = moved
-    if moved and stops:
-        kept = _kept(step, stops)
-        held = _those(moved, lambda group: _changed(step, group, loss, kept))
-        seen = {name for each in stops if each.where[0] != "out" for name in each.parameters}
-        held = [name for name in held if name not in seen]
-    meant = tuple(name for name in moved if name not in held)
-    sloping = _sloping(step, held, stops)
-    stepwise = tuple(name for name in held if name not in sloping)
-    return Ungiven(unused, meant, stepwise, tuple(sloping))
+    found = point.told(names)
+    shut = [name for name in found.unused if name in used] if step.zeros else []
+    if not shut:
+        return found
+    behind = _Point(step, None, stops).told(shut)
+    return Ungiven(
+        unused=tuple(name for name in found.unused if name not in shut or name in behind.unused),
+        meant=found.meant + behind.meant,
+        stepwise=found.stepwise + behind.stepwise,
+        lost=found.lost + behind.lost,
+    )
+
+
+class _Point:
+    """The parameters around which the loss is looked at.
+
+    As they are, where it is ``loss``; where that is None, with none that is zero throughout.
+    """
+
+    def __init__(self, step: Step, loss: float | None, stops: Sequence[Suspect]) -> None:
+        self._step, self._stops = step, stops
+        self._awake = loss is None
+        self._loss = _loss(step, Unseen(), step.awake()) if loss is None else loss
+
+    def told(self, names: Sequence[str]) -> Ungiven:
+        """What is to be said of parameters."""
+        moved = _those(names, self.changed)
+        held = moved
+        if moved and self._stops:
+            keep = Keep(self._stops)
+            _loss(self._step, keep, self._step.awake() if self._awake else None)
+            held = _those(moved, lambda group: self.changed(group, keep.values))
+            seen = {n for each in self._stops if each.where[0] != "out" for n in each.parameters}
+            held = [name for name in held if name not in seen]
+        sloping = _sloping(self._step, held, self._stops, self._awake)
+        return Ungiven(
+            unused=tuple(name for name in names if name not in moved),
+            meant=tuple(name for name in moved if name not in held),
+            stepwise=tuple(name for name in held if name not in sloping),
+            lost=tuple(sloping),
+        )
+
+    def changed(self, names: Sequence[str], kept: Kept | None = None) -> bool:
+        """Whether the loss is another one once these parameters are a little off."""
+        observer = Unseen() if kept is None else Disturb((), 0.0, kept=kept)
+        change = self._step.nudge(names)
+        change = self._step.awake(change) if self._awake else change
+        return _loss(self._step, observer, change) != self._loss
+
+
+def _loss(step: Step, observer: Observer, change: Change | None) -> float:
+    value: float = step.run(observer, change)[1].detach().double().item()
+    return value
 
 
 def _those(names: Sequence[str], changes: Callable[[Sequence[str]], bool]) -> list[str]:
@@ -83,29 +129,17 @@ def _those(names: Sequence[str], changes: Callable[[Sequence[str]], bool]) -> li
     return [name for name in names if name in found]
 
 
-def _changed(step: Step, names: Sequence[str], loss: float, kept: Kept | None) -> bool:
-    """Whether the loss is another one once these parameters are a little off."""
-    observer = Unseen() if kept is None else Disturb((), 0.0, kept=kept)
-    return step.run(observer, step.nudge(names))[1].detach().double().item() != loss
-
-
-def _kept(step: Step, stops: Sequence[Suspect]) -> Kept:
-    keep = Keep(stops)
-    step.run(keep)
-    return keep.values
-
-
-def _sloping(step: Step, names: Sequence[str], stops: Sequence[Suspect]) -> list[str]:
+def _sloping(step: Step, names: Sequence[str], stops: Sequence[Suspect], awake: bool) -> list[str]:
     """Those along which the loss has a slope: which changes with them, and the less the closer."""
     if not names:
         return []
     try:
         with Widening(torch.float64):
             wide = widened(step, torch.float64)
-            return _Slopes(wide, stops, _FINE, 1e-13).those(names)
+            return _Slopes(wide, stops, awake, _FINE, 1e-13).those(names)
     except Exception:  # a kernel that refuses float64, a model that cannot be copied
         rounding = max(torch.finfo(step.parameters[name].dtype).eps for name in names)
-        return _Slopes(step, stops, _COARSE, 8 * rounding).those(names)
+        return _Slopes(step, stops, awake, _COARSE, 8 * rounding).those(names)
 
 
 class _Slopes:
@@ -115,12 +149,20 @@ class _Slopes:
     """
 
     def __init__(
-        self, step: Step, stops: Sequence[Suspect], distances: Sequence[float], rounding: float
+        self,
+        step: Step,
+        stops: Sequence[Suspect],
+        awake: bool,
+        distances: Sequence[float],
+        rounding: float,
     ) -> None:
         self._step = step
+        self._awake = awake
         self._distances = distances
         self._rounding = rounding
-        self._observer: Observer = Disturb((), 0.0, kept=_kept(step, stops))
+        keep = Keep(stops)
+        _loss(step, keep, step.awake() if awake else None)
+        self._observer: Observer = Disturb((), 0.0, kept=keep.values)
         self._size = abs(self._value((), 0.0)) or 1.0
 
     def those(self, names: Sequence[str]) -> list[str]:
@@ -143,6 +185,7 @@ class _Slopes:
 
     def _value(self, names: Sequence[str], by: float) -> float:
         parameters = [self._step.parameters[name] for name in names]
-        loss = self._step.run(self._observer, partial(nudge, parameters, by))[1]
-        value: float = loss.detach().double().item()
-        return value
+        change: Change = partial(nudge, parameters, by)
+        return _loss(
+            self._step, self._observer, self._step.awake(change) if self._awake else change
+        )
