@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -392,3 +396,30 @@ def test_autocast_rounds_no_cut_away(model: type[nn.Module], missing: tuple[str,
         assert len(report.cuts) == bool(missing) and not report.wrong
         assert report.ok is (not missing)
     assert not torch.is_autocast_enabled("cpu")
+
+
+class Pickled(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        h = super().forward(x)
+        self.last = pickle.dumps(h.detach())  # trainify: stop-grad
+        warnings.warn("of the model's own", UserWarning, stacklevel=1)
+        return h + copy.copy(h)
+
+
+def test_what_a_model_warns_of_is_not_repeated(recwarn: pytest.WarningsRecorder) -> None:
+    assert audit(Pickled(4, 4), torch.randn(3, 4)).ok
+    assert not recwarn.list
+
+
+class FromDlpack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.from_dlpack(self.fc(x).detach()))
+
+
+def test_a_module_is_not_what_records_no_backward() -> None:
+    (cut,) = audit(FromDlpack(), torch.randn(3, 4)).cuts
+    assert cut.op != "self.fc"

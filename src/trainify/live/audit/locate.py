@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .cuts import Suspect
 from .digest import digest
@@ -209,8 +209,9 @@ class _Line:
         assert self.place is not None
         found: tuple[str | None, list[Tensor]] = None, []
         for node in _calls(self.place.path, self.place.line):
-            name = _name(self._value(node.func)) or ast.unparse(node.func)
-            if name.startswith(_TORCHS):
+            called = self._value(node.func)
+            name = _name(called) or ast.unparse(node.func)
+            if name.startswith(_TORCHS) or _is_run_by_python(called):
                 continue
             given = [*node.args, *(keyword.value for keyword in node.keywords)]
             tensors = list(tensors_in(self._value(_undetached(each)) for each in given))
@@ -250,6 +251,11 @@ class _Line:
 
 
 _REFERENCES = (ast.Name, ast.Attribute, ast.Subscript)
+
+
+def _is_run_by_python(called: Any) -> bool:
+    """Whether it is a module, of which each call is seen."""
+    return isinstance(called, nn.Module) and not isinstance(called, torch.jit.ScriptModule)
 
 
 def _undetached(node: ast.expr) -> ast.expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -169,6 +170,9 @@ def _one_number(out: Any) -> Tensor:
 def _as_in_training() -> Iterator[None]:
     """Gradients on, and compiled code as the Python that it was compiled from."""
     with ExitStack() as stack:
+        # What the model's lines warn of would come from here, again and again.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(torch.inference_mode(False))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils.hooks import unserializable_hook
 
 from .digest import Digests
 from .pinned import Pinned
@@ -531,4 +532,5 @@ class _Modules:
             if tensor is not None and node_of(tensor) is not None:
                 arrived = self._trace.arrived
                 with suppress(RuntimeError):  # a view that must not be asked for its history
-                    tensor.register_hook(lambda gradient: arrived.add(name))
+                    hook = unserializable_hook(lambda gradient: arrived.add(name))
+                    tensor.register_hook(hook)
