@@ -79,6 +79,8 @@ NOTES = f"""\
   is said.
 * Models run with an allocator that keeps freed memory (glibc's, with `mmap` off): by default it
   returns blocks of 32 MiB to the system, and packed weights are the first to reach that size.
+  Before training, all parameters are copied to where that allocator places them, on huge pages if
+  the system has some: those of transformers lie in the file that they were loaded from.
 * Tensor memory is what torch's CPU allocator holds above what it held before the step, from the
   profiler's allocation events. Autograd saves the same tensors in both but for the rotary table's
   rows, which the package gathers in each layer and for each token of the batch.

@@ -17,8 +17,13 @@ T = TypeVar("T")
 
 # glibc maps each block of 32 MiB or more anew and gives it back when it is freed, so whoever has a
 # few such tensors pays for page faults at every step.  Training runs on allocators that keep what
-# they got, as torch's on a GPU does, and so do the models here.
-KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+# they got, as torch's on a GPU does, and so do the models here.  Which pages a tensor lies on makes
+# some percent of difference between two copies of one model; huge ones leave less to chance.
+KEEP_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "THP_MEM_ALLOC_ENABLE": "1",
+}
 
 
 @dataclass(frozen=True)
