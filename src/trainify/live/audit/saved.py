@@ -63,8 +63,12 @@ def saved_by(pack: Any, unpack: Any) -> Iterator[None]:
 
     They only look, which is known by the attribute ``only_looks``.
     """
-    pack.only_looks = True
-    with torch.autograd.graph.saved_tensors_hooks(pack, unpack), _aside(pack, unpack):
+
+    def looking(tensor: Tensor) -> Any:  # a method has no attributes of its own
+        return pack(tensor)
+
+    looking.only_looks = True  # type: ignore[attr-defined]
+    with torch.autograd.graph.saved_tensors_hooks(looking, unpack), _aside(looking, unpack):
         yield
 
 
