@@ -23,6 +23,7 @@ class Model(nn.Module):
         self.layer = nn.Linear(4, 4)
         self.register_buffer("centre", torch.zeros(4))
         self.register_buffer("rows", torch.zeros(3, 4))
+        self.register_buffer("spread", torch.ones(4))
 
     def forward(self, x):
         h = self.layer(x)
@@ -51,6 +52,11 @@ KEPT = [
     "with torch.no_grad():\n    mean = h.mean(0)\n"
     "    self.centre.copy_(0.9 * self.centre + 0.1 * mean)\nreturn h - self.centre",
     "self.centre *= 0.9\nself.centre += 0.1 * h.data.mean(0)\nreturn h - self.centre",
+    "with torch.no_grad():\n    self.centre.lerp_(h.mean(0), 0.1)\n    self.spread.lerp_(h.var(0), 0.1)\n"
+    "return (h - self.centre) / self.spread.sqrt()",
+    "with torch.no_grad():\n    self.centre.mul_(0.9).add_(h.mean(0), alpha=0.1)\n"
+    "    self.spread.mul_(0.9).add_(h.var(0), alpha=0.1)\n"
+    "return (h - self.centre) / self.spread.sqrt()",
 ]
 
 

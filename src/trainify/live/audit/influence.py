@@ -141,7 +141,9 @@ class Sources(Observer):
     def before(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
         for suspect in self._at.get(call.key, ()):
             self._allowed.note(suspect, sys._getframe(1))
-            walk = self._walks.setdefault(suspect.site, Walk(self._names))
+            # Of a scope each line is judged by itself as well.
+            at = suspect.site, suspect.place
+            walk = self._walks.setdefault(at, Walk(self._names))
             given = tensors if suspect.inputs is None else [tensors[i] for i in suspect.inputs]
             suspect.parameters |= walk.parameters(given)
 
