@@ -349,6 +349,10 @@ HELD = {
     "        self.nets = nn.ModuleDict({'a': Net()})\n\n"
     "    def score(self, x):\n        return self.nets['a'](x)",
     "sequential": "def score(x):\n    return nn.Sequential(Net(), nn.ReLU())(x)",
+    "inherited": "class Base:\n    def __init__(self):\n        self.net = Net()\n\n\n"
+    "class Hub(Base):\n    def score(self, x):\n        return self.net(x)",
+    "by-name": "class Hub:\n    def __init__(self):\n        self.net = Net()\n\n"
+    "    def score(self, x):\n        return getattr(self, 'net')(x)",
     "next": "def score(x):\n    net = next(iter([Net()]))\n    return net(x)",
     "own-class": "class Sub(Net):\n    def again(self):\n        return type(self)()\n\n\n"
     "def score(x):\n    return Sub().again()(x)",

@@ -47,7 +47,7 @@ def _giving(data: bytes, path: str, project: Project) -> Iterator[str]:
     for each in imports_of(data):
         local = each.local
         used = (
-            local == b"*"
+            (local == b"*" and not path.endswith("__init__.py"))  # which hands it on
             or local + b"." in data
             or (not local[:1].isupper() and local + b"(" in data)
             or (by_name and b"getattr(" + local in data)

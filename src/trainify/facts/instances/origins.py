@@ -182,9 +182,9 @@ class Origins:
                 return _holding(o for each in given for o in self._origins(module, each, depth))
             if function.id == "next":
                 return _taken(self._origins(module, given[0], depth))
-            return (
-                _makers(self._origins(module, given[0], depth)) if function.id == "type" else None
-            )
+            if function.id == "type":
+                return _makers(self._origins(module, given[0], depth))
+            return self._got(module, call, depth) if function.id == "getattr" else None
         names = [target.name for target in module.resolve(function)]
         if any(name.startswith((*_WRAPPERS, *_SAME_HOLDERS)) for name in names):
             return [o for each in given for o in self._origins(module, each, depth)]
@@ -193,6 +193,14 @@ class Origins:
         if "random.choice" in names:
             return _taken(self._origins(module, given[0], depth))
         return None
+
+    def _got(self, module: ModuleFacts, call: ast.Call, depth: int) -> Iterable[Origin] | None:
+        """``getattr(self, "net")``."""
+        name = call.args[1] if len(call.args) > 1 else None
+        if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+            return None
+        node = ast.Attribute(value=call.args[0], attr=name.value, ctx=ast.Load())
+        return self._of_attribute(module, node, depth)
 
     def _results(self, home: ModuleFacts, function: FunctionNode, depth: int) -> Iterator[Origin]:
         """What a function gives; what it yields, to a loop or to a ``with``."""
@@ -426,8 +434,23 @@ class Origins:
         given = self._given.get((path_of(module), cls.lineno, node.attr), set())
         yield from given
         yield from self._put_into(module, node.attr, depth)
+        if not bindings and not given:
+            for home, base in self._bases(module, cls) if depth < _MAX_DEPTH else ():
+                known = True
+                yield from self._of_member(home, base, node, depth + 1)
         if not given and not known:
             yield _UNKNOWN
+
+    def _bases(
+        self, module: ModuleFacts, cls: ast.ClassDef
+    ) -> Iterator[tuple[ModuleFacts, ast.ClassDef]]:
+        """The classes of the files that a class derives from, with their files."""
+        for base in cls.bases:
+            made = self._class_named(module, base)
+            home = self._file(made[0]) if made is not None else None
+            for each in home.classes if home is not None else ():
+                if home is not None and made is not None and each.name == made[1]:
+                    yield home, each
 
     def _of_method(
         self, module: ModuleFacts, function: FunctionNode, depth: int
