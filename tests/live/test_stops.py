@@ -724,9 +724,19 @@ import torch.nn.functional as F
 def network(inputs, outputs=1):
     return nn.Sequential(nn.Linear(inputs, 16), nn.GELU(), nn.Linear(16, outputs))
 
+class Fixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = network(8, 8)
+
+    @torch.no_grad()
+    def forward(self, s):
+        return self.net(s)
+
 class Critic(nn.Module):
     def __init__(self):
         super().__init__()
+        self.layer, self.actor2, self.fixed = nn.Linear(8, 8), network(8, 8), Fixed()
         self.actor, self.enc = network(8, 4), network(8, 8)
         self.q, self.q2, self.other = network(12), network(12), network(12)
 
@@ -769,6 +779,47 @@ TARGETS = {
             w = self.actor(s).sigmoid()[:, 0]
         return (w * self.value(self.q, s, a)).mean()
 """,
+    "a network, and a layer": """
+        with torch.no_grad():
+            y = self.layer(self.enc(s)) + self.enc(s)
+        return -(self.value(self.q, s, a) * y.softmax(-1)[:, 0]).mean()
+""",
+    "one layer": """
+        with torch.no_grad():
+            y = self.layer(s)
+        return F.mse_loss(self.enc(s), y)
+""",
+    "one layer, of a difference": """
+        y = 1 - self.layer(s).detach()
+        return (y - self.enc(s)).abs().mean()
+""",
+    "one layer, by its data": """
+        y = self.layer(s).data * 2
+        return F.smooth_l1_loss(input=self.enc(s), target=y)
+""",
+    "one layer, by NumPy": """
+        y = torch.from_numpy(self.layer(s).detach().numpy() * 2)
+        return nn.MSELoss()(self.enc(s), y)
+""",
+    "one layer, behind what learns": """
+        h = self.enc(s)
+        with torch.no_grad():
+            y = self.layer(h)
+        return F.kl_div(self.actor2(h).log_softmax(-1), y.softmax(-1))
+""",
+    "one layer, of others": """
+        with torch.no_grad():
+            keys = F.normalize(self.layer(s), dim=-1)
+        return F.cross_entropy(self.enc(s) @ keys.T, torch.arange(len(s)))
+""",
+    "a part of the inputs as well": """
+        with torch.no_grad():
+            z, c = self.enc(s), self.layer(s)
+        return F.mse_loss(self.actor2(z + c), 1 - z)
+""",
+    "a class of its own": """
+        return F.mse_loss(self.enc(s), self.fixed(s))
+""",
 }
 
 
@@ -776,11 +827,85 @@ TARGETS = {
 def test_what_may_be_a_target_is_asked_about(tmp_path: Path, name: str) -> None:
     text = CRITIC.replace("        {lines}", TARGETS[name].strip("\n"))
     model = package(tmp_path, model=text)["model"].Critic()
-    with pytest.raises(trainify.NotTrainable, match=r"all of '(actor|other)'.* through="):
+    with pytest.raises(trainify.NotTrainable, match=r"held against|all of.* through="):
         trainify.trainify(model, batch())
     assert trainify.source_diff(model) == ""
     trainify.trainify(model, batch(), allow=["model.py"])
     assert trainify.source_diff(model) == ""
+
+
+LOSSES = {
+    "a layer before the last": """
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.fc(x)
+        return F.mse_loss(self.head(h), x)
+""",
+    "beside what learns": """
+    def forward(self, x):
+        h = self.mid(x) * self.fc(x).detach()
+        return F.mse_loss(self.head(h), x)
+""",
+    "a difference that goes on": """
+    def forward(self, x):
+        h = self.mid(x) - self.fc(x).data
+        return (self.head(h) - x).square().mean()
+""",
+    "the last sum": """
+    def forward(self, x):
+        return F.mse_loss(self.head(x) + self.fc(x).detach(), x)
+""",
+    "a weight": """
+    def forward(self, x):
+        return F.mse_loss(self.head(x) * self.fc.weight.data.sum() + self.fc.bias.detach(), x)
+""",
+    "all of it": """
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.head(self.fc(x))
+        return F.mse_loss(h, x)
+""",
+}
+
+
+@pytest.mark.filterwarnings("ignore::trainify.StopRemoved")
+@pytest.mark.parametrize("name", LOSSES)
+def test_no_target_is_what_goes_on_to_a_loss(tmp_path: Path, name: str) -> None:
+    forward = LOSSES[name]
+    model = build(tmp_path, forward)
+    right = build(
+        tmp_path,
+        forward.replace(".detach()", "").replace(".data", "").replace("no_grad()", "enable_grad()"),
+    )
+    trainify.trainify(model, batch())
+    for each in (model, right):
+        each(batch()).backward()
+    expected = dict(right.named_parameters())
+    assert any(p.grad is not None for name, p in model.named_parameters() if name[:2] == "fc")
+    for parameter, learned in model.named_parameters():
+        torch.testing.assert_close(learned.grad, expected[parameter].grad)
+
+
+def test_a_loss_that_is_given_tells_a_target(tmp_path: Path) -> None:
+    """The model returns both; what holds one against the other is elsewhere."""
+    forward = """
+    def forward(self, x):
+        with torch.no_grad():
+            y = self.fc(x)
+        return self.head(x), y
+"""
+    model = build(tmp_path, forward)
+
+    def loss(out: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return nn.functional.mse_loss(*out)
+
+    with pytest.raises(trainify.NotTrainable, match=r"held against .*'fc.bias', 'fc.weight'"):
+        trainify.trainify(model, batch(), loss=loss)
+    assert trainify.source_diff(model) == ""
+    with pytest.warns(trainify.StopRemoved):
+        trainify.trainify(model, batch(), loss=loss, through=["Model.forward"])
+    loss(model(batch())).backward()
+    assert model.fc.weight.grad is not None
 
 
 @pytest.mark.parametrize("lines", ONLY_STOPS)

@@ -5,15 +5,16 @@ a mistake or a stop-gradient; the code looks the same.  The values tell them apa
 on purpose learns by another way, or is not to learn and does not require a gradient.  So a cut is
 confirmed as a mistake if a parameter gets no gradient at all because of it.
 
-Left open is what stops a whole network: the targets of a critic, the features of an encoder that
-stays as it is, the policy that another is held against.  These often require gradients all the
-same, for a step that is not this one; so does the network before a head that is trained alone.
+Left open is what a loss holds something that learns against (the target of a critic, the policy
+that another is kept close to), and what stops a whole network (the features of an encoder that
+stays as it is).  These often require gradients all the same, for a step that is not this one; so
+does the network before a head that is trained alone.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -61,20 +62,16 @@ class Mistakes:
     def learn(self, report: Report) -> bool:
         """Confirm the mistakes among the cuts of a report; whether that rewrites anything more."""
         before = self.settings
+        unsaid = [cut for cut in report.cuts if not self._said(cut)]
+        targets = {id(cut): held for cut in unsaid if (held := _held_against(report, cut))}
         networks = {
             id(cut): whole
-            for cut in report.cuts
-            if (whole := _stopped_whole(self._model, report, cut)) and not self._said(cut)
+            for cut in unsaid
+            if id(cut) not in targets and (whole := _stopped_whole(self._model, report, cut))
         }
-        self.undecided = ""
-        if networks:
-            listed = ", ".join(map(repr, dict.fromkeys(n for f in networks.values() for n in f)))
-            self.undecided = (
-                f"what is stopped there is all of {listed}, while others learn: targets, features "
-                "and heads that learn alone look like this; if that is meant, allow it; if not, "
-                "name the place: through= or --through"
-            )
-        for path, place, names in _mistakes(report, networks):
+        asked = [*_asked(_TARGET, targets), *_asked(_WHOLE, networks), _HOW]
+        self.undecided = "; ".join(asked) if len(asked) > 1 else ""
+        for path, place, names in _mistakes(report, {**targets, **networks}):
             found = confirmed(path, place)
             known = {_site(each): each for each in self.settings.confirmed}
             old = known.get(_site(found))
@@ -113,6 +110,26 @@ class Mistakes:
             f'way; they pass now:{lines}\nWhere that is meant, say so: allow=["FILE:LINE"], or '
             "`# trainify: stop-grad` on the line"
         )
+
+
+_TARGET = "what learns is held against what is stopped there, of {}, as against a target"
+_WHOLE = (
+    "what is stopped there is all of {}, while others learn: targets, features and heads that "
+    "learn alone look like this"
+)
+_HOW = "if that is meant, allow it; if not, name the place: through= or --through"
+
+
+def _asked(question: str, names: Mapping[int, tuple[str, ...]]) -> Iterator[str]:
+    if names:
+        listed = dict.fromkeys(name for each in names.values() for name in each)
+        yield question.format(", ".join(map(repr, listed)))
+
+
+def _held_against(report: Report, cut: Cut) -> tuple[str, ...]:
+    """The parameters of which a cut makes a target; empty where it makes none."""
+    names = [name for name in cut.parameters if name in report.missing]
+    return tuple(patterns(names)) if cut.target else ()
 
 
 def _stopped_whole(model: nn.Module, report: Report, cut: Cut) -> tuple[str, ...]:

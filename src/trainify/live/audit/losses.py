@@ -24,15 +24,9 @@ def loss_of(output: Any) -> Tensor:
     Raises:
         ValueError: There is no floating-point tensor among the outputs, of real numbers.
     """
-    given: Any = (
-        output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    )
-    if isinstance(given, Tensor) and given.numel() == 1:
-        number: Tensor = given.reshape(())
-        return number
-    if isinstance(output, Tensor) and output.numel() == 1:
-        alone: Tensor = output.reshape(())
-        return alone
+    given = given_loss(output)
+    if given is not None:
+        return given
     tensors = [each for each in _outputs(output) if each.is_floating_point() and each.numel()]
     attached = [each for each in tensors if each.requires_grad]
     if not tensors:
@@ -44,6 +38,16 @@ def loss_of(output: Any) -> Tensor:
         )
         raise ValueError(f"the model returns {what}")
     return torch.stack([_projection(each) for each in attached or tensors]).sum()
+
+
+def given_loss(output: Any) -> Tensor | None:
+    """``output.loss``, or the output itself where it is one number; None where there is none."""
+    loss: Any = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    for each in (loss, output):
+        if isinstance(each, Tensor) and each.numel() == 1:
+            number: Tensor = each.reshape(())
+            return number
+    return None
 
 
 def _projection(tensor: Tensor) -> Tensor:

@@ -58,8 +58,9 @@ class Cut:
     innermost code outside of torch, ``function`` is its name.  ``modules`` are the paths, in the
     model, of the modules that ran there.  ``scope`` is the ``file:line`` that switched gradients
     off, ``lines`` are those, in the function that did so, through which the gradient would go;
-    ``branch`` says that nothing comes into it from outside that has a gradient.  ``parameters`` are
-    the names of those whose gradient is cut off or bent here.
+    ``branch`` says that nothing comes into it from outside that has a gradient, ``target`` that
+    what learns is held against what it stops.  ``parameters`` are the names of those whose gradient
+    is cut off or bent here.
     """
 
     cause: Cause
@@ -75,6 +76,7 @@ class Cut:
     scope: str | None = None
     lines: tuple[int, ...] = ()
     branch: bool = False
+    target: bool = False
 
     @property
     def place(self) -> str:

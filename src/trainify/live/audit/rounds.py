@@ -7,12 +7,13 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .against import is_held_against
 from .allowed import Allowed
 from .cuts import MISSING, WRONG, Comparison, Suspect
 from .influence import Sources, Walk
@@ -20,7 +21,7 @@ from .kept import held
 from .local import LocalChecks, Verdict
 from .locate import Locator
 from .matters import Trials
-from .messages import cut_of
+from .messages import STOPS, cut_of
 from .noise import is_zero
 from .places import Place
 from .report import Cause, Cut, patterns
@@ -230,7 +231,7 @@ class _Round:
         suspects = [each for each in suspects if each not in allowed]
         self.weak = [each for each in suspects if each.weak]
         trial = Trials(step, allowed)
-        return self._influential([each for each in suspects if not each.weak], trial)
+        return self._influential([each for each in suspects if not each.weak], trial, base)
 
     def _locate(self, hidden: list[Suspect], base: Trace) -> None:
         """Find what nobody sees; where it only repeats what stood there, with other parameters."""
@@ -263,7 +264,7 @@ class _Round:
             )
         return steady
 
-    def _influential(self, suspects: list[Suspect], trial: Trials) -> list[Cut]:
+    def _influential(self, suspects: list[Suspect], trial: Trials, trace: Trace) -> list[Cut]:
         """One cut for each site on whose values the loss depends."""
         groups = by_site(suspects)
         cuts = []
@@ -272,7 +273,11 @@ class _Round:
             if trial.matters(group):
                 names = {name for each in group for name in each.parameters}
                 self.beside.setdefault(group[0].place, set()).update(names)
-                cuts.append(cut_of(group := _that_matter(group, trial)))
+                cut = cut_of(group := _that_matter(group, trial))
+                if cut.cause in STOPS:
+                    target = is_held_against(trace, group, suspects, not self.step.projected)
+                    cut = replace(cut, target=target)
+                cuts.append(cut)
                 self.ends += group
                 self.scopes.update(
                     each.scope

@@ -13,7 +13,7 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
 
-from .losses import Loss, loss_of
+from .losses import Loss, given_loss, loss_of
 from .noise import is_zero
 from .pinned import Pinned
 from .places import Place, Places
@@ -56,6 +56,8 @@ class Step:
         """The relative size of what rounding may eat: of the type with the fewest bits."""
         self.sealed = False
         """Whether nothing but torch runs in backward."""
+        self.projected = False
+        """Whether the loss is none of the model's, and what it is made of is not known."""
         self.writes = True
         """Whether the forward writes into parameters."""
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -82,6 +84,7 @@ class Step:
                 out = self.model(*self.inputs, **self.keywords)
                 if self.loss is not None:
                     out = self.loss(out)
+            self.projected = self.loss is None and given_loss(out) is None
             return tracer.trace, _one_number(loss_of(out) if self.loss is None else out)
 
     @contextmanager

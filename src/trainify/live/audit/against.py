@@ -1,0 +1,126 @@
+"""Values that a gradient does not get past, and that what learns is held against.
+
+The target of a critic, the features of a teacher, the policy that another is kept close to: such a
+value meets one that learns in a loss, in a difference, in a product, and nothing that learns comes
+behind that.  In the middle of a model layers come behind.  The source need not show which it is:
+the loss may lie in another file, and the names are anybody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .cuts import Suspect
+from .report import Cause
+from .trace import Call, Sight, Trace
+
+_LOSSES = ("loss", "similarity", "kl_div", "entropy")
+"""What is in the names of functions that hold values against each other."""
+
+_DIFFERENCES = {"sub", "sub_", "rsub", "subtract", "__sub__", "__rsub__", "__isub__", "dist",
+                "cdist", "pairwise_distance"}  # fmt: skip
+
+_SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__", "stack"}
+"""What only puts beside each other: the other's gradient is the same whatever is added."""
+
+
+def is_held_against(
+    trace: Trace, group: Iterable[Suspect], others: Iterable[Suspect], whole: bool
+) -> bool:
+    """Whether what suspects at one site stand for is what a loss holds others against.
+
+    Args:
+        trace: The run that they are of.
+        group: The suspects.
+        others: All suspects: where a value leaves torch, it comes back at another one.
+        whole: Whether the trace ends with the loss.  Where it ends with outputs of which nothing
+            more is known, only functions that are losses by name tell.
+    """
+    suspects = list(group)
+    if all(sight.fresh for each in suspects for sight in each.call.ins):
+        whole = False  # a scale, say: no network whose result it is
+    if any(each.cause is Cause.HOST for each in suspects):
+        suspects += [each for each in others if each.cause is Cause.OPAQUE or each.hidden]
+    flow = _Flow(sight for each in suspects for sight in _stopped(each))
+    for call in trace.calls:
+        flow.through(call)
+    return flow.losses(whole) or (whole and flow.alone)
+
+
+def _stopped(suspect: Suspect) -> Iterable[Sight]:
+    what, i = suspect.where
+    call = suspect.call
+    if what == "out":
+        return (call.outs[i],)
+    if what == "in":
+        return (call.ins[i],)
+    return (call.written[i][0],) if what == "written" and i in call.written else ()
+
+
+class _Flow:
+    """What becomes of values in the calls behind them."""
+
+    def __init__(self, stopped: Iterable[Sight]) -> None:
+        self._stopped = {_tensor(sight) for sight in stopped}
+        self._weights: set[int] = set()
+        """What is made of parameters alone."""
+        self._met: dict[int, set[int]] = {}
+        """Results of what is in ``_meetings``, by number."""
+        self._meetings: list[str] = []
+        self._before_layers: set[int] = set()
+        self._learns = False
+        """Whether a layer takes a stopped value as it is."""
+
+    def losses(self, whole: bool) -> bool:
+        """Whether there is a loss, or a difference, behind which nothing learns."""
+        return any(
+            any(each in name for each in _LOSSES) or (whole and name in _DIFFERENCES)
+            for name in self._last()
+        )
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing that learns comes behind any meeting, sums aside."""
+        last = list(self._last())
+        return not self._learns and len(last) == len(self._meetings) and not _SUMS.issuperset(last)
+
+    def _last(self) -> Iterable[str]:
+        return (name for n, name in enumerate(self._meetings) if n not in self._before_layers)
+
+    def through(self, call: Call) -> None:
+        """Go through a call; in the order in which they were made."""
+        ins = [(sight, _tensor(sight)) for sight in call.ins]
+        made = [*call.outs, *(sight for sight, _ in call.written.values())]
+        weights = [n for s, n in ins if (s.fresh or n in self._weights) and n not in self._stopped]
+        if weights and len(weights) == len(ins):
+            self._weights.update(map(_tensor, made))
+            return
+        met = {number for _, n in ins for number in self._met.get(n, ())}
+        if any(n in self._stopped for _, n in ins):
+            learning = [s for s, n in ins if s.attached and n not in self._stopped]
+            if not (learning and any(sight.attached for sight in made)):
+                self._stopped.update(_tensor(sight) for sight in made if sight.floating)
+            elif weights and not self._is_loss(call):
+                self._learns = True
+            else:
+                met.add(len(self._meetings))
+                self._meetings.append(_name(call))
+                weights = []
+        if weights:
+            self._before_layers |= met
+        for sight in made if met else ():
+            self._met.setdefault(_tensor(sight), set()).update(met)
+
+    def _is_loss(self, call: Call) -> bool:
+        return any(each in _name(call) for each in _LOSSES)
+
+
+def _name(call: Call) -> str:
+    return call.name.rpartition(".")[2].rpartition("::")[2]
+
+
+def _tensor(sight: Sight) -> int:
+    """A number for the tensor of which it is one, whatever has been written into that since."""
+    while sight.earlier is not None:
+        sight = sight.earlier
+    return id(sight)
