@@ -430,3 +430,63 @@ def test_nothing_is_copied_where_nobody_sees_the_write() -> None:
     graph = trainify.fx.rewrite(symbolic_trace(Residual()))
     called = {str(node.target) for node in graph.graph.nodes}
     assert not called & {"clone", "copy_"}
+
+
+class Padded(Residual):
+    """The op writes into a part of what is read as a whole."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.fc(x)
+        out = x.new_zeros(2 * T, H)
+        torch.ops._C.rms_norm(out[:T], h, self.weight, 1e-6)
+        return out * 2
+
+    def right(self, x: Tensor) -> Tensor:
+        out = F.rms_norm(self.fc(x), (H,), self.weight, 1e-6) * 2
+        return torch.cat((out, torch.zeros_like(out)))
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_a_part_of_a_buffer_that_is_written_into(kind: str) -> None:
+    model, x = Padded(), torch.randn(T, H)
+    graph = GRAPHS[kind](model, x)
+    (cut,) = trainify.fx.check(graph)
+    assert (cut.kind, cut.op) == ("missing", "_C::rms_norm")
+    assert cut.parameters == ("fc.bias", "fc.weight", "weight")
+    if kind == "functionalized":
+        return  # which rewrite refuses
+    rewritten = trainify.fx.rewrite(graph)
+    assert trainify.fx.check(rewritten) == ()
+    right, found = gradients(model, model.right, x), gradients(rewritten, rewritten, x)
+    torch.testing.assert_close(dict(by_name(rewritten, found)), dict(by_name(model, right)))
+
+
+class Kept(Residual):
+    """The op fills a buffer of the module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.ops._C.rms_norm(self.table, self.fc(x), self.weight, 1e-6)
+        return self.table * 2
+
+    def right(self, x: Tensor) -> Tensor:
+        return F.rms_norm(self.fc(x), (H,), self.weight, 1e-6) * 2
+
+
+@pytest.mark.parametrize("kind", ["exported", "functionalized"])
+@pytest.mark.parametrize("cls", [Given, Repeated, Kept])
+def test_what_is_written_back_is_read_as_it_was(kind: str, cls: type[Residual]) -> None:
+    """A decomposed graph writes into inputs and buffers at its end, step by step."""
+    model, x = cls(), torch.randn(T, H)
+    model.table = torch.zeros(T, H)
+    served_x = x.clone()
+    right = gradients(model, model.right, x.clone())
+    with torch.no_grad():
+        served = model(served_x)
+    graph = trainify.fx.rewrite(GRAPHS[kind](model, x.clone()))
+    for _ in range(3):
+        seen = x.clone()
+        found = gradients(graph, graph, seen)
+        torch.testing.assert_close(dict(by_name(graph, found)), dict(by_name(model, right)))
+        torch.testing.assert_close(seen, served_x, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(graph(x.clone()), served, rtol=1e-5, atol=1e-5)

@@ -149,6 +149,13 @@ def is_view(node: Node) -> bool:
     return getattr(node.target, "__name__", "") in _VIEWS
 
 
+def root_of(node: Node) -> Node:
+    """What a value is a view of, or may be."""
+    while is_view(node) and node.args and isinstance(node.args[0], Node):
+        node = node.args[0]
+    return node
+
+
 def _computes(node: Node) -> bool:
     """Whether a node calls a module of torch that gives a tensor of its own, whatever it gets."""
     if node.graph.owning_module is None:

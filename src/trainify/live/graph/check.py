@@ -10,7 +10,16 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from ..audit.report import Cause, Cut
-from .calls import detached, fused_call, grad_mode, is_view, module_of, parameters_of, unknown_op
+from .calls import (
+    detached,
+    fused_call,
+    grad_mode,
+    is_view,
+    module_of,
+    parameters_of,
+    root_of,
+    unknown_op,
+)
 
 _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 _HOST = frozenset({"item", "tolist", "numpy", "_local_scalar_dense"})
@@ -30,8 +39,10 @@ def check(graph_module: GraphModule | ExportedProgram) -> tuple[Cut, ...]:
     """
     source = module_of(graph_module)
     nodes = list(source.graph.nodes)
-    reaching = _reaching(nodes)
+    memory = _Memory(nodes)
+    reaching = _reaching(nodes, memory)
     names: dict[Node, frozenset[str]] = {}
+    held: dict[Node, frozenset[str]] = {}  # by what has been written there
     parameters = parameters_of(source, nodes)
     cuts = []
     off = False
@@ -39,14 +50,19 @@ def check(graph_module: GraphModule | ExportedProgram) -> tuple[Cut, ...]:
         if node.target is torch._C._set_grad_enabled:
             off = not node.args[0]
         own = {parameters[node]} if node in parameters else set()
-        before = own.union(*(names.get(each, frozenset()) for each in node.all_input_nodes))
+        read = node.all_input_nodes
+        before = own.union(
+            *(names.get(each, frozenset()) for each in read),
+            *(held.get(memory(each), frozenset()) for each in read),
+        )
         if node.op == "call_module":
             module = source.get_submodule(str(node.target))
             learning = (n for n, p in module.named_parameters() if p.requires_grad)
             before |= {f"{node.target}.{name}" for name in learning}
         names[node] = frozenset(before)
         for written in _written(node):
-            names[written] = names.get(written, frozenset()) | names[node]
+            at = memory(written)
+            held[at] = held.get(at, frozenset()) | names[node]
         if not before or node.op not in ("call_function", "call_method") or node not in reaching:
             continue
         found = _cut(node, off)
@@ -84,7 +100,12 @@ def _is_argument(node: Node) -> bool:
 
 def _has_history(node: Node) -> bool:
     """Whether a value was computed, and not merely allocated."""
-    return node.op.startswith("call_") and "empty" not in str(node.target)
+    root = root_of(node)
+    made = str(root.target) if root.op == "call_method" else getattr(root.target, "__name__", "")
+    return root.op.startswith("call_") and not any(each in made for each in _ALLOCATIONS)
+
+
+_ALLOCATIONS = ("empty", "zeros", "ones", "full")
 
 
 def _written(node: Node) -> list[Node]:
@@ -106,25 +127,24 @@ def _written(node: Node) -> list[Node]:
     ]
 
 
-def _reaching(nodes: list[Node]) -> set[Node]:
+def _reaching(nodes: list[Node], memory: _Memory) -> set[Node]:
     """The nodes on which the output depends, by what they return or by what they write into."""
-    same = _Same(nodes)
     found: set[Node] = set()
     writers: dict[Node, list[Node]] = {}
     for node in nodes:
         for written in _written(node):
-            writers.setdefault(same(written), []).append(node)
+            writers.setdefault(memory(written), []).append(node)
     waiting = [node for node in nodes if node.op == "output"]
     while waiting:
         node = waiting.pop()
         if node not in found:
             found.add(node)
-            waiting += [*node.all_input_nodes, *writers.get(same(node), ())]
+            waiting += [*node.all_input_nodes, *writers.get(memory(node), ())]
     return found
 
 
-class _Same:
-    """One node for all that read the same attribute: a buffer that is written into."""
+class _Memory:
+    """One node for all that is written into with it: its views, and who reads the same buffer."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self._first: dict[str, Node] = {}
@@ -133,7 +153,8 @@ class _Same:
                 self._first.setdefault(str(node.target), node)
 
     def __call__(self, node: Node) -> Node:
-        return self._first[str(node.target)] if node.op == "get_attr" else node
+        root = root_of(node)
+        return self._first[str(root.target)] if root.op == "get_attr" else root
 
 
 def _placed(

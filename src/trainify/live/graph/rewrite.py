@@ -24,6 +24,7 @@ from .calls import (
     is_view,
     may_keep,
     module_of,
+    root_of,
     unknown_op,
 )
 
@@ -50,6 +51,7 @@ def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
     source = module_of(graph_module)
     graph = _without_modes(source)
     places = {node: i for i, node in enumerate(graph.nodes)}
+    put_back = _put_back(graph)
     for node in list(graph.nodes):
         call = fused_call(node)
         if call is not None and call.row.equivalent is not None:
@@ -60,6 +62,8 @@ def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
                 "here, its part in what the view belongs to cannot be told. Rewrite what was "
                 "exported before it is decomposed"
             )
+    for node in put_back:
+        _spare_readers(graph, node.args[0], node, places)  # type: ignore[arg-type]
     graph.lint()
     return GraphModule(source, graph)
 
@@ -92,6 +96,19 @@ def _without_modes(source: GraphModule) -> Graph:
         if not held.users:
             graph.erase_node(held)
     return graph
+
+
+def _put_back(graph: Graph) -> list[Node]:
+    """The nodes that write, at the end, where a model writes of which the graph is functional."""
+    if not any(is_functionalized(node) for node in graph.nodes):
+        return []
+    return [
+        node
+        for node in graph.nodes
+        if node.target is torch.ops.aten.copy_.default
+        and isinstance(node.args[0], Node)
+        and node.args[0].op in ("placeholder", "get_attr")
+    ]
 
 
 # -- calls ----------------------------------------------------------------------------------------
@@ -208,7 +225,7 @@ def _map(value: Any, to: Callable[[Node], Any]) -> Any:
 
 def _is_own(target: Node, at: Node, places: dict[Node, int]) -> bool:
     """Whether nobody sees, other than by its node, that a value is written into."""
-    root = _root(target)
+    root = root_of(target)
     if root.op in ("placeholder", "get_attr") or is_view(root):
         return False
     return not any(
@@ -219,16 +236,9 @@ def _is_own(target: Node, at: Node, places: dict[Node, int]) -> bool:
     )
 
 
-def _root(node: Node) -> Node:
-    """What a value is a view of, or may be."""
-    while is_view(node) and node.args and isinstance(node.args[0], Node):
-        node = node.args[0]
-    return node
-
-
 def _spare_readers(graph: Graph, target: Node, at: Node, places: dict[Node, int]) -> None:
     """Let those who read a value before it is written at ``at`` read copies of what it was."""
-    root = _root(target)
+    root = root_of(target)
     roots = [root]
     if root.op == "get_attr":
         roots = [n for n in graph.nodes if n.op == "get_attr" and n.target == root.target]
