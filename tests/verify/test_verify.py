@@ -161,6 +161,34 @@ def test_what_a_kernel_can_get_wrong(run, library) -> None:
         assert wrong in verdict.wrong[0]
 
 
+WRITES = {
+    "x": "y = torch.sigmoid(x) * w; x.zero_(); return y",
+    "x, w": "y = torch.sigmoid(x) * w; x += 1; w.data.neg_(); return y",
+    "": "x, w = x.clone(), w.clone(); y = torch.sigmoid(x) * w; x.zero_(); w.zero_(); return y",
+}
+
+
+def test_a_kernel_that_writes_more_than_its_schema_says(run, library, own_op) -> None:
+    bodies = "".join(f"def op{i}(x, w):\n    {t}\n" for i, t in enumerate(WRITES.values()))
+    library("import torch\n" + bodies)
+    verdicts, _ = verify([own_job(f"op{i}") for i in range(len(WRITES))])
+    for verdict, names in zip(verdicts, WRITES, strict=True):
+        said = f"it writes into {names}, which its schema does not mark (a!)"
+        assert {each.wrong for each in verdict.forward} == ({said} if names else {""}), verdict
+        assert verdict.ran and bool(verdict.wrong) == bool(names)
+
+
+def test_what_a_schema_marks_may_be_written(run, library, own_op) -> None:
+    library("def op(x, w):\n    x.mul_(w)\n")
+    own_op("x = x * w", "(Tensor(a!) x, Tensor w) -> ()")
+    result = run("verify")
+    assert result.exit_code == 0, result.output
+    library("def op(x, w):\n    x.mul_(w); w.zero_()\n")
+    result = run("verify")
+    assert result.exit_code == 1
+    assert "it writes into w" in result.stderr
+
+
 def test_a_kernel_that_leaves_its_output_alone(run, library, own_op) -> None:
     library("def op(out, x):\n    out[..., 1:] = x[..., 1:] * 2\n")
     own_op("out = x * 2", "(Tensor(a!) out, Tensor x) -> ()")

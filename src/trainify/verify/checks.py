@@ -94,12 +94,15 @@ def _compare(
         tolerance = max(tolerance, 2e-3)  # float32 products of tensor cores are TF32
     for strides, seed in itertools.product(("contiguous", "rows"), _SEEDS):
         try:
-            got, expected = _case(kernel, equivalent, seed, dtype, into.device, strides)
+            got, expected, unsaid = _case(kernel, equivalent, seed, dtype, into.device, strides)
         except _Refused as error:
             refused = refused or str(error)
             continue
         if strides == "contiguous":
             add(into, got, expected, tolerance)
+            if unsaid:  # which comes first: what else differs may follow from it
+                names = ", ".join(unsaid)
+                into.wrong = f"it writes into {names}, which its schema does not mark (a!)"
             continue
         case = Comparison(into.dtype, into.device)
         add(case, got, expected, tolerance)
@@ -119,8 +122,11 @@ def _case(
     dtype: torch.dtype,
     device: str,
     strides: str,
-) -> tuple[list[Any], list[Any]]:
-    """What the kernel gives and what the equivalent gives for the same random inputs."""
+) -> tuple[list[Any], list[Any], list[str]]:
+    """What the kernel gives and what the equivalent gives for the same random inputs.
+
+    And the arguments that the kernel writes into although its schema does not say so.
+    """
 
     def draw() -> Values:
         return arguments(equivalent, Draw(seed, dtype, device, large=True, strides=strides))
@@ -134,6 +140,8 @@ def _case(
             raise NoInputs(f"the equivalent failed: {first_line(error)}") from None
         given = draw()  # the same again: either may write
         _add_buffers(equivalent, given, expected)
+        unmarked = given.keys() - {a.name for a in equivalent.op.signature.written}
+        before = {name: _bits(given[name]) for name in given if name in unmarked}
         try:
             got = _results(equivalent, given, _call(kernel, equivalent.op, given))
             if device == "cuda":
@@ -142,7 +150,22 @@ def _case(
             if "CUDA error" in str(error):
                 raise _Spoiled(first_line(error)) from None
             raise _Refused(first_line(error)) from None
-    return got, expected
+        unsaid = [name for name, bits in before.items() if not _equal(bits, _bits(given[name]))]
+    return got, expected, unsaid
+
+
+def _bits(value: Any) -> list[torch.Tensor]:
+    """Copies of the bytes of a tensor, or of those in a list; none of other values."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [
+        each.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
+        for each in values
+        if isinstance(each, torch.Tensor)
+    ]
+
+
+def _equal(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
+    return all(map(torch.equal, ours, theirs))
 
 
 def _add_buffers(equivalent: Equivalent, given: Values, expected: list[Any]) -> None:
