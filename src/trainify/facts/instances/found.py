@@ -14,14 +14,12 @@ from ..layers import own_class
 from ..names import last_name, parameters, passed, self_name
 from .naming import ClassId, class_id, functions_in, path_of
 from .origins import MAX_FILES, Origin, Origins, evaluates
-from .puts import puts
+from .puts import keeps, puts
 
 if TYPE_CHECKING:
     from ..module import FunctionNode, ModuleFacts
 
 _MAX_ROUNDS = 3
-_KEEPING = re.compile(r"\] *= |\.(?:append|add|setdefault|update|register\w*)\(")
-"""What a decorator does that keeps the class, rather than only to look at it."""
 _ARGUMENTS = (
     *(ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Starred, ast.Lambda),
     *(ast.List, ast.Tuple, ast.Set, ast.Dict),
@@ -213,11 +211,10 @@ class Instances(Origins):
             called = isinstance(decorator, ast.Call)
             function = decorator.func if isinstance(decorator, ast.Call) else decorator
             for home, callee in self._callees(module, function, load=True):
-                if not _KEEPING.search(home.source(callee)):
-                    continue
                 for taker in functions_in(callee) if called else (callee,):
                     name = _first_parameter(home, taker)
-                    self._give(home, taker, name, Origin(root, makes=True))
+                    if keeps(taker, name):  # rather than only to look at it
+                        self._give(home, taker, name, Origin(root, makes=True))
 
     def _give(
         self, home: ModuleFacts, to: FunctionNode | ast.ClassDef, name: str, origin: Origin

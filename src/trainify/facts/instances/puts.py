@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..memo import once
-from ..names import last_name
+from ..names import last_name, passed
+from ..walk import walk
 
 if TYPE_CHECKING:
-    from ..module import ModuleFacts
+    from ..module import FunctionNode, ModuleFacts
 
 _INTO = frozenset("append appendleft add insert setdefault add_module".split())
 _SAME = frozenset({"extend", "update"})
@@ -51,3 +52,19 @@ def _put(module: ModuleFacts, statement: ast.stmt) -> Iterator[tuple[str, ast.ex
                     yield f".{target.attr}", statement.value, 0
         if isinstance(call := statement.value, ast.Call) and last_name(call.func) in _NAMESPACES:
             yield from ((f".{k.arg}", k.value, 0) for k in call.keywords if k.arg)
+
+
+def keeps(function: FunctionNode, name: str) -> bool:
+    """Whether a function puts what it is given by a name where others find it."""
+    for node in walk(function):
+        values: list[ast.expr] = []
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Subscript) for target in node.targets
+        ):
+            values = [node.value]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in _INTO | _SAME or node.func.attr.startswith("register"):
+                values = passed(node)
+        if any(isinstance(value, ast.Name) and value.id == name for value in values):
+            return True
+    return False
