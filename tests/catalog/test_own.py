@@ -203,7 +203,20 @@ def test_what_is_registered_counts_beside_a_configuration(run, register) -> None
 def test_register_refuses(register) -> None:
     with pytest.raises(ValueError, match="equivalent: does not assign 'out', which is marked"):
         register("a.b", "b(Tensor(a!) out, Tensor(b!) x) -> ()", "x = x * 2")
+    with pytest.raises(ValueError, match="equivalent: does not assign '_', the new value"):
+        register("a.b", "b(Tensor(a!) x) -> (Tensor, Tensor(a!))", "x = x * 2")
     assert own.registered() == ()
+
+
+def test_a_new_value_beside_a_written_one_is_not_rewritten(register) -> None:
+    register(
+        "my_kernels.step", "step(Tensor(a!) x) -> (Tensor, Tensor(a!))", "_, x = x.sum(), x * 2"
+    )
+    text = "import my_kernels\n\n\ndef f(x):\n    total, x = my_kernels.step(x)\n    return total + x\n"
+    result = fix_text(text, options=engine.Options(unsafe=True))
+    assert result.text == text
+    (finding,) = result.remaining
+    assert "it returns more than its equivalent gives" in finding.message
 
 
 # -- mistakes -------------------------------------------------------------------------------------

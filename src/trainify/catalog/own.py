@@ -216,6 +216,8 @@ def _check_targets(schema: Schema, statement: ast.Assign, written: list[str]) ->
     for name in written:
         if name not in names:
             raise _wrong(f"does not assign {name!r}, which is marked as written")
+    if None in schema.handed_back and any(schema.handed_back) and RETURNED not in names:
+        raise _wrong(f"does not assign {RETURNED!r}, the new value that the op returns")
 
 
 def _check_value(schema: Schema, value: ast.expr, imports: tuple[str, ...]) -> None:

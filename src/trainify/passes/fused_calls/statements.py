@@ -250,6 +250,8 @@ class StatementRewriter:
         writes = self._writes(site)
         template = self._template(site)
         outputs = site.outputs
+        if target is not None:
+            self._refuse_several(site)
         if target is None and outputs:
             places = [writes[o].place if o in writes else None for o in outputs]
             self._take(template.render(places, self.taken))
@@ -295,6 +297,11 @@ class StatementRewriter:
             self.after += write.followers
         return True
 
+    def _refuse_several(self, site: Site) -> None:
+        """An equivalent names one new value, whatever else the op hands back beside it."""
+        if RETURNED in site.outputs and len(site.op.signature.returns) > 1:
+            raise NoRewrite("it returns more than its equivalent gives")
+
     def _refuse_missing(self, site: Site, texts: Sequence[str]) -> None:
         for i, text in enumerate(texts):
             if self.writer.leaves_out(site.call, i) and len(texts) > 1 and text != "_":
@@ -319,6 +326,7 @@ class StatementRewriter:
             if late:
                 raise NoRewrite("it writes in place inside an expression")
             if RETURNED in site.outputs:
+                self._refuse_several(site)
                 result = fresh("result", self.taken)
                 self.taken |= {result}
                 named = dict(zip((a.name for a in site.op.signature.written), writes, strict=True))
