@@ -51,6 +51,7 @@ class Instances(Origins):
                 searched = len(self.files)
             elif not new:
                 break
+        self.are_all_seen = self.are_all_seen and self._left >= 0
 
     def origins(self, module: ModuleFacts, node: ast.expr) -> list[Origin]:
         """Those of an expression's origins that are such objects, by the classes of the file."""

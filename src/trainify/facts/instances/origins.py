@@ -51,6 +51,8 @@ _SCOPES = (ast.With, ast.AsyncWith)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _DISPLAYS = (ast.List, ast.Tuple, ast.Set, ast.Dict, *_COMPREHENSIONS)
 _MAX_DEPTH = 20
+_MAX_EXPRESSIONS = 20_000
+"""More expressions than this are not asked what they may be, which takes about a second."""
 MAX_FILES = 40
 """More files than this are not read for the objects of one class."""
 
@@ -86,11 +88,13 @@ class Origins:
         self._known: dict[ast.expr, list[Origin]] = {}
         self._names: set[str] = set()
         self._seen = 0
+        self._left = _MAX_EXPRESSIONS
 
     def _origins(self, module: ModuleFacts, node: ast.expr, depth: int = 0) -> list[Origin]:
         if node not in self._known:
-            if depth > _MAX_DEPTH:
+            if depth > _MAX_DEPTH or self._left < 0:
                 return [_UNKNOWN]
+            self._left -= 1
             self._known[node] = [_UNKNOWN]  # of what leads to itself
             self._known[node] = list(dict.fromkeys(self._find(module, node, depth + 1)))
         return self._known[node]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...facts import ModuleFacts
 from ...findings import Finding, Fix, Safety
 from .messages import message_of, release_of
-from .served import served
+from .served import ServedPlaces
 from .site import Site
 from .statements import NoRewrite, StatementRewriter
 from .writers import Equivalents, Writer, attachable, use_of
@@ -39,6 +39,7 @@ class Rewriter:
         self.module = module
         self.options = options
         self.plans = {site.call: _Plan(site) for site in sites}
+        self.served = ServedPlaces()
         functions: dict[ast.AST | None, list[Site]] = {}
         for site in sites:
             functions.setdefault(module.function(site.call), []).append(site)
@@ -85,7 +86,7 @@ class Rewriter:
 
     def _judged(self, fixes: dict[str, Fix], plans: Sequence[_Plan]) -> dict[str, Fix]:
         """Unsafe, where what one of the sites gives becomes an array with gradients on."""
-        needed = next((found for plan in plans if (found := served(plan.site))), None)
+        needed = next((found for plan in plans if (found := self.served.first(plan.site))), None)
         if needed is None:
             return fixes
         of_module = self.module.method_class(self.module.function(plans[0].site.call)) is not None

@@ -58,18 +58,39 @@ class Served:
         )
 
 
-def served(site: Site) -> Served | None:
-    """The first place that needs a result of a site to have no graph; None where none shows."""
-    module, function = site.module, site.module.function(site.call)
-    if function is None or _is_scoped(module, site.call):
-        return None  # a forward's own scope is TRN201's to move
-    values: list[ast.expr] = [site.call]
-    fresh = (a.name for a in site.op.signature.written if a.name not in site.in_place)
-    for node in (site.bound[name] for name in fresh):
-        values += buffer_loads(module, site.call, node) if node is not None else ()
-    if not any(end == "returned" for value in values for end, _ in array_ways(module, value)):
-        return None
-    return _served_of(module, function) if _is_needed_plain(module) else None
+class ServedPlaces:
+    """Where results of the fused ops of one file become arrays, as far as one run of a pass asks.
+
+    It holds the file, which must not remember it in turn.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[FunctionNode, Served | None] = {}
+        self._known: dict[ClassId, Instances | None] = {}
+
+    def first(self, site: Site) -> Served | None:
+        """The first that needs a result of a site to have no graph; None where none shows."""
+        module, function = site.module, site.module.function(site.call)
+        if function is None or _is_scoped(module, site.call):
+            return None  # a forward's own scope is TRN201's to move
+        values: list[ast.expr] = [site.call]
+        fresh = (a.name for a in site.op.signature.written if a.name not in site.in_place)
+        for node in (site.bound[name] for name in fresh):
+            values += buffer_loads(module, site.call, node) if node is not None else ()
+        if not any(end == "returned" for value in values for end, _ in array_ways(module, value)):
+            return None
+        if not _is_needed_plain(module):
+            return None
+        if function not in self._found:
+            self._found[function] = next(_places(module, function, _Way(), self), None)
+        return self._found[function]
+
+    def instances(self, module: ModuleFacts, cls: ast.ClassDef) -> Instances | None:
+        """The objects of a class; None where gradients are off for them, or one is frozen."""
+        made = class_id(module, cls)
+        if made not in self._known:
+            self._known[made] = _instances(module, cls)
+        return self._known[made]
 
 
 @once
@@ -171,11 +192,6 @@ def _may_run_a_model(module: ModuleFacts, call: ast.Call) -> bool:
     return True
 
 
-@once
-def _served_of(module: ModuleFacts, function: FunctionNode) -> Served | None:
-    return next(_places(module, function, _Way()), None)
-
-
 @dataclass(frozen=True)
 class _Way:
     """The functions that hand a result on, and whether weights are among what it comes from."""
@@ -184,7 +200,9 @@ class _Way:
     has_weights: bool = False
 
 
-def _places(module: ModuleFacts, function: FunctionNode, way: _Way) -> Iterator[Served]:
+def _places(
+    module: ModuleFacts, function: FunctionNode, way: _Way, served: ServedPlaces
+) -> Iterator[Served]:
     """The places that make an array of what a function gives."""
     here = module.path, function.lineno
     if here in way.passed or len(way.passed) == _MAX_CALLS:
@@ -193,13 +211,13 @@ def _places(module: ModuleFacts, function: FunctionNode, way: _Way) -> Iterator[
     if cls is not None and may_be_module(module, cls) and holds_weights(module, cls):
         way = replace(way, has_weights=True)
     way = replace(way, passed=way.passed | {here})
-    for other, call, evaluated in _runs(module, function):
+    for other, call, evaluated in _runs(module, function, served):
         if _is_scoped(other, call):
             continue
         caller = other.function(call)
         for end, _ in array_ways(other, call):
             if end == "returned":
-                yield from _places(other, caller, way) if caller is not None else ()
+                yield from _places(other, caller, way, served) if caller is not None else ()
             elif (way.has_weights or _given_a_graph(other, call)) and not _is_called_scoped(
                 other, caller
             ):
@@ -208,7 +226,7 @@ def _places(module: ModuleFacts, function: FunctionNode, way: _Way) -> Iterator[
 
 
 def _runs(
-    module: ModuleFacts, function: FunctionNode
+    module: ModuleFacts, function: FunctionNode, served: ServedPlaces
 ) -> Iterator[tuple[ModuleFacts, ast.Call, bool]]:
     """The calls that run a function, and whether its object is in evaluation mode there."""
     cls = module.method_class(function)
@@ -216,7 +234,7 @@ def _runs(
         for other, call in module.project.calls_of(module, function):
             yield other, call, False
         return
-    instances = _instances(module, cls)
+    instances = served.instances(module, cls)
     if instances is None:
         return
     is_forward = function.name.startswith(("forward", "__call__"))
@@ -259,10 +277,6 @@ def _derives(module: ModuleFacts, node: ast.AST, made: ClassId) -> bool:
 
 
 def _instances(module: ModuleFacts, cls: ast.ClassDef) -> Instances | None:
-    """The objects of a class; None where gradients are off for them, or one of them is frozen.
-
-    They hold the file, which must not remember them in turn.
-    """
     instances = Instances(module, [cls])
     for other in instances.files:
         if any(s is not None and s.mode is not None for s in other.grad_switches.values()):
