@@ -144,6 +144,8 @@ class Instances(Origins):
         for statement in module.tree.body:
             if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
                 continue
+            if _exports(statement):
+                continue
             if self._may_lead(module, statement.value):
                 if self._leading(module, statement.value):
                     if isinstance(statement, ast.Assign):
@@ -235,12 +237,26 @@ def _may_be_values(module: ModuleFacts, words: Iterable[str]) -> bool:
     for found in re.finditer(rf"\b(?:{'|'.join(map(re.escape, words))})\b", module.text):
         line, column = module.position(found.start())
         before = module.line_text(line)[: column - 1]
+        exported = _EXPORTING.match(before)
+        if exported and len(re.findall(rf"\b{exported[1]}\b", module.text)) == 1:
+            continue
         if not _NAMING.match(before) and not before.endswith(_QUOTING):
             if line not in module.string_lines(line, line):
                 return True
     return False
 
 
+def _exports(statement: ast.Assign | ast.AnnAssign) -> bool:
+    """``EntryClass = Model``, which a library looks for by that name: no file imports it."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    value = statement.value
+    parts = value.elts if isinstance(value, (ast.List, ast.Tuple)) else [value]
+    return all(isinstance(part, ast.Name) for part in parts) and not any(
+        last_name(target).isupper() for target in targets
+    )
+
+
+_EXPORTING = re.compile(r"(\w+) = [\[(]?[\w, ]*$")
 _NAMING = re.compile(
     r"\s*(?:class|from|import|#)\b|.*\bis(?:instance|subclass)\([^()]*, *\(?[\w, ]*$"
 )
