@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from .flow import view_of
 from .memo import once
-from .names import Target
+from .names import Target, parameters
 
 if TYPE_CHECKING:
     from .extensions import Extension, Held
@@ -317,10 +317,6 @@ class Project:
 
         return chain([module], self.others(module, mentions))
 
-    def matching(self, module: ModuleFacts, pattern: bytes) -> Iterator[ModuleFacts]:
-        """``module``, and the project's other files in which a regular expression is found."""
-        return chain([module], self.others(module, re.compile(pattern).search))
-
     def naming(
         self, module: ModuleFacts, words: Collection[str], importing: Collection[Path]
     ) -> Iterator[ModuleFacts]:
@@ -426,49 +422,7 @@ class Project:
         """
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             return False
-        known = [*self.calls_of(module, function), *_runs(module, function)]
-        if self._may_be_thrown_away(module, function, {call for _, call in known}):
-            return True
-        for other, call in known:
-            argument = self.argument(module, function, call, parameter)
-            if argument is None:
-                continue
-            statement = other.statement(call)
-            if isinstance(statement, ast.Expr) and statement.value is call:
-                return True
-            if _is_read_elsewhere(other, statement, argument):
-                return True
-            if not _STATE.search(parameter):
-                continue
-            if any(_ignores(other, statement, call, out) for out in _places(function, parameter)):
-                return True
-        return False
-
-    def _may_be_thrown_away(
-        self,
-        module: ModuleFacts,
-        function: ast.FunctionDef | ast.AsyncFunctionDef,
-        known: Collection[ast.Call],
-    ) -> bool:
-        """Whether a file that names a module's class calls what may be such a module for nothing.
-
-        ``for norm in self.norms: norm(x, residual)``; ``known`` are the calls that surely are.
-        """
-        cls = module.method_class(function)
-        if cls is None or not function.name.startswith(("forward", "__call__")):
-            return False
-        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)][1:]
-        needed = len(names) - len(function.args.defaults)
-        return any(
-            isinstance(statement, ast.Expr)
-            and isinstance(call := statement.value, ast.Call)
-            and call not in known
-            and needed <= len(call.args) + len(call.keywords) <= len(names)
-            and {k.arg for k in call.keywords} <= set(names)
-            and _may_hold_a(cls.name, other, call.func)
-            for other in self.mentioning(module, cls.name)
-            for statement in other.statements
-        )
+        return parameter in _relied_on(module, function)
 
     def argument(
         self,
@@ -696,6 +650,72 @@ def _calls_of_instances(module: ModuleFacts, cls: str) -> list[ast.Call]:
                 if any(binding.value in making for binding in module.names.visible(node)):
                     found[order] = call
     return [found[order] for order in sorted(found)]
+
+
+@once
+def _relied_on(
+    module: ModuleFacts, function: ast.FunctionDef | ast.AsyncFunctionDef
+) -> frozenset[str]:
+    """The parameters whose arguments some caller expects to be written.
+
+    Its callers are looked for once, which takes longer than to ask about all of them.
+    """
+    names = frozenset(argument.arg for argument in parameters(function.args))
+    known = [*module.project.calls_of(module, function), *_runs(module, function)]
+    if _may_be_thrown_away(module, function, {call for _, call in known}):
+        return names
+    return frozenset(
+        name
+        for name in names
+        if any(_relies(module, function, name, other, call) for other, call in known)
+    )
+
+
+def _relies(
+    module: ModuleFacts,
+    function: ast.FunctionDef | ast.AsyncFunctionDef,
+    parameter: str,
+    other: ModuleFacts,
+    call: ast.Call,
+) -> bool:
+    """Whether one call expects its argument for a parameter to be written."""
+    argument = module.project.argument(module, function, call, parameter)
+    if argument is None:
+        return False
+    statement = other.statement(call)
+    if isinstance(statement, ast.Expr) and statement.value is call:
+        return True
+    if _is_read_elsewhere(other, statement, argument):
+        return True
+    return _STATE.search(parameter) is not None and any(
+        _ignores(other, statement, call, out) for out in _places(function, parameter)
+    )
+
+
+def _may_be_thrown_away(
+    module: ModuleFacts,
+    function: ast.FunctionDef | ast.AsyncFunctionDef,
+    known: Collection[ast.Call],
+) -> bool:
+    """Whether a file that names a module's class calls what may be such a module for nothing.
+
+    ``for norm in self.norms: norm(x, residual)``; ``known`` are the calls that surely are.
+    """
+    cls = module.method_class(function)
+    if cls is None or not function.name.startswith(("forward", "__call__")):
+        return False
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)][1:]
+    needed = len(names) - len(function.args.defaults)
+    return any(
+        isinstance(statement, ast.Expr)
+        and isinstance(call := statement.value, ast.Call)
+        and call not in known
+        and needed <= len(call.args) + len(call.keywords) <= len(names)
+        and {k.arg for k in call.keywords} <= set(names)
+        and _may_hold_a(cls.name, other, call.func)
+        for other in module.project.mentioning(module, cls.name)
+        for statement in other.statements
+    )
 
 
 def _runs(

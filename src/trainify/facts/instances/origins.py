@@ -16,7 +16,7 @@ from ..flow import Definition
 from ..graph import results
 from ..layers import own_class
 from ..memo import once
-from ..names import Binding, base_name, default_of, is_none, self_name
+from ..names import Binding, base_name, default_of, is_none, passed, self_name
 from ..walk import statements
 from .naming import ClassId, annotated, class_id, functions_in, named, path_of, place_of
 from .puts import puts
@@ -150,8 +150,8 @@ class Origins:
             return
         if isinstance(function, ast.Name) and function.id == "super":
             cls = module.method_class(module.function(call))
-            bases = [self._class_named(module, base) for base in (cls.bases if cls else ())]
-            yield from [Origin(base) for base in bases if base is not None] or [_UNKNOWN]
+            bases = self._bases(module, cls) if cls is not None else ()
+            yield from [Origin(class_id(*base)) for base in bases] or [_UNKNOWN]
             return
         if (of_library := self._of_library(module, call, depth)) is not None:
             yield from of_library
@@ -172,7 +172,7 @@ class Origins:
     ) -> Iterable[Origin] | None:
         """What functions of libraries make of what they are given; None for those not known."""
         function = call.func
-        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        given = passed(call)
         if not given:
             return None
         if isinstance(function, ast.Name) and not module.names.visible(function):  # a builtin
@@ -559,8 +559,7 @@ def evaluates(call: ast.Call) -> bool:
     """``model.eval()``, ``model.train(False)``."""
     if getattr(call.func, "attr", "") == "eval":
         return not call.args
-    given = [*call.args, *(k.value for k in call.keywords)]
-    return any(isinstance(g, ast.Constant) and g.value is False for g in given)
+    return any(isinstance(g, ast.Constant) and g.value is False for g in passed(call))
 
 
 @once
