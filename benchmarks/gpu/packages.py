@@ -12,7 +12,8 @@ from pathlib import Path, PurePosixPath
 from ..pypi import download
 from . import WORK
 
-# Three releases on either side of each change of meaning that the catalog's rows speak of.
+# Releases on either side of each change of meaning that the catalog's rows speak of, but for the
+# one of 0.4.1, the sources before which were only read.
 VLLM = ("0.8.5.post1", "0.19.1", "0.20.0", "0.23.0", "0.33.0")
 FLASHINFER = "0.7.2.post1"
 SDISTS = {

@@ -89,6 +89,8 @@ def test_in_the_library_itself_the_class_is_fixed_not_its_callers(tmp_path: Path
 @pytest.mark.parametrize(
     ("stated", "told", "fixable"),
     [
+        ("==0.2.2", "it has no other forward", False),
+        ("==0.3.3", "`self.norm._forward` is differentiable. (As in vllm 0.3.3", True),
         ("==0.8.5", "`self.norm.forward_native` is differentiable. (As in vllm 0.8.5", True),
         ("==0.16.0", "the weight gets no gradient. (As in vllm 0.16.0, says", False),
         ("==0.33.0", "runs vllm.ir ops", False),

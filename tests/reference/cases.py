@@ -109,6 +109,14 @@ def expect_xformers(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[T
     return (normed(stored, eps, statistics=total) * wide(weight)).to(x.dtype), stored
 
 
+def expect_llama_unrounded(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    total = wide(x) + wide(residual)
+    stored = total.to(x.dtype)
+    return normed(stored, eps, statistics=total).to(x.dtype) * weight, stored
+
+
 def expect_rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return (normed(x, eps) * (1 if weight is None else wide(weight))).to(x.dtype)
 
@@ -172,6 +180,7 @@ NORMS = [
     ),
     Case(norm.fused_add_rms_norm, expect_rounded_sum(expect_rms_norm), exact=True),
     Case(norm.fused_add_rms_norm_llama, expect_rounded_sum(expect_rms_norm_llama), exact=True),
+    Case(norm.fused_add_rms_norm_llama_unrounded, expect_llama_unrounded, exact=True),
     Case(
         norm.fused_add_rms_norm_fp32,
         expect_fp32_sum(lambda n, w: n * wide(w)),

@@ -61,7 +61,8 @@ REST = """\
 #   acme.norm: x * w
 #       your own row says so; nobody checked it
 #   vllm.model_executor.layers.activation.SiluAndMul: its own forward_native
-#       the layer's source, vllm 0.33.0, says so; no gradcheck; no kernel ran
+#       the layer's source, vllm 0.5.0 and 0.33.0, says so; no gradcheck; no kernel ran; as in vllm
+#         0.8.5.post1, says requirements.txt
 #
 # "gradcheck" and "kernel" are what a run of trainify's own proof has recorded, elsewhere: the
 # equivalent's gradient against finite differences in float64, its values against a kernel that

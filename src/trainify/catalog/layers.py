@@ -1,6 +1,6 @@
 """Layer classes of serving libraries whose forward is fused, and the differentiable twin they own.
 
-Each of these dispatches to a kernel by platform; ``forward_native`` is the same in plain PyTorch.
+Each of these runs a kernel; ``forward_native`` (once ``_forward``) is the same in plain PyTorch.
 Where a release's twin is not differentiable either, or there is none, ``cut`` says so and the call
 is only reported.
 """
@@ -54,6 +54,15 @@ Read in ``activation/layers.py`` at 40d4194f48b6.
 """
 
 _NORMS = "vllm.model_executor.layers.layernorm"
+_FIRST = {
+    _NORMS: ("RMSNorm",),
+    "vllm.model_executor.layers.activation": ("SiluAndMul", "GeluAndMul", "NewGELU", "FastGELU"),
+    "vllm.model_executor.layers.rotary_embedding": (
+        *("RotaryEmbedding", "LinearScalingRotaryEmbedding"),
+    ),
+}
+"""The layers that vLLM had before 0.5, when a twin was called ``_forward``."""
+
 _WEIGHT_DATA = "its forward_native computes with `weight.data`: the weight gets no gradient"
 
 LAYERS: tuple[FusedLayer, ...] = (
@@ -74,8 +83,8 @@ LAYERS: tuple[FusedLayer, ...] = (
     FusedLayer(
         module=_NORMS,
         classes=("RMSNorm",),
-        source="vllm 0.8.5 and 0.11.0",
-        since="vllm<0.11.1",
+        source="vllm 0.5.0, 0.8.5 and 0.11.0",
+        since="vllm>=0.5,<0.11.1",
     ),
     FusedLayer(
         module=_NORMS,
@@ -91,12 +100,35 @@ LAYERS: tuple[FusedLayer, ...] = (
             *("GELU", "GELUTanh", "GeluAndMul", "SwigluOAIAndMul", "SwigluStepAndMul", "NewGELU"),
             *("FastGELU", "QuickGELU", "ReLUSquaredActivation"),
         ),
-        source="vllm 0.33.0",
+        source="vllm 0.5.0 and 0.33.0",
+        since="vllm>=0.5",
     ),
     FusedLayer(
         module="vllm.model_executor.layers.rotary_embedding",
         classes=("RotaryEmbedding", "LinearScalingRotaryEmbedding", "Llama3RotaryEmbedding"),
-        source="vllm 0.33.0",
+        source="vllm 0.5.0 and 0.33.0",
+        since="vllm>=0.5",
+    ),
+    *(
+        row
+        for module, classes in _FIRST.items()
+        for row in (
+            FusedLayer(
+                module=module,
+                classes=classes,
+                twin="_forward",
+                source="vllm 0.2.3, 0.2.7, 0.3.3, 0.4.1 and 0.4.3",
+                since="vllm>=0.2.3,<0.5",
+            ),
+            FusedLayer(
+                module=module,
+                classes=classes,
+                twin="",
+                source="vllm 0.2.2",
+                cut="it has no other forward",
+                since="vllm<0.2.3",
+            ),
+        )
     ),
     FusedLayer(
         module="sglang.srt.layers.layernorm",

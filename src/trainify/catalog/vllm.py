@@ -2,9 +2,10 @@
 
 The ops write into their first argument, or rotate and add in place.  Until 0.19 norms and the
 rotary op rounded step by step; since 0.20 both compute in float32 and round once, but for the norms
-of 0.23.0, where the change was taken back.  The sources of 0.16.0, 0.19.1, 0.20.0, 0.20.2, 0.21.0,
-0.22.0, 0.22.1, 0.23.0, 0.24.0, 0.25.1, 0.26.0, 0.28.0, 0.30.0 and 0.33.0 say so.  The pybind module
-``vllm._C.ops`` is gone since 0.5, so its names stand in the old rows only.
+of 0.23.0, where the change was taken back.  Before 0.4.1 a norm of a sum took its statistics before
+that was rounded.  The sources of 0.2.2, 0.2.7, 0.3.3, 0.4.1, 0.16.0, 0.19.1, 0.20.0, 0.20.2,
+0.21.0, 0.22.0, 0.22.1, 0.23.0, 0.24.0, 0.25.1, 0.26.0, 0.28.0, 0.30.0 and 0.33.0 say so.  The
+pybind module ``vllm._C.ops`` is gone since 0.5, so its names stand in the old rows only.
 """
 
 from . import FusedOp, opaque
@@ -86,7 +87,16 @@ OPS: tuple[FusedOp, ...] = (
         "float epsilon) -> ()",
         equivalent="input, residual = fused_add_rms_norm_llama(input, residual, weight, epsilon)",
         source=_OLD,
-        since="vllm<0.20",
+        since="vllm>=0.4.1,<0.20",
+    ),
+    FusedOp(
+        names=("vllm._C.ops.fused_add_rms_norm", "vllm.layernorm_ops.fused_add_rms_norm"),
+        schema="fused_add_rms_norm(Tensor(a!) input, Tensor(b!) residual, Tensor weight, "
+        "float epsilon) -> ()",
+        equivalent="input, residual = "
+        "fused_add_rms_norm_llama_unrounded(input, residual, weight, epsilon)",
+        source="csrc/layernorm_kernels.cu, vllm 0.2.2, 0.2.7 and 0.3.3",
+        since="vllm<0.4.1",
     ),
     FusedOp(
         names=("vllm._custom_ops.fused_add_rms_norm", "torch.ops._C.fused_add_rms_norm"),

@@ -15,6 +15,7 @@ CLOSED_FORMS: dict[str, str] = {
     "gemma_rms_norm": "gemma_rms_norm_backward",
     "fused_add_rms_norm": "fused_add_rms_norm_backward",
     "fused_add_rms_norm_llama": "fused_add_rms_norm_backward",
+    "fused_add_rms_norm_llama_unrounded": "fused_add_rms_norm_backward",
     "fused_add_rms_norm_fp32": "fused_add_rms_norm_backward",
     "fused_add_rms_norm_weight_dtype": "fused_add_rms_norm_backward",
     "fused_add_rms_norm_xformers": "fused_add_rms_norm_backward",

@@ -134,10 +134,23 @@ def fused_add_rms_norm_llama(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Add the residual, rounded, and RMSNorm the sum, rounded before the weight multiplies.
 
-    Returns (normed, sum).  vLLM's order up to 0.19 and in 0.23.0.
+    Returns (normed, sum).  vLLM's order from 0.4.1 up to 0.19 and in 0.23.0.
     """
     residual = x + residual
     return F.rms_norm(residual, residual.shape[-1:], None, eps) * weight, residual
+
+
+def fused_add_rms_norm_llama_unrounded(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """RMSNorm the rounded sum by the statistics of the unrounded one.
+
+    Rounded before the weight multiplies.  Returns (normed, sum).  vLLM's order before 0.4.1.
+    """
+    total = x.float() + residual.float()
+    scale = torch.rsqrt(total.square().mean(-1, keepdim=True) + eps)
+    residual = total.to(residual.dtype)
+    return (residual.float() * scale).to(x.dtype) * weight, residual
 
 
 def dual_residual_rms_norm(

@@ -24,6 +24,7 @@ from .draw import Draw, Values, draws_for
     norm.gated_rms_norm,
     norm.fused_add_rms_norm,
     norm.fused_add_rms_norm_llama,
+    norm.fused_add_rms_norm_llama_unrounded,
     norm.fused_add_rms_norm_fp32,
     norm.fused_add_rms_norm_weight_dtype,
     norm.fused_add_rms_norm_xformers,
