@@ -369,6 +369,60 @@ def test_as_part_of_a_plan(modules: dict[str, ModuleType]) -> None:
     assert gradient(model, x)[1] is None
 
 
+RESIDUAL = """
+from .kernels import norm, add_norm
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(8, 8)
+        self.weight = nn.Parameter(torch.rand(8) + 0.5)
+
+    def forward(self, x):
+        residual = self.up(x)
+        x = norm(residual, self.weight)
+        for _ in range(3):
+            x = x.sin()
+            add_norm(x, residual, self.weight)
+        return x + residual
+"""
+
+
+def test_norms_that_write_into_one_residual(tmp_path: Path) -> None:
+    """What the first reads, the others write into."""
+    from trainify.live.apply import apply
+    from trainify.live.swap import Plan
+
+    before = list(_registered)
+    found = package(tmp_path, kernels=KERNELS, model=RESIDUAL)
+    name = found["kernels"].__name__
+    trainify.register(
+        f"{name}.norm",
+        "norm(Tensor x, Tensor weight, float eps=1e-6) -> Tensor",
+        "rms_norm(x, weight, eps)",
+    )
+    trainify.register(
+        f"{name}.add_norm",
+        "add_norm(Tensor(a!) x, Tensor(b!) residual, Tensor weight, float eps=1e-6) -> ()",
+        "x, residual = fused_add_rms_norm(x, residual, weight, eps)",
+    )
+    model, x = found["model"].Model(), torch.randn(3, H)
+    served = model(x)
+    apply(model, Plan(symbols=(f"{name}:norm", f"{name}:add_norm")))
+    _registered[:] = before
+    out = model(x)
+    assert torch.equal(out, served)
+    ours = torch.autograd.grad(out.square().sum(), list(model.parameters()))
+    residual = model.up(x)
+    h = F.rms_norm(residual, (H,), model.weight, 1e-6)
+    for _ in range(3):
+        residual = h.sin() + residual
+        h = F.rms_norm(residual, (H,), model.weight, 1e-6)
+    right = (h + residual).square().sum()
+    torch.testing.assert_close(ours, torch.autograd.grad(right, list(model.parameters())))
+    restore(model)
+
+
 HANDING_BACK = """
 def scale_(x, w):
     x.data.mul_(w.data)

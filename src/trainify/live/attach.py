@@ -25,6 +25,7 @@ from ..releases import find_releases
 from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
 from .derivative import Derivative
+from .overwritten import about_to_write, keeping, saves_unchecked
 
 Op = str | OpOverload | OpOverloadPacket
 """An op: ``"_C::rms_norm"``, ``torch.ops._C.rms_norm`` or ``torch.ops._C.rms_norm.default``."""
@@ -86,9 +87,10 @@ def attach(*ops: Op) -> Attached:
     With a gradient to compute, the fused kernel runs on copies of what it writes into where that is
     a view, so that the results can be put where they belong in a way that autograd sees.  Backward
     is the closed form of the reference in :mod:`trainify.reference`, or computes that again and
-    differentiates it.  The transforms of :mod:`torch.func` do not go through; they raise.  So does
-    backward where a later op has written into what an earlier one needs, as two norms that add to
-    the same residual do: :func:`~trainify.trainify` and ``trainify fix`` rewrite such calls.
+    differentiates it.  Where one of these ops writes into what an earlier one needs, as norms that
+    add to one residual do, that is copied before.  The transforms of :mod:`torch.func` do not go
+    through; they raise.  So does backward where something else has written into what an op needs:
+    :func:`~trainify.trainify` and ``trainify fix`` rewrite such calls.
 
     Args:
         ops: The ops, which have to be registered (import their library first).  Without any, every
@@ -275,11 +277,10 @@ class _Formula:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         refuse_transformed(self.name, args, kwargs)
-        if not torch.is_grad_enabled():
-            return self._kernel(*args, **kwargs)
         given = self._bind(args, kwargs)
+        about_to_write(given[i] for i in self.written)
         tensors = [value for value in given if isinstance(value, Tensor)]
-        if not any(t.requires_grad for t in tensors):
+        if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
             return self._kernel(*args, **kwargs)
         self._check(given)
         unchecked = saves_unchecked()
@@ -304,7 +305,8 @@ class _Formula:
                 value.clone() if may_be_overwritten(value) and i not in self.written else value
                 for i, value in enumerate(seen)
             ]
-        results = _Differentiable.apply(self, in_place, *seen)  # type: ignore[no-untyped-call]
+        with keeping():
+            results = _Differentiable.apply(self, in_place, *seen)  # type: ignore[no-untyped-call]
         for i, result in zip(self.written, results, strict=False):
             if given[i] is not None and i not in in_place:
                 put(self.name, given[i], result, self.reads[i])
@@ -350,18 +352,6 @@ class _Formula:
                     and info.before_set == returned.alias_info.before_set
                 ]
         return found
-
-
-def saves_unchecked() -> bool:
-    """Whether what autograd saves goes through hooks, as it does in a checkpoint.
-
-    Of that it does not see, as it else does, that it was written into since; so what is saved has
-    to be nobody else's.
-    """
-    if torch.compiler.is_compiling():
-        return False
-    top = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    return top is not None and not getattr(top[0], "only_looks", False)
 
 
 def may_be_overwritten(value: Any) -> TypeGuard[Tensor]:
@@ -465,8 +455,8 @@ def _saved(ctx: Any) -> tuple[Tensor, ...]:
         name = ctx.formula.name
         raise RuntimeError(
             f"{name}: its gradient needs a value that was modified by an inplace operation after "
-            "the call, as a residual is by each norm that adds to it. Have the calls rewritten "
-            "instead, by `trainify.trainify(model)` or `trainify fix`, or write into a copy"
+            "the call. Write into a copy there, or have the calls rewritten, by "
+            "`trainify.trainify(model)` or `trainify fix`"
         ) from error
     return tensors
 

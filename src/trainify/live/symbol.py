@@ -27,14 +27,9 @@ from ..catalog import RETURNED, FusedOp, lookup
 from ..catalog.own import registered
 from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
-from .attach import (
-    CannotAttach,
-    may_be_overwritten,
-    put,
-    refuse_transformed,
-    saves_unchecked,
-)
+from .attach import CannotAttach, may_be_overwritten, put, refuse_transformed
 from .derivative import Derivative
+from .overwritten import about_to_write, keeping, saves_unchecked
 from .reach import slots
 from .shared import Shared
 
@@ -239,6 +234,7 @@ def _differentiable(kernel: Kernel, op: _Op) -> Kernel:
         if not torch.compiler.is_compiling():
             refuse_transformed(op.name, args, kwargs)
             if not wanted:
+                about_to_write(given.get(name) for name in (*op.assigned, *op.targets))
                 return kernel(*args, **kwargs)
         for name, value in given.items():
             if name in op.fixed and value is not None and value != op.defaults[name]:
@@ -258,7 +254,9 @@ def _differentiable(kernel: Kernel, op: _Op) -> Kernel:
             return unchecked and may_be_overwritten(value)
 
         inputs = [value.clone() if copied(value) else value for value in inputs]
-        results = op.op(*inputs)
+        with keeping():
+            results = op.op(*inputs)
+        about_to_write(written)
         results = results if isinstance(results, (tuple, list)) else [results]
         for name, result in zip(op.assigned, results, strict=False):
             put(op.name, given[name], result, name in op.reads)
