@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import subprocess
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,24 @@ def test_the_lightest_route_that_is_right(modules: Modules, route: str) -> None:
     trainify.restore(model)
     assert is_cut(model)
     assert not trainify.audit(model, batch()).ok
+
+
+def test_the_diff_names_what_no_source_was_changed_for(modules: Modules) -> None:
+    for route, name in (("dispatcher", "_C::rms_norm"), ("symbol", "kernels.norm")):
+        model = build(modules, route)
+        trainify.trainify(model, batch())
+        diff = trainify.source_diff(model)
+        assert f"{name}\n" in diff and all(line[0] == "#" for line in diff.splitlines())
+        trainify.trainify(model, batch(), strategy="flag")
+        assert "#" not in trainify.source_diff(model)
+        trainify.trainify(model)  # both: the comments do not keep git from applying the rest
+        both = trainify.source_diff(model)
+        assert name in both.partition("diff --git")[0]
+        done = subprocess.run(
+            ["git", "apply", "--numstat"], input=both.encode(), capture_output=True, check=True
+        )
+        assert b"model.py" in done.stdout
+        trainify.restore(model)
 
 
 @pytest.mark.parametrize("route", ROUTES)

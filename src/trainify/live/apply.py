@@ -7,6 +7,7 @@ registered ops (:mod:`.attach`) and functions around kernels (:mod:`.symbol`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -96,19 +97,39 @@ def _restore(module: nn.Module) -> bool:
 
 
 def source_diff(model: nn.Module) -> str:
-    """The change of source that a model's rewriting stands for, as a diff for ``git apply``."""
+    """The change of source that a model's rewriting stands for, as a diff for ``git apply``.
+
+    Kernels that got a backward where they are have none by that: comments before the diff name
+    them.  ``trainify(model, strategy="flag")`` changes the source that calls them instead.
+    """
     from ..output.diff import patch_names, unified_diff
 
     bound: dict[Rewritten, set[str]] = {}
+    kernels: dict[str, None] = {}
     for module in model.modules():
         found = plan_of(module)
         if found is not None:
+            _, plan = found
+            kernels.update(dict.fromkeys((*plan.ops, *plan.symbols)))
             for source, name in _prepare(*found).functions:
                 bound.setdefault(source, set()).add(name)
     sources = sorted(bound, key=lambda source: source.path)
     names = patch_names(source.path for source in sources)
     diffs = [unified_diff(s.change(bound[s]), names[s.path]) for s in sources]
-    return b"".join(diffs).decode(errors="surrogateescape")
+    return _not_in_it(kernels) + b"".join(diffs).decode(errors="surrogateescape")
+
+
+def _not_in_it(kernels: Iterable[str]) -> str:
+    """Comments, which ``git apply`` passes over, on what got a backward in memory."""
+    lines = [f"#   {name if '::' in name else name.replace(':', '.')}" for name in kernels]
+    if not lines:
+        return ""
+    head = (
+        "# In this process these kernels have a backward. Where a call of one is not changed below, a",
+        '# patched file has none there; trainify.trainify(model, strategy="flag") changes the calls.',
+        *lines,
+    )
+    return "".join(f"{line}\n" for line in head)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
