@@ -121,15 +121,15 @@ def source_diff(model: nn.Module) -> str:
 
 def _not_in_it(kernels: Iterable[str]) -> str:
     """Comments, which ``git apply`` passes over, on what got a backward in memory."""
-    lines = [f"#   {name if '::' in name else name.replace(':', '.')}" for name in kernels]
-    if not lines:
+    names = [name if "::" in name else name.replace(":", ".") for name in kernels]
+    if not names:
         return ""
-    head = (
-        "# In this process these kernels have a backward. Where a call of one is not changed below, a",
-        '# patched file has none there; trainify.trainify(model, strategy="flag") changes the calls.',
-        *lines,
+    lines = (
+        "In this process these kernels have a backward. Where a call of one is not changed below,",
+        'a patched file has none there; after trainify.trainify(model, strategy="flag") it is.',
+        *(f"  {name}" for name in names),
     )
-    return "".join(f"{line}\n" for line in head)
+    return "".join(f"# {line}\n" for line in lines)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
