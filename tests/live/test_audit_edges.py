@@ -423,3 +423,77 @@ class FromDlpack(nn.Module):
 def test_a_module_is_not_what_records_no_backward() -> None:
     (cut,) = audit(FromDlpack(), torch.randn(3, 4)).cuts
     assert cut.op != "self.fc"
+
+
+class Spectrum(nn.Module):
+    """Complex weights, by a buffer and a type that are complex too."""
+
+    def __init__(self, conjugated: bool = False) -> None:
+        super().__init__()
+        weight = torch.randn(4, 4, dtype=torch.cfloat)
+        self.weight = nn.Parameter(weight.mH if conjugated else weight)
+        self.first = nn.Linear(4, 4)
+        self.register_buffer("phase", torch.randn(4, dtype=torch.cfloat))
+
+    def product(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.product(torch.fft.fft(self.first(x))) * self.phase
+        x = x + torch.ones(4, dtype=torch.complex64)
+        return torch.fft.ifft(x.to(torch.complex64)).real
+
+
+class Imaginary(Spectrum):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(x) @ self.weight.imag
+
+
+class Unconjugated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
+        x, weight = ctx.saved_tensors
+        return grad @ weight.T, x.T @ grad
+
+
+class Conjugated(Unconjugated):
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
+        x, weight = ctx.saved_tensors
+        return grad @ weight.mH, x.mH @ grad
+
+
+def weighed(y: Tensor) -> Tensor:
+    return (y * torch.arange(4)).pow(2).sum()
+
+
+@pytest.mark.parametrize("conjugated", [False, True])
+@pytest.mark.parametrize("model", [Spectrum, Imaginary])
+def test_complex_weights_are_proven_in_complex_numbers(
+    model: type[Spectrum], conjugated: bool
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = audit(model(conjugated), X, loss=weighed)
+    assert report.ok and not report.unused and not report.notes
+    assert report.proof.startswith("float64: the loss changes along 3 parameters")
+
+
+@pytest.mark.parametrize("function", [Conjugated, Unconjugated])
+def test_a_backward_for_complex_numbers(function: type[Unconjugated]) -> None:
+    class Model(Spectrum):
+        def product(self, x: Tensor) -> Tensor:
+            found: Tensor = function.apply(x, self.weight)
+            return found
+
+    report = audit(Model(), X, loss=weighed)
+    assert report.ok == (function is Conjugated)
+    if not report.ok:
+        assert report.wrong == ("weight", "first.weight", "first.bias")
+        (cut,) = report.cuts
+        assert cut.cause is Cause.BACKWARD and "Unconjugated" in (cut.op or "")

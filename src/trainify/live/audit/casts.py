@@ -11,6 +11,7 @@ import enum
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch.utils._pytree import tree_map
 from .runs import Step
 from .saved import saved_by
 from .trace import attribute_of
-from .widen import Widening
+from .widen import Widening, wide
 
 _NARROW = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -197,13 +198,9 @@ class Casting:
     def _run(self) -> Tensor:
         self.step.begin()
         with _wide_buffers(self.step.model), self._casts:
-            inputs, keywords = tree_map(_wide, (self.step.inputs, self.step.keywords))
+            widen = partial(wide, dtype=torch.float64)
+            inputs, keywords = tree_map(widen, (self.step.inputs, self.step.keywords))
             return self.step.another_loss(inputs, keywords)
-
-
-def _wide(value: Any) -> Any:
-    floating = isinstance(value, Tensor) and value.is_floating_point()
-    return value.to(torch.float64) if floating else value
 
 
 @contextmanager

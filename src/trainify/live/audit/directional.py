@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from .casts import Casting, Move, edge_of
 from .noise import add_noise, along_noise, is_zero
+from .parts import parts
 from .runs import Step
 from .widen import Widening, widened
 
@@ -44,7 +45,8 @@ def prove(step: Step, tell: Callable[[str], None]) -> Proof:
     model.  Where the model does not take float64, its own type has to do.
     """
     tell("directional derivatives in float64")
-    if step.sealed and not step.writes and not step.pinned.used:
+    real = not any(parameter.is_complex() for parameter in step.parameters.values())
+    if real and step.sealed and not step.writes and not step.pinned.used:
         try:
             proof = _prove(Casting(step), _FINE, "float64", tell)
             if proof.said:
@@ -130,7 +132,7 @@ def _prove(runs: _Runs, precision: _Precision, name: str, tell: Callable[[str], 
         found = dict(zip(runs.step.parameters, runs.gradients(loss), strict=True))
         del loss
         gradients = {
-            name: gradient.detach()
+            name: parts(gradient.detach())
             for name, gradient in found.items()
             if gradient is not None and not is_zero(gradient)
         }
@@ -244,7 +246,7 @@ class _Directions:
 
     def _longest(self, name: str) -> float:
         parameter = self._runs.step.parameters[name].detach()
-        longest: float = max(parameter.norm().item(), 1e-2 * parameter.numel() ** 0.5)
+        longest: float = max(parameter.norm().item(), 1e-2 * parts(parameter).numel() ** 0.5)
         return self._precision.step * longest
 
     def _slope(self, names: Sequence[str], share: float) -> float:
@@ -281,7 +283,10 @@ class _Direction:
         """Move ``tensor`` by a share of the direction."""
         kept = None if self.row is None else tensor[self.row].clone()
         add_noise(tensor, self.seed, self.length * by)
-        tensor.add_(self.sign, alpha=self.length * by)
+        sign = self.sign
+        if tensor.is_complex():
+            sign = torch.view_as_complex(sign.to(tensor.real.dtype))
+        tensor.add_(sign, alpha=self.length * by)
         if kept is not None:
             tensor[self.row] = kept
 

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from .allowed import Allowed
 from .cuts import Suspect, keys
+from .parts import of_precision
 from .trace import Call, Key, Observer, node_of, tensors_in
 
 _WHOLE = 0.1
@@ -101,7 +102,8 @@ class Disturb(Observer):
                 return values
             step = torch.randint(-1, 2, values.shape, generator=self._generator)
             return values + step.to(values)
-        noise = torch.randn(values.shape, generator=self._generator)
+        kind = of_precision(values.dtype, torch.float32)
+        noise = torch.randn(values.shape, generator=self._generator, dtype=kind)
         size = values.abs().double().square().mean().sqrt().nan_to_num(0).item() or 1.0
         return values.add_(noise.to(values), alpha=size * self._share)
 

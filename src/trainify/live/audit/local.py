@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from .parts import has_parts, of_precision, parts
 from .places import Place
 from .saved import out_of_sight
 from .trace import Call, Key, Observer, tensors_in
@@ -60,7 +61,7 @@ class LocalChecks(Observer):
     def before(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
         if not (call.opaque or _is_function(call.function)) or not call.grad:
             return
-        wanted = [i for i, t in enumerate(tensors) if t.requires_grad and t.is_floating_point()]
+        wanted = [i for i, t in enumerate(tensors) if t.requires_grad and has_parts(t)]
         site = _site(call.key)
         if not wanted or site in self.checked or sum(t.numel() for t in tensors) > _LARGEST:
             return
@@ -148,7 +149,8 @@ class _Trial:
         self._wanted = wanted
         self._state = torch.get_rng_state()
         self.values = [
-            t.detach().to(dtype) if dtype and t.is_floating_point() else t.detach() for t in tensors
+            t.detach().to(of_precision(t.dtype, dtype)) if dtype and has_parts(t) else t.detach()
+            for t in tensors
         ]
         self._weights: list[Tensor] = []
 
@@ -171,10 +173,10 @@ class _Trial:
             lambda each: replaced.get(id(each), each), (self._args, self._kwargs)
         )
         out = self._function(*args, **kwargs)
-        found = [t for t in tensors_in((out,)) if t.is_floating_point()]
+        found = [t for t in tensors_in((out,)) if has_parts(t)]
         arguments = {id(t) for t in found}
         for value, now in zip(values, given, strict=True):
-            if now.is_floating_point() and id(now) not in arguments:
+            if has_parts(now) and id(now) not in arguments:
                 if not torch.equal(now.detach(), value):
                     found.append(now)
         return found
@@ -210,9 +212,10 @@ class _Trial:
 
     def _draw(self, results: Sequence[Tensor]) -> None:
         generator = torch.Generator().manual_seed(0)
+        kinds = [of_precision(result.dtype, torch.float64) for result in results]
         self._weights = [
-            torch.randn(r.shape, generator=generator, dtype=torch.float64).to(r.device)
-            for r in results
+            torch.randn(result.shape, generator=generator, dtype=kind).to(result.device)
+            for result, kind in zip(results, kinds, strict=True)
         ]
 
     def verdict(self, i: int, gradient: Tensor | None) -> Verdict:
@@ -223,10 +226,11 @@ class _Trial:
         if value.numel() == 0:
             return Verdict.RIGHT
         for along_gradient in (True, False):
-            direction = torch.randn(value.shape, generator=generator).to(value)
+            kind = of_precision(value.dtype, torch.float32)
+            direction = torch.randn(value.shape, generator=generator, dtype=kind).to(value)
             if along_gradient and gradient is not None and gradient.norm() > 0:
                 direction = gradient.to(value) / gradient.norm() * value.numel() ** 0.5
-            size = value.double().square().mean().sqrt().item() or 1.0
+            size = parts(value).double().square().mean().sqrt().item() or 1.0
             slopes = [self._slope(i, direction, size * step) for step in _STEPS]
             told = 0.0 if gradient is None else _dot(gradient, direction)
             verdicts.add(_judge(told, slopes, gradient is None))
@@ -262,4 +266,4 @@ def _judge(told: float, slopes: Sequence[float], none: bool) -> Verdict:
 
 
 def _dot(a: Tensor, b: Tensor) -> float:
-    return float((a.detach().double() * b.double()).sum())
+    return float((parts(a.detach()).double() * parts(b).double()).sum())

@@ -7,12 +7,22 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from .parts import parts
+
 _LENGTH = 65_537
 """A prime, so that the rows of a matrix do not repeat one another."""
 
 
 def add_noise(tensor: Tensor, seed: int, alpha: float) -> None:
-    """Add to each element a normally distributed number, times ``alpha``."""
+    """Add to each element a normally distributed number, times ``alpha``.
+
+    To complex ones, to both parts; :func:`along_noise` takes those.
+    """
+    if tensor.is_complex():
+        numbers = torch.zeros_like(parts(tensor))
+        add_noise(numbers, seed, 1.0)
+        tensor.add_(torch.view_as_complex(numbers), alpha=alpha)
+        return
     if not tensor.is_contiguous():
         numbers = torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         add_noise(numbers, seed, 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from .parts import has_parts, of_precision
 from .runs import Step
 
 _CASTS = {
@@ -19,8 +21,8 @@ _CASTS = {
     torch.float64: torch.Tensor.double,
 }
 _SMALLER = {
-    torch.float32: (torch.float16, torch.bfloat16),
-    torch.float64: (torch.float16, torch.bfloat16, torch.float32),
+    torch.float32: (torch.float16, torch.bfloat16, torch.complex32),
+    torch.float64: (torch.float16, torch.bfloat16, torch.float32, torch.complex32, torch.complex64),
 }
 _GROUPED = {
     found
@@ -38,18 +40,14 @@ def widened(step: Step, dtype: torch.dtype) -> Step:
     """
     step.state.restore()
     made = {  # so that no copy of fewer bits is made first
-        id(parameter): nn.Parameter(parameter.detach().to(dtype), parameter.requires_grad)
+        id(parameter): nn.Parameter(wide(parameter.detach(), dtype), parameter.requires_grad)
         for parameter in step.model.parameters()
         if type(parameter) is nn.Parameter and parameter.dtype in _SMALLER[dtype]
     }
     model, inputs, keywords = copy.deepcopy((step.model, step.inputs, step.keywords), made)
 
-    def widen(value: Any) -> Any:
-        floating = isinstance(value, Tensor) and value.is_floating_point()
-        return value.to(dtype) if floating else value
-
-    inputs, keywords = tree_map(widen, (inputs, keywords))
-    parameters = list(model.to(dtype).parameters())
+    inputs, keywords = tree_map(partial(wide, dtype=dtype), (inputs, keywords))
+    parameters = list(model._apply(partial(wide, dtype=dtype)).parameters())
     copies = {
         id(wide): values
         for wide, original in zip(parameters, step.model.parameters(), strict=True)
@@ -61,6 +59,13 @@ def widened(step: Step, dtype: torch.dtype) -> Step:
     other.state.trusting = step.state.trusting
     other.pinned.used = step.pinned.used
     return other
+
+
+def wide(value: Any, dtype: torch.dtype) -> Any:
+    """A tensor with the bits of ``dtype``, where it holds what has a derivative."""
+    if isinstance(value, Tensor) and has_parts(value):
+        return value.to(of_precision(value.dtype, dtype))
+    return value
 
 
 class Widening(TorchFunctionMode):
@@ -92,7 +97,9 @@ class Widening(TorchFunctionMode):
         return func(*args, **{name: self._wide(each) for name, each in kwargs.items()})
 
     def _wide(self, value: Any) -> Any:
-        return self._dtype if isinstance(value, torch.dtype) and value in self._smaller else value
+        if isinstance(value, torch.dtype) and value in self._smaller:
+            return of_precision(value, self._dtype)
+        return value
 
     def __enter__(self) -> Widening:
         self._default = torch.get_default_dtype()
