@@ -127,7 +127,16 @@ def looked_at(value: ast.expr | None) -> list[View]:
         return [view for element in value.values for view in views_of(element)]
     if isinstance(value, (ast.Tuple, ast.List)):
         return [view for element in value.elts for view in views_of(element)]
+    if isinstance(value, (ast.ListComp, ast.GeneratorExp)):  # [t for t in (x, y)]
+        loops = value.generators
+        bound = {n.id for each in loops for n in walk(each.target) if isinstance(n, ast.Name)}
+        own = [view for view in views_of(value.elt) if view.base not in bound]
+        return own + [v for each in loops if _is_display(each.iter) for v in looked_at(each.iter)]
     return views_of(value) if value is not None else []
+
+
+def _is_display(node: ast.expr) -> bool:
+    return isinstance(node, (ast.Tuple, ast.List))
 
 
 def is_allocation(node: ast.expr | None) -> bool:
@@ -482,6 +491,14 @@ class FunctionFlow:
                 bases |= {  # h = y = value
                     t.id for t in made.targets if isinstance(t, ast.Name) and t.id != name
                 }
+            if isinstance(made, (ast.For, ast.AsyncFor)) and _is_display(made.iter):
+                bases |= {view.base for view in looked_at(made.iter) if view.base != name}
+            if isinstance(definition.value, ast.NamedExpr):  # h = (y := value)
+                other = definition.value.target.id
+                if other != name and all(
+                    d.statement is made for d in self.reaching(other, statement)
+                ):
+                    bases.add(other)
         return bases
 
     def _views(self, name: str, statement: ast.stmt) -> set[str]:

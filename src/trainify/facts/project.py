@@ -10,9 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from .flow import view_of
 from .memo import once
-from .names import Target, parameters
+from .names import Target
 
 if TYPE_CHECKING:
     from .extensions import Extension, Held
@@ -422,7 +421,9 @@ class Project:
         """
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             return False
-        return parameter in _relied_on(module, function)
+        from .relied_on import relied_on
+
+        return parameter in relied_on(module, function)
 
     def argument(
         self,
@@ -650,172 +651,6 @@ def _calls_of_instances(module: ModuleFacts, cls: str) -> list[ast.Call]:
                 if any(binding.value in making for binding in module.names.visible(node)):
                     found[order] = call
     return [found[order] for order in sorted(found)]
-
-
-@once
-def _relied_on(
-    module: ModuleFacts, function: ast.FunctionDef | ast.AsyncFunctionDef
-) -> frozenset[str]:
-    """The parameters whose arguments some caller expects to be written.
-
-    Its callers are looked for once, which takes longer than to ask about all of them.
-    """
-    names = frozenset(argument.arg for argument in parameters(function.args))
-    known = [*module.project.calls_of(module, function), *_runs(module, function)]
-    if _may_be_thrown_away(module, function, {call for _, call in known}):
-        return names
-    return frozenset(
-        name
-        for name in names
-        if any(_relies(module, function, name, other, call) for other, call in known)
-    )
-
-
-def _relies(
-    module: ModuleFacts,
-    function: ast.FunctionDef | ast.AsyncFunctionDef,
-    parameter: str,
-    other: ModuleFacts,
-    call: ast.Call,
-) -> bool:
-    """Whether one call expects its argument for a parameter to be written."""
-    argument = module.project.argument(module, function, call, parameter)
-    if argument is None:
-        return False
-    statement = other.statement(call)
-    if isinstance(statement, ast.Expr) and statement.value is call:
-        return True
-    if _is_read_elsewhere(other, statement, argument):
-        return True
-    return _STATE.search(parameter) is not None and any(
-        _ignores(other, statement, call, out) for out in _places(function, parameter)
-    )
-
-
-def _may_be_thrown_away(
-    module: ModuleFacts,
-    function: ast.FunctionDef | ast.AsyncFunctionDef,
-    known: Collection[ast.Call],
-) -> bool:
-    """Whether a file that names a module's class calls what may be such a module for nothing.
-
-    ``for norm in self.norms: norm(x, residual)``; ``known`` are the calls that surely are.
-    """
-    cls = module.method_class(function)
-    if cls is None or not function.name.startswith(("forward", "__call__")):
-        return False
-    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)][1:]
-    needed = len(names) - len(function.args.defaults)
-    return any(
-        isinstance(statement, ast.Expr)
-        and isinstance(call := statement.value, ast.Call)
-        and call not in known
-        and needed <= len(call.args) + len(call.keywords) <= len(names)
-        and {k.arg for k in call.keywords} <= set(names)
-        and _may_hold_a(cls.name, other, call.func)
-        for other in module.project.mentioning(module, cls.name)
-        for statement in other.statements
-    )
-
-
-def _runs(
-    module: ModuleFacts, function: ast.FunctionDef | ast.AsyncFunctionDef
-) -> Iterator[tuple[ModuleFacts, ast.Call]]:
-    """The calls of objects of a forward's class, also of those that lists and tables hold."""
-    from .instances import Instances
-
-    cls = module.method_class(function)
-    if cls is None or function.name not in ("forward", "__call__"):
-        return
-    instances = Instances(module, [cls])
-    for other in instances.files:
-        yield from ((other, call) for call in other.calls if instances.origins(other, call.func))
-
-
-_NO_STEP = re.compile(r"load|weight|init|hook|callback|log|save|register|copy", re.IGNORECASE)
-"""Names of functions that handle weights and settings, and of what these call for nothing."""
-
-
-def _may_hold_a(made: str, module: ModuleFacts, callee: ast.expr) -> bool:
-    """Whether a local name, an attribute of ``self``, or an element of one, may hold a module."""
-    function = module.function(callee)
-    if function is None or _NO_STEP.search(f"{function.name} {module.source(callee)}"):
-        return False
-    while isinstance(callee, ast.Subscript):
-        callee = callee.value
-    if isinstance(callee, ast.Name):
-        return bool(module.names.visible(callee)) and not module.resolve(callee)
-    if not isinstance(callee, ast.Attribute) or not isinstance(callee.value, ast.Name):
-        return False
-    cls = module.names.self_class(callee.value)
-    if cls is None or module.resolve(callee):
-        return False
-    if callee.attr in (getattr(statement, "name", "") for statement in cls.body):
-        return False
-    values = [b.value for b in module.names.attributes(cls).get(callee.attr, ())]
-    classes = [module.resolve(v.func) if isinstance(v, ast.Call) else () for v in values]
-    return not classes or any(
-        not targets or any(t.name.rpartition(".")[2] in (made, "ModuleList") for t in targets)
-        for targets in classes
-    )
-
-
-_STATE = re.compile(r"(?<!hidden_)(?<!query_)(?<!key_)(?<!value_)(state|cache|buffer|memory)s?$")
-
-
-def _is_read_elsewhere(module: ModuleFacts, statement: ast.stmt, argument: ast.expr) -> bool:
-    """Whether an argument is read after a statement that does not bind it anew."""
-    root = argument
-    while True:
-        if isinstance(root, ast.Subscript) or (
-            isinstance(root, ast.Attribute) and root.attr == "data"
-        ):
-            root = root.value
-        elif isinstance(root, ast.Call) and view_of(root) is not None:
-            assert isinstance(root.func, ast.Attribute)
-            root = root.func.value
-        else:
-            break
-    stored = [
-        node
-        for node in ast.walk(statement)
-        if isinstance(node, ast.expr) and isinstance(getattr(node, "ctx", None), ast.Store)
-    ]
-    if isinstance(root, ast.Name):
-        flow = module.flow(module.function(statement) or module.tree)
-        rebound = any(isinstance(node, ast.Name) and node.id == root.id for node in stored)
-        return not rebound and flow.read_after(root.id, statement)
-    if isinstance(root, ast.Attribute):
-        return module.source(argument) not in map(module.source, stored)
-    return False
-
-
-def _places(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> set[tuple[int, int]]:
-    """Where a function's results hold one of its names: the index, and of how many."""
-    found: set[tuple[int, int]] = set()
-    for node in ast.walk(function):
-        if isinstance(node, ast.Return) and node.value is not None:
-            parts = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
-            for index, part in enumerate(parts):
-                if isinstance(part, ast.Name) and part.id == name:
-                    found.add((index, len(parts)))
-    return found
-
-
-def _ignores(
-    module: ModuleFacts, statement: ast.stmt, call: ast.Call, place: tuple[int, int]
-) -> bool:
-    """Whether an assignment of a call's results ignores one of them."""
-    index, count = place
-    if not isinstance(statement, ast.Assign) or statement.value is not call:
-        return False
-    target = statement.targets[-1]
-    targets = target.elts if isinstance(target, ast.Tuple) else [target]
-    if len(statement.targets) > 1 or len(targets) != count:
-        return False
-    taken = targets[index]
-    flow = module.flow(module.function(statement) or module.tree)
-    return isinstance(taken, ast.Name) and not flow.read_after(taken.id, statement)
 
 
 def _python_files(folder: Path) -> tuple[Path, ...] | None:

@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator
 
 from ..facts import ModuleFacts
-from ..facts.names import passed
+from ..facts.handed_on import handed_on
+from ..facts.names import last_name, passed
 from ..facts.saved import destroyed, saved_result
 from ..facts.writes import Write, root_of, roots
 
@@ -45,6 +46,13 @@ def _raising(
         saved = saver.op if saver is not None else _saved(other, name, statement)
         if saved is not None:
             yield f"{place} passes {shown}, which `{saved}` saved"
+    for handed in handed_on(module, function):
+        if "checkpoint" in last_name(handed.call.func):
+            place = f"{os.path.basename(handed.module.path)}:{handed.call.lineno}"
+            for given, argument in handed.arguments:
+                if given in (parameter, None):
+                    shown = f"`{handed.module.source(argument)}`"
+                    yield f"{place} checkpoints it, so that it runs again on the new {shown}"
 
 
 def _saved(module: ModuleFacts, name: ast.Name, statement: ast.stmt) -> str | None:
