@@ -305,10 +305,10 @@ def assign_all(text: str, places: Sequence[Place | None], taken: frozenset[str])
     if all(p is None or (p.kind == "assign" and not p.shape_of) for p in places):
         targets = ", ".join("_" if p is None else p.text for p in places)
         return [f"{targets} = {text}"]
-    names = [
-        "_" if p is None else fresh(p.text if p.text.isidentifier() else "result", taken, "_new")
-        for p in places
-    ]
+    names: list[str] = []
+    for place in places:
+        name = "result" if place is None or not place.text.isidentifier() else place.text
+        names.append("_" if place is None else fresh(name, taken | set(names), "_new"))
     stores = [_store(p, n) for p, n in zip(places, names, strict=True) if p is not None]
     return [f"{', '.join(names)} = {text}", *stores]
 

@@ -12,8 +12,9 @@ from ...catalog import CONSTANTS, FusedOp, lookup
 from ...facts import ModuleFacts, Target
 from ...facts.cache_writes import cache_writes
 from ...facts.flow import views_of
-from ...facts.names import default_of, is_none, parameters
+from ...facts.names import default_of, is_none, parameters, passed
 from ...facts.none import tested_not_none
+from ...facts.order import evaluated_before, order_matters
 from ...facts.trainable import is_buffer
 from ...findings import Related
 
@@ -363,6 +364,14 @@ class Site:
             ):
                 return True
         return False
+
+    @cached_property
+    def behind(self) -> bool:
+        """Whether other parts of its statement have to be evaluated before the call is."""
+        before = evaluated_before(self.module, self.call)
+        written = (a.name for a in self.op.signature.written)
+        names = {root for name in written if self.outputs for root in self._roots(name)}
+        return bool(before) and order_matters(self.module, before, passed(self.call), names)
 
     @cached_property
     def deferred(self) -> bool:

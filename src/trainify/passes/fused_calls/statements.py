@@ -133,9 +133,9 @@ class StatementRewriter:
         """The text of a node with the fused calls in it exchanged, on one line where it was not."""
         start = self.module.start(node)
         text = self.module.source(node)
-        outer = list(self._outermost(node))
-        for call in sorted(outer, key=self.module.start, reverse=True):
-            value = self._value(self.sites[call], node)
+        outer = sorted(self._outermost(node), key=self.module.start)
+        values = [(call, self._value(self.sites[call], node)) for call in outer]
+        for call, value in reversed(values):
             exchanged, value = self._element(call, value)
             a, b = self.module.start(exchanged) - start, self.module.end(exchanged) - start
             text = text[:a] + value + text[b:]
@@ -314,6 +314,10 @@ class StatementRewriter:
     def _take(self, rendered: Rendered) -> None:
         self.before += rendered.statements
         self.helpers += rendered.helpers
+        stored = (n for line in rendered.statements for n in ast.walk(ast.parse(line)))
+        self.taken |= {
+            n.id for n in stored if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
 
     def _value(self, site: Site, root: ast.AST) -> str:
         """The expression that takes the place of a call whose value is used on the spot."""
@@ -323,7 +327,7 @@ class StatementRewriter:
         template = self._template(site)
         late = site.late
         if site.outputs:
-            if late:
+            if late or site.behind:
                 raise NoRewrite("it writes in place inside an expression")
             if RETURNED in site.outputs:
                 self._refuse_several(site)
@@ -344,7 +348,7 @@ class StatementRewriter:
         value = rendered.value
         for write in writes:
             if self._still_read(write.place.text):
-                if late:
+                if late or site.behind:
                     raise NoRewrite("its output buffer is read later")
                 self.before.append(f"{write.place.text} = {value}")
                 value = write.place.text

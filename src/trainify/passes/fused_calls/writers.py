@@ -92,7 +92,7 @@ def use_of(site: Site) -> Use:
 
     texts, sure = site.known()
     defaults = {a.name: a.default or "None" for a in site.op.signature.arguments}
-    late = site.late or not isinstance(site.statement, SIMPLE)
+    late = site.late or site.behind or not isinstance(site.statement, SIMPLE)
     return Use.of(site.value, {n: t or defaults[n] for n, t in texts.items()}, sure, late)
 
 
