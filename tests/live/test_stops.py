@@ -534,6 +534,74 @@ RIGHT = {
         first = F.cosine_similarity(p1, z2.detach()).mean()
         return first + F.cosine_similarity(p2, z1.detach()).mean()
 """,
+    "a temporal difference": """
+    def forward(self, x):
+        with torch.no_grad():
+            goal = self.fc(x + 1).amax(-1)
+        return (self.fc(x).amax(-1) - goal).square().mean()
+""",
+    "a target network that requires a gradient": """
+    def forward(self, x):
+        with torch.no_grad():
+            goal = self.target_net(x)
+        return (self.fc(x) - goal).square().mean()
+""",
+    "a bootstrapped target": """
+    def forward(self, x):
+        value, after = self.head(self.fc(x)), self.head(self.fc(x + 1))
+        return F.mse_loss(value, x.mean() + 0.9 * after.detach())
+""",
+    "an advantage of a critic on the same trunk": """
+    def forward(self, x):
+        h = self.fc(x).tanh()
+        logp, value = self.mid(h).log_softmax(-1), self.head(h)
+        advantage = (x - value).detach().sum(-1, keepdim=True)
+        return -(logp * advantage).mean() + (x - value).square().mean()
+""",
+    "an advantage in a scope": """
+    def forward(self, x):
+        logp, value = self.fc(x).log_softmax(-1), self.head(x)
+        with torch.no_grad():
+            advantage = x - value
+        return -(logp * advantage).mean() + F.mse_loss(value, x)
+""",
+    "a teacher that requires a gradient": """
+    def forward(self, x):
+        with torch.no_grad():
+            soft = self.target_net(x).softmax(-1)
+        return F.kl_div(self.fc(x).log_softmax(-1), soft, reduction="batchmean")
+""",
+    "both losses of two that play against each other": """
+    def forward(self, x):
+        fake = self.fc(x)
+        critic = F.softplus(-self.head(x)).mean() + F.softplus(self.head(fake.detach())).mean()
+        return critic + F.softplus(-self.head(fake)).mean()
+""",
+    "a straight-through estimator in other order": """
+    def forward(self, x):
+        soft = self.fc(x).sigmoid()
+        hard = (soft > 0.5).float()
+        return self.head(hard - soft.detach() + soft)
+""",
+    "a straight-through estimator over lines": """
+    def forward(self, x):
+        soft = self.fc(x).sigmoid()
+        kept = soft.detach()
+        return self.head((soft > 0.5).float() - kept + soft)
+""",
+    "a ratio to the policy as it is": """
+    old = None
+
+    def forward(self, x):
+        logp = self.fc(x).log_softmax(-1)
+        old = logp.detach() if self.old is None else self.old
+        return -(torch.exp(logp - old) * x).mean()
+""",
+    "a quotient of one": """
+    def forward(self, x):
+        p = self.fc(x).softmax(-1)
+        return -(p / p.detach() * x).mean()
+""",
     "a comment": """
     def forward(self, x):
         h = self.fc(x)
@@ -570,22 +638,10 @@ STOPS = {
             g = h.sigmoid()  # <-
         return self.head(h) * g
 """,
-    "a temporal difference": """
-    def forward(self, x):
-        with torch.no_grad():
-            goal = self.fc(x + 1).amax(-1)  # <-
-        return (self.fc(x).amax(-1) - goal).square().mean()
-""",
     "a scale": """
     def forward(self, x):
         h = self.fc(x)
         return self.head(h / h.abs().max().item())  # <-
-""",
-    "a target network that requires a gradient": """
-    def forward(self, x):
-        with torch.no_grad():
-            goal = self.target_net(x)  # <-
-        return (self.fc(x) - goal).square().mean()
 """,
     "a discriminator's step": """
     def forward(self, x):
@@ -598,6 +654,33 @@ STOPS = {
     def forward(self, x):
         self.h = self.fc(x + self.h).detach()  # <-
         return self.head(self.h)
+""",
+    "a norm that is stopped": """
+    def forward(self, x):
+        h = self.fc(x)
+        return (h / h.norm(dim=-1, keepdim=True).detach() - x).square().mean()  # <-
+""",
+    "a mean that is stopped": """
+    def forward(self, x):
+        h = self.fc(x)
+        return (h - h.mean(-1, keepdim=True).detach()).square().mean()  # <-
+""",
+    "a root mean square in a scope": """
+    def forward(self, x):
+        h = self.fc(x)
+        with torch.no_grad():
+            scale = h.square().mean(-1, keepdim=True).rsqrt()  # <-
+        return F.mse_loss(h * scale, x)
+""",
+    "a probability of its own": """
+    def forward(self, x):
+        logp = self.fc(x).log_softmax(-1)
+        return (logp.exp().detach() * logp).mean()  # <-
+""",
+    "what is no straight-through estimator": """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h + (h - h.round()).detach())  # <-
 """,
     "a cache": """
     cache = torch.zeros(3, 8)

@@ -13,7 +13,6 @@ does the network before a head that is trained alone.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -22,6 +21,7 @@ from torch import nn
 
 from ..findings import Proven
 from .audit import Cause, Cut, Report
+from .audit.against import REFERENCE
 from .audit.report import patterns
 from .inplace import original_code
 from .reach import members
@@ -35,10 +35,6 @@ _KINDS = {
     Cause.DETACH: "detach",
 }
 """What is rather a mistake comes first; any other cause is one in any case."""
-
-_REFERENCE = re.compile(
-    r"(?:^|[._])(?:teacher|target|ema|momentum|frozen|ref|reference|old)(?:[._\d]|$)", re.IGNORECASE
-)
 
 
 class StopRemoved(UserWarning):
@@ -226,7 +222,7 @@ def _mistakes(
 
     Not of the cuts, by their id, that are ``open_``.
     """
-    missing = {name for name in report.missing if not _REFERENCE.search(name)}
+    missing = {name for name in report.missing if not REFERENCE.search(name)}
     blamed = {id(cut) for name in missing for cut in _plainest(report.cuts, name)}
     for cut in report.cuts:
         if id(cut) not in blamed or id(cut) in open_ or cut.cause not in _KINDS:

@@ -8,11 +8,17 @@ the loss may lie in another file, and the names are anybody's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Hashable, Iterable
 
 from .cuts import Suspect
 from .report import Cause
 from .trace import Call, Sight, Trace
+
+REFERENCE = re.compile(
+    r"(?:^|[._])(?:teacher|target|ema|momentum|frozen|ref|reference|old)(?:[._\d]|$)", re.IGNORECASE
+)
+"""In the names of what others learn from."""
 
 _LOSSES = ("loss", "similarity", "kl_div", "entropy")
 """What is in the names of functions that hold values against each other."""
@@ -41,10 +47,27 @@ def is_held_against(
         whole = False  # a scale, say: no network whose result it is
     if any(each.cause is Cause.HOST for each in suspects):
         suspects += [each for each in others if each.cause is Cause.OPAQUE or each.hidden]
-    flow = _Flow(sight for each in suspects for sight in _stopped(each))
-    for call in trace.calls:
-        flow.through(call)
+    flow = _Flow.of(trace, suspects)
     return flow.losses(whole) or (whole and flow.alone)
+
+
+def is_of_its_own(trace: Trace, group: Iterable[Suspect]) -> bool:
+    """Whether layers stand between what suspects stop and what is held against it.
+
+    As between the values of a critic and the policy, or two results of one network.  A scale that
+    is taken of a value to divide it, as in ``x / x.norm().detach()``, is a part of what is done to
+    that value.
+    """
+    return _Flow.of(trace, group).apart()
+
+
+def is_given_twice(trace: Trace, group: Iterable[Suspect]) -> bool:
+    """Whether layers take what suspects stop, and the same with its history beside.
+
+    So does a discriminator: what was generated comes to it once for its own loss, and once for that
+    of the generator.
+    """
+    return _Flow.of(trace, group).twice(trace)
 
 
 def _stopped(suspect: Suspect) -> Iterable[Sight]:
@@ -62,14 +85,32 @@ class _Flow:
 
     def __init__(self, stopped: Iterable[Sight]) -> None:
         self._stopped = {_tensor(sight) for sight in stopped}
+        self._first = frozenset(self._stopped)
+        self._calls: list[Call] = []
+        self._layers: set[int] = set()
+        """The calls, by their index, that something made of parameters alone goes into."""
+        self._taking: list[Call] = []
+        """Those of them that take a stopped value as it is."""
+        self._active: set[int] = set()
+        """What has a history."""
         self._weights: set[int] = set()
         """What is made of parameters alone."""
         self._met: dict[int, set[int]] = {}
         """Results of what is in ``_meetings``, by number."""
         self._meetings: list[str] = []
+        self._learning: list[set[int]] = []
+        """What stopped values meet there."""
         self._before_layers: set[int] = set()
         self._learns = False
         """Whether a layer takes a stopped value as it is."""
+
+    @staticmethod
+    def of(trace: Trace, suspects: Iterable[Suspect]) -> _Flow:
+        """The flow of what suspects stop through a whole run."""
+        flow = _Flow(sight for each in suspects for sight in _stopped(each))
+        for call in trace.calls:
+            flow.through(call)
+        return flow
 
     def losses(self, whole: bool) -> bool:
         """Whether there is a loss, or a difference, behind which nothing learns."""
@@ -87,14 +128,49 @@ class _Flow:
     def _last(self) -> Iterable[str]:
         return (name for n, name in enumerate(self._meetings) if n not in self._before_layers)
 
+    def apart(self) -> bool:
+        """Whether nothing with a history is made into both sides of a meeting without layers."""
+        stopped = self._before(self._first)
+        return not any(stopped & self._before(each) & self._active for each in self._learning)
+
+    def _before(self, tensors: Iterable[int]) -> set[int]:
+        """These, and what they are made of, as far back as the next layers."""
+        found = set(tensors)
+        for number in reversed(range(len(self._calls))):
+            call = self._calls[number]
+            if number not in self._layers and not found.isdisjoint(map(_tensor, _made(call))):
+                found.update(_tensor(sight) for sight in call.ins if sight.floating)
+        return found
+
+    def twice(self, trace: Trace) -> bool:
+        """Whether each layer that takes a stopped value takes it with its history as well."""
+
+        def given(call: Call) -> Hashable:
+            return call.function, tuple(
+                _tensor(sight) if sight.fresh else trace.digest(sight) for sight in call.ins
+            )
+
+        if self._meetings or not self._taking:
+            return False
+        others = {
+            given(call)
+            for call in self._calls
+            if all(s.attached for s in call.ins if s.floating) and call not in self._taking
+        }
+        return all(given(call) in others for call in self._taking)
+
     def through(self, call: Call) -> None:
         """Go through a call; in the order in which they were made."""
         ins = [(sight, _tensor(sight)) for sight in call.ins]
-        made = [*call.outs, *(sight for sight, _ in call.written.values())]
+        made = _made(call)
+        self._calls.append(call)
+        self._active.update(_tensor(s) for s in made if s.attached and not s.fresh)
         weights = [n for s, n in ins if (s.fresh or n in self._weights) and n not in self._stopped]
         if weights and len(weights) == len(ins):
             self._weights.update(map(_tensor, made))
             return
+        if weights:
+            self._layers.add(len(self._calls) - 1)
         met = {number for _, n in ins for number in self._met.get(n, ())}
         if any(n in self._stopped for _, n in ins):
             learning = [s for s, n in ins if s.attached and n not in self._stopped]
@@ -102,9 +178,11 @@ class _Flow:
                 self._stopped.update(_tensor(sight) for sight in made if sight.floating)
             elif weights and not self._is_loss(call):
                 self._learns = True
+                self._taking.append(call)
             else:
                 met.add(len(self._meetings))
                 self._meetings.append(_name(call))
+                self._learning.append({_tensor(sight) for sight in learning})
                 weights = []
         if weights:
             self._before_layers |= met
@@ -113,6 +191,10 @@ class _Flow:
 
     def _is_loss(self, call: Call) -> bool:
         return any(each in _name(call) for each in _LOSSES)
+
+
+def _made(call: Call) -> list[Sight]:
+    return [*call.outs, *(sight for sight, _ in call.written.values())]
 
 
 def _name(call: Call) -> str:

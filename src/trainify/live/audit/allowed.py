@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import linecache
-import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from types import FrameType
-from typing import Any
 
 from ...suppressions import allows
 from ..rewritten import original_place
 from .cuts import Suspect
 from .places import callers
+from .straight import is_straight_through
 
 _RIGHT = (
     ("torch/nn/utils/parametrizations.py", "_update_vectors"),
@@ -46,7 +44,10 @@ class Allowed:
         if matching or id(suspect) in self._known:
             return True
         places = [suspect.place, *([suspect.scope] if suspect.scope else [])]
-        return any(_says_so(place.path, place.line) for place in places)
+        return any(
+            allows(linecache.getline(place.path, place.line)) or is_straight_through(place)
+            for place in places
+        )
 
     def unmatched(self) -> tuple[str, ...]:
         """The caller's patterns that no suspect asked about so far lies in."""
@@ -64,39 +65,3 @@ class Allowed:
             path = path.replace("\\", "/")
             texts += [path, f"{path}:{line}"]
         return any(fnmatchcase(t, pattern) or fnmatchcase(t, f"*/{pattern}") for t in texts)
-
-
-def _says_so(path: str, line: int) -> bool:
-    """Whether a comment on the line, or the way it is written, says that it is meant."""
-    text = linecache.getline(path, line)
-    return allows(text) or _is_straight_through(text)
-
-
-_DETACHED_DIFFERENCE = re.compile(r"\(.+\)\s*\.detach\(\)|\(.+\)\s*\.data\b")
-
-
-def _is_straight_through(text: str) -> bool:
-    """``x + (rounded - x).detach()``: the value of one thing with the gradient of another."""
-    if not _DETACHED_DIFFERENCE.search(text):
-        return False
-    try:
-        tree = ast.parse(text.strip().rstrip(":"))
-    except SyntaxError:
-        return False
-    return any(_adds_back(node) for node in ast.walk(tree))
-
-
-def _adds_back(node: ast.AST) -> bool:
-    if not (isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub))):
-        return False
-    for kept, cut in ((node.left, node.right), (node.right, node.left)):
-        difference: Any = None
-        if isinstance(cut, ast.Call) and isinstance(cut.func, ast.Attribute):
-            difference = cut.func.value if cut.func.attr == "detach" else None
-        elif isinstance(cut, ast.Attribute) and cut.attr == "data":
-            difference = cut.value
-        if isinstance(difference, ast.BinOp) and isinstance(difference.op, ast.Sub):
-            parts = (ast.dump(difference.left), ast.dump(difference.right))
-            if ast.dump(kept) in parts:
-                return True
-    return False

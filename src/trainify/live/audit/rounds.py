@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .against import is_held_against
+from .against import REFERENCE, is_given_twice, is_held_against, is_of_its_own
 from .allowed import Allowed
 from .cuts import MISSING, WRONG, Comparison, Suspect
 from .influence import Sources, Walk
@@ -34,6 +34,9 @@ from .trace import Call, Observer, Sight, Trace, Tracer, Unseen, node_of
 
 Progress = Callable[[str], None]
 
+
+_SAID = (Cause.GRAD_MODE, Cause.DETACH, Cause.DATA)
+"""By which somebody says that a value is to have no gradient."""
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
 
@@ -223,6 +226,7 @@ class _Round:
         buffers = {name.rpartition(".")[2] for name, _ in step.model.named_buffers()}
         targets = _targets([each for each in suspects if not each.weak], got, buffers)
         allowed = [e for e in suspects if self.allowed.covers(e) or e.place in targets]
+        allowed += self._parts_of_the_loss([e for e in suspects if e not in allowed], base, got)
         self.stops = allowed
         self.stopped += [each.place for each in allowed]
         for each in allowed:
@@ -232,6 +236,26 @@ class _Round:
         self.weak = [each for each in suspects if each.weak]
         trial = Trials(step, allowed)
         return self._influential([each for each in suspects if not each.weak], trial, base)
+
+    def _parts_of_the_loss(
+        self, suspects: list[Suspect], trace: Trace, got: dict[str, bool]
+    ) -> Iterator[Suspect]:
+        """Stops of what learns by another way, or serves as a reference by its name.
+
+        A loss holds what learns against what is stopped there.
+        """
+        whole = not self.step.projected
+        for group in by_site([each for each in suspects if not each.weak]):
+            names = {name for each in group for name in each.parameters}
+            rest = [name for name in names if not got[name]]
+            if not names or any(e.cause not in _SAID or e.where[0] != "out" for e in group):
+                continue
+            if not all(map(REFERENCE.search, rest)):
+                continue
+            if (is_held_against(trace, group, suspects, whole) and is_of_its_own(trace, group)) or (
+                not rest and is_given_twice(trace, group)
+            ):
+                yield from group
 
     def _locate(self, hidden: list[Suspect], base: Trace) -> None:
         """Find what nobody sees; where it only repeats what stood there, with other parameters."""

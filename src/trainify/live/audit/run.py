@@ -68,9 +68,10 @@ def audit(
         allow: Places where gradients are stopped on purpose: files (``"ema.py"``), lines
             (``"model.py:120"``), functions (``"Quantizer.forward"``) or module paths
             (``"teacher.*"``), as in :mod:`fnmatch`.  In the source, the comment
-            ``# trainify: stop-grad`` on the line says the same.  Not needed for what is detached so
-            that a loss holds others against it, or to move a running mean in a buffer, if its
-            parameters learn by another way.
+            ``# trainify: stop-grad`` on the line says the same.  Not needed for what is stopped so
+            that a loss holds values of other layers against it, or to move a running mean in a
+            buffer, if its parameters learn by another way (or are called a teacher's or a
+            target's), nor for straight-through estimators.
         proof: Whether the gradients of a model without cuts are held against directional
             derivatives, in float64 where the model takes it.
         progress: Is told what is going on.
