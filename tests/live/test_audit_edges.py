@@ -497,3 +497,53 @@ def test_a_backward_for_complex_numbers(function: type[Unconjugated]) -> None:
         assert report.wrong == ("weight", "first.weight", "first.bias")
         (cut,) = report.cuts
         assert cut.cause is Cause.BACKWARD and "Unconjugated" in (cut.op or "")
+
+
+class Branches(nn.Module):
+    """Control flow that torch has operators for, around parameters that only the branches name."""
+
+    def __init__(self, stopped: bool = False) -> None:
+        super().__init__()
+        self.yes, self.no = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.stopped = stopped
+
+    def branch(self, x: Tensor) -> Tensor:
+        y: Tensor = self.yes(x)
+        return y.detach().sin() if self.stopped else y.sin()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = torch.cond(x.sum() > -99, self.branch, lambda x: self.no(x).cos(), (x,))
+        return y
+
+
+class Scan(Branches):
+    def forward(self, x: Tensor) -> Tensor:
+        from torch._higher_order_ops import scan
+
+        def step(carry: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+            carry = self.branch(row + carry)
+            return carry, carry.clone()
+
+        found: Tensor = scan(step, torch.zeros(4), x)[1]
+        return found
+
+
+class Map(Branches):
+    def forward(self, x: Tensor) -> Tensor:
+        from torch._higher_order_ops.map import map as each
+
+        found: Tensor = each(self.branch, x)
+        return found
+
+
+@pytest.mark.parametrize("model", [Branches, Scan, Map])
+def test_operators_for_control_flow_are_looked_into(model: type[Branches]) -> None:
+    operator = type(torch.ops.higher_order.cond)
+    call = operator.__call__
+    report = audit(model(), X)
+    assert report.ok and report.unused == ("no.weight", "no.bias"), str(report)
+    assert report.proof.startswith("float64: the loss changes along 2 parameters")
+    report = audit(model(stopped=True), X)
+    assert report.missing == ("yes.weight", "yes.bias")
+    assert [cut.function for cut in report.cuts] == ["Branches.branch"]
+    assert operator.__call__ is call

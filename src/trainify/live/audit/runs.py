@@ -13,6 +13,7 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
 
+from .control import control_flow_as_python
 from .losses import Loss, given_loss, loss_of
 from .noise import is_zero
 from .pinned import Pinned
@@ -179,6 +180,7 @@ def _as_in_training() -> Iterator[None]:
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(control_flow_as_python())
         stack.enter_context(_checkpoints_in_sight())
         stack.enter_context(_inference_softened())
         stack.enter_context(torch.enable_grad())
