@@ -25,11 +25,28 @@ def given_by_functions(
     """What a callee stands for that a function of the project gave; none where that is left open.
 
     A name or an attribute of ``self`` holds it, it is an attribute of what a function gave, or the
-    function is called on the spot.  Of other files, those are read that are relevant by their
-    bytes.
+    function is called on the spot; or it is a property.  Several are given where each return gives
+    one.  Of other files, those are read that are relevant by their bytes.
     """
-    found = tuple(dict.fromkeys(_Search(module, relevant).given(callee, 0)))
-    return found if len(found) == 1 else ()
+    return tuple(dict.fromkeys(_Search(module, relevant).given(callee, 0)))
+
+
+def is_property(module: ModuleFacts, callee: ast.expr) -> bool:
+    """Whether an attribute of ``self`` is what a method gives, by ``@property`` or the like."""
+    if not isinstance(callee, ast.Attribute) or not isinstance(callee.value, ast.Name):
+        return False
+    cls = module.names.self_class(callee.value)
+    found = list(_attribute(module, cls, callee.attr)) if cls is not None else []
+    return len(found) == 1 and _property(found[0]) is not None
+
+
+def _property(binding: Binding) -> ast.FunctionDef | None:
+    """The method that is bound as a property."""
+    node = binding.node
+    if isinstance(node, ast.FunctionDef) and len(node.decorator_list) == 1:
+        if last_name(node.decorator_list[0]) in ("property", "cached_property"):
+            return node
+    return None
 
 
 class _Search:
@@ -56,9 +73,14 @@ class _Search:
 
     def _held(self, found: Iterable[Binding], depth: int) -> Iterator[Target]:
         """What the one call gives that something is bound to."""
-        values = [binding.value for binding in found]
-        if len(values) == 1 and isinstance(values[0], ast.Call):
-            yield from self.given(values[0], depth + 1)
+        bindings = list(found)
+        if len(bindings) != 1:
+            return
+        made = _property(bindings[0])
+        if made is not None:
+            yield from _returned(self.module, made)
+        elif isinstance(bindings[0].value, ast.Call):
+            yield from self.given(bindings[0].value, depth + 1)
 
     def _functions(self, callee: ast.expr) -> Iterator[tuple[ModuleFacts, ast.FunctionDef]]:
         """The functions of the project that a callee names, of this file or of another."""
@@ -115,7 +137,8 @@ def _within(module: ModuleFacts, names: list[str]) -> Iterator[tuple[ModuleFacts
 
 
 def _returned(module: ModuleFacts, function: ast.FunctionDef) -> Iterator[Target]:
-    """What the one return of a function gives, if that is the name of something."""
+    """What the returns of a function give, if each is the name of something."""
     returns = [part for part in walk(function) if isinstance(part, ast.Return)]
-    if len(returns) == 1 and returns[0].value is not None:
-        yield from module.resolve(returns[0].value)
+    found = [module.resolve(r.value) if r.value is not None else () for r in returns]
+    if all(found):
+        yield from (target for targets in found for target in targets)

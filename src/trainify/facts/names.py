@@ -270,6 +270,10 @@ class Names:
                 if cls is not None:
                     yield from self._resolve_attribute(cls, node.attr, depth)
                     return
+                kept = self._kept_in_class(node.value, node.attr)
+                if kept is not None:
+                    yield from self._resolve(kept, depth + 1)
+                    return
             for base in self._resolve(node.value, depth + 1, at):
                 yield Target(f"{base.name}.{node.attr}")
         elif isinstance(node, (ast.IfExp, ast.BoolOp)):
@@ -409,7 +413,9 @@ class Names:
             yield Target("torch.utils.cpp_extension.load()")
         if not node.args:
             return
-        if isinstance(node.func, ast.Name) and node.func.id == "getattr":
+        if isinstance(node.func, ast.Name) and node.func.id == "staticmethod":
+            yield from self._resolve(node.args[0], depth + 1)
+        elif isinstance(node.func, ast.Name) and node.func.id == "getattr":
             name = node.args[1] if len(node.args) >= 2 else None
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 for base in self._resolve(node.args[0], depth + 1):
@@ -448,6 +454,14 @@ class Names:
             for other in self.module.classes:
                 if isinstance(base, ast.Name) and other.name == base.id and other is not cls:
                     yield from self._resolve_attribute(other, name, depth + 1)
+
+    def _kept_in_class(self, owner: ast.Name, name: str) -> ast.expr | None:
+        """What ``Ops.norm`` is set to in the body of a class of the file."""
+        found = self.visible(owner)
+        if len(found) != 1 or not isinstance(found[0].node, ast.ClassDef):
+            return None
+        kept = self.bindings(found[0].node).get(name, ())
+        return kept[0].value if len(kept) == 1 else None
 
     def visible(self, node: ast.Name) -> list[Binding]:
         """The bindings that a name can have where it stands."""

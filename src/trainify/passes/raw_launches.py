@@ -59,11 +59,14 @@ def scale(x, w):
 )
 
 _LAUNCHES = declare(b"kernel[", b"kernel_[")
+_RUNS = declare(b"kernel.run(", b"kernel_.run(")
 
 
 def _launches(data: bytes) -> bool:
     """Whether what looks like a kernel is called with its grid: ``kernel[(n,)](x)``."""
-    return any(_is_called(data, at + len(word)) for word in _LAUNCHES for at in places(data, word))
+    return any(places(data, word) for word in _RUNS) or any(
+        _is_called(data, at + len(word)) for word in _LAUNCHES for at in places(data, word)
+    )
 
 
 def _is_called(data: bytes, grid: int) -> bool:
@@ -79,7 +82,7 @@ _BRACKET = re.compile(rb"[\[\]]")
 
 PLANS = True
 
-NEEDLES: tuple[Needle, ...] = (b"triton.jit", Look(_LAUNCHES, _launches))
+NEEDLES: tuple[Needle, ...] = (b"triton.jit", Look((*_LAUNCHES, *_RUNS), _launches))
 
 _JIT = re.compile(r"(^|\.)triton\.(jit|autotune|heuristics|runtime\.jit\.jit)$")
 _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|dgrad|wgrad)(_|$)")
@@ -99,14 +102,14 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         launched = _launched(module, call)
         if launched is None:
             continue
-        held = launched is not call.func
-        kernel = kernel_of(module, launched.value)
-        if held and isinstance(kernel, str):
+        held = not isinstance(call.func, ast.Subscript)
+        kernel = kernel_of(module, launched)
+        if held and isinstance(kernel, str) and not _is_run(call):
             continue  # only its name says that this is a kernel
         if kernel is None or gradient_unwanted(module, call):
             continue
         function = module.function(call)
-        name = module.source(launched.value)
+        name = module.source(launched)
         if _OWN_GRADIENT.search(f"{function.name if function is not None else ''} {name}"):
             continue
         beside = None
@@ -120,7 +123,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         if _fills_codes(module, call, kernel) or _keeps_books(module, call, kernel):
             continue
-        message = _message(module, call, launched.value, kernel)
+        message = _message(module, call, launched, kernel)
         if beside is not None:
             message += f" `{beside.name}` launches it with a backward."
         site = launch(module, call, kernel, message) if not held else None
@@ -132,16 +135,25 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         yield from Rewriter(module, options, sites).findings()
 
 
-def _launched(module: ModuleFacts, call: ast.Call) -> ast.Subscript | None:
-    """``kernel[grid]``, of a call of it, or of the local name that holds it."""
+def _launched(module: ModuleFacts, call: ast.Call) -> ast.expr | None:
+    """The kernel of ``kernel[grid](x)``, by a local name too, or of ``kernel.run(x, grid=n)``."""
     if isinstance(call.func, ast.Subscript):
-        return call.func
+        return call.func.value
+    if _is_run(call):
+        assert isinstance(call.func, ast.Attribute)
+        return call.func.value
     if isinstance(call.func, ast.Name) and call.func.id in _held(module):
         flow = module.flow(module.function(call) or module.tree)
         made = flow.only_definition(call.func.id, module.statement(call))
         if made is not None and isinstance(made.value, ast.Subscript):
-            return made.value
+            return made.value.value
     return None
+
+
+def _is_run(call: ast.Call) -> bool:
+    """Whether a call is that of the method by which Triton launches a kernel itself."""
+    named = isinstance(call.func, ast.Attribute) and call.func.attr == "run"
+    return named and any(keyword.arg == "grid" for keyword in call.keywords)
 
 
 @once
@@ -202,11 +214,11 @@ def _function_with_backward(module: ModuleFacts, kernel: FunctionNode | str) -> 
     A launch that does not lead through it has none of its backward.
     """
     for call in module.calls:
-        function = module.function(call)
-        if isinstance(call.func, ast.Subscript) and function is not None:
+        function, launched = module.function(call), _launched(module, call)
+        if launched is not None and function is not None:
             cls = module.method_class(function)
             if cls is not None and is_autograd_function(module, cls):
-                if function.name == "forward" and kernel_of(module, call.func.value) is kernel:
+                if function.name == "forward" and kernel_of(module, launched) is kernel:
                     return cls
     return None
 

@@ -11,8 +11,8 @@ from ...catalog import CONSTANTS, BindError, FusedOp, lookup, unverified_family
 from ...facts import ModuleFacts, Target
 from ...facts.dtypes import holds_codes
 from ...facts.flow import is_allocation
-from ...facts.getters import given_by_functions
-from ...facts.names import last_name, passed
+from ...facts.getters import given_by_functions, is_property
+from ...facts.names import default_of, last_name, passed
 from ...facts.operands import recognize, root_of
 from ...facts.rebound import Set, set_by_others, set_in_module
 from .site import Site
@@ -59,7 +59,7 @@ def match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedO
         targets = tuple(dict.fromkeys(target for entry in entries for target in entry))
         unknown = not all(entries)
     else:
-        targets, unknown = _candidates(module, call, own)
+        targets, unknown, entries = _candidates(module, call, own)
     found: list[tuple[FusedOp, Target]] = []
     others: list[str] = []
     for target in targets:
@@ -124,6 +124,9 @@ def _set_elsewhere(module: ModuleFacts, callee: ast.expr) -> Iterator[Set]:
             yield from set_in_module(module, callee.id)
     elif isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name):
         cls = module.names.self_class(callee.value)
+        if cls is None:  # Ops.norm
+            found = module.names.visible(callee.value)
+            cls = next((b.node for b in found if isinstance(b.node, ast.ClassDef)), None)
         if cls is not None:
             yield from set_by_others(module, cls, callee.attr)
 
@@ -135,13 +138,42 @@ def _dumped(target: Target) -> list[str]:
 
 def _candidates(
     module: ModuleFacts, call: ast.Call, own: tuple[FusedOp, ...]
-) -> tuple[tuple[Target, ...], bool]:
-    """Everything that a callee can be, and whether it can be something else."""
+) -> tuple[tuple[Target, ...], bool, list[tuple[Target, ...]]]:
+    """Everything that a callee can be, whether it can be something else, and of what registry.
+
+    A function that returns one thing or another is such a one.
+    """
     targets, unknown = module.names.candidates(call.func)
-    if not targets:
+    if not targets or is_property(module, call.func):
         given = given_by_functions(module, call.func, words_for(own).tells_exports)
-        return given, unknown and not given
-    return targets, unknown
+        if given:
+            return given, False, [given] if len(given) > 1 else []
+    if not any(lookup(target.name, own) for target in targets):
+        otherwise = _defaults(module, call.func)
+        return (*targets, *otherwise), unknown or bool(otherwise), []
+    return targets, unknown, []
+
+
+def _defaults(module: ModuleFacts, callee: ast.expr) -> tuple[Target, ...]:
+    """What a callee is where nothing else is given, by its own name or as ``self.name``.
+
+    The default of a parameter, or that of ``getattr(library, "norm", norm)``.
+    """
+    held = callee
+    if isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name):
+        cls = module.names.self_class(callee.value)
+        bindings = module.names.attributes(cls).get(callee.attr, ()) if cls is not None else ()
+        held = (bindings[0].value or held) if len(bindings) == 1 else held
+    elif isinstance(callee, ast.Name):
+        bindings = module.names.visible(callee)
+        held = (bindings[0].value or held) if len(bindings) == 1 else held
+    usual: ast.expr | None = None
+    if isinstance(held, ast.Name):
+        function = module.function(held)
+        usual = default_of(function.args, held.id) if function is not None else None
+    elif isinstance(held, ast.Call) and last_name(held.func) == "getattr" and len(held.args) == 3:
+        usual = held.args[2]
+    return module.resolve(usual) if isinstance(usual, (ast.Name, ast.Attribute)) else ()
 
 
 def is_plain(call: ast.Call, own: tuple[FusedOp, ...]) -> bool:

@@ -96,7 +96,10 @@ class Words:
             prefix = package.decode() + "."
             names = (*names_of_ops(self._own), *unverified())
             below = {n[len(prefix) :].partition(".")[0] for n in names if n.startswith(prefix)}
-            self._uses[package] = re.compile(rf"\b{prefix}(?:{'|'.join(sorted(below))})\b".encode())
+            got = rf"\bgetattr\(\s*{package.decode()}\s*,"
+            self._uses[package] = re.compile(
+                rf"\b{prefix}(?:{'|'.join(sorted(below))})\b|{got}".encode()
+            )
         return self._uses[package]
 
     def exports(self, data: bytes) -> bool:

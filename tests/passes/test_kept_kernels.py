@@ -1,0 +1,159 @@
+"""Kernels that a class, a property, a default or ``getattr`` holds, and launches by ``run``."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from verbs import findings, fix, rules, stays
+
+from trainify.findings import STRATEGIES
+
+PROGRAM = """\
+import functools
+import torch
+import sgl_kernel
+from torch import nn
+
+
+def native(x):
+    gate, up = x.chunk(2, dim=-1)
+    return nn.functional.gelu(gate) * up
+
+
+class Model(nn.Module):
+    {}
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(4, 8)
+        {}
+
+    def forward(self, x{}):
+        return {}(self.up(x))
+"""
+KEPT = {
+    "staticmethod": ("op = staticmethod(sgl_kernel.gelu_and_mul)", "pass", "", "self.op"),
+    "of its class": ("op = staticmethod(sgl_kernel.gelu_and_mul)", "pass", "", "Model.op"),
+    "property": (
+        "@property\n    def op(self):\n        return sgl_kernel.gelu_and_mul\n",
+        *("pass", "", "self.op"),
+    ),
+    "cached property": (
+        "@functools.cached_property\n    def op(self):\n        return sgl_kernel.gelu_and_mul\n",
+        *("pass", "", "self.op"),
+    ),
+    "getattr": ("", 'self.op = getattr(sgl_kernel, "gelu_and_mul", native)', "", "self.op"),
+}
+LEFT_OPEN = {
+    "default": ("", "pass", ", op=sgl_kernel.gelu_and_mul", "op"),
+    "getattr": (
+        *("", 'self.op = getattr(nn.functional, "gelu_and_mul", sgl_kernel.gelu_and_mul)', ""),
+        "self.op",
+    ),
+    "one of two": (
+        "@property\n    def op(self):\n        if self.training:\n"
+        "            return sgl_kernel.gelu_and_mul\n        return sgl_kernel.silu_and_mul\n",
+        *("pass", "", "self.op"),
+    ),
+}
+OTHERS = {
+    "staticmethod": ("op = staticmethod(native)", "pass", "", "self.op"),
+    "property": ("@property\n    def op(self):\n        return native\n", "pass", "", "self.op"),
+    "default": ("", "pass", ", op=native", "op"),
+    "a kernel or not": (
+        "@property\n    def op(self):\n        if self.training:\n"
+        "            return native\n        return sgl_kernel.gelu_and_mul\n",
+        *("pass", "", "self.op"),
+    ),
+}
+
+
+def gelu_and_mul(x: torch.Tensor) -> torch.Tensor:
+    gate, up = x.chunk(2, dim=-1)
+    return F.gelu(gate) * up
+
+
+def run(monkeypatch: pytest.MonkeyPatch, text: str, kernel: Any) -> list[Any]:
+    module = ModuleType("sgl_kernel")
+    module.gelu_and_mul = kernel  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sgl_kernel", module)
+    scope: dict[str, Any] = {"__name__": "kept"}
+    exec(text, scope)
+    torch.manual_seed(0)
+    model: nn.Module = scope["Model"]()
+    out = model(torch.randn(3, 4))
+    out.sin().sum().backward()
+    return [out.detach(), *(p.grad for p in model.parameters())]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", KEPT)
+def test_a_kernel_that_is_kept(monkeypatch: pytest.MonkeyPatch, name: str, strategy: str) -> None:
+    text = PROGRAM.format(*KEPT[name])
+    fixed = fix(text, strategy=strategy)
+    assert fixed != text and fix(fixed, strategy=strategy) == fixed
+    got = run(monkeypatch, fixed, torch.no_grad()(gelu_and_mul))
+    for a, b in zip(got, run(monkeypatch, text, gelu_and_mul), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", LEFT_OPEN)
+def test_what_may_be_one(name: str) -> None:
+    (finding,) = findings(PROGRAM.format(*LEFT_OPEN[name]))
+    assert finding.rule == "TRN103" and not finding.fixes
+    assert "it may be `sgl_kernel.gelu_and_mul` or" in finding.message
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_none(name: str) -> None:
+    stays(PROGRAM.format(*OTHERS[name]))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "class Other(Model):\n    op = staticmethod(native)\n",
+        "class Other(Model):\n    @property\n    def op(self):\n        return native\n",
+        "Model.op = staticmethod(native)\n",
+    ],
+)
+@pytest.mark.parametrize("name", ["staticmethod", "property"])
+def test_one_that_others_replace(name: str, more: str) -> None:
+    assert rules(f"{PROGRAM.format(*KEPT[name])}\n\n{more}") == ["TRN103"]
+
+
+LAUNCH = """\
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def double(x_ptr, y_ptr, n: tl.constexpr):
+    i = tl.arange(0, n)
+    tl.store(y_ptr + i, tl.load(x_ptr + i) * 2.0)
+
+
+def twice(x):
+    y = torch.empty_like(x)
+    double.run(x, y, n=x.numel(), grid=(1,), warmup=False)
+    return y
+"""
+
+
+def test_a_launch_by_run() -> None:
+    (finding,) = findings(LAUNCH)
+    assert finding.rule == "TRN104"
+    assert finding.message.startswith("`double` fills `y` below autograd")
+    imported = LAUNCH[LAUNCH.index("def twice") :].replace("double.run", "double_kernel.run")
+    assert rules(f"import torch\nfrom library import double_kernel\n\n\n{imported}") == ["TRN104"]
+
+
+def test_what_else_is_run() -> None:
+    stays(LAUNCH.replace("grid=(1,), warmup=False", "steps=1"))
+    stays(LAUNCH.replace("def twice", "@torch.no_grad()\ndef twice"))
