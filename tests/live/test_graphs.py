@@ -258,6 +258,50 @@ def test_a_stop_gradient_is_reported_and_stays(kind: str) -> None:
     assert trainify.fx.check(rewritten) != ()
 
 
+class Cond(Norm):
+    """A kernel in a branch, and in a region that keeps its graph."""
+
+    def __init__(self, region: bool, fused: bool = True) -> None:
+        super().__init__()
+        self.region, self.fused = region, fused
+        self.other = nn.Linear(H, H)
+
+    def norm(self, x: Tensor) -> Tensor:
+        h = self.fc(x)
+        if not self.fused:
+            return F.rms_norm(h, (H,), self.weight, 1e-6).clone()
+        out = torch.empty_like(h)
+        torch.ops._C.rms_norm(out, h, self.weight, 1e-6)
+        return out.clone()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.region:
+            with torch.autocast("cpu", enabled=False):
+                return self.norm(x) + self.other(x)
+        y: Tensor = torch.cond(x.sum() > -99, self.norm, lambda x: self.other(x).cos(), (x,))
+        return y
+
+
+@pytest.mark.parametrize("region", [False, True])
+def test_graphs_in_a_graph(region: bool) -> None:
+    model, plain = Cond(region), Cond(region, fused=False)
+    plain.load_state_dict(model.state_dict())
+    x = torch.randn(T, H)
+    exported = export(model, (x,))
+    (cut,) = trainify.fx.check(exported)
+    assert (cut.cause, cut.op) == (trainify.Cause.KERNEL, "_C::rms_norm")
+    assert set(cut.parameters) == {"fc.weight", "fc.bias", "weight"}
+    assert "self.norm" in linecache.getline(cut.path, cut.line), "as far as the graph knows it"
+    assert trainify.fx.check(export(plain, (x,))) == ()
+    trained = trainify.fx.rewrite(exported)
+    assert trainify.fx.check(trained) == ()
+    assert len(trainify.fx.check(exported)) == 1, "what was given stays as it is"
+    trained(x).square().sum().backward()
+    plain(x).square().sum().backward()
+    for name, parameter in plain.named_parameters():
+        torch.testing.assert_close(trained.get_parameter(name).grad, parameter.grad, msg=name)
+
+
 def test_an_op_that_nobody_knows() -> None:
     library = torch.library.Library("graph_tests", "FRAGMENT")
     library.define("opaque(Tensor x) -> Tensor")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import nn
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
 
 from ...catalog import FusedOp, lookup
 from ...catalog.own import registered
@@ -242,14 +243,41 @@ def grad_mode(node: Node) -> bool | None:
     return None
 
 
+def branches(node: Node) -> Iterator[tuple[Node, GraphModule, dict[Node, Node]]]:
+    """The graphs that a node runs, as ``torch.cond`` does: who holds each, and what it is given.
+
+    Not the regions of a grad mode, which are part of the graph around them.
+    """
+    module: Any = node.graph.owning_module
+    if node.op != "call_function" or module is None or grad_mode(node) is not None:
+        return
+    given: list[Node] = []
+    held: list[tuple[Node, GraphModule]] = []
+    for each in tree_leaves((node.args, node.kwargs)):
+        if isinstance(each, Node):
+            value = _attribute(module, each) if each.op == "get_attr" else None
+            if isinstance(value, GraphModule):
+                held.append((each, value))
+            else:
+                given.append(each)
+    for holder, inner in held:
+        inputs = [each for each in inner.graph.nodes if each.op == "placeholder"]
+        last = given[max(0, len(given) - len(inputs)) :]  # what decides comes before
+        yield holder, inner, dict(zip(inputs, last, strict=False))
+
+
+def _attribute(module: Any, node: Node) -> Any:
+    for part in str(node.target).split("."):
+        module = getattr(module, part, None)
+    return module
+
+
 def parameters_of(graph_module: GraphModule, nodes: Iterable[Node]) -> dict[Node, str]:
     """The nodes that read a parameter which requires a gradient, with its name."""
     found = {}
     for node in nodes:
         if node.op == "get_attr":
-            value: Any = graph_module
-            for part in str(node.target).split("."):
-                value = getattr(value, part, None)
+            value = _attribute(graph_module, node)
             if isinstance(value, torch.nn.Parameter) and value.requires_grad:
                 found[node] = str(node.target)
     return found

@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 
 from ..audit.report import Cause, Cut
 from .calls import (
+    branches,
     detached,
     fused_call,
     grad_mode,
@@ -37,19 +38,23 @@ def check(graph_module: GraphModule | ExportedProgram) -> tuple[Cut, ...]:
     Raises:
         TypeError: That is no graph.
     """
-    source = module_of(graph_module)
+    return tuple(_cuts(module_of(graph_module), {}))
+
+
+def _cuts(source: GraphModule, given: dict[Node, frozenset[str]], off: bool = False) -> list[Cut]:
+    """The cuts in a graph whose inputs come from these parameters, under a mode."""
     nodes = list(source.graph.nodes)
     memory = _Memory(nodes)
     reaching = _reaching(nodes, memory)
     names: dict[Node, frozenset[str]] = {}
     held: dict[Node, frozenset[str]] = {}  # by what has been written there
     parameters = parameters_of(source, nodes)
-    cuts = []
-    off = False
+    cuts: list[Cut] = []
     for node in nodes:
         if node.target is torch._C._set_grad_enabled:
             off = not node.args[0]
         own = {parameters[node]} if node in parameters else set()
+        own |= given.get(node, frozenset())
         read = node.all_input_nodes
         before = own.union(
             *(names.get(each, frozenset()) for each in read),
@@ -65,11 +70,13 @@ def check(graph_module: GraphModule | ExportedProgram) -> tuple[Cut, ...]:
             held[at] = held.get(at, frozenset()) | names[node]
         if not before or node.op not in ("call_function", "call_method") or node not in reaching:
             continue
+        for _, inner, inputs in branches(node):
+            cuts += _cuts(inner, {each: names[of] for each, of in inputs.items()}, off)
         found = _cut(node, off)
         if found is not None:
             cause, kind, op, message = found
             cuts.append(_placed(node, cause, kind, op, message, tuple(sorted(before))))
-    return tuple(cuts)
+    return cuts
 
 
 def _cut(node: Node, off: bool) -> tuple[Cause, str, str | None, str] | None:
@@ -162,7 +169,8 @@ def _placed(
 ) -> Cut:
     node = _told(node)
     frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
-    outside = [frame for frame in frames if not frame["path"].startswith(_TORCH)] or frames
+    # What stands in no file is the graph that a branch was compiled to.
+    outside = [f for f in frames if not f["path"].startswith((_TORCH, "<"))] or frames
     stack: Any = node.meta.get("nn_module_stack") or {}
     modules = [path for path, _ in stack.values() if path]
     return Cut(

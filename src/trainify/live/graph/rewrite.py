@@ -17,6 +17,7 @@ from ...verify.equivalent import Equivalent, reference_functions, value_of
 from ...verify.kernels import Libraries
 from .calls import (
     FusedCall,
+    branches,
     detached,
     fused_call,
     grad_mode,
@@ -65,7 +66,18 @@ def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
     for node in put_back:
         _spare_readers(graph, node.args[0], node, places)  # type: ignore[arg-type]
     graph.lint()
-    return GraphModule(source, graph)
+    result = GraphModule(source, graph)
+    for node in list(result.graph.nodes):
+        for holder, inner, _ in branches(node):
+            name = f"{str(holder.target).replace('.', '_')}_trained"
+            if not hasattr(result, name):
+                setattr(result, name, rewrite(inner))
+            with result.graph.inserting_before(node):
+                node.replace_input_with(holder, result.graph.get_attr(name))
+            if not holder.users:
+                result.graph.erase_node(holder)
+    result.recompile()
+    return result
 
 
 # -- grad modes -----------------------------------------------------------------------------------
