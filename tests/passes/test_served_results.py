@@ -51,6 +51,14 @@ class Act(nn.Module):
 """
 
 
+EMBED = """\
+def embed(net, x):
+    return rmsnorm(net.lin(x), net.weight, 1e-6)
+
+
+def serve():
+"""
+
 OUT = """\
 from dataclasses import dataclass
 
@@ -411,8 +419,23 @@ class Pooled(Net):
 def serve():
     return Pooled().array()
 """,
+    "by partial": serve("import functools\nrun = functools.partial(Net())\nreturn run(X).numpy()"),
+    "by partial, at once": serve(
+        "import functools\nreturn functools.partial(Net().forward, X)().numpy()"
+    ),
+    "mapped": serve("return [y.numpy() for y in map(Net(), (X, X + 1))][0]"),
+    "of what scores": serve("return Net()(X).numpy()").replace("Net", "Scorer"),
+    "by a function that is given the model": NET + EMBED + "    return embed(Net(), X).numpy()\n",
+    "by such a function, partial": NET
+    + EMBED
+    + "    import functools\n\n    net = Net().eval()\n"
+    + "    run = functools.partial(embed, net)\n    return run(X).numpy()\n",
 }
 PLAIN |= {
+    "by a function that is given a frozen model": NET
+    + EMBED
+    + "    net = Net()\n    for p in net.parameters():\n        p.requires_grad = False\n"
+    + "    return embed(net, X).numpy()\n",
     "about a field": POSITIONAL + "def serve():\n    return np.array(Net()(X).h.shape)\n",
     "a row of a tensor": NET
     + "def serve():\n    rows = torch.zeros(2, 8)\n    with torch.no_grad():\n"

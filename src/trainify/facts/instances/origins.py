@@ -193,7 +193,10 @@ class Origins:
         if any(name.startswith((*_WRAPPERS, *_SAME_HOLDERS)) for name in names):
             return [o for each in given for o in self._origins(module, each, depth)]
         if "functools.partial" in names:
-            return [o for o in self._origins(module, given[0], depth) if o.makes]
+            node = given[0]
+            if isinstance(node, ast.Attribute) and node.attr in ("forward", "__call__"):
+                node = node.value
+            return self._origins(module, node, depth)
         if "random.choice" in names:
             return _taken(self._origins(module, given[0], depth))
         return None

@@ -18,11 +18,12 @@ from ...facts.array_ways import array_ways, buffer_loads
 from ...facts.frozen import freezes
 from ...facts.grad_mode import scope_around
 from ...facts.instances import ClassId, Instances, class_id
-from ...facts.layers import bases_of, may_be_module, own_class
+from ...facts.layers import bases_of, made_by, may_be_module, own_class
 from ...facts.learning import is_tensor_method
 from ...facts.memo import once
-from ...facts.names import last_name
-from ...facts.trainable import holds_weights
+from ...facts.models import values_of
+from ...facts.names import last_name, passed
+from ...facts.trainable import could_learn
 from .site import Site
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def _may_run_a_model(module: ModuleFacts, call: ast.Call) -> bool:
     names = [target.name for target in module.resolve(function)]
     if any(name.startswith(("torch.", "numpy.", "copy.")) for name in names):
         return False
-    if isinstance(function, ast.Name):
+    if isinstance(function, ast.Name) and function.id != "map":
         return not hasattr(builtins, function.id) and own_class(module, function) is None
     return True
 
@@ -208,7 +209,7 @@ def _places(
     if here in way.passed or len(way.passed) == _MAX_CALLS:
         return
     cls = module.method_class(function)
-    if cls is not None and may_be_module(module, cls) and holds_weights(module, cls):
+    if cls is not None and may_be_module(module, cls) and could_learn(module, cls):
         way = replace(way, has_weights=True)
     way = replace(way, passed=way.passed | {here})
     for other, call, evaluated in _runs(module, function, served):
@@ -315,9 +316,15 @@ def _is_called_scoped(module: ModuleFacts, function: FunctionNode | None, depth:
 
 
 def _given_a_graph(module: ModuleFacts, call: ast.Call) -> bool:
-    """Whether an argument plainly requires a gradient: ``torch.randn(3, requires_grad=True)``."""
+    """Whether an argument plainly requires a gradient: ``torch.randn(3, requires_grad=True)``.
+
+    Or is a model whose weights do.
+    """
     flow = module.flow(module.function(call) or module.tree)
-    for argument in (*call.args, *(k.value for k in call.keywords)):
+    bound = [node for target in module.resolve(call.func) for node in target.bound]
+    for argument in (*passed(call), *bound):
+        if _has_weights(module, argument):
+            return True
         value: ast.expr | None = argument
         if isinstance(argument, ast.Name):
             made = flow.only_definition(argument.id, module.statement(call))
@@ -332,5 +339,18 @@ def _given_a_graph(module: ModuleFacts, call: ast.Call) -> bool:
             k.arg == "requires_grad" and isinstance(k.value, ast.Constant) and k.value.value is True
             for k in value.keywords
         ):
+            return True
+    return False
+
+
+def _has_weights(module: ModuleFacts, node: ast.expr) -> bool:
+    """Whether an argument is a model that is made with weights, where nothing is frozen."""
+    if module.frozen_places or any(map(freezes, module.calls_named("requires_grad_"))):
+        return False
+    for made in [node] if isinstance(node, ast.Call) else values_of(module, node):
+        value = made
+        while isinstance(value, ast.Call) and last_name(value.func) in ("eval", "train"):
+            value = getattr(value.func, "value", node)
+        if isinstance(value, ast.expr) and made_by(module, value) == "weights":
             return True
     return False
