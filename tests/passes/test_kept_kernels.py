@@ -81,6 +81,11 @@ def gelu_and_mul(x: torch.Tensor) -> torch.Tensor:
 def run(monkeypatch: pytest.MonkeyPatch, text: str, kernel: Any) -> list[Any]:
     module = ModuleType("sgl_kernel")
     module.gelu_and_mul = kernel  # type: ignore[attr-defined]
+    return of_module(monkeypatch, text, module)
+
+
+def of_module(monkeypatch: pytest.MonkeyPatch, text: str, module: ModuleType) -> list[Any]:
+    """What a model gives, and its gradients, with a library of kernels."""
     monkeypatch.setitem(sys.modules, "sgl_kernel", module)
     scope: dict[str, Any] = {"__name__": "kept"}
     exec(text, scope)
@@ -157,3 +162,50 @@ def test_a_launch_by_run() -> None:
 def test_what_else_is_run() -> None:
     stays(LAUNCH.replace("grid=(1,), warmup=False", "steps=1"))
     stays(LAUNCH.replace("def twice", "@torch.no_grad()\ndef twice"))
+
+
+CUT = """\
+import sgl_kernel
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+        self.weight = nn.Parameter(torch.tensor([1.0, 2.0, 0.5, 1.5]))
+
+    @property
+    def w(self):
+        return self.weight{}
+
+    def forward(self, x):
+        return sgl_kernel.rmsnorm(self.up(x), self.w, 1e-6)
+"""
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("cut", [".data", ".detach()", ""])
+def test_a_weight_that_a_property_cuts_off(
+    monkeypatch: pytest.MonkeyPatch, cut: str, strategy: str
+) -> None:
+    text = CUT.format(cut)
+    (finding,) = findings(text)
+    assert ("`self.w` cuts the gradient a second time" in finding.message) == bool(cut)
+    fixed = fix(text, strategy=strategy)
+
+    def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+    module = ModuleType("sgl_kernel")
+    module.rmsnorm = torch.no_grad()(rmsnorm)  # type: ignore[attr-defined]
+    got = of_module(monkeypatch, fixed, module)
+    module.rmsnorm = rmsnorm  # type: ignore[attr-defined]
+    for a, b in zip(got, of_module(monkeypatch, CUT.format(""), module), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_property_that_a_subclass_has_otherwise() -> None:
+    more = "\n\nclass Other(Model):\n    @property\n    def w(self):\n        return self.up.weight[0]\n"
+    assert "F.rms_norm(x_, x_.shape[-1:], self.w, 1e-6)" in fix(CUT.format(".data") + more)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from .names import Binding, Target, last_name
+from .rebound import set_by_others
 from .walk import walk
 
 if TYPE_CHECKING:
@@ -33,11 +34,27 @@ def given_by_functions(
 
 def is_property(module: ModuleFacts, callee: ast.expr) -> bool:
     """Whether an attribute of ``self`` is what a method gives, by ``@property`` or the like."""
-    if not isinstance(callee, ast.Attribute) or not isinstance(callee.value, ast.Name):
-        return False
-    cls = module.names.self_class(callee.value)
-    found = list(_attribute(module, cls, callee.attr)) if cls is not None else []
-    return len(found) == 1 and _property(found[0]) is not None
+    return _method_behind(module, callee) is not None
+
+
+def value_of_property(module: ModuleFacts, node: ast.expr) -> ast.expr | None:
+    """The one thing that ``self.w`` gives, by a property that nobody else sets."""
+    method = _method_behind(module, node)
+    cls = module.method_class(method) if method is not None else None
+    if method is None or cls is None or any(set_by_others(module, cls, method.name)):
+        return None
+    last = method.body[-1]
+    others = [s for s in method.body[:-1] if not isinstance(s, ast.Expr)]
+    return last.value if isinstance(last, ast.Return) and not others else None
+
+
+def _method_behind(module: ModuleFacts, node: ast.expr) -> ast.FunctionDef | None:
+    """The method by which an attribute of ``self`` is a property."""
+    if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+        return None
+    cls = module.names.self_class(node.value)
+    found = list(_attribute(module, cls, node.attr)) if cls is not None else []
+    return _property(found[0]) if len(found) == 1 else None
 
 
 def _property(binding: Binding) -> ast.FunctionDef | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +13,7 @@ from ...catalog import CONSTANTS, FusedOp, lookup
 from ...facts import ModuleFacts, Target
 from ...facts.cache_writes import cache_writes
 from ...facts.flow import views_of
+from ...facts.getters import value_of_property
 from ...facts.names import default_of, is_none, parameters, passed
 from ...facts.none import tested_not_none
 from ...facts.order import evaluated_before, order_matters
@@ -138,8 +140,19 @@ class Site:
                 and node.func.attr == "detach"
             ):
                 node = node.func.value
+            elif (cut := self.cut_by_property(node)) is not None:
+                node = cut
             else:
                 return self.module.source(node)
+
+    def cut_by_property(self, node: ast.expr) -> ast.expr | None:
+        """``self.weight.data`` of ``self.w``, where a property gives that."""
+        given = value_of_property(self.module, node)
+        if given is None or not _CUT.search(self.module.source(given)):
+            return None
+        owners = [n for n in ast.walk(given) if isinstance(n, ast.Name)]
+        assert isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        return given if all(n.id == node.value.id for n in owners) else None
 
     def captured(self, name: str) -> str | None:
         """How to say an argument that ``functools.partial`` bound in another scope."""
@@ -439,6 +452,7 @@ class Site:
         )
 
 
+_CUT = re.compile(r"\.(data|detach\(\))$")
 _RESHAPES = frozenset("view reshape flatten unflatten squeeze unsqueeze".split())
 
 

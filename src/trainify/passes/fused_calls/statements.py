@@ -169,8 +169,8 @@ class StatementRewriter:
         captured = site.captured(name)
         if captured is not None:
             return captured
-        text = self._splice_expression(node)
         tensor = name in site.differentiable
+        text = self._splice_expression((tensor and site.cut_by_property(node)) or node)
         return strip_detach(text) if tensor else text
 
     def _splice_expression(self, node: ast.expr) -> str:
