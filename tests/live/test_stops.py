@@ -602,6 +602,50 @@ RIGHT = {
         p = self.fc(x).softmax(-1)
         return -(p / p.detach() * x).mean()
 """,
+    "weights that are normalized before they are used": """
+    def forward(self, x):
+        with torch.no_grad():
+            self.fc.weight.div_(self.fc.weight.norm(dim=1, keepdim=True))
+            self.mid.weight.copy_(F.normalize(self.mid.weight, dim=1))
+        self.head.weight.data = F.normalize(self.head.weight.data, dim=1)
+        return self.head(self.mid(self.fc(x).tanh()))
+""",
+    "an inner step of the first order": """
+    def forward(self, x):
+        weights = [self.fc.weight, self.fc.bias]
+        grads = torch.autograd.grad(F.linear(x, *weights).square().mean(), weights)
+        moved = [w - 0.1 * g for w, g in zip(weights, grads)]
+        return self.head(F.linear(x + 1, *moved).tanh())
+""",
+    "a fixed point": """
+    def f(self, z, x):
+        return torch.tanh(self.fc(z) + self.mid(x))
+
+    def forward(self, x):
+        z = torch.zeros_like(x)
+        with torch.no_grad():
+            for _ in range(4):
+                z = self.f(z, x)
+        return self.head(self.f(z, x))
+""",
+    "a recurrence that is cut": """
+    def forward(self, x):
+        h = x.new_zeros(8)
+        for t, row in enumerate(x):
+            h = torch.tanh(self.fc(row) + self.mid(h))
+            if t == 1:
+                h = h.detach()
+        return self.head(h)
+""",
+    "an estimate of its own as an input": """
+    def f(self, x, before):
+        return self.mid(torch.tanh(self.fc(x) + before))
+
+    def forward(self, x):
+        with torch.no_grad():
+            before = self.f(x, torch.zeros_like(x))
+        return self.head(self.f(x, before))
+""",
     "a comment": """
     def forward(self, x):
         h = self.fc(x)
@@ -681,6 +725,24 @@ STOPS = {
     def forward(self, x):
         h = self.fc(x)
         return self.head(h + (h - h.round()).detach())  # <-
+""",
+    "a penalty of the gradient": """
+    def forward(self, x):
+        x = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(self.head(self.fc(x).tanh()).sum(), x)  # <-
+        return self.head(self.fc(x)).sum() + (slope.norm(dim=-1) - 1).square().mean()
+""",
+    "a weight that is stopped": """
+    def forward(self, x):
+        weight = self.fc.weight + self.mid.weight.detach()  # <-
+        return F.linear(x, weight) + self.mid(x)
+""",
+    "a norm that is used otherwise as well": """
+    def forward(self, x):
+        with torch.no_grad():
+            norm = self.fc.weight.norm()  # <-
+            self.fc.weight.div_(norm)
+        return self.fc(x) * norm
 """,
     "a cache": """
     cache = torch.zeros(3, 8)

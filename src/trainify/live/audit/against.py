@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable
 
 from .cuts import Suspect
 from .report import Cause
-from .trace import Call, Sight, Trace
+from .trace import Call, Sight, Trace, made_by, tensor_of
 
 REFERENCE = re.compile(
     r"(?:^|[._])(?:teacher|target|ema|momentum|frozen|ref|reference|old)(?:[._\d]|$)", re.IGNORECASE
@@ -84,7 +84,7 @@ class _Flow:
     """What becomes of values in the calls behind them."""
 
     def __init__(self, stopped: Iterable[Sight]) -> None:
-        self._stopped = {_tensor(sight) for sight in stopped}
+        self._stopped = {tensor_of(sight) for sight in stopped}
         self._first = frozenset(self._stopped)
         self._calls: list[Call] = []
         self._layers: set[int] = set()
@@ -138,8 +138,8 @@ class _Flow:
         found = set(tensors)
         for number in reversed(range(len(self._calls))):
             call = self._calls[number]
-            if number not in self._layers and not found.isdisjoint(map(_tensor, _made(call))):
-                found.update(_tensor(sight) for sight in call.ins if sight.floating)
+            if number not in self._layers and not found.isdisjoint(map(tensor_of, made_by(call))):
+                found.update(tensor_of(sight) for sight in call.ins if sight.floating)
         return found
 
     def twice(self, trace: Trace) -> bool:
@@ -147,7 +147,7 @@ class _Flow:
 
         def given(call: Call) -> Hashable:
             return call.function, tuple(
-                _tensor(sight) if sight.fresh else trace.digest(sight) for sight in call.ins
+                tensor_of(sight) if sight.fresh else trace.digest(sight) for sight in call.ins
             )
 
         if self._meetings or not self._taking:
@@ -161,13 +161,13 @@ class _Flow:
 
     def through(self, call: Call) -> None:
         """Go through a call; in the order in which they were made."""
-        ins = [(sight, _tensor(sight)) for sight in call.ins]
-        made = _made(call)
+        ins = [(sight, tensor_of(sight)) for sight in call.ins]
+        made = made_by(call)
         self._calls.append(call)
-        self._active.update(_tensor(s) for s in made if s.attached and not s.fresh)
+        self._active.update(tensor_of(s) for s in made if s.attached and not s.fresh)
         weights = [n for s, n in ins if (s.fresh or n in self._weights) and n not in self._stopped]
         if weights and len(weights) == len(ins):
-            self._weights.update(map(_tensor, made))
+            self._weights.update(map(tensor_of, made))
             return
         if weights:
             self._layers.add(len(self._calls) - 1)
@@ -175,34 +175,23 @@ class _Flow:
         if any(n in self._stopped for _, n in ins):
             learning = [s for s, n in ins if s.attached and n not in self._stopped]
             if not (learning and any(sight.attached for sight in made)):
-                self._stopped.update(_tensor(sight) for sight in made if sight.floating)
+                self._stopped.update(tensor_of(sight) for sight in made if sight.floating)
             elif weights and not self._is_loss(call):
                 self._learns = True
                 self._taking.append(call)
             else:
                 met.add(len(self._meetings))
                 self._meetings.append(_name(call))
-                self._learning.append({_tensor(sight) for sight in learning})
+                self._learning.append({tensor_of(sight) for sight in learning})
                 weights = []
         if weights:
             self._before_layers |= met
         for sight in made if met else ():
-            self._met.setdefault(_tensor(sight), set()).update(met)
+            self._met.setdefault(tensor_of(sight), set()).update(met)
 
     def _is_loss(self, call: Call) -> bool:
         return any(each in _name(call) for each in _LOSSES)
 
 
-def _made(call: Call) -> list[Sight]:
-    return [*call.outs, *(sight for sight, _ in call.written.values())]
-
-
 def _name(call: Call) -> str:
     return call.name.rpartition(".")[2].rpartition("::")[2]
-
-
-def _tensor(sight: Sight) -> int:
-    """A number for the tensor of which it is one, whatever has been written into that since."""
-    while sight.earlier is not None:
-        sight = sight.earlier
-    return id(sight)

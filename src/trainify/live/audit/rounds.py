@@ -28,9 +28,10 @@ from .report import Cause, Cut, patterns
 from .running import is_statistic
 from .runs import Step
 from .saved import Saved, Saving
+from .steps import is_of_a_step
 from .targets import is_target
 from .through import Lines, history_behind, lines_through
-from .trace import Call, Observer, Sight, Trace, Tracer, Unseen, node_of
+from .trace import Call, Observer, Sight, Trace, Tracer, Unseen, node_of, tensor_of
 
 Progress = Callable[[str], None]
 
@@ -245,6 +246,11 @@ class _Round:
         A loss holds what learns against what is stopped there.
         """
         whole = not self.step.projected
+        parameters = {
+            tensor_of(sight)
+            for sight, tensor in zip(trace.known, self.step.state.tensors, strict=True)
+            if isinstance(tensor, nn.Parameter)
+        }
         for group in by_site([each for each in suspects if not each.weak]):
             names = {name for each in group for name in each.parameters}
             rest = [name for name in names if not got[name]]
@@ -252,8 +258,10 @@ class _Round:
                 continue
             if not all(map(REFERENCE.search, rest)):
                 continue
-            if (is_held_against(trace, group, suspects, whole) and is_of_its_own(trace, group)) or (
-                not rest and is_given_twice(trace, group)
+            if (
+                (is_held_against(trace, group, suspects, whole) and is_of_its_own(trace, group))
+                or (not rest and is_given_twice(trace, group))
+                or (not rest and is_of_a_step(trace, group, parameters))
             ):
                 yield from group
 

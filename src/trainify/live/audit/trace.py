@@ -416,6 +416,18 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from tensors_in(value.values())
 
 
+def made_by(call: Call) -> list[Sight]:
+    """What a call returns and what it writes."""
+    return [*call.outs, *(sight for sight, _ in call.written.values())]
+
+
+def tensor_of(sight: Sight) -> int:
+    """A number for the tensor of which it is one, whatever has been written into that since."""
+    while sight.earlier is not None:
+        sight = sight.earlier
+    return id(sight)
+
+
 def _patch_functions(tracer: Tracer) -> Callable[[], None]:
     """Let ``autograd.Function.apply`` be a call of its own; returns what undoes it."""
     base = torch.autograd.function._SingleLevelFunction

@@ -1,0 +1,105 @@
+"""Values that are stopped in a step which a model makes by itself, of learning or of a recurrence.
+
+Weights that are projected (clipped, normalized) before they are used; an inner step of gradient
+descent, of the first order; a recurrence that is only gone back through for its last round.  The
+parameters learn by what comes after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence, Set
+
+import torch
+
+from .cuts import Suspect
+from .trace import Call, Trace, made_by, tensor_of
+
+_SUMS = {"add", "add_", "sub", "sub_", "rsub", "subtract", "__add__", "__radd__", "__sub__",
+         "__rsub__", "addcmul", "addcdiv"}  # fmt: skip
+
+
+def is_of_a_step(trace: Trace, group: Sequence[Suspect], parameters: Set[int]) -> bool:
+    """Whether that is what becomes of what suspects at one site stop, or how it was made.
+
+    ``parameters`` are given as :func:`~.trace.tensor_of` has them.
+    """
+    stopped = {tensor_of(each.call.outs[each.where[1]]) for each in group}
+    if all(each.call.function is torch.autograd.grad for each in group):
+        return _moves_weights(trace, stopped, parameters)
+    return _goes_into_weights(trace, stopped) or _comes_back(trace, stopped, parameters)
+
+
+def _goes_into_weights(trace: Trace, stopped: set[int]) -> bool:
+    """Whether it goes nowhere but into the parameters that it is made of."""
+    stopped = set(stopped)
+    behind: set[int] = set()
+    written: set[int] = set()
+    for call in trace.calls:
+        ins = {tensor_of(sight) for sight in call.ins}
+        leaves = {tensor_of(s) for s, _ in call.written.values() if s.leaf and s.attached}
+        if not stopped.isdisjoint(map(tensor_of, call.outs)):
+            behind.update(tensor_of(sight) for sight in call.ins if sight.fresh)
+        if stopped.isdisjoint(ins):
+            continue
+        if leaves:
+            written |= leaves
+            behind |= ins - stopped
+        elif any(sight.attached for sight in made_by(call)):
+            return False
+        else:
+            stopped.update(tensor_of(sight) for sight in made_by(call) if sight.floating)
+    return bool(written) and behind <= written
+
+
+def _moves_weights(trace: Trace, stopped: set[int], parameters: Set[int]) -> bool:
+    """Whether it meets what learns only where it is added to parameters."""
+    stopped = set(stopped)
+    weights = set(parameters)
+    found = False
+    for call in trace.calls:
+        ins = [(sight, tensor_of(sight)) for sight in call.ins if sight.floating]
+        taken = any(number in stopped for _, number in ins)
+        others = {number for _, number in ins} - stopped
+        of_weights = others <= weights
+        if taken and any(sight.attached for sight in made_by(call)):
+            if not of_weights or _name(call) not in _SUMS:
+                return False
+            found = True
+        elif taken:
+            stopped.update(tensor_of(sight) for sight in made_by(call) if sight.floating)
+            continue
+        if others and of_weights:
+            weights.update(map(tensor_of, made_by(call)))
+    return found
+
+
+def _comes_back(trace: Trace, stopped: set[int], parameters: Set[int]) -> bool:
+    """Whether the next layers that it gets to are layers that made it."""
+    behind = set(stopped)
+    makers: set[Hashable] = set()
+    for call in reversed(trace.calls):
+        if not behind.isdisjoint(map(tensor_of, made_by(call))):
+            behind.update(tensor_of(sight) for sight in call.ins if sight.floating)
+            makers.add(_layer(call, parameters))
+    carried = set(stopped)
+    found = False
+    for call in trace.calls:
+        if carried.isdisjoint(map(tensor_of, call.ins)):
+            continue
+        if _layer(call, parameters) is not None and any(sight.attached for sight in made_by(call)):
+            found = True
+            if _layer(call, parameters) not in makers:
+                return False
+        else:
+            carried.update(tensor_of(sight) for sight in made_by(call) if sight.floating)
+    return found
+
+
+def _layer(call: Call, parameters: Set[int]) -> Hashable | None:
+    """What tells that calls are of one layer: the function and its parameters; None without any."""
+    weights = tuple(number for s in call.ins if (number := tensor_of(s)) in parameters)
+    return (call.function, weights) if weights else None
+
+
+def _name(call: Call) -> str:
+    return call.name.rpartition(".")[2].rpartition("::")[2]
