@@ -93,6 +93,12 @@ def _message(suspect: Suspect, kind: str) -> str:
                 "A reentrant checkpoint passes gradients on only if one of its inputs requires "
                 "one, and none does."
             )
+        if suspect.detail == "repeated":
+            return (
+                "A checkpoint computes this again for backward, and gets something else: by random "
+                "numbers that it does not put back, or by what the first time has changed. "
+                "Gradients are those of another forward, or backward raises."
+            )
         if suspect.detail.startswith("raises"):
             return f"The backward of {op} {suspect.detail}."
         if kind == MISSING:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from .against import REFERENCE, is_given_twice, is_held_against, is_of_its_own
 from .allowed import Allowed
+from .checkpoints import Repeats, as_they_are, gone
+from .compared import Gradients
 from .cuts import MISSING, WRONG, Comparison, Suspect
 from .influence import Sources, Walk
 from .kept import held
@@ -26,7 +28,7 @@ from .noise import is_zero
 from .places import Place
 from .report import Cause, Cut, patterns
 from .running import is_statistic
-from .runs import Step
+from .runs import Step, as_in_training
 from .saved import Saved, Saving
 from .steps import is_of_a_step
 from .targets import is_target
@@ -103,7 +105,7 @@ class _Round:
     def outcome(self) -> Outcome:
         step = self.step
         self.tell("forward and backward")
-        observer = _Base()
+        observer = _Base(step)
         trace, loss = step.run(observer)
         step.sealed = _is_sealed(step.model, trace)
         got, error = self._gradients(loss)
@@ -113,6 +115,9 @@ class _Round:
         behind = history_behind(loss) if step.ignored else set()
         reached = set() if all(got.values()) else Walk(step.names).parameters([loss])
         del loss
+        repeated = observer.repeated()
+        if repeated:
+            repeated, got, error = self._repeated(repeated, got, error)
         keeps = any(held(step.model)) or any(each.grad_fn is not None for each in step.state.given)
         self.tell("forward with other parameters")
         checks = LocalChecks()
@@ -128,7 +133,7 @@ class _Round:
             *_backwards(trace, checks),
             *observer.suspects(),
         ]
-        cuts = self._judge(suspects, trace, value, got)
+        cuts = [*self._judge(suspects, trace, value, got), *map(cut_of, by_site(repeated))]
         if error and not cuts:
             cuts = self._raising(error)
         buffers = _weights_in_buffers(step, trace)
@@ -179,6 +184,36 @@ class _Round:
             said = f"{type(raised).__name__}: {raised}".partition("\n")[0]
             return dict.fromkeys(parameters, False), said
         return got, ""
+
+    def _repeated(
+        self, suspects: list[Suspect], got: dict[str, bool], error: str
+    ) -> tuple[list[Suspect], dict[str, bool], str]:
+        """Those of the suspects, which lie in checkpoints, that bend gradients; and what is got.
+
+        Of reentrant checkpoints it has been seen as of the others so far.
+        """
+        self.tell("the gradients without checkpoints")
+        allowed = [each for each in suspects if self.allowed.covers(each)]
+        self.stopped += [each.place for each in allowed]
+        rest = [each for each in suspects if each not in allowed]
+        try:
+            found = Gradients(self.step, as_they_are)
+        except Exception:
+            names = list(got) if error else []
+        else:
+            error = ""
+            got = {name: gradient is not None for name, gradient in found.of.items()}
+            differing = found.differ(Gradients(self.step, gone))
+            names = differing or []
+            if differing is None:
+                places = ", ".join(dict.fromkeys(str(each.place) for each in rest))
+                self.notes.append(
+                    "the loss is not the same in two equal runs, and neither is what a checkpoint "
+                    f"computes at {places}: that cannot be judged"
+                )
+        for each in rest:
+            each.parameters.update(names)
+        return rest if names else [], got, error
 
     def _raising(self, error: str) -> list[Cut]:
         """The call whose node raises in backward, as autograd's own anomaly mode tells it."""
@@ -324,8 +359,10 @@ class _Base(Observer):
 
     arrivals = True
 
-    def __init__(self) -> None:
+    def __init__(self, step: Step) -> None:
+        self._step = step
         self._saved: Saved | None = None
+        self._repeats: Repeats | None = None
         self._underivable: list[tuple[Call, str]] = []
         self.bending: dict[Place, None] = {}
         """Where the model puts hooks that give another gradient than they are given."""
@@ -333,7 +370,9 @@ class _Base(Observer):
     @contextmanager
     def watching(self, tracer: Tracer) -> Iterator[None]:
         self._saved = Saved(tracer.trace)
-        with Saving(tracer, self._saved.told, self._saved.taken):
+        model, places = self._step.model, self._step.places
+        self._repeats = Repeats(model, places, tracer.trace, as_in_training)
+        with Saving(tracer, self._saved.told, self._saved.taken), self._repeats.watching():
             yield
 
     def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
@@ -355,6 +394,15 @@ class _Base(Observer):
             return found
 
         return watched
+
+    def repeated(self) -> list[Suspect]:
+        """Where checkpoints compute something else in backward than in the forward."""
+        found = []
+        for call in self._repeats.differing() if self._repeats else ():
+            suspect = Suspect(Cause.BACKWARD, WRONG, call, ("out", 0))
+            suspect.op, suspect.detail = "torch.utils.checkpoint.checkpoint", "repeated"
+            found.append(suspect)
+        return found
 
     def suspects(self) -> Iterator[Suspect]:
         """Saved tensors that were overwritten, and nodes that cannot be gone through."""

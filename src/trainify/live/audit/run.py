@@ -47,7 +47,8 @@ def audit(
 
     What lies within a scope without gradients is looked at as well, as if the scope were gone.
     Where modules hold something with a history after the step, a second one is run, which goes back
-    into it or does not.
+    into it or does not.  Where a checkpoint gets something else when it computes again, the
+    gradients are held against those without checkpoints.
 
     The model is left as it was: parameters, gradients, buffers, what it holds in attributes, and
     the random number generators.

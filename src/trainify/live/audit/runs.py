@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 from torch import Tensor, nn
 
+from .checkpoints import Way, in_sight
 from .control import control_flow_as_python
 from .losses import Loss, given_loss, loss_of
 from .noise import is_zero
@@ -68,18 +68,22 @@ class Step:
         self.state = State(model, [self.inputs, self.keywords], copies)
 
     def run(
-        self, observer: Observer | None = None, change: Change | None = None
+        self,
+        observer: Observer | None = None,
+        change: Change | None = None,
+        checkpoints: Way = in_sight,
     ) -> tuple[Trace, Tensor]:
         """Run the forward and the loss once, traced; the loss comes with its graph.
 
         Args:
             observer: What looks on, or takes a hand.
             change: What is done to the parameters before; the next run undoes it.
+            checkpoints: What becomes of them.
         """
         self.begin(change)
         self.pinned.start()
         tracer = Tracer(self.model, self.places, observer, self.ignored, self.pinned)
-        with _as_in_training():
+        with as_in_training(checkpoints):
             tracer.know(self.state.tensors)
             with tracer, tracer.observer.watching(tracer):
                 out = self.model(*self.inputs, **self.keywords)
@@ -130,7 +134,7 @@ class Step:
         """The loss, with its graph, of a run that begins where the last one has left off."""
         inputs = self.inputs if inputs is None else inputs
         keywords = self.keywords if keywords is None else keywords
-        with _as_in_training():
+        with as_in_training():
             out = self.model(*inputs, **keywords)
             return _one_number(loss_of(out) if self.loss is None else self.loss(out))
 
@@ -171,7 +175,7 @@ def _one_number(out: Any) -> Tensor:
 
 
 @contextmanager
-def _as_in_training() -> Iterator[None]:
+def as_in_training(checkpoints: Way = in_sight) -> Iterator[None]:
     """Gradients on, and compiled code as the Python that it was compiled from."""
     with ExitStack() as stack:
         # What the model's lines warn of would come from here, again and again.
@@ -181,33 +185,10 @@ def _as_in_training() -> Iterator[None]:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(control_flow_as_python())
-        stack.enter_context(_checkpoints_in_sight())
+        stack.enter_context(checkpoints())
         stack.enter_context(_inference_softened())
         stack.enter_context(torch.enable_grad())
         yield
-
-
-@contextmanager
-def _checkpoints_in_sight() -> Iterator[None]:
-    """Reentrant checkpoints as the other kind: the same step, with a graph that can be seen.
-
-    One to which no input brings a gradient stays what it is, and passes none on.
-    """
-    cls = torch.utils.checkpoint.CheckpointFunction
-
-    def apply(cls: Any, function: Any, preserve: bool, *args: Any) -> Any:
-        wanted = any(isinstance(each, Tensor) and each.requires_grad for each in args)
-        if wanted and torch.is_grad_enabled():
-            return torch.utils.checkpoint.checkpoint(
-                function, *args, use_reentrant=False, preserve_rng_state=preserve
-            )
-        return super(cls, cls).apply(function, preserve, *args)
-
-    cls.apply = classmethod(apply)  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        del cls.apply
 
 
 @contextmanager

@@ -1,0 +1,81 @@
+"""The gradients of a step in two ways, of which one is known to be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .checkpoints import Way, in_sight
+from .parts import parts
+from .runs import Step
+from .trace import Observer, Unseen
+
+_TOLERANCE = 1e-4
+"""Relative to the size of a gradient; where sums have fewer bits, some of the last."""
+
+
+class Gradients:
+    """The gradients of a run, by parameter, with the loss that they are of."""
+
+    def __init__(
+        self, step: Step, checkpoints: Way = in_sight, observer: Observer | None = None
+    ) -> None:
+        _, loss = step.run(observer or Unseen(), checkpoints=checkpoints)
+        self._loss = loss.detach().double().item()
+        self._tolerance = max(_TOLERANCE, 8 * step.rounding)
+        with step.backward(), _set_aside(step) as leaves:
+            # ``autograd.grad`` is what a reentrant checkpoint refuses.
+            torch.autograd.backward(loss)
+            self.of = {name: leaves[id(p)].grad for name, p in step.parameters.items()}
+
+    def differ(self, right: Gradients) -> list[str] | None:
+        """The parameters whose gradients are others; None where the losses are."""
+        if not _near(abs(self._loss - right._loss), abs(right._loss), self._tolerance):
+            return None
+        return [name for name, found in self.of.items() if self._differs(found, right.of[name])]
+
+    def _differs(self, found: Tensor | None, right: Tensor | None) -> bool:
+        if found is None or right is None:
+            return found is not right
+        found, right = parts(found.to_dense()), parts(right.to_dense())
+        size = max(_norm(found), _norm(right))
+        return not _near(_norm(found - right), size, self._tolerance)
+
+
+def _near(difference: float, size: float, tolerance: float) -> bool:
+    return difference <= tolerance * size  # no where it is not a number
+
+
+def _norm(tensor: Tensor) -> float:
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    found: float = torch.linalg.vector_norm(tensor, dtype=wide).item()
+    return found
+
+
+@contextmanager
+def _set_aside(step: Step) -> Iterator[dict[int, Any]]:
+    """Leaves without a gradient, and without what is to happen once they have one.
+
+    That may be the step of an optimizer.
+    """
+    leaves: dict[int, Any] = {
+        id(tensor): tensor
+        for tensor in (*step.parameters.values(), *step.state.tensors)
+        if tensor.requires_grad and tensor.is_leaf
+    }
+    kept = [(leaf, leaf.grad, leaf._post_accumulate_grad_hooks) for leaf in leaves.values()]
+    for leaf in leaves.values():
+        leaf.grad = None
+        if leaf._post_accumulate_grad_hooks:
+            leaf._post_accumulate_grad_hooks = {}
+    try:
+        yield leaves
+    finally:
+        for leaf, gradient, hooks in kept:
+            leaf.grad = gradient
+            if hooks:
+                leaf._post_accumulate_grad_hooks = hooks
