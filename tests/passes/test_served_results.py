@@ -419,6 +419,7 @@ class Pooled(Net):
 def serve():
     return Pooled().array()
 """,
+    "in a function of NumPy": serve("return np.linalg.norm(Net()(X), axis=-1)"),
     "by partial": serve("import functools\nrun = functools.partial(Net())\nreturn run(X).numpy()"),
     "by partial, at once": serve(
         "import functools\nreturn functools.partial(Net().forward, X)().numpy()"

@@ -122,9 +122,14 @@ def array_ways(
 def _given_to(module: ModuleFacts, call: ast.Call) -> End | None:
     """What a call makes of a tensor that it is given, if that is an array or a copy."""
     names = [target.name for target in module.resolve(call.func)]
-    if any(name.startswith("numpy.") for name in names):
+    if any(makes_arrays(name) for name in names):
         return "array"
     return "copy" if "copy.deepcopy" in names else None
+
+
+def makes_arrays(name: str) -> bool:
+    """Whether a function is of a library that makes arrays of what it is given."""
+    return name.startswith(("numpy.", "matplotlib."))
 
 
 def _collects(call: ast.Call) -> bool:

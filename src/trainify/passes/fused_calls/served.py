@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
-from ...facts.array_ways import array_ways, buffer_loads
+from ...facts.array_ways import array_ways, buffer_loads, makes_arrays
 from ...facts.frozen import freezes
 from ...facts.grad_mode import scope_around
 from ...facts.instances import ClassId, Instances, class_id
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 _MAX_CALLS = 5
 _MAX_CALLERS = 3
 _MODES = re.compile(r"\b(?:no_grad|set_grad_enabled|inference_mode)\b")
-_ARRAYS = ("array", "asarray", "concatenate", "stack")
 _MAX_NAMES = 3
 
 
@@ -107,7 +106,7 @@ def _may_make_arrays(data: bytes) -> bool:
     return (
         (b".numpy()" in data and _TO_NUMPY.search(data) is not None)
         or (b"deepcopy(" in data and _COPIES.search(data) is not None)
-        or (b"array(" in data and _GIVEN_TO_NUMPY.search(data) is not None)
+        or _GIVEN_TO_LIBRARIES.search(data) is not None
         or (b"] = " in data and _ROWS.search(data) is not None)
     )
 
@@ -115,7 +114,7 @@ def _may_make_arrays(data: bytes) -> bool:
 _TO_NUMPY = re.compile(rb"^(?!.*\bdetach\(\)).*\.numpy\(\)", re.M)
 _ROWS = re.compile(rb"\b(?:np|numpy)\.(?:zeros|ones|empty|full)\(")
 _COPIES = re.compile(rb"\bdeepcopy\((?!self\)|[\w.]*(?:config|cfg|args|params|tokenizer))")
-_GIVEN_TO_NUMPY = re.compile(rb"\b(?:np|numpy)\.(?:as)?array\(\s*[A-Za-z_]\w*[(),.]")
+_GIVEN_TO_LIBRARIES = re.compile(rb"\b(?:np|numpy|plt|pyplot)\.[\w.]+\(\s*[A-Za-z_][\w.]*[(),.\[]")
 
 
 def _makes_arrays(module: ModuleFacts) -> bool:
@@ -123,7 +122,12 @@ def _makes_arrays(module: ModuleFacts) -> bool:
         c.func.value for c in module.calls_named("numpy") if isinstance(c.func, ast.Attribute)
     ]
     values += [c.args[0] for c in module.calls_named("deepcopy") if c.args]
-    values += [c.args[0] for name in _ARRAYS for c in module.calls_named(name) if c.args]
+    values += [
+        argument
+        for call in module.calls
+        if call.args and any(makes_arrays(t.name) for t in module.resolve(call.func))
+        for argument in call.args
+    ]
     if _ROWS.search(module.text.encode()):
         values += [
             statement.value
