@@ -93,6 +93,12 @@ def _message(suspect: Suspect, kind: str) -> str:
                 "A reentrant checkpoint passes gradients on only if one of its inputs requires "
                 "one, and none does."
             )
+        if suspect.detail == "endless":
+            return (
+                f"The derivative of {op} is infinite, or not a number, at a value that it is given "
+                "here, and so are the gradients before it, though the loss is finite. What "
+                "torch.where leaves out takes part in backward: replace such values before."
+            )
         if suspect.detail == "repeated":
             return (
                 "A checkpoint computes this again for backward, and gets something else: by random "

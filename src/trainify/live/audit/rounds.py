@@ -18,6 +18,7 @@ from .allowed import Allowed
 from .checkpoints import Repeats, as_they_are, gone
 from .compared import Gradients
 from .cuts import MISSING, WRONG, Comparison, Suspect
+from .endless import is_finite, is_overflow, where_endless
 from .influence import Sources, Walk
 from .kept import held
 from .local import LocalChecks, Verdict
@@ -75,6 +76,8 @@ class Outcome:
     """The lines of ignored scopes through which gradients go."""
     spared: Lines
     """The lines of scopes at which gradients are stopped on purpose."""
+    endless: list[str]
+    """Parameters whose gradient is infinite, or not a number."""
     keeps: bool
     """Whether the model, or what it was given, holds something with a history after the step."""
     notes: list[str]
@@ -98,6 +101,8 @@ class _Round:
         """Those at which a gradient ends that should not."""
         self.zeros: list[str] = []
         """Parameters whose gradient has arrived, and is zero throughout."""
+        self.endless: list[str] = []
+        """Parameters whose gradient is infinite, or not a number."""
         self.stops: list[Suspect] = []
         self.beside: dict[Place, set[str]] = {}
         self.weak: list[Suspect] = []
@@ -134,6 +139,7 @@ class _Round:
             *observer.suspects(),
         ]
         cuts = [*self._judge(suspects, trace, value, got), *map(cut_of, by_site(repeated))]
+        cuts += self._endless(trace) if self.endless else []
         if error and not cuts:
             cuts = self._raising(error)
         buffers = _weights_in_buffers(step, trace)
@@ -159,8 +165,8 @@ class _Round:
         through = lines_through(trace, behind, ends) if step.ignored else {}
         return Outcome(
             trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, self.stops,
-            reached, bool(checks.shaped), self.beside, self.weak, through, self.spared, keeps,
-            self.notes,
+            reached, bool(checks.shaped), self.beside, self.weak, through, self.spared,
+            self.endless, keeps, self.notes,
         )  # fmt: skip
 
     def _gradients(self, loss: Tensor) -> tuple[dict[str, bool], str]:
@@ -178,6 +184,11 @@ class _Round:
                         n
                         for n, g in zip(parameters, found, strict=True)
                         if g is not None and is_zero(g)
+                    ]
+                    self.endless = [
+                        n
+                        for n, g in zip(parameters, found, strict=True)
+                        if g is not None and not is_finite(g)
                     ]
                     del found
         except Exception as raised:
@@ -214,6 +225,24 @@ class _Round:
         for each in rest:
             each.parameters.update(names)
         return rest if names else [], got, error
+
+    def _endless(self, trace: Trace) -> list[Cut]:
+        """Where gradients become infinite, or no numbers."""
+        self.tell("where gradients become infinite")
+        if torch.float16 in trace.types and is_overflow(self.step):
+            self.notes.append(
+                f"the gradient of {', '.join(patterns(self.endless))} is infinite or not a number "
+                "in float16, and finite in float32: training needs torch.amp.GradScaler, or "
+                "bfloat16"
+            )
+            self.endless.clear()
+            return []
+        found = where_endless(self.step, self.endless)
+        allowed = [each for each in found if self.allowed.covers(each)]
+        self.stopped += [each.place for each in allowed]
+        if allowed:
+            self.endless.clear()
+        return [cut_of(group) for group in by_site([e for e in found if e not in allowed])]
 
     def _raising(self, error: str) -> list[Cut]:
         """The call whose node raises in backward, as autograd's own anomaly mode tells it."""

@@ -178,7 +178,7 @@ class _Audit:
             hit.update(lost, said.wrong)
             named = tuple(name for name in step.parameters if name in lost or name in said.wrong)
             cuts = [cut if cut.parameters else replace(cut, parameters=named) for cut in cuts]
-        hit.update(lost)
+        hit.update(lost, seen.endless)
         self._doubt(found, said, seen.stopped)
         kept, error = self._kept(seen)
         missing = tuple(name for name, got in seen.got.items() if name in hit and not got)
@@ -226,6 +226,12 @@ class _Audit:
             return (
                 f"the loss changes with {', '.join(patterns(lost))}, of which the gradient is "
                 "missing; where it is lost was not found"
+            )
+        endless = [n for n in seen.endless if not any(n in cut.parameters for cut in cuts)]
+        if endless:
+            return (
+                f"the gradient of {', '.join(patterns(endless))} is infinite or not a number, and "
+                "the loss is finite; where that comes up was not found"
             )
         if self.step.parameters and not cuts and not any(seen.got.values()):
             return (
