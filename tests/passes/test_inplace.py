@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 from verbs import becomes, findings, fix, rules, stays
 
 HEAD = (
@@ -322,3 +325,54 @@ def test_buffers_for_integers_and_for_the_way_to_a_device_stay(made: str) -> Non
     lines = ("ends = {}", "torch.cumsum(x, 0, out=ends[1:])", "return ends")
     stays(body(*lines).format(made))
     assert rules(body(*lines).format("torch.zeros(x.shape[0] + 1)")) == ["TRN402"]
+
+
+NOTED = """\
+import torch
+from torch import nn
+
+
+class Base(nn.Module):
+    def keep(self, t):
+        self.kept = t
+
+
+class Net(Base):
+    def __init__(self, d):
+        super().__init__()
+        self.linear = nn.Linear(d, d)
+
+    def note(self, t):
+        self.keep(t[None])
+
+    def forward(self, x):
+        y = torch.exp(self.linear(x))
+        self.note(y)
+        y *= 3
+        return (self.kept * y).sum()
+"""
+
+
+@pytest.mark.parametrize("strategy", ["flag", "replace"])
+@pytest.mark.parametrize("call", ["self.note(y)", "self.note(t=y)", "self.keep(y)"])
+def test_what_a_method_keeps_sees_the_write(strategy: str, call: str) -> None:
+    """The expected gradient is that of the values: ``kept`` and ``y`` are one tensor."""
+    text = NOTED.replace("self.note(y)", call)
+    fixed = fix(text, strategy=strategy)
+    assert fixed != text
+    scope: dict[str, Any] = {}
+    exec(compile(fixed, "m.py", "exec"), scope)
+    torch.manual_seed(0)
+    net, x = scope["Net"](4), torch.randn(3, 4)
+    loss = net(x)
+    loss.backward()
+    weight = net.linear.weight.detach().clone().requires_grad_()
+    right = (3 * torch.exp(torch.nn.functional.linear(x, weight, net.linear.bias))).square().sum()
+    torch.testing.assert_close(loss, right)
+    (grad,) = torch.autograd.grad(right, weight)
+    torch.testing.assert_close(net.linear.weight.grad, grad)
+
+
+def test_what_a_method_only_looks_at_is_bound_anew() -> None:
+    text = NOTED.replace("self.keep(t[None])", "self.size = t.shape[0]")
+    assert "clone()" not in fix(text.replace("self.kept * y", "y"))

@@ -309,3 +309,52 @@ def test_what_only_chooses_has_no_gradient_to_lose(choice: str) -> None:
 )
 def test_what_also_gives_values_does(choice: str) -> None:
     assert rules(BALANCED.replace("CHOICE", choice.replace("\n", "\n        "))) == ["TRN503"]
+
+
+RESERVOIR = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Reservoir(nn.Module):
+    def __init__(self, d, h):
+        super().__init__()
+        self.register_buffer("w", torch.randn(h, h) * 0.05)
+        self.out = nn.Linear(h, d)
+
+    def forward(self, x):
+        h = x.new_zeros(x.shape[0], 8)
+        for t in range(x.shape[1]):
+            h = torch.tanh(x[:, t] + F.linear(h, self.w))
+        return self.out(h)
+"""
+
+
+def test_the_random_matrix_that_a_state_goes_through_is_meant_to_stay() -> None:
+    text = RESERVOIR.replace("Reservoir", "Network")
+    stays(text)
+    assert rules(text.replace("F.linear(h, self.w)", "F.linear(x[:, 0], self.w)")) == ["TRN503"]
+    plain = text.replace(
+        'self.register_buffer("w", torch.randn(h, h) * 0.05)', "self.w = torch.randn(h, h)"
+    )
+    assert rules(plain) == ["TRN503"]
+
+
+def test_a_bias_of_zeros_beside_a_gain_that_learns_is_meant() -> None:
+    gain = "self.gamma = nn.Parameter(torch.ones(o))"
+    text = layer(
+        gain + '\nself.register_buffer("beta", torch.zeros(o))',
+        "F.layer_norm(x, x.shape[-1:], self.gamma, self.beta)",
+        name="LayerNorm",
+    ).replace(ALONE, "pass")
+    stays(text)
+    assert rules(text.replace(gain, 'self.register_buffer("gamma", torch.ones(o))')) == [
+        "TRN503",
+        "TRN503",
+    ]
+
+
+def test_a_tensor_that_requires_a_gradient_is_said_to_lack_only_an_optimizer() -> None:
+    (finding,) = findings(layer("self.weight = torch.randn(o, i, requires_grad=True)"))
+    assert "no optimizer" in finding.message and "requires no gradient" not in finding.message

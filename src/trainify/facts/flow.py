@@ -325,6 +325,8 @@ class FunctionFlow:
 
         A list, a dict, an attribute, a closure: whoever reads it later expects to see writes.
         """
+        from .keepers import keeps
+
         for definition in self.reaching(name, statement):
             made = definition.statement
             if isinstance(made, ast.Assign) and len(made.targets) > 1:
@@ -333,9 +335,10 @@ class FunctionFlow:
         for node in walk(self.function):
             if not isinstance(node, ast.stmt) or node is self.function or node is statement:
                 continue
-            if isinstance(node, _COMPOUND) or not self._runs_before(node, statement):
+            if isinstance(node, COMPOUND) or not self._runs_before(node, statement):
                 continue
-            if _stores(node, name) and self._same_reaching(name, node, statement):
+            stored = stores(node, name) or keeps(self.module, node, name)
+            if stored and self._same_reaching(name, node, statement):
                 if self._made_since(name, node, statement):
                     continue
                 return " ".join(self.module.source(node).split())
@@ -374,7 +377,7 @@ class FunctionFlow:
     def written_later(self, name: str, statement: ast.stmt) -> str | None:
         """A later statement that writes in place into what ``name`` is now: ``x.add_(y)``."""
         for node in walk(self.function):
-            if not isinstance(node, ast.stmt) or isinstance(node, _COMPOUND) or node is statement:
+            if not isinstance(node, ast.stmt) or isinstance(node, COMPOUND) or node is statement:
                 continue
             if node.lineno <= statement.lineno or not _writes_into(node, name):
                 continue
@@ -542,7 +545,7 @@ _MAX_VIEWS = 6
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_COMPOUND = (
+COMPOUND = (
     *(ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match),
     *(ast.ClassDef,),
 )
@@ -554,7 +557,7 @@ _LAZY = frozenset("iter zip enumerate reversed map filter chain cycle islice sta
 _CLASS = re.compile(r"[A-Z]\w*[a-z]")
 
 
-def _stores(statement: ast.stmt, name: str) -> bool:
+def stores(statement: ast.stmt, name: str) -> bool:
     """Whether a statement puts ``name`` itself (not a value computed from it) somewhere."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return _loads(statement, name)
@@ -569,17 +572,17 @@ def _stores(statement: ast.stmt, name: str) -> bool:
         elif isinstance(node, ast.Call):
             keeper = last_name(node.func)
             if keeper in _KEEPERS or _CLASS.match(keeper):
-                if any(_is(argument, name) for argument in passed(node)):
+                if any(is_view(argument, name) for argument in passed(node)):
                     return True
         elif isinstance(node, (ast.List, ast.Dict, ast.Set)):
             elements = node.values if isinstance(node, ast.Dict) else node.elts
-            if any(e is not None and _is(e, name) for e in elements):
+            if any(e is not None and is_view(e, name) for e in elements):
                 return True
     if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         value = statement.value
         elements = value.elts if isinstance(value, ast.Tuple) else [value]
-        if any(_is(e, name) for e in elements):
+        if any(is_view(e, name) for e in elements):
             if any(not isinstance(t, (ast.Name, ast.Tuple)) for t in targets):
                 return True
             if any(isinstance(t, ast.Tuple) and _keeps(t, value, name) for t in targets):
@@ -601,7 +604,7 @@ def _is_lazy(statement: ast.stmt, name: str) -> bool:
         isinstance(value, ast.Call)
         and last_name(value.func) in _LAZY
         and any(
-            _is(part, name)
+            is_view(part, name)
             for argument in passed(value)
             for part in (argument.elts if isinstance(argument, ast.Tuple) else [argument])
         )
@@ -614,10 +617,10 @@ def _keeps(target: ast.Tuple, value: ast.expr, name: str) -> bool:
     if len(values) != len(target.elts):
         return any(not isinstance(t, ast.Name) for t in target.elts)
     pairs = zip(target.elts, values, strict=True)
-    return any(_is(v, name) and not isinstance(t, ast.Name) for t, v in pairs)
+    return any(is_view(v, name) and not isinstance(t, ast.Name) for t, v in pairs)
 
 
-def _is(node: ast.expr, name: str) -> bool:
+def is_view(node: ast.expr, name: str) -> bool:
     """Whether an expression is the tensor ``name``, or a view of it."""
     return any(view.base == name for view in views_of(node)) and not _computes(node)
 

@@ -269,8 +269,8 @@ def _made_by(data: bytes, at: int, name: bytes, maker: Maker, methods: tuple[byt
     bound = data.rfind(name, begin, here)
     while bound >= 0:
         line = data.rfind(b"\n", 0, bound) + 1
-        equals = data.find(b"=", bound, bound + 60)
         behind = bound + len(name)
+        equals = data.find(b"=", behind, min(bound + 60, data.find(b"\n", bound)))
         if (
             data[behind : behind + 1] in b"[."
             or _is_word(data, behind)

@@ -130,11 +130,16 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         for weight in weights:
             if _is_said_constant(module, cls, weight) or _is_handled(module, weight):
                 continue
+            if _is_set_apart(module, cls, weight):
+                continue
             own = whole and (_GAIN.match(weight.name) or _SHIFT.match(weight.name))
             if not own and not _is_to_learn(module, cls, weight):
                 continue
             uses = list(module.names.uses(cls, weight.name))
             if weight.made in _RANDOM and any(_makes_waves(module, use) for use in uses):
+                continue
+            drawn = weight.is_buffer and weight.made in _RANDOM
+            if drawn and any(_feeds_back(module, use) for use in uses):
                 continue
             written = any(_is_written(module, use) for use in uses)
             if written and not _only_loaded(module, uses):
@@ -156,10 +161,10 @@ def _is_whole_layer(cls: ast.ClassDef, weights: list[_Weight]) -> bool:
 
 def _finding(module: ModuleFacts, weight: _Weight, written: bool, whole: bool) -> Finding:
     kind = "a buffer" if weight.is_buffer else "a plain tensor"
-    message = (
-        f"`self.{weight.name}` is used as a weight, and is {kind}: it is not among `parameters()` "
-        "and requires no gradient, so it never learns."
-    )
+    lacks = "it is not among `parameters()` and requires no gradient, so it never learns."
+    if _asks_for_gradient(module, weight):
+        lacks = "it is not among `parameters()`, so no optimizer that is given those trains it."
+    message = f"`self.{weight.name}` is used as a weight, and is {kind}: {lacks}"
     fixes: dict[str, Fix] = {}
     filled = weight.made in _RANDOM or (weight.made == "empty" and weight.is_buffer)
     if whole and weight.made in ("ones", "zeros"):
@@ -262,25 +267,38 @@ def _is_said_constant(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight) -
     )
 
 
+def _is_set_apart(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight) -> bool:
+    """Whether a buffer of ones or zeros stands beside parameters: the ``beta`` of PaLM's norm."""
+    values = (b.value for found in module.names.attributes(cls).values() for b in found)
+    return (
+        weight.is_buffer
+        and weight.made in ("ones", "zeros")
+        and any(v is not None and made_by(module, v) == "parameter" for v in values)
+    )
+
+
 def _is_to_learn(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight) -> bool:
     """Whether something shows that a tensor is no constant.
 
     It asks for a gradient; it is empty, for a checkpoint to be copied into; it is initialized as
     weights are; or it stands next to parameters.
     """
-    if weight.made == "empty" or "requires_grad=True" in module.source(weight.tensor):
+    if weight.made == "empty" or _asks_for_gradient(module, weight):
         return True
-    for bindings in module.names.attributes(cls).values():
-        for binding in bindings:
-            if binding.value is not None:
-                if made_by(module, binding.value) in ("weights", "parameter"):
-                    return True
+    values = [b.value for found in module.names.attributes(cls).values() for b in found]
+    beside = {made_by(module, value) for value in values if value is not None}
+    if beside & {"weights", "parameter"}:
+        return True
     for use in list(module.names.uses(cls, weight.name)):
         call = module.parent(use)
         if isinstance(call, ast.Call) and use in call.args:
             if _initializes(module, call):
                 return True
     return False
+
+
+def _asks_for_gradient(module: ModuleFacts, weight: _Weight) -> bool:
+    return "requires_grad=True" in module.source(weight.tensor)
 
 
 def _is_handled(module: ModuleFacts, weight: _Weight) -> bool:
@@ -347,6 +365,17 @@ def _makes_waves(module: ModuleFacts, node: ast.AST, follow: bool = True) -> boo
         if not isinstance(parent, (ast.BinOp, ast.Call, ast.Attribute)):
             return False
     return False
+
+
+def _feeds_back(module: ModuleFacts, use: ast.AST) -> bool:
+    """Whether a state goes through a weight turn for turn, as through that of an echo state."""
+    made = module.statement(use)
+    if not isinstance(made, ast.Assign) or not any(
+        isinstance(around, (ast.For, ast.While)) for around in module.ancestors(made)
+    ):
+        return False
+    states = {target.id for target in made.targets if isinstance(target, ast.Name)}
+    return any(isinstance(n, ast.Name) and n.id in states for n in ast.walk(made.value))
 
 
 def _is_written(module: ModuleFacts, use: ast.Attribute) -> bool:

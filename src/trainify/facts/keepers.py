@@ -1,0 +1,89 @@
+"""Functions of the project that keep what they are given: ``self.note(y)`` with ``self.t = t``.
+
+Whoever reads it later expects to see what is written into the tensor after the call.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .called import modules_of
+from .flow import COMPOUND, is_view, stores
+from .layers import bases_of, definition_of, imported_function
+from .names import last_name, parameters, passed
+from .walk import walk
+
+if TYPE_CHECKING:
+    from .module import FunctionNode, ModuleFacts
+
+_MAX_DEPTH = 3
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def keeps(module: ModuleFacts, statement: ast.stmt, name: str, depth: int = 0) -> bool:
+    """Whether a statement calls a function that keeps a reference to what a name holds."""
+    return depth < _MAX_DEPTH and any(
+        _keeps_argument(home, function, parameter, depth)
+        for call in walk(statement)
+        if isinstance(call, ast.Call) and any(is_view(given, name) for given in passed(call))
+        for home, function in _functions(module, call.func)
+        for parameter in _parameters_of(module, home, function, call, name)
+    )
+
+
+def _parameters_of(
+    module: ModuleFacts, home: ModuleFacts, function: FunctionNode, call: ast.Call, name: str
+) -> Iterator[str]:
+    """The parameters of a function that get what a name holds."""
+    for parameter in parameters(function.args):
+        given = home.project.argument(home, function, call, parameter.arg)
+        if given is not None and is_view(given, name):
+            yield parameter.arg
+
+
+def _keeps_argument(module: ModuleFacts, function: FunctionNode, name: str, depth: int) -> bool:
+    return any(
+        stores(part, name) or keeps(module, part, name, depth + 1)
+        for part in walk(function)
+        if isinstance(part, ast.stmt) and part is not function and not isinstance(part, COMPOUND)
+    )
+
+
+def _functions(module: ModuleFacts, callee: ast.expr) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
+    """The functions that a call may run; a method of the file's classes by its name alone."""
+    own = module.functions_named(last_name(callee))
+    yield from ((module, function) for function in own)
+    if own:
+        return
+    if isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name):
+        cls = module.names.self_class(callee.value)
+        if cls is not None:
+            yield from _inherited(module, cls, callee.attr)
+    for made in modules_of(module, callee):
+        if isinstance(made, ast.Call):
+            for target in module.resolve(made.func):
+                layer = definition_of(module, made.func, target.name)
+                if layer is not None:
+                    yield from _in_class(*layer, "forward")
+    if isinstance(callee, (ast.Name, ast.Attribute)):
+        found = imported_function(module, callee)
+        if found is not None:
+            yield found
+
+
+def _inherited(
+    module: ModuleFacts, cls: ast.ClassDef, name: str, depth: int = 0
+) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
+    for home, base in bases_of(module, cls) if depth < _MAX_DEPTH else ():
+        found = list(_in_class(home, base, name))
+        yield from found or _inherited(home, base, name, depth + 1)
+
+
+def _in_class(
+    module: ModuleFacts, cls: ast.ClassDef, name: str
+) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
+    for statement in cls.body:
+        if isinstance(statement, _FUNCTIONS) and statement.name == name:
+            yield module, statement
