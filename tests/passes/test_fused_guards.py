@@ -168,3 +168,51 @@ def pattern(out, x, w):
 pm.register_replacement(pattern, replacement, inputs, pm.fwd_only, passes)
 """
     )
+
+
+ASKED = """\
+import torch
+import torch.nn.functional as F
+from sgl_kernel import rmsnorm
+from torch import nn
+
+
+def wants(*tensors):
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+class Norm(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(d))
+
+    @property
+    def serves(self):
+        return self.w.is_contiguous() and not torch.is_grad_enabled()
+
+    def is_served(self):
+        return not torch.is_grad_enabled()
+
+    def forward(self, x):
+        if TEST:
+            return rmsnorm(x, self.w)
+        return F.rms_norm(x, x.shape[-1:], self.w)
+"""
+
+
+@pytest.mark.parametrize(
+    "test", ["self.serves", "self.is_served()", "not wants(x, self.w)", "self.serves and x.numel()"]
+)
+def test_guarded_by_a_property_or_a_function(test: str) -> None:
+    stays(ASKED.replace("TEST", test))
+
+
+@pytest.mark.parametrize(
+    "test", ["not self.serves", "wants(x, self.w)", "self.serves or x.numel()"]
+)
+def test_guarded_the_wrong_way_round(test: str) -> None:
+    assert rules(ASKED.replace("TEST", test)) == ["TRN101"]
+    unsure = ASKED.replace(
+        "return not torch", "if self.w is None:\n            return True\n        return not torch"
+    )
+    assert rules(unsure.replace("TEST", "self.is_served()")) == ["TRN101"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from verbs import fix, rules, stays
+
+from trainify.engine import check_paths
 
 HEAD = """\
 import torch
@@ -78,3 +81,36 @@ def test_what_a_step_trains_is_found_by_any_name(lines: str) -> None:
 def test_what_a_step_only_uses_stays(lines: str) -> None:
     run(text(lines))
     stays(text(lines))
+
+
+DECORATED = "    @torch.no_grad()\n    def forward(self, x):\n        return self.l(x)\n"
+INSIDE = (
+    "    def forward(self, x):\n        with torch.no_grad():\n"
+    "            s = self.l(x)\n        return s\n"
+)
+
+
+@pytest.mark.parametrize("lines", TRAINED.values(), ids=TRAINED)
+def test_a_scope_inside_of_a_forward_that_a_step_trains(lines: str) -> None:
+    assert DECORATED in HEAD
+    assert rules(text(lines).replace(DECORATED, INSIDE)) == ["TRN201"]
+
+
+@pytest.mark.parametrize("lines", USED.values(), ids=USED)
+def test_a_scope_inside_of_a_forward_that_a_step_uses(lines: str) -> None:
+    stays(text(lines).replace(DECORATED, INSIDE))
+
+
+@pytest.mark.parametrize("lines", [TRAINED["by a loss"], USED["as a target"]])
+@pytest.mark.parametrize("forward", [DECORATED, INSIDE])
+def test_what_a_step_of_another_file_trains(lines: str, forward: str, tmp_path: Path) -> None:
+    model, step = text(lines).replace(DECORATED, forward).split("criterion")
+    model, student = model.split("class Student")
+    (tmp_path / "reward.py").write_text(model)
+    (tmp_path / "train.py").write_text(
+        "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+        f"from reward import Scorer\n\n\nclass Student{student}criterion{step}"
+    )
+    found = [(r.path, f.rule) for r in check_paths([str(tmp_path)]) for f in r.findings]
+    trained = lines == TRAINED["by a loss"]
+    assert found == ([(str(tmp_path / "reward.py"), "TRN201")] if trained else [])

@@ -117,6 +117,8 @@ def _mention(data: bytes, mode: bytes, start: int, end: int) -> Mention | None:
 _MAKES = re.compile(
     rb"=[^\n=]*\b(?!Buffer\()[A-Z]\w*\(|=[ \t(]*\r?\n[ \t(]*(?:\w+\.)*(?!Buffer\()[A-Z]\w*\("
 )
+_TRAINED_ELSEWHERE = re.compile(rb"[Ss]cor|[Rr]eward")
+"""What steps of other files train as often as they only ask it."""
 _CLASS = re.compile(rb"\nclass (\w+)(?:\(([^()]*)\))?")
 _BARE_BASES = re.compile(rb"[\s,]*(?:torch\.)?(?:nn\.)?(?:Module|ABC|abc\.ABC)?[\s,]*$")
 _NEXT = re.compile(rb"\n(?:class |def |@)")
@@ -132,7 +134,8 @@ def makes_modules(data: bytes, at: int) -> bool:
     named = _CLASS.match(data, begin)
     if named is not None and NOT_TRAINED.search(named[1].decode(errors="replace")):
         if data.find(b" class ", begin, at) < 0:  # nor may it be another one, inside of that
-            if b".backward(" not in data:  # for what it gives, which says more than its name
+            trained = b".backward(" in data or _TRAINED_ELSEWHERE.search(named[1])
+            if not trained:  # for what it gives, which says more than its name
                 return False
     if named is not None and named[2] and not _BARE_BASES.match(named[2]):
         return True

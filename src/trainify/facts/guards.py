@@ -146,7 +146,10 @@ def implies_unwanted(module: ModuleFacts, test: ast.expr, value: bool, depth: in
         # One conjunct decides a true "and" or a false "or"; otherwise all must agree.
         return any(parts) if isinstance(test.op, ast.And) is value else all(parts)
     if isinstance(test, ast.Attribute):
-        return test.attr in ("requires_grad", "training") and not value
+        if test.attr in ("requires_grad", "training"):
+            return not value
+        given = _given_by(module, test, _PROPERTIES)
+        return given is not None and implies_unwanted(module, given, value, depth + 1)
     if isinstance(test, ast.Name):
         if test.id == "training":
             return not value
@@ -172,7 +175,36 @@ def implies_unwanted(module: ModuleFacts, test: ast.expr, value: bool, depth: in
             return value
         if isinstance(test.func, ast.Attribute) and test.func.attr == "is_inference":
             return value
+        given = _given_by(module, test.func, ())
+        return given is not None and implies_unwanted(module, given, value, depth + 1)
     return False
+
+
+_PROPERTIES = ("property", "cached_property")
+
+
+def _given_by(module: ModuleFacts, asked: ast.expr, decorators: tuple[str, ...]) -> ast.expr | None:
+    """What a property or a method of the object itself, or a function of the file, returns.
+
+    None where that is not one expression, or where ``decorators`` are not what it has.
+    """
+    found: list[ast.AST] = []
+    if isinstance(asked, ast.Name):
+        found = [binding.node for binding in module.names.visible(asked)]
+    elif isinstance(asked, ast.Attribute) and isinstance(asked.value, ast.Name):
+        cls = module.names.self_class(asked.value)
+        if cls is not None:
+            found = [binding.node for binding in module.names.attributes(cls).get(asked.attr, ())]
+    function = found[0] if len(found) == 1 else None
+    if not isinstance(function, ast.FunctionDef):
+        return None
+    if bool(function.decorator_list) != bool(decorators):
+        return None
+    if any(last_name(each) not in decorators for each in function.decorator_list):
+        return None
+    returned = [node for node in walk(function) if isinstance(node, ast.Return)]
+    last = function.body[-1]
+    return last.value if returned == [last] and isinstance(last, ast.Return) else None
 
 
 def _beside_none(values: Sequence[ast.expr]) -> list[ast.expr]:

@@ -22,7 +22,7 @@ NOT_TRAINED = re.compile(
     r"augment|preproc",
     re.IGNORECASE,
 )
-"""Names of classes that have nothing to train, whatever they hold."""
+"""Names of classes that have nothing to train, whatever they hold, unless a step trains them."""
 _WITH_WEIGHTS = re.compile(
     r"Linear|Embedding|Conv|Norm|Module(List|Dict)|Sequential|Attention|LSTM|GRU|RNN|Transformer|"
     r"Parameter"
@@ -61,7 +61,14 @@ def holds_weights(module: ModuleFacts, cls: ast.ClassDef) -> bool:
 
     Tables (a rotary embedding's ``inv_freq``), teachers, metrics and frozen networks have none.
     """
-    return not NOT_TRAINED.search(cls.name) and could_learn(module, cls)
+    return not _is_left_alone(module, cls) and could_learn(module, cls)
+
+
+def _is_left_alone(module: ModuleFacts, cls: ast.ClassDef) -> bool:
+    """Whether the name of a class says that it is not trained, and no step contradicts."""
+    from .trained_alone import is_trained_alone
+
+    return bool(NOT_TRAINED.search(cls.name)) and not is_trained_alone(module, cls)
 
 
 @once
@@ -176,7 +183,7 @@ def is_reference(name: str) -> bool:
 @once
 def trained_submodules(module: ModuleFacts, cls: ast.ClassDef) -> frozenset[str]:
     """The attributes of a class that hold something to train, as far as it shows."""
-    if NOT_TRAINED.search(cls.name):
+    if _is_left_alone(module, cls):
         return frozenset()
     text = module.source(cls)
     if ("requires_grad" in text or "freeze" in text) and _ALL_FROZEN.search(text):

@@ -19,7 +19,7 @@ from ...facts.layers import bases_of
 from ...facts.learning import backward_values, may_learn
 from ...facts.names import last_name
 from ...facts.trainable import submodules
-from .alone import is_trained_alone
+from ...facts.trained_alone import is_trained_alone
 from .beside import is_named_for_training
 from .members import methods_of
 from .starts import model_of

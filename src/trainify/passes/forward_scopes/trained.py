@@ -14,8 +14,7 @@ from ...facts.guards import gradient_unwanted
 from ...facts.layers import bases_of, is_empty, may_be_module
 from ...facts.memo import once
 from ...facts.names import is_none, last_name, self_name
-from ...facts.trainable import could_learn, holds_weights, returns_numbers
-from .alone import is_trained_alone
+from ...facts.trainable import holds_weights, returns_numbers
 from .bases import learns_by_its_base
 from .beside import is_named_for_training, trains_beside
 from .members import methods_of
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 def is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
     """Whether a class's forward, or what stands for it, is there for a loss to be computed by."""
     return (
-        (holds_weights(module, cls) or _learns_by_any_name(module, cls))
+        holds_weights(module, cls)
         and may_be_module(module, cls)
         and not _SEARCHES.search(cls.name)
         and not _INFERS.search(cls.name)
@@ -52,11 +51,6 @@ _INFERS = re.compile(r"Inference(?:Model|Module|Engine|Wrapper|Layer)?$|^Inferen
 KEEPS = re.compile(r"extract|perceptual|feature|clip|vgg|dino|inception", re.IGNORECASE)
 """Names of modules around a network that is there to be used, not to be trained."""
 _GENERATES = re.compile(r"_*(?:generate|sample|beam_search|greedy_search|decode)(?:_batch)?$")
-
-
-def _learns_by_any_name(module: ModuleFacts, cls: ast.ClassDef) -> bool:
-    """Whether a ``Scorer`` or a ``RewardModel`` is what a step of the file trains."""
-    return could_learn(module, cls) and is_trained_alone(module, cls)
 
 
 def _hands_over(function: FunctionNode) -> bool:

@@ -1,4 +1,4 @@
-"""Which modules the step of a file trains for certain, whatever they are called."""
+"""Which modules a step of the project trains for certain, whatever they are called."""
 
 from __future__ import annotations
 
@@ -6,23 +6,33 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from ...facts.learning import backward_values
-from ...facts.names import last_name, passed
+from .learning import backward_values
+from .memo import once
+from .names import last_name, passed
 
 if TYPE_CHECKING:
-    from ...facts.module import FunctionNode, ModuleFacts
+    from .module import FunctionNode, ModuleFacts
 
 _LOSS = re.compile(r"loss|criterion|entropy", re.IGNORECASE)
 _SAME = ("train", "to", "cuda", "float", "double")
 _CUTS = ("detach", "item", "numpy", "tolist", "data")
 
 
+@once
 def is_trained_alone(module: ModuleFacts, cls: ast.ClassDef) -> bool:
     """Whether a step calls ``backward`` for what only an object of a class gives.
 
     ``scorer(x).pow(2).sum().backward()``, ``criterion(scorer(x), y)``: with gradients switched off
     in its forward, that raises.
     """
+    made = f"{cls.name}("
+    return any(
+        made in home.text and _trains(home, cls)
+        for home in module.project.mentioning(module, made, containing=b".backward(")
+    )
+
+
+def _trains(module: ModuleFacts, cls: ast.ClassDef) -> bool:
     owners: list[FunctionNode | ast.Module] = [module.tree, *module.functions]
     return any(
         _runs(module, owner, cls, value)
