@@ -435,3 +435,48 @@ def test_custom_ops_by_their_names_in_python(modules: Modules, model: type[nn.Mo
     trainify.restore(net)
     with pytest.raises(RuntimeError, match="no autograd formula"):
         net(x).sum().backward()
+
+
+CHECKPOINTED = """
+from torch.utils.checkpoint import checkpoint
+
+class Model(nn.Module):
+    def __init__(self, fused=True):
+        super().__init__()
+        self.up = nn.Linear(8, 8)
+        self.weight = nn.Parameter(torch.rand(8) + 0.5)
+        self.fused = fused
+
+    def norm(self, residual):
+        x = torch.tanh(residual)
+        torch.ops._C.fused_add_rms_norm(x, residual, self.weight, 1e-6)
+        return x, residual
+
+    def plain(self, residual):
+        residual = torch.tanh(residual) + residual
+        return nn.functional.rms_norm(residual, (8,), self.weight, 1e-6), residual
+
+    def forward(self, x):
+        norm = self.norm if self.fused else self.plain
+        x, residual = checkpoint(norm, self.up(x), use_reentrant=False)
+        return x.sin() + residual
+"""
+
+
+def test_a_checkpoint_whose_input_a_kernel_writes_into(tmp_path: Path) -> None:
+    """It is computed again from what was written, which only a rewritten call leaves alone."""
+    module = package(tmp_path, model=CHECKPOINTED)["model"]
+    model, x = module.Model(), torch.randn(3, 8)
+    with trainify.attach("_C::fused_add_rms_norm"):
+        report = trainify.audit(model, x)
+        (cut,) = report.cuts
+        assert cut.cause is trainify.Cause.SAVED and cut.function == "Model.norm"
+        assert "checkpoint" in cut.message
+    trainify.trainify(model, x)
+    ours = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    right = module.Model(fused=False)
+    right.load_state_dict(model.state_dict())
+    assert trainify.audit(right, x).ok
+    theirs = torch.autograd.grad(right(x).square().sum(), list(right.parameters()))
+    torch.testing.assert_close(ours, theirs)
+    trainify.restore(model)

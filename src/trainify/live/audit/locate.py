@@ -22,7 +22,7 @@ from .digest import digest
 from .influence import Walk
 from .places import Place, Places, parsed, place_of
 from .report import Cause
-from .saved import Saving
+from .saved import Saving, is_checkpoint
 from .trace import Call, Key, Observer, Sight, Trace, Tracer, tensors_in
 
 _TRITON = "triton"
@@ -121,7 +121,10 @@ class Locator(Observer):
     def _saved(self, call: Call | None, number: int, tensor: Tensor) -> None:
         for what, i, suspect in self._begin.get(call.key if call else None, ()):
             if what == "saved" and i == number:
-                self._saved_now.append((tensor, suspect))
+                if is_checkpoint(suspect.call):
+                    self._watched.append((tensor, digest(tensor), suspect))
+                else:
+                    self._saved_now.append((tensor, suspect))
 
     def _watch(self, key: Key, what: str, tensors: Sequence[Tensor]) -> None:
         for kind, i, suspect in self._begin.get(key, ()):

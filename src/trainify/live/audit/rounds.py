@@ -30,7 +30,7 @@ from .places import Place
 from .report import Cause, Cut, patterns
 from .running import is_statistic
 from .runs import Step, as_in_training
-from .saved import Saved, Saving
+from .saved import Saved, Saving, is_checkpoint
 from .steps import is_of_a_step
 from .targets import is_target
 from .through import Lines, history_behind, lines_through
@@ -351,7 +351,7 @@ class _Round:
         for each in suspects:
             twin = again.by_key.get(each.call.key)
             same = twin is not None and _same(each, base, again, twin)
-            (steady if same else shaky).append(each)
+            (steady if same or is_checkpoint(each.call) else shaky).append(each)
         if shaky and changes:
             places = ", ".join(dict.fromkeys(str(each.place) for each in shaky))
             self.notes.append(

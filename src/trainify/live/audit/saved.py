@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 
+from .places import callers
 from .trace import Call, Trace, Tracer
 
 
@@ -33,7 +37,7 @@ class Saving:
 
         def pack(tensor: Tensor) -> tuple[Tensor, Any]:
             nonlocal last, number
-            call = tracer.running
+            call = tracer.running or _checkpoint(tracer)
             if call is not last:
                 last, number = call, -1
             number += 1
@@ -55,6 +59,22 @@ class Saving:
 
     def __exit__(self, *exception: Any) -> None:
         self._hooks.__exit__(*exception)
+
+
+def _checkpoint(tracer: Tracer) -> Call | None:
+    """The checkpoint that saves its inputs; each of them is a call of its own."""
+    for frame in islice(callers(sys._getframe(2)), 6):
+        if frame.f_code.co_name == "save_inputs" and frame.f_code.co_filename == _CHECKPOINT:
+            return tracer.call_of(torch.utils.checkpoint.checkpoint, frame)
+    return None
+
+
+_CHECKPOINT = torch.utils.checkpoint.__file__
+
+
+def is_checkpoint(call: Call) -> bool:
+    """Whether it stands for an input of a checkpoint, which is saved before anything runs."""
+    return call.function is torch.utils.checkpoint.checkpoint
 
 
 @contextmanager
@@ -116,7 +136,10 @@ class Saved:
         if tensor.dim() == 1 and "batch_norm" in call.name:
             return None  # running statistics, which backward does not look at in training
         note = _Note(call, number)
-        self._fresh.append((tensor, note))
+        if is_checkpoint(call):
+            note.digest = self._trace.digests.add(tensor)
+        else:
+            self._fresh.append((tensor, note))
         return note
 
     def done(self) -> None:

@@ -316,7 +316,7 @@ class Tracer(TorchFunctionMode):
             self._dull.add(function)
             return run(*args, **kwargs)
         tensors = [*tensors_in(args), *tensors_in(kwargs.values())]
-        call = self._call(function, frame)
+        call = self.call_of(function, frame)
         if self.observer.sights:
             call.ins = [self._see(tensor) for tensor in tensors]
             versions = [sight.version for sight in call.ins]
@@ -362,7 +362,8 @@ class Tracer(TorchFunctionMode):
         self.trace.by_key[call.key] = call
         return out
 
-    def _call(self, function: Any, frame: FrameType) -> Call:
+    def call_of(self, function: Any, frame: FrameType) -> Call:
+        """A call that is about to be made, with the place that it is made at."""
         place = self._places.of(frame)
         what = (function, place.path, place.line)
         self._times[what] = times = self._times.get(what, 0) + 1
