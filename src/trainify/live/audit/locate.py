@@ -122,7 +122,8 @@ class Locator(Observer):
         for what, i, suspect in self._begin.get(call.key if call else None, ()):
             if what == "saved" and i == number:
                 if is_checkpoint(suspect.call):
-                    self._watched.append((tensor, digest(tensor), suspect))
+                    with torch._C.DisableTorchFunction():
+                        self._watched.append((tensor, digest(tensor), suspect))
                 else:
                     self._saved_now.append((tensor, suspect))
 

@@ -137,7 +137,8 @@ class Saved:
             return None  # running statistics, which backward does not look at in training
         note = _Note(call, number)
         if is_checkpoint(call):
-            note.digest = self._trace.digests.add(tensor)
+            with torch._C.DisableTorchFunction():  # it is no call of the model's
+                note.digest = self._trace.digests.add(tensor)
         else:
             self._fresh.append((tensor, note))
         return note
