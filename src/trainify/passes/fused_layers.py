@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..catalog.layers import LAYERS, FusedLayer, lookup_layer
 from ..facts import ModuleFacts
+from ..facts.elements import elements_of, looped_over
 from ..facts.guards import gradient_unwanted
+from ..facts.names import is_none, last_name
 from ..facts.rebound import set_by_others
 from ..findings import Finding, Fix
 from . import Rule, is_wanted
@@ -69,29 +71,38 @@ def _needle(layer: FusedLayer) -> bytes:
     return ".".join(layer.module.split(".")[:3]).encode()
 
 
+_MAX_DEPTH = 4
+
 NEEDLES = tuple(dict.fromkeys(map(_needle, LAYERS)))
 
 
+@dataclass(frozen=True)
+class _Use:
+    """A call that runs a fused layer, by the expression ``node`` that holds it there.
+
+    ``kept`` says why it stays as it is; empty where its twin can be called.
+    """
+
+    call: ast.Call
+    node: ast.expr
+    name: str
+    layer: FusedLayer
+    kept: str = ""
+
+
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    found: dict[ast.stmt, list[tuple[ast.Call, FusedLayer]]] = {}
-    names: dict[ast.Call, str] = {}
-    kept: dict[ast.Call, str] = {}
+    found: dict[ast.stmt, list[_Use]] = {}
     for call in module.calls:
-        name, layer = _layer(module, call.func, options)
-        if layer is None or not is_wanted(module, options, "TRN109", call):
+        use = _use(module, call, options)
+        if use is None or not is_wanted(module, options, "TRN109", call):
             continue
         if not gradient_unwanted(module, call):
-            names[call] = name
-            kept[call] = layer.cut or _set_elsewhere(module, call.func, options)
-            found.setdefault(module.statement(call), []).append((call, layer))
+            found.setdefault(module.statement(call), []).append(use)
     if not found:
         return
     from ..rewrite import branch
 
-    changes = [
-        _change(module, statement, calls, any(kept[call] for call, _ in calls))
-        for statement, calls in found.items()
-    ]
+    changes = [_change(module, statement, uses) for statement, uses in found.items()]
     vocabulary = branch.Vocabulary(module)
     for run in branch.group(module, changes):
         fixes: dict[str, Fix] = {}
@@ -102,28 +113,57 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             except branch.CannotPlace:
                 fixes = {}
         for change in run:
-            for call, layer in found[change.first]:
-                message = _message(module, call, layer, kept[call]) + release_of(layer, options)
-                told = module.finding("TRN109", message, call, fixes)
-                yield replace(told, op=names[call])
+            for use in found[change.first]:
+                message = _message(module, use) + release_of(use.layer, options)
+                told = module.finding("TRN109", message, use.call, fixes)
+                yield replace(told, op=use.name)
 
 
-def _layer(module: ModuleFacts, node: ast.expr, options: Options) -> tuple[str, FusedLayer | None]:
-    """The class and the fused layer that a callee is of: ``self.norm`` made by ``RMSNorm(...)``."""
-    bindings = None
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+def _use(module: ModuleFacts, call: ast.Call, options: Options) -> _Use | None:
+    node = call.func
+    if last_name(node) == "checkpoint" and call.args:  # which runs what it is given
+        node = call.args[0]
+    layers = _layers(module, node, options)
+    known = [each for each in layers if each is not None]
+    if not known:
+        return None
+    name, layer = known[0]
+    kept = next((other.cut for _, other in known if other.cut), "")
+    if not kept and (None in layers or any(other.twin != layer.twin for _, other in known)):
+        kept = "it may be something that has no such twin"
+    return _Use(call, node, name, layer, kept or _set_elsewhere(module, node, options))
+
+
+def _layers(
+    module: ModuleFacts, node: ast.expr, options: Options, depth: int = 0
+) -> list[tuple[str, FusedLayer] | None]:
+    """What an expression may hold: fused layers, each with its class, and None for all others."""
+    if depth > _MAX_DEPTH:
+        return [None]
+    if isinstance(node, ast.Call):
+        for target in module.resolve(node.func):
+            layer = lookup_layer(target.name, options.releases)
+            if layer is not None and not _is_here(module, layer, target.name):
+                return [(target.name, layer)]
+        return [None]
+    values: list[ast.expr | None] = []
+    if isinstance(node, ast.Subscript):
+        values = elements_of(module, node)
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         cls = module.names.self_class(node.value)
-        if cls is not None:
-            bindings = module.names.attributes(cls).get(node.attr)
+        bindings = module.names.attributes(cls).get(node.attr, ()) if cls is not None else ()
+        values = [binding.value for binding in bindings if not is_none(binding.value)]
     elif isinstance(node, ast.Name):
-        bindings = module.names.bindings(module.scope(node)).get(node.id)
-    for binding in bindings or ():
-        if isinstance(binding.value, ast.Call):
-            for target in module.resolve(binding.value.func):
-                layer = lookup_layer(target.name, options.releases)
-                if layer is not None and not _is_here(module, layer, target.name):
-                    return target.name, layer
-    return "", None
+        for binding in module.names.bindings(module.scope(node)).get(node.id, ()):
+            if isinstance(binding.node, (ast.For, ast.AsyncFor)):
+                values += looped_over(module, binding.node, node.id)
+            else:
+                values.append(binding.value)
+    return [
+        layer
+        for value in values
+        for layer in (_layers(module, value, options, depth + 1) if value is not None else [None])
+    ]
 
 
 def _is_here(module: ModuleFacts, layer: FusedLayer, qualified_name: str) -> bool:
@@ -136,6 +176,7 @@ def _is_here(module: ModuleFacts, layer: FusedLayer, qualified_name: str) -> boo
 
 def _set_elsewhere(module: ModuleFacts, callee: ast.expr, options: Options) -> str:
     """Where others put something into ``self.act`` that need not have a twin; empty if nowhere."""
+    callee = _attribute_behind(module, callee)
     if not isinstance(callee, ast.Attribute) or not isinstance(callee.value, ast.Name):
         return ""
     cls = module.names.self_class(callee.value)
@@ -149,55 +190,63 @@ def _set_elsewhere(module: ModuleFacts, callee: ast.expr, options: Options) -> s
     return ""
 
 
-def _message(module: ModuleFacts, call: ast.Call, layer: FusedLayer, kept: str) -> str:
-    name = module.source(call.func)
-    if kept:
-        return f"`{name}` runs a kernel without a backward. Not rewritten: {kept}."
-    return f"`{name}` runs a kernel without a backward; `{name}.{layer.twin}` is differentiable."
+def _attribute_behind(module: ModuleFacts, node: ast.expr) -> ast.expr:
+    """``self.norms`` of ``self.norms[0]``, and of ``norm`` in a loop over them."""
+    for _ in range(_MAX_DEPTH):
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.Name):
+            for binding in module.names.bindings(module.scope(node)).get(node.id, ()):
+                held = binding.value or getattr(binding.node, "iter", None)
+                inside = ast.walk(held) if held is not None else ()
+                node = next((n for n in inside if isinstance(n, ast.Attribute)), node)
+    return node
 
 
-def _change(
-    module: ModuleFacts,
-    statement: ast.stmt,
-    calls: list[tuple[ast.Call, FusedLayer]],
-    kept: bool,
-) -> Change:
-    """The statement with the twins called instead; no lines where it is ``kept`` as it is."""
+def _message(module: ModuleFacts, use: _Use) -> str:
+    name = module.source(use.node)
+    if use.kept:
+        return f"`{name}` runs a kernel without a backward. Not rewritten: {use.kept}."
+    twin = use.layer.twin
+    return f"`{name}` runs a kernel without a backward; `{name}.{twin}` is differentiable."
+
+
+def _change(module: ModuleFacts, statement: ast.stmt, uses: list[_Use]) -> Change:
+    """The statement with the twins called instead; no lines where one is kept as it is."""
     from ..rewrite.branch import Change, Exchange
     from .fused_calls.site import runs_later
 
-    change = Change([statement], [], wants=_wants(calls), title=calls[0][1].twin)
-    if kept:
+    change = Change([statement], [], wants=_wants(uses), title=uses[0].layer.twin)
+    if any(use.kept for use in uses):
         return change
     simple = isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return))
-    if not simple or any(runs_later(module, call) for call, _ in calls):
+    if not simple or any(runs_later(module, use.call) for use in uses):
         change.expressions = [
-            Exchange(call, _twin_call(module, call, layer), _wants([(call, layer)]))
-            for call, layer in calls
+            Exchange(use.call, _twin_call(module, use), _wants([use])) for use in uses
         ]
         return change
     start = module.start(statement)
     text = module.source(statement)
-    for call, layer in sorted(calls, key=lambda pair: module.end(pair[0].func), reverse=True):
-        place = module.end(call.func) - start
-        text = f"{text[:place]}.{layer.twin}{text[place:]}"
+    for use in sorted(uses, key=lambda use: module.end(use.node), reverse=True):
+        place = module.end(use.node) - start
+        text = f"{text[:place]}.{use.layer.twin}{text[place:]}"
     change.lines = [" ".join(line.strip() for line in text.splitlines())]
     return change
 
 
-def _twin_call(module: ModuleFacts, call: ast.Call, layer: FusedLayer) -> str:
-    text = module.source(call)
-    place = module.end(call.func) - module.start(call)
-    return f"{text[:place]}.{layer.twin}{text[place:]}"
+def _twin_call(module: ModuleFacts, use: _Use) -> str:
+    text = module.source(use.call)
+    place = module.end(use.node) - module.start(use.call)
+    return f"{text[:place]}.{use.layer.twin}{text[place:]}"
 
 
-def _wants(calls: list[tuple[ast.Call, FusedLayer]]) -> list[str] | None:
+def _wants(uses: list[_Use]) -> list[str] | None:
     """The tensors handed to activations; layers with weights ask the grad mode only."""
     names: list[str] = []
-    for call, layer in calls:
-        if not layer.module.endswith("activation"):
+    for use in uses:
+        if not use.layer.module.endswith("activation"):
             return None
-        for argument in call.args:
+        for argument in use.call.args:
             if not isinstance(argument, ast.Name):
                 return None
             names.append(argument.id)
