@@ -70,6 +70,22 @@ def is_given_twice(trace: Trace, group: Iterable[Suspect]) -> bool:
     return _Flow.of(trace, group).twice(trace)
 
 
+def is_scored(trace: Trace, group: Iterable[Suspect]) -> bool:
+    """Whether what is drawn is held against what it was drawn from, as its log-probability does.
+
+    So a policy learns: by how likely its actions were, not through them.
+    """
+    for suspect in group:
+        source = {trace.digest(sight) for sight in suspect.call.ins if sight.attached}
+        drawn = {trace.digest(sight) for sight in _stopped(suspect)}
+        if not suspect.zeros or not any(
+            (taken := {trace.digest(sight) for sight in call.ins}) & source and taken & drawn
+            for call in trace.calls
+        ):
+            return False
+    return True
+
+
 def _stopped(suspect: Suspect) -> Iterable[Sight]:
     what, i = suspect.where
     call = suspect.call

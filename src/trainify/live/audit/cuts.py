@@ -30,6 +30,9 @@ _CASTS = {"long", "int", "to", "type", "_to_copy"}
 _LEAVES = {"tensor", "as_tensor", "asarray"}
 """Functions whose result is a leaf, whatever they are given."""
 
+_OF_ZEROS = {"normal"}
+"""Functions through which autograd passes zeros, though their result has another derivative."""
+
 _LIKE_ANOTHER = {"to", "type_as", "view_as", "expand_as", "reshape_as"}
 """Those that take the values of what they are called on, and the type or the shape of another."""
 
@@ -45,13 +48,18 @@ class Suspect:
     kind: str
     call: Call
     where: tuple[str, int]
-    """Which tensor of the call: ``out``, ``written`` or ``in`` and its index, or ``host``."""
+    """Which tensor of the call: ``out``, ``written`` or ``in`` and its index, or ``host``.
+
+    Or how many-th it is of what autograd has ``saved``, or the context of a function has ``kept``.
+    """
     hidden: bool = False
     """Whether it happened before the call, out of torch's sight."""
     leaf: bool = False
     """Whether a history begins here that should go on."""
     steps: bool = False
     """Whether what is taken changes by steps: no gradient is right, if there is another way."""
+    zeros: bool = False
+    """Whether the gradient goes on, as zeros."""
     inputs: tuple[int, ...] | None = None
     """Which of the call's tensors it cuts off; all where None."""
     weak: bool = False
@@ -157,6 +165,9 @@ class Comparison:
             self.depending.add(call.module)
             if out.fresh and attached and name in _LEAVES:
                 yield Suspect(Cause.DETACH, MISSING, call, ("out", j), leaf=True)
+            zeros = name in _OF_ZEROS and call.within is None  # which would be the first to say
+            if out.attached and attached and zeros and out.floating:
+                yield Suspect(Cause.DETACH, MISSING, call, ("out", j), zeros=True)
             if out.attached or call.name.endswith(_OF_A_SHAPE):
                 continue
             if out.whole:

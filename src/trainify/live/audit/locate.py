@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .attributes import kept_by
 from .cuts import Suspect
 from .digest import digest
 from .influence import Walk
@@ -61,7 +62,7 @@ class Locator(Observer):
         first.update((id(s), (None, "known", i)) for i, s in enumerate(base.known))
         for suspect in suspects:
             what, i = suspect.where
-            if what == "saved":
+            if what in ("saved", "kept"):
                 self._begin.setdefault(suspect.call.key, []).append((what, i, suspect))
                 continue
             earlier = suspect.call.ins[i].earlier
@@ -116,6 +117,8 @@ class Locator(Observer):
         self._saved_now.clear()
         self._watch(call.key, "out", [t for t in returned if id(t) not in arguments])
         self._watch(call.key, "written", tensors)
+        if any(kind == "kept" for kind, _, _ in self._begin.get(call.key, ())):
+            self._watch(call.key, "kept", kept_by(call, out))
         return out
 
     def _saved(self, call: Call | None, number: int, tensor: Tensor) -> None:
@@ -179,7 +182,7 @@ class Locator(Observer):
         self.found.add(id(suspect))
         suspect.place = call.place
         suspect.module = call.module
-        if call.scope is not None:
+        if call.scope is not None and suspect.where[0] != "kept":  # with gradients on it is as bad
             suspect.cause, suspect.scope = Cause.GRAD_MODE, call.scope
             suspect.within = call.within
         suspect.op = call.name

@@ -71,6 +71,11 @@ def _message(suspect: Suspect, kind: str) -> str:
                 "nothing had been written."
             )
         return "Gradients are switched off: what is computed here passes none on."
+    if cause is Cause.DETACH and suspect.zeros:
+        return (
+            f"{op} draws a value of which autograd passes on zeros: the gradient ends here. With "
+            "mean + std * torch.randn_like(std) it goes on."
+        )
     if cause is Cause.DETACH and suspect.leaf:
         return f"{op} makes a leaf of the value: the gradient goes to that, and ends here."
     if cause is Cause.DETACH:

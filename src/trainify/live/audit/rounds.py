@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .against import REFERENCE, is_given_twice, is_held_against, is_of_its_own
+from .against import REFERENCE, is_given_twice, is_held_against, is_of_its_own, is_scored
 from .allowed import Allowed
+from .attributes import Apart, Attributes
 from .checkpoints import Repeats, as_they_are, gone
 from .compared import Gradients
 from .cuts import MISSING, WRONG, Comparison, Suspect
@@ -137,6 +138,7 @@ class _Round:
             *comparison.suspects(),
             *_backwards(trace, checks),
             *observer.suspects(),
+            *self._overwritten(observer.overwritten(), error),
         ]
         cuts = [*self._judge(suspects, trace, value, got), *map(cut_of, by_site(repeated))]
         cuts += self._endless(trace) if self.endless else []
@@ -225,6 +227,17 @@ class _Round:
         for each in rest:
             each.parameters.update(names)
         return rest if names else [], got, error
+
+    def _overwritten(self, suspects: list[Suspect], error: str) -> list[Suspect]:
+        """Those of the suspects, which keep what is written into, that bend gradients."""
+        if not suspects or error:
+            return []
+        self.tell("the gradients with copies of what is kept")
+        found = Gradients(self.step)
+        names = found.differ(Gradients(self.step, observer=Apart()))
+        for each in suspects:
+            each.parameters.update(names or ())
+        return suspects if names else []
 
     def _endless(self, trace: Trace) -> list[Cut]:
         """Where gradients become infinite, or no numbers."""
@@ -326,6 +339,7 @@ class _Round:
                 (is_held_against(trace, group, suspects, whole) and is_of_its_own(trace, group))
                 or (not rest and is_given_twice(trace, group))
                 or (not rest and is_of_a_step(trace, group, parameters))
+                or (not rest and is_scored(trace, group))
             ):
                 yield from group
 
@@ -392,6 +406,7 @@ class _Base(Observer):
         self._step = step
         self._saved: Saved | None = None
         self._repeats: Repeats | None = None
+        self._attributes: Attributes | None = None
         self._underivable: list[tuple[Call, str]] = []
         self.bending: dict[Place, None] = {}
         """Where the model puts hooks that give another gradient than they are given."""
@@ -400,13 +415,17 @@ class _Base(Observer):
     def watching(self, tracer: Tracer) -> Iterator[None]:
         self._saved = Saved(tracer.trace)
         model, places = self._step.model, self._step.places
+        self._attributes = Attributes(tracer.trace)
         self._repeats = Repeats(model, places, tracer.trace, as_in_training)
         with Saving(tracer, self._saved.told, self._saved.taken), self._repeats.watching():
             yield
+        self._attributes.end()
 
     def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
         if self._saved is not None:
             self._saved.done()
+        if self._attributes is not None:
+            self._attributes.done(call, out)
         node = node_of(out) if isinstance(out, Tensor) and out._base is None else None
         if node is not None and "NotImplemented" in node.name():
             self._underivable.append((call, node.name()))
@@ -432,6 +451,11 @@ class _Base(Observer):
             suspect.op, suspect.detail = "torch.utils.checkpoint.checkpoint", "repeated"
             found.append(suspect)
         return found
+
+    def overwritten(self) -> list[Suspect]:
+        """What contexts of functions keep as attributes, and something writes into."""
+        found = self._attributes.overwritten() if self._attributes else ()
+        return [Suspect(Cause.SAVED, WRONG, c, ("kept", n), hidden=True) for c, n in found]
 
     def suspects(self) -> Iterator[Suspect]:
         """Saved tensors that were overwritten, and nodes that cannot be gone through."""
@@ -520,7 +544,7 @@ def by_site(suspects: Sequence[Suspect]) -> list[list[Suspect]]:
 def _same(suspect: Suspect, base: Trace, again: Trace, twin: Call) -> bool:
     what, i = suspect.where
     call = suspect.call
-    if what in ("host", "saved"):
+    if what in ("host", "saved", "kept"):
         return True
     if what == "written":
         pair = call.written.get(i), twin.written.get(i)
