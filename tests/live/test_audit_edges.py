@@ -547,3 +547,43 @@ def test_operators_for_control_flow_are_looked_into(model: type[Branches]) -> No
     assert report.missing == ("yes.weight", "yes.bias")
     assert [cut.function for cut in report.cuts] == ["Branches.branch"]
     assert operator.__call__ is call
+
+
+def top_two(x: Tensor) -> Tensor:
+    return torch.where(x >= x.topk(2, -1).values[..., -1:], x, 0.0)
+
+
+MASKING = {
+    "clamp": (lambda x: x.clamp(-0.3, 0.3), lambda x, g: g, True),
+    "the largest": (top_two, lambda x, g: g, True),
+    "a leak": (torch.relu, lambda x, g: torch.where(x > 0, g, g / 100), True),
+    "a factor": (lambda x: 2 * x, lambda x, g: g, False),
+    "clamp, a factor": (lambda x: x.clamp(-0.3, 0.3) / 2, lambda x, g: g, False),
+    "clamp, twice": (lambda x: x.clamp(-0.3, 0.3), lambda x, g: 2 * g, False),
+    "another slope": (lambda x: torch.where(x > 0, x, x / 2), lambda x, g: g, False),
+}
+
+
+@pytest.mark.parametrize("name", MASKING)
+def test_a_mask_whose_gradient_is_passed_on_is_meant(name: str) -> None:
+    compute, derivative, meant = MASKING[name]
+
+    class Masking(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+            ctx.save_for_backward(x)
+            return compute(x)
+
+        @staticmethod
+        def backward(ctx, grad: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+            return derivative(*ctx.saved_tensors, grad)
+
+    class Model(Two):
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.last(Masking.apply(self.first(x)))
+            return y
+
+    torch.manual_seed(0)
+    report = audit(Model(), torch.randn(8, 4))
+    assert report.ok == meant
+    assert bool(report.wrong or report.missing) != meant

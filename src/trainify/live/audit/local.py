@@ -236,8 +236,29 @@ class _Trial:
             verdicts.add(_judge(told, slopes, gradient is None))
         for found in (Verdict.UNCLEAR, Verdict.SURROGATE, Verdict.NONE, Verdict.WRONG):
             if found in verdicts:
-                return found
+                passed_on = found is Verdict.WRONG and self._passes_on(i, gradient)
+                return Verdict.SURROGATE if passed_on else found
         return Verdict.RIGHT
+
+    def _passes_on(self, i: int, gradient: Tensor | None) -> bool:
+        """Whether the gradient is passed on as if less, or nothing, had been clipped or masked.
+
+        What is left of the value is the value, and gets its gradient; what is not does not depend
+        on it, and may get any.
+        """
+        value, (weight, *others) = self.values[i], self._weights
+        if gradient is None or others or gradient.shape != weight.shape:
+            return False
+        size = parts(value).double().square().mean().sqrt().item() or 1.0
+        moved = list(self.values)
+        moved[i] = value + 1e-3 * _STEPS[-1] * size
+        with torch.no_grad():
+            (now,), (then,) = self.results(self.values), self.results(moved)
+        if now.shape != value.shape or now.dtype != value.dtype:
+            return False
+        constant = now == then
+        passed = (now == value) & (gradient == weight.to(gradient))
+        return bool((passed | constant).all()) and bool((passed & ~constant).any())
 
     def _slope(self, i: int, direction: Tensor, step: float) -> float:
         ends = []
