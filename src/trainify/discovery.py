@@ -67,7 +67,11 @@ def find_files(
                 yield Unreadable(path, "a notebook, not Python")
                 continue
             else:
-                found = iter(((path, real, os.stat(path)),))
+                named = os.stat(path)
+                if not stat.S_ISREG(named.st_mode) and not path.startswith("/dev/"):
+                    yield Unreadable(path, "no regular file")
+                    continue
+                found = iter(((path, real, named),))
             for name, real, status in found:
                 if isinstance(status, OSError):
                     yield _unreadable(name, status)
@@ -102,7 +106,7 @@ def _walk(
                 if entry.is_symlink():
                     real_path = os.path.realpath(path)
                 status = entry.stat()
-                if stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+                if stat.S_ISREG(status.st_mode):
                     yield path, real_path, status
         except OSError as error:
             yield path, real_path, error

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from cli_tools import FAKE
 
+from trainify.facts import Project
+
 GOOD = "a.py:1:1: TRN901"
 
 
@@ -174,6 +176,10 @@ def test_a_file_that_vanishes(trainify, monkeypatch) -> None:
 def test_a_pipe_is_not_waited_for(trainify) -> None:
     os.mkfifo("pipe.py")
     assert trainify("check").exit_code == 1
+    result = trainify("check", "pipe.py")
+    assert result.exit_code == 2
+    assert result.stderr == "trainify: pipe.py: cannot read: no regular file\n"
+    assert Project(["."]).content(Path("pipe.py")) == b""
 
 
 def test_a_folder_called_like_a_file(trainify) -> None:

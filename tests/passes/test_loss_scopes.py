@@ -901,3 +901,57 @@ def test_gradients_that_are_switched_on_for_autograd() -> None:
             return torch.autograd.grad((model(pos) - start).sum(), pos)[0]
         """
     )
+
+
+AROUND = """\
+import torch
+import torch.nn.functional as F
+
+
+def train(model, ema, loader, opt, meter):
+    hist, total = [], torch.zeros(())
+    for x, y in loader:
+        with torch.no_grad():
+            out = model(x)
+            loss = F.mse_loss(out, y)
+            STEP
+            model.weight.mul_(0.99)
+            model.bias += 0.1
+            model.weight[0] = 0
+            for p, q in zip(ema.parameters(), model.parameters()):
+                p.lerp_(q, 0.5)
+            total.add_(loss)
+            running = 0.9 * total + 0.1 * loss
+            hist.append(loss)
+            meter.append(out.numpy())
+            print(f"{loss:.3f}", loss.item())
+        REST
+    return hist, total, running
+"""
+STEPS = ("opt.zero_grad()", "loss.backward()", "opt.step()")
+
+
+def around(*, inside: bool) -> str:
+    lines = ("\n" + " " * (12 if inside else 8)).join(STEPS)
+    before, after = (lines, "pass") if inside else ("pass", lines)
+    return AROUND.replace("STEP", before).replace("REST", after)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_what_reads_the_loss_or_writes_weights_stays_without_gradients(inside: bool) -> None:
+    """With gradients on, the writes would raise, and the sums keep the graph of every step."""
+    fixed = fix(around(inside=inside))
+    assert fixed != around(inside=inside)
+    scope: dict[str, Any] = {}
+    exec(compile(fixed, "m.py", "exec"), scope)
+    torch.manual_seed(0)
+    model, ema = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    twin = torch.nn.Linear(3, 2)
+    twin.load_state_dict(model.state_dict())
+    x, y, meter = torch.randn(5, 3), torch.randn(5, 2), []
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    _, total, running = scope["train"](model, ema, [(x, y)], opt, meter)
+    assert not total.requires_grad and not running.requires_grad and len(meter) == 1
+    torch.nn.functional.mse_loss(twin(x), y).backward()
+    torch.testing.assert_close(model.weight.grad, twin.weight.grad)
+    torch.testing.assert_close(model.bias.grad, twin.bias.grad)

@@ -39,6 +39,7 @@ _SAMPLES = re.compile(r"_?generate(_\w+)?$")
 """Names of functions that give choices, through which there is no gradient."""
 _EVALUATES = re.compile(r"eval|test|valid|infer|predict|sampl|generat|score", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"optim|^(Adam\w*|SGD|Lion|Muon)$", re.IGNORECASE)
+_SAME_TENSOR = frozenset("data T mT real imag".split())
 _MAX_DEPTH = 3
 Simple = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
 
@@ -107,7 +108,7 @@ def _behind(
 ) -> set[ast.stmt]:
     """The other statements that what one computes has a graph to, were gradients on."""
     values = [v for v in (getattr(statement, "value", None),) if v is not None]
-    values += [node for node in _written(statement) if isinstance(node.ctx, ast.Load)]
+    values += [node for node in written(statement) if isinstance(node.ctx, ast.Load)]
     if isinstance(statement, ast.AugAssign):
         values.append(statement.target)
     steps = Graph(module, function).back_from([(value, statement) for value in values])
@@ -135,43 +136,67 @@ def _works_on(
 def _wanted(leaves: Sequence[ast.stmt], path: Collection[ast.stmt]) -> set[ast.stmt]:
     """The statements on a path, and those between: ``d = p - q`` has no call of its own."""
     found = {s for s in leaves if s in path}
-    names = {n for s in path for n in _loads(s)}
+    names = {n for s in path for part in _heads(s) for n in _loads(part)}
     for statement in reversed(leaves):
-        if statement in found or not names.isdisjoint(n.id for n in _written(statement)):
+        if statement in found or not names.isdisjoint(n.id for n in written(statement)):
             found.add(statement)
             names |= _loads(statement)
-    names |= {n.id for s in found for n in _written(s)}
+    names |= {n.id for s in found for n in written(s)}
     return found | {s for s in leaves if not names.isdisjoint(_changed(s))}
+
+
+def _heads(statement: ast.stmt) -> Iterator[ast.AST]:
+    """A statement without those in it: of a loop, what it goes over."""
+    body = getattr(statement, "body", None)
+    if not isinstance(body, list):
+        yield statement
+        return
+    for node in ast.iter_child_nodes(statement):
+        if not isinstance(node, (ast.stmt, ast.ExceptHandler, ast.match_case)):
+            yield node
 
 
 def _changed(statement: ast.stmt) -> set[str]:
     """The names of tensors that a statement writes into."""
     augmented = isinstance(statement, ast.AugAssign)
-    return {n.id for n in _written(statement) if augmented or isinstance(n.ctx, ast.Load)}
+    return {n.id for n in written(statement) if augmented or isinstance(n.ctx, ast.Load)}
 
 
 def _loads(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
-def _written(statement: ast.stmt) -> Iterator[ast.Name]:
-    """The names that a statement gives a value, or changes the value of: ``z.mul_(2)``."""
+def written(statement: ast.stmt) -> Iterator[ast.Name]:
+    """The names that a statement gives a value, or changes the value of: ``z.mul_(2)``.
+
+    Not the ``model`` of ``model.weight.mul_(0.9)`` and ``model.weight[0] = 0``: leaves, for which
+    autograd allows that only with gradients off.
+    """
     for node in ast.walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node
-        elif isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store):
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             yield from _base(node)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            given = isinstance(statement, (ast.Assign, ast.AnnAssign))  # a field, not a weight
+            yield from _base(node.value if given else node)
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        yield from _base(statement.value.func)
+        if isinstance(statement.value.func, ast.Attribute):  # a plain name is a function's
+            yield from _base(statement.value.func.value)
 
 
 def _base(node: ast.expr) -> Iterator[ast.Name]:
-    """``z`` of ``z[0].mul_``; nothing of a plain name, which is a function's."""
-    inner = None
-    while isinstance(node, (ast.Subscript, ast.Attribute, ast.Call)):
-        node, inner = node.func if isinstance(node, ast.Call) else node.value, node
-    if isinstance(node, ast.Name) and inner is not None:
-        yield node
+    """``z`` of ``z``, ``z[0].data`` and ``z.view(-1)``; nothing of ``z.weight``."""
+    while not isinstance(node, ast.Name):
+        if isinstance(node, ast.Call):
+            node = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+        elif isinstance(node, ast.Subscript) or (
+            isinstance(node, ast.Attribute) and node.attr in _SAME_TENSOR
+        ):
+            node = node.value
+        else:
+            return
+    yield node
 
 
 def _samples(statement: ast.stmt) -> bool:

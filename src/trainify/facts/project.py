@@ -214,6 +214,8 @@ class Project:
 
     def read(self, path: Path) -> bytes:
         """The bytes of a file; raises OSError."""
+        if not path.is_file():  # a pipe would be waited for
+            raise FileNotFoundError(path)
         return path.read_bytes()
 
     def content(self, path: Path) -> bytes:

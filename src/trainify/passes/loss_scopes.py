@@ -19,7 +19,7 @@ from ..facts.grad_mode import (
 )
 from ..facts.graph import Graph, Step, results, scope_of_results
 from ..facts.layers import imported_function
-from ..facts.learners import REFERENCE, Parting, models, part
+from ..facts.learners import REFERENCE, Parting, models, part, written
 from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
 from ..facts.losses import returned_loss
 from ..facts.names import default_of, last_name, passed
@@ -245,8 +245,8 @@ class _Fault:
 
     def belonging(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
         """The statements that belong in the scope: teachers, targets, what is frozen, metrics."""
-        held = self.parting.held if self.parting is not None else frozenset[ast.stmt]()
-        return _belonging(self.module, body, self.path, held)
+        parting = self.parting or Parting(frozenset(), frozenset())
+        return _belonging(self.module, body, self.path, parting)
 
 
 def _look_at(parting: Parting) -> str:
@@ -606,40 +606,84 @@ def _step(module: ModuleFacts, function: FunctionNode) -> Iterator[_Fault]:
 
 
 def _belonging(
-    module: ModuleFacts,
-    body: Sequence[ast.stmt],
-    path: Sequence[ast.stmt],
-    held: Collection[ast.stmt],
+    module: ModuleFacts, body: Sequence[ast.stmt], path: Sequence[ast.stmt], parting: Parting
 ) -> list[ast.stmt]:
     kept = []
+    graphs = {name.id for statement in parting.free for name in written(statement)}
     for statement in body:
         for node in (statement, *own_nodes(statement)):
             if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)):
-                if _belongs(module, node, node in path, node in held):
-                    kept.append(node)
+                if node in parting.held or node not in (*path, *parting.free):
+                    if _belongs(module, node, node in parting.held, graphs):
+                        kept.append(node)
     return sorted(kept, key=lambda s: s.lineno)
 
 
 def _belongs(
     module: ModuleFacts,
     statement: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr,
-    path: bool,
     held: bool,
+    graphs: Collection[str],
 ) -> bool:
     calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)]
     if any(LOSS_CALL.search(module.source(c.func)) or _optimizes(c) for c in calls):
         return False
-    if held:
+    if held or _writes_weight(statement):
         return True
-    if path:
-        return False
-    names = [n.id for n in ast.walk(statement) if isinstance(n, ast.Name)]
-    return any(_METRIC.match(name) for name in names)
+    names = [n for n in ast.walk(statement) if isinstance(n, ast.Name)]
+    return any(
+        _METRIC.match(name.id) or (name.id in graphs and _keeps_graph(module, name))
+        for name in names
+    )
+
+
+def _writes_weight(statement: ast.stmt) -> bool:
+    """``model.weight.mul_(0.9)``, ``model.bias += 1``, ``model.weight[0] = 0``.
+
+    Of a leaf that requires a gradient, autograd allows that only with gradients off.
+    """
+    target: ast.AST | None = None
+    if isinstance(statement, ast.AugAssign):
+        target = statement.target
+    elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript):
+        target = statement.targets[0].value
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        method = statement.value.func
+        if isinstance(method, ast.Attribute) and re.search(r"[a-z]_$", method.attr):
+            target = method.value
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    return isinstance(target, ast.Attribute) and not isinstance(target.value, ast.Call)
+
+
+_LEAVES_GRAPH = frozenset(
+    "item detach argmax argmin size shape dtype device ndim dim numel backward".split()
+)
+_SHOWS = frozenset("print len float int bool str isinstance isnan isfinite isinf".split())
+
+
+def _keeps_graph(module: ModuleFacts, name: ast.Name) -> bool:
+    """Whether what reads a tensor goes on with its graph, or cannot take it: ``hist.append(loss)``.
+
+    Text, numbers and indices made of it have none.
+    """
+    parent = module.parent(name)
+    if isinstance(parent, ast.Attribute):
+        return parent.attr not in _LEAVES_GRAPH
+    if isinstance(parent, ast.Call) and name in parent.args:
+        return last_name(parent.func) not in _SHOWS
+    return not isinstance(parent, (ast.FormattedValue, ast.Compare)) and isinstance(
+        name.ctx, ast.Load
+    )
 
 
 def _optimizes(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Attribute) and call.func.attr in (
-        *("backward", "step", "zero_grad", "update", "unscale_"),
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr == "update":  # of a gradient scaler; a meter is given something
+        return not call.args
+    return call.func.attr in (
+        *("backward", "step", "zero_grad", "unscale_"),
         *("train", "eval", "to"),
     )
 
