@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import faults  # isort: skip  (in this folder)
 from trainify.live.audit import Cause
@@ -61,6 +62,25 @@ def test_what_an_earlier_call_left_changes_nothing(layer: type[faults.Layer]) ->
     assert not report.ok
     assert (report.missing, report.wrong) == (fresh.missing, fresh.wrong)
     assert not report.notes
+
+
+class Last(nn.Module):
+    """What the layer returns is what the model returns."""
+
+    def __init__(self, layer: type[faults.Layer]) -> None:
+        super().__init__()
+        self.embed, self.layer = nn.Linear(faults.D, faults.D), layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.embed(x))
+
+
+@pytest.mark.parametrize("layer", faults.FAULTS, ids=lambda each: each.__name__)
+def test_fault_at_the_end_is_named_at_its_line(layer: type[faults.Layer]) -> None:
+    report = audit(Last(layer), torch.randn(3, faults.D), proof=False)
+    places = [(Path(cut.path).name, cut.line, cut.cause) for cut in report.cuts]
+    assert places == [("faults.py", planted_line(layer), Cause[layer.cause])], str(report)
+    assert report.missing or report.wrong
 
 
 def test_there_are_enough() -> None:

@@ -40,6 +40,12 @@ def loss_of(output: Any) -> Tensor:
     return torch.stack([_projection(each) for each in attached or tensors]).sum()
 
 
+def made_from(output: Any) -> list[Tensor]:
+    """The tensors of an output that :func:`loss_of` looks at."""
+    given = given_loss(output)
+    return list(_outputs(output)) if given is None else [given]
+
+
 def given_loss(output: Any) -> Tensor | None:
     """``output.loss``, or the output itself where it is one number; None where there is none."""
     loss: Any = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)

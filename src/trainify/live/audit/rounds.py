@@ -35,7 +35,7 @@ from .saved import Saved, Saving, is_checkpoint
 from .steps import is_of_a_step
 from .targets import is_target
 from .through import Lines, history_behind, lines_through
-from .trace import Call, Observer, Sight, Trace, Tracer, Unseen, node_of, tensor_of
+from .trace import Call, Observer, Sight, Trace, Tracer, Unseen, node_of, result, tensor_of
 
 Progress = Callable[[str], None]
 
@@ -297,7 +297,8 @@ class _Round:
         hidden = [each for each in suspects if each.hidden]
         if hidden:
             self.tell("forward, line by line")
-            self._locate(hidden, base)
+            lost = self._locate(hidden, base)
+            suspects = [e for e in suspects if e not in lost or e.call.function is not result]
         if suspects:
             step.run(Sources(suspects, step.names, self.allowed))
         suspects = [e for e in suspects if not (e.steps and all(map(got.get, e.parameters)))]
@@ -343,8 +344,11 @@ class _Round:
             ):
                 yield from group
 
-    def _locate(self, hidden: list[Suspect], base: Trace) -> None:
-        """Find what nobody sees; where it only repeats what stood there, with other parameters."""
+    def _locate(self, hidden: list[Suspect], base: Trace) -> list[Suspect]:
+        """Find what nobody sees; where it only repeats what stood there, with other parameters.
+
+        Returns what was not found.
+        """
         step = self.step
         for change in (None, step.nudge(step.parameters)):
             known = list(step.state.tensors)
@@ -353,6 +357,7 @@ class _Round:
             hidden = [each for each in hidden if id(each) not in locator.found]
             if not hidden:
                 break
+        return hidden
 
     def _steady(self, suspects: list[Suspect], base: Trace, value: float) -> list[Suspect]:
         """Those whose values are the same when nothing was changed."""

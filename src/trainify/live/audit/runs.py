@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .checkpoints import Way, in_sight
 from .control import control_flow_as_python
-from .losses import Loss, given_loss, loss_of
+from .losses import Loss, given_loss, loss_of, made_from
 from .noise import is_zero
 from .pinned import Pinned
 from .places import Place, Places
@@ -89,6 +89,7 @@ class Step:
                 out = self.model(*self.inputs, **self.keywords)
                 if self.loss is not None:
                     out = self.loss(out)
+                tracer.look_at(made_from(out))
             self.projected = self.loss is None and given_loss(out) is None
             return tracer.trace, _one_number(loss_of(out) if self.loss is None else out)
 
