@@ -128,17 +128,20 @@ def _prove(runs: _Runs, precision: _Precision, name: str, tell: Callable[[str], 
     if name == "float64" and loss.dtype != torch.float64:
         raise TypeError(f"the loss is {loss.dtype}".replace("torch.", ""))
     value = loss.detach().double().item()
+    bent = runs.step.hooks.bent
     with runs.step.backward():
         found = dict(zip(runs.step.parameters, runs.gradients(loss), strict=True))
         del loss
         gradients = {
             name: parts(gradient.detach())
             for name, gradient in found.items()
-            if gradient is not None and not is_zero(gradient)
+            if gradient is not None and not is_zero(gradient) and name not in bent
         }
         del found
         names = list(gradients)
         directions = _Directions(runs, value, gradients, precision)
+    if not names and bent:
+        return Proof()
     if not names:
         return Proof(doubts=["no gradient is other than zero: there is nothing to compare"])
     verdict = directions.compare(names)

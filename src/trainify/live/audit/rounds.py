@@ -20,6 +20,7 @@ from .checkpoints import Repeats, as_they_are, gone
 from .compared import Gradients
 from .cuts import MISSING, WRONG, Comparison, Suspect
 from .endless import is_finite, is_overflow, where_endless
+from .hooks import watch
 from .influence import Sources, Walk
 from .kept import held
 from .local import LocalChecks, Verdict
@@ -179,13 +180,13 @@ class _Round:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                with self.step.backward():
+                with self.step.backward(), self.step.hooks.watched():
                     found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
                     got = {n: g is not None for n, g in zip(parameters, found, strict=True)}
                     self.zeros = [
                         n
                         for n, g in zip(parameters, found, strict=True)
-                        if g is not None and is_zero(g)
+                        if g is not None and is_zero(g) and n not in self.step.hooks.bent
                     ]
                     self.endless = [
                         n
@@ -438,11 +439,8 @@ class _Base(Observer):
 
     def hooked(self, call: Call, hook: Any) -> Any:
         def watched(gradient: Tensor) -> Any:
-            before, version = gradient, gradient._version
-            found = hook(gradient)
-            if gradient._version != version or (
-                isinstance(found, Tensor) and found is not before and not found.equal(before)
-            ):
+            found, bends = watch(hook, gradient)
+            if bends:
                 self.bending[call.place] = None
             return found
 

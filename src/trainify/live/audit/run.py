@@ -160,7 +160,7 @@ class _Audit:
     def report(self, proof: bool) -> Report:
         step = self.step
         seen = look(step, self.allowed, self.tell)
-        self.notes += seen.notes
+        self.notes += [*seen.notes, *step.hooks.notes()]
         cuts = self._with_lines([*seen.cuts, *self._behind(seen)])
         hit = {name for cut in cuts for name in cut.parameters}
         rest = [name for name, got in seen.got.items() if name not in hit and not got]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .checkpoints import Way, in_sight
 from .control import control_flow_as_python
+from .hooks import Hooks
 from .losses import Loss, given_loss, loss_of, made_from
 from .noise import is_zero
 from .pinned import Pinned
@@ -62,6 +63,7 @@ class Step:
         self.writes = True
         """Whether the forward writes into parameters."""
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self.hooks = Hooks(self.parameters)
         self.names = {id(p): n for n, p in self.parameters.items()}
         self.zeros = [p for p in self.parameters.values() if p.numel() and is_zero(p.detach())]
         """Gates that are shut before training: what lies behind them moves no loss."""

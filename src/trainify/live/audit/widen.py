@@ -56,6 +56,7 @@ def widened(step: Step, dtype: torch.dtype) -> Step:
     }
     other = Step(model, inputs, keywords, step.loss, copies)
     other.ignored = step.ignored
+    other.hooks = step.hooks
     other.state.trusting = step.state.trusting
     other.pinned.used = step.pinned.used
     return other

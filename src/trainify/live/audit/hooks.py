@@ -1,0 +1,98 @@
+"""Hooks on parameters: what a gradient is made there is what arrives.
+
+A copy of a model has none of them, so that a proof on the copy says nothing of these gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from .report import patterns
+
+
+class Hooks:
+    """Those that are there before the model runs; what a forward adds is seen as it is added."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self.bent: dict[str, dict[str, None]] = {}
+        """The parameters whose gradient is made another, and by which hooks."""
+        self._hooks = [
+            (name, hooks, list(hooks))
+            for name, parameter in parameters.items()
+            if (hooks := parameter._backward_hooks)
+        ]
+        self._later = {
+            name: dict.fromkeys(map(_where, hooks.values()))
+            for name, parameter in parameters.items()
+            if (hooks := getattr(parameter, "_post_accumulate_grad_hooks", None))
+        }
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Around a backward: see which of them return something else than they are given."""
+        undo = []
+        for name, hooks, keys in self._hooks:
+            for key in keys:
+                if key in hooks:
+                    undo.append((hooks, key, hooks[key]))
+                    hooks[key] = self._watching(name, hooks[key])
+        try:
+            yield
+        finally:
+            for hooks, key, hook in undo:
+                if key in hooks:
+                    hooks[key] = hook
+
+    def _watching(self, name: str, hook: Any) -> Callable[[Tensor], Any]:
+        def watched(gradient: Tensor) -> Any:
+            found, bends = watch(hook, gradient)
+            if bends:
+                self.bent.setdefault(name, {})[_where(hook)] = None
+            return found
+
+        return watched
+
+    def notes(self) -> Iterator[str]:
+        """What a report is to say of them."""
+        if self.bent:
+            bent = {name: self.bent[name] for name, _, _ in self._hooks if name in self.bent}
+            yield (
+                f"the gradient of {_listed(bent)} is not the derivative of the loss, as it "
+                f"should be: hooks on it make it another ({_places(bent)})"
+            )
+        if self._later:
+            yield (
+                f"what hooks make of the gradient of {_listed(self._later)} once it has arrived "
+                f"({_places(self._later)}) was not looked at: they were not run"
+            )
+
+
+def watch(hook: Any, gradient: Tensor) -> tuple[Any, bool]:
+    """What a hook returns, and whether the gradient goes on as another."""
+    version = gradient._version
+    found = hook(gradient)
+    written = gradient._version != version
+    another = isinstance(found, Tensor) and found is not gradient and not found.equal(gradient)
+    return found, written or another
+
+
+def _where(hook: Any) -> str:
+    """The line at which the code of a hook begins; the name of one without code in Python."""
+    while hasattr(hook, "func"):  # a partial
+        hook = hook.func
+    code = getattr(hook, "__code__", None) or getattr(type(hook).__call__, "__code__", None)
+    if code is not None:
+        return f"{code.co_filename}:{code.co_firstlineno}"
+    return str(getattr(hook, "__name__", type(hook).__name__))
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(patterns(list(names)))
+
+
+def _places(found: Mapping[str, Mapping[str, None]]) -> str:
+    return ", ".join(dict.fromkeys(place for places in found.values() for place in places))
