@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import itertools
 import os
@@ -260,6 +261,56 @@ def test_accelerate_hooks(modules: Modules, route: str, model: nn.Module, first:
     assert len(calls) == 2
     restore(model)
     assert is_cut(model)
+
+
+PRECISE = """
+class Model(nn.Module):
+    def __init__(self, served=True):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 8))
+        self.served = served
+
+    def forward(self, x):
+        x = self.up(x).float()
+        if not self.served:
+            return self.down(nn.functional.rms_norm(x, (8,), self.weight, 1e-6))
+        out = torch.empty_like(x)
+        torch.ops._C.rms_norm(out, x, self.weight.data, 1e-6)
+        return self.down(out)
+"""
+
+
+@pytest.mark.parametrize("first", ["trainify", "prepare"])
+@pytest.mark.parametrize("inputs", [False, True])
+def test_accelerate_in_mixed_precision(tmp_path: Path, first: str, inputs: bool) -> None:
+    """It puts autocast and a cast of the result around the forward that it finds."""
+    accelerate = pytest.importorskip("accelerate")
+    model = package(tmp_path, model=PRECISE)["model"].Model()
+    right = type(model)(served=False)
+    right.load_state_dict(model.state_dict())
+    given = [batch()] if inputs else []
+    accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
+    try:
+        if first == "trainify":
+            trainify.trainify(model, *given)
+        model, right = accelerator.prepare(model, right)
+        if first == "prepare":
+            assert trainify.audit(model, batch()).missing
+            trainify.trainify(model, *given)
+    finally:
+        accelerate.state.AcceleratorState._reset_state(True)
+    assert model(batch()).dtype == torch.float32
+    assert trainify.audit(model, batch()).ok
+    for each in (model, right):
+        each(batch()).square().sum().backward()
+    for ours, theirs in zip(model.parameters(), right.parameters(), strict=True):
+        assert ours.grad is not None and theirs.grad is not None
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=2e-2, atol=1e-3)
+    restore(model)
+    gc.collect()  # an audit's copy, which holds its own forward
+    restore(model)
+    assert trainify.audit(model, batch()).missing
 
 
 # -- other processes ------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterator
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -94,6 +95,28 @@ def rewrap(value: Any, old: Definition, new: Definition, function: FunctionType)
     return _copy(value, function, dict(zip(map(id, scopes), made, strict=True)))
 
 
+def around(value: Any, old: Any, new: Any) -> Any:
+    """What a callable with ``old`` in it is with ``new`` there; itself where it holds none."""
+    if value is old:
+        return new
+    if isinstance(value, MethodType):  # which has the attributes of its function, too
+        return MethodType(around(value.__func__, old, new), value.__self__)
+    inner = _inner(value)
+    inside = None if inner is None else around(inner, old, new)
+    if inside is None or inside is inner:
+        return value
+    if isinstance(value, functools.partial) and value.func is inner:
+        return functools.partial(inside, *value.args, **value.keywords)
+    if isinstance(value, FunctionType):
+        return _copy_around(value, inner, inside)
+    held = getattr(value, "__dict__", {})
+    if not any(each is inner for name, each in held.items() if name != "__wrapped__"):
+        return value
+    made = object.__new__(type(value))
+    vars(made).update({name: inside if each is inner else each for name, each in held.items()})
+    return made
+
+
 def _scopes(value: Any) -> list[FunctionType]:
     """The layers that set a grad mode, outermost first."""
     found = []
@@ -152,8 +175,16 @@ def _copy(value: Any, function: FunctionType, instead: dict[int, Any]) -> Any:
         return type(value)(inside)
     if isinstance(value, property):
         return property(inside, value.fset, value.fdel, value.__doc__)
-    if not isinstance(value, FunctionType) or all(c is not inner for c in _contents(value)):
+    copy = _copy_around(value, inner, inside) if isinstance(value, FunctionType) else value
+    if copy is value:
         raise Refused(f"{_named(value)}: what decorates it is opaque ({type(value).__name__})")
+    return copy
+
+
+def _copy_around(value: FunctionType, inner: Any, inside: Any) -> FunctionType:
+    """A function that closes over another one, with that replaced; itself if it does not."""
+    if all(each is not inner for each in _contents(value)):
+        return value
     cells = tuple(
         CellType(inside) if _holds(cell, inner) else cell for cell in value.__closure__ or ()
     )

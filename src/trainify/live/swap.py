@@ -9,11 +9,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import MethodType
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 from torch import nn
 
+from .decorators import around, layers
 from .rewritten import Refused, Settings
 
 
@@ -76,19 +78,20 @@ def plan_of(module: nn.Module) -> tuple[type, Plan] | None:
 def become(module: nn.Module, cls: type) -> None:
     """Change a module's class, and the methods of its old class that it holds itself.
 
-    Libraries that hook into ``forward`` (accelerate) keep the bound method that was there.
+    Libraries that hook into ``forward`` (accelerate) keep the bound method that was there, or what
+    they have put around it.
     """
     held = {
-        name: value.__func__
+        name: (value, function)
         for name, value in vars(module).items()
-        if isinstance(value, MethodType)
-        and value.__self__ is module
-        and _defines(type(module), value.__func__)
+        if isinstance(value, (MethodType, FunctionType, partial))
+        and getattr(value, "__self__", module) is module
+        for function in layers(value)
+        if isinstance(function, FunctionType) and _defines(type(module), function)
     }
     module.__class__ = cls
-    for name, function in held.items():
-        bound = getattr(cls, function.__name__)
-        vars(module)[name] = MethodType(bound, module)
+    for name, (value, function) in held.items():
+        vars(module)[name] = around(value, function, getattr(cls, function.__name__))
 
 
 def _defines(cls: type, function: Any) -> bool:
