@@ -50,3 +50,8 @@ def test_launch_is_named(
     assert (cut["cause"], cut["kind"]) == (cause, kind)
     assert cut["op"].endswith(launch.rstrip("["))
     assert set(cut["parameters"]) >= {"0.weight", "1.fc.weight"}
+
+
+def test_what_a_grid_is_made_of_is_no_kernel(found: dict[str, Any]) -> None:
+    (cut,) = found["OnOneLine"]["cuts"]
+    assert cut["op"].endswith("_square")

@@ -348,6 +348,8 @@ def test_what_the_equivalent_does_not_cover(modules: dict[str, ModuleType]) -> N
     x = torch.randn(3, H, requires_grad=True)
     with pytest.raises(NotImplementedError, match="no backward is known for layout='NHD'"):
         modules["kernels"].norm(x, torch.ones(H), layout="NHD")
+    with pytest.raises(NotImplementedError, match=r"known where layout is given$"):
+        modules["kernels"].norm(x, torch.ones(H), layout=torch.ones(H))
     modules["kernels"].norm(x.detach(), torch.ones(H), layout="NHD")
     release()
 

@@ -5,12 +5,21 @@ import sys
 from pathlib import Path
 
 import torch
+import triton
+import triton.language as tl
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "fixtures" / "kernels"))
 import triton_kernels
 
 from trainify import audit
+
+
+@triton.jit
+def _square(x, y, n, block: tl.constexpr):
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    value = tl.load(x + i, mask=i < n)
+    tl.store(y + i, value * value, mask=i < n)
 
 
 class Normed(nn.Module):
@@ -35,10 +44,25 @@ class Rotated(nn.Module):
         return y.flatten(1)
 
 
+class OnOneLine(nn.Module):
+    """A grid is made of what stands on the same line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(16, 16)
+
+    def forward(self, x):
+        # fmt: off
+        # ruff: noqa: E702
+        h = self.fc(x); y = torch.empty_like(h); _square[(h.numel() // 8,)](h, y, h.numel(), 8)
+        # fmt: on
+        return y * 1
+
+
 torch.manual_seed(0)
 torch.set_num_threads(1)
 found = {}
-for model in (Normed(), Rotated()):
+for model in (Normed(), Rotated(), OnOneLine()):
     report = audit(nn.Sequential(nn.Linear(16, 16), model, nn.Linear(16, 4)), torch.randn(3, 16))
     found[type(model).__name__] = report.as_dict()
 print(json.dumps(found))

@@ -24,7 +24,7 @@ from ..catalog.own import registered
 from ..releases import find_releases
 from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
-from .derivative import Derivative
+from .derivative import Derivative, unknown_for
 from .overwritten import about_to_write, keeping, saves_unchecked
 
 Op = str | OpOverload | OpOverloadPacket
@@ -332,9 +332,7 @@ class _Formula:
     def _check(self, given: Sequence[Any]) -> None:
         for i, default in self.unsupported.items():
             if given[i] is not None and given[i] != default:
-                raise NotImplementedError(
-                    f"{self.name}: no backward is known for {self.names[i]}={given[i]!r}"
-                )
+                raise NotImplementedError(unknown_for(self.name, self.names[i], given[i]))
         for name, value in zip(self.names, given, strict=True):
             if isinstance(value, (list, tuple)):
                 if any(isinstance(v, Tensor) and v.requires_grad for v in value):

@@ -14,6 +14,13 @@ from ..verify.closed_form import Closed
 from ..verify.equivalent import Equivalent
 
 
+def unknown_for(op: str, name: str, value: Any) -> str:
+    """That no backward is known where an argument is this; not what a tensor holds."""
+    if isinstance(value, Tensor):
+        return f"{op}: no backward is known where {name} is given"
+    return f"{op}: no backward is known for {name}={value!r}"
+
+
 class Way(Protocol):
     """How the gradients of one call are found."""
 

@@ -28,7 +28,7 @@ from ..catalog.own import registered
 from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
 from .attach import CannotAttach, may_be_overwritten, put, refuse_transformed
-from .derivative import Derivative
+from .derivative import Derivative, unknown_for
 from .overwritten import about_to_write, keeping, saves_unchecked
 from .reach import slots
 from .shared import Shared
@@ -239,9 +239,7 @@ def _differentiable(kernel: Kernel, op: _Op) -> Kernel:
         for name, value in given.items():
             if name in op.fixed and value is not None and value != op.defaults[name]:
                 if wanted:
-                    raise NotImplementedError(
-                        f"{op.name}: no backward is known for {name}={value!r}"
-                    )
+                    raise NotImplementedError(unknown_for(op.name, name, value))
                 return kernel(*args, **kwargs)
         inputs = [given.get(name, op.defaults.get(name)) for name in taken]
         written = [given[name] for name in (*op.assigned, *op.targets) if name in given]

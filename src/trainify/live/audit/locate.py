@@ -215,6 +215,7 @@ class _Line:
         """What the line calls that is not torch's, and the tensors that it gives to it."""
         assert self.place is not None
         found: tuple[str | None, list[Tensor]] = None, []
+        best = -1, False
         for node in _calls(self.place.path, self.place.line):
             called = self._value(node.func)
             name = _name(called) or ast.unparse(node.func)
@@ -222,8 +223,9 @@ class _Line:
                 continue
             given = [*node.args, *(keyword.value for keyword in node.keywords)]
             tensors = list(tensors_in(self._value(_undetached(each)) for each in given))
-            if found[0] is None or len(tensors) > len(found[1]):
-                found = name, tensors
+            rank = len(tensors), called is not None
+            if rank > best:
+                best, found = rank, (name, tensors)
         return found
 
     def leaf(self) -> tuple[str | None, list[Tensor]]:

@@ -16,6 +16,8 @@ _ORDER = (Cause.SAVED, Cause.HOST, Cause.QUANTIZATION, Cause.IN_PLACE, Cause.KER
 STOPS = (Cause.GRAD_MODE, Cause.DETACH, Cause.DATA, Cause.HOST)
 """What also stands where somebody stops a gradient on purpose."""
 
+_THREADS = ("threading.", "concurrent.")
+
 _MEANT = " If that is meant, allow it: allow=, --allow or `# trainify: stop-grad`."
 
 
@@ -55,6 +57,11 @@ def _message(suspect: Suspect, kind: str) -> str:
     cause = suspect.cause
     if cause is Cause.KERNEL and suspect.detail.startswith("raises"):
         return f"{op} has no derivative: backward raises here."
+    if cause is Cause.KERNEL and op.startswith(_THREADS):
+        return (
+            f"What runs in another thread by {op} is not seen: a value comes back from there "
+            "without its history, as by a kernel or a detach()."
+        )
     if cause is Cause.KERNEL:
         return f"{op} records no backward: the gradient ends here."
     if cause is Cause.IN_PLACE and suspect.call.refused:

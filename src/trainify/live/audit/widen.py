@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -107,6 +108,7 @@ class Widening(TorchFunctionMode):
         torch.set_default_dtype(self._dtype)
         self._around = ExitStack()
         self._around.enter_context(_without_autocast())
+        self._around.enter_context(_threads_fail_in_silence())
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -140,6 +142,19 @@ def _without_autocast() -> Iterator[None]:
             yield
         finally:
             cls.__enter__, cls.__exit__ = enter, leave
+
+
+@contextmanager
+def _threads_fail_in_silence() -> Iterator[None]:
+    """A mode is that of one thread: others of the model's compute in its own type, or raise.
+
+    The step is given up then, for want of what they should have computed.
+    """
+    before, threading.excepthook = threading.excepthook, lambda _: None
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def _grouped(
