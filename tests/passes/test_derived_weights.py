@@ -435,3 +435,63 @@ def test_products_in_attributes_and_buffers(value: str, sets: str) -> None:
         f"self.r = nn.Parameter(torch.zeros(d, d))\n{sets.format(value)}", "x @ self.w"
     )
     assert rules(text) == ["TRN502"]
+
+
+CACHED = """\
+class Layer(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d, d))
+        self.lin = nn.Linear(d, d)
+        self.cache = {}
+
+    def forward(self, x):
+        key = x.dtype
+"""
+BY_KEY = {
+    "cast": "if key not in self.cache:\n    self.cache[key] = self.weight.to(key)\n"
+    "return F.linear(x, self.cache[key])",
+    "turned": "if self.cache.get(key) is None:\n    self.cache[key] = self.lin.weight.t().contiguous()\n"
+    "w = self.cache[key]\nreturn x @ w",
+    "detached": "if key not in self.cache:\n    self.cache[key] = self.weight.detach()\n"
+    "return F.linear(x, self.cache[key])",
+    "otherwise": "if key in self.cache:\n    w = self.cache[key]\nelse:\n"
+    "    self.cache[key] = self.weight.to(key)\n    w = self.cache[key]\nreturn F.linear(x, w)",
+}
+NOT_KEPT = {
+    "anew": "self.cache[key] = self.weight.to(key)\nreturn F.linear(x, self.cache[key])",
+    "emptied": BY_KEY["cast"]
+    + "\n\n    def step(self):\n        self.cache.clear()\n".replace("    ", "", 1),
+    "for inference": "if not torch.is_grad_enabled() and key not in self.cache:\n"
+    "    self.cache[key] = self.weight.to(key)\nreturn F.linear(x, self.weight)",
+    "no weight": "if key not in self.cache:\n    self.cache[key] = x.to(key)\n"
+    "return F.linear(x, self.cache[key])",
+    "another key": "if x.shape not in self.cache:\n    self.cache[key] = self.weight.to(key)\n"
+    "return F.linear(x, self.cache[key])",
+}
+
+
+def _cached(body: str) -> str:
+    return HEAD + CACHED + "".join(f"        {line}\n".rstrip(" ") for line in body.splitlines())
+
+
+@pytest.mark.parametrize("name", BY_KEY)
+def test_weights_that_are_kept_by_a_key(name: str) -> None:
+    text = _cached(BY_KEY[name])
+    (finding,) = findings(text)
+    assert finding.rule == "TRN502" and not finding.fixes
+    assert finding.message.startswith("`self.cache` is computed from `self.")
+    scope: dict[str, Any] = {}
+    exec(text, scope)
+    layer = scope["Layer"](2)
+    # In another dtype than the weight, which is that itself in its own.
+    x = torch.ones(1, 2, dtype=torch.bfloat16 if name in ("cast", "otherwise") else torch.float32)
+    before = layer(x).sum().item()
+    with torch.no_grad():
+        layer.weight.mul_(2.0), layer.lin.weight.mul_(2.0)
+    assert layer(x).sum().item() == before or name == "detached"
+
+
+@pytest.mark.parametrize("name", NOT_KEPT)
+def test_what_is_not_kept_by_a_key(name: str) -> None:
+    assert "TRN502" not in rules(_cached(NOT_KEPT[name]))

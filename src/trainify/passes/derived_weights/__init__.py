@@ -14,6 +14,7 @@ from ...facts.rebound import set_by_others
 from ...facts.walk import walk
 from ...findings import STRATEGIES, Finding, Fix, Safety
 from .. import Look, Needle, Rule
+from .cached import cached
 from .derivation import Derivation, Place
 from .fix import as_property
 from .once import happens_once, is_lazy, is_reparametrized, is_used
@@ -114,6 +115,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             makers = () if lazy else functions
             if any(is_used(module, use, makers, anyhow) for use in uses):
                 yield _finding(module, cls, name, found, derived[0], uses)
+        for name, entry in cached(module, cls):
+            if not _REFERENCE.search(name):
+                yield _finding(module, cls, name, [entry.place, entry.place], entry, [])
 
 
 def _finding(

@@ -37,6 +37,7 @@ _OPERATOR = re.compile(
 )
 _CALLED = re.compile(rb"= (?:self\.)?(\w+)\(([^\n]*)")
 _ATTRIBUTE = re.compile(rb"\s*self\.\w+(?:\s*:.*)?\s$")
+_ENTRY = re.compile(rb"\s*self\.\w+\[[^\]\n]+\] $")
 _NEAR = 500
 """Bytes after the head of a function within which it computes something of weights."""
 
@@ -46,7 +47,11 @@ def may_derive_weights(data: bytes) -> bool:
     if b"Module" not in data or b"self." not in data:
         return False
     for at in (at for maker in _MAKERS for at in places(data, maker)):
-        if _ATTRIBUTE.match(data, data.rfind(b"\n", 0, at) + 1, at):
+        line = data.rfind(b"\n", 0, at) + 1
+        if data[at - 2 : at] == b"] " and _ENTRY.match(data, line, at):
+            if b"weight" in data[at : data.find(b"\n", at)]:
+                return True
+        if _ATTRIBUTE.match(data, line, at):
             if _COMPUTED.match(data, at) or _calls_maker(data, at):
                 return True
     for at in (at + name.index(b"=") for name in _NAMED for at in places(data, name)):
