@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 import torch
@@ -587,3 +588,40 @@ def test_a_mask_whose_gradient_is_passed_on_is_meant(name: str) -> None:
     report = audit(Model(), torch.randn(8, 4))
     assert report.ok == meant
     assert bool(report.wrong or report.missing) != meant
+
+
+class Sums(nn.Linear):
+    def forward(self, parts: Iterable[Tensor]) -> Tensor:
+        total = torch.zeros(4)
+        for each in parts:
+            total = total + super().forward(each).sum(0)
+        return total
+
+
+@pytest.mark.parametrize(
+    "make", [iter, lambda each: (x for x in each), lambda each: map(abs, each)]
+)
+def test_inputs_that_can_be_gone_through_once_are_refused(
+    make: Callable[[list[Tensor]], object],
+) -> None:
+    assert audit(Sums(4, 4), [X, X]).ok
+    for given in ((make([X, X]),), ()):
+        keywords = {} if given else {"parts": make([X, X])}
+        with pytest.raises(ValueError, match=r"an input is an iterator \(.*give a list"):
+            audit(Sums(4, 4), *given, **keywords)
+    with pytest.raises(trainify.NotTrainable, match="an input is an iterator"):
+        trainify.trainify(Sums(4, 4), make([X, X]))
+
+
+def test_a_result_that_is_gone_through_by_the_loss() -> None:
+    class Parts(nn.Linear):
+        def forward(self, x: Tensor) -> Iterator[Tensor]:  # type: ignore[override]
+            for row in x:
+                yield super().forward(row)
+
+    with pytest.raises(
+        ValueError, match=r"an iterator \(generator\) that nothing has gone through"
+    ):
+        audit(Parts(4, 4), X)
+    report = audit(Parts(4, 4), X, loss=lambda parts: sum(each.square().sum() for each in parts))
+    assert report.ok and report.proof.startswith("float64")

@@ -15,6 +15,13 @@ _CACHES = ("past_key_values", "cache", "caches", "kv_cache", "state", "mems")
 """Outputs that are for the next call, not for a loss."""
 
 
+def _nothing(output: Any) -> str:
+    """What there is in place of a floating-point tensor."""
+    if isinstance(output, Iterator):
+        return f"an iterator ({type(output).__name__}) that nothing has gone through"
+    return "no floating-point tensor"
+
+
 def loss_of(output: Any) -> Tensor:
     """``output.loss``, the output itself where it is one number, or a projection of the outputs.
 
@@ -34,7 +41,7 @@ def loss_of(output: Any) -> Tensor:
         what = (
             "complex numbers only: give audit a real loss"
             if found
-            else ("no floating-point tensor: give audit a loss")
+            else f"{_nothing(output)}: give audit a loss"
         )
         raise ValueError(f"the model returns {what}")
     return torch.stack([_projection(each) for each in attached or tensors]).sum()

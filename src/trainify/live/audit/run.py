@@ -78,9 +78,10 @@ def audit(
         progress: Is told what is going on.
 
     Raises:
-        ValueError: There is no loss to be had from the output, it is not finite, or parameters have
-            no values (on the meta device, in lazy modules), are sharded (``fully_shard``) or were
-            made in ``inference_mode``.
+        ValueError: There is no loss to be had from the output, it is not finite, an input is an
+            iterator, which can be gone through once, or parameters have no values (on the meta
+            device, in lazy modules), are sharded (``fully_shard``) or were made in
+            ``inference_mode``.
         TypeError: That is no model, or no loss.
         Exception: Whatever the model's forward raises.
     """

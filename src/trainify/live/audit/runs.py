@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from .checkpoints import Way, in_sight
 from .control import control_flow_as_python
@@ -44,6 +45,7 @@ class Step:
     ) -> None:
         """``copies`` as for :class:`State`."""
         _refuse_other(model, loss)
+        _refuse_iterators((inputs, keywords))
         self.model = model
         self.inputs = tuple(inputs)
         self.keywords = dict(keywords)
@@ -166,6 +168,16 @@ def _refuse_other(model: nn.Module, loss: Loss | None) -> None:
             )
         if parameter.requires_grad and parameter.is_inference():
             raise ValueError(f"{name} was made in inference_mode, so that it cannot be trained")
+
+
+def _refuse_iterators(given: Any) -> None:
+    """Raise for what can be gone through once: the second run would get nothing of it."""
+    for each in tree_leaves(given):
+        if isinstance(each, Iterator):
+            raise ValueError(
+                f"an input is an iterator ({type(each).__name__}), and a step is run several "
+                "times: give a list of what it goes through"
+            )
 
 
 def _one_number(out: Any) -> Tensor:
