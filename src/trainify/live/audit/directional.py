@@ -150,6 +150,13 @@ def _prove(runs: _Runs, precision: _Precision, name: str, tell: Callable[[str], 
             f"{name}: the loss changes along {len(names)} parameters as their gradients say, "
             f"to {verdict.error:.0e}"
         )
+    if abs(runs.value({}) - value) > 1e-3 * precision.tolerance * abs(value):
+        return Proof(
+            doubts=[
+                "gradients were not held against finite differences: the loss is not the same in "
+                "two equal runs"
+            ]
+        )
     if not verdict.certain:
         doubt = (
             f"finite differences in {name} say neither yes nor no: they change with the step "

@@ -41,7 +41,7 @@ class State:
 
     Found are parameters, buffers, and the tensors, lists, dicts and generators that modules, their
     classes and inputs hold in attributes: caches, above all.  Of the globals that methods of these
-    classes read it is the tensors.
+    classes read it is the tensors and the generators.
 
     Any code may write into any of them, by a kernel that nobody sees, so there are copies while a
     model runs.  Where torch alone is at work they can be let go.
@@ -208,14 +208,19 @@ class State:
                 self._hold(each, depth - 1)
 
 
-def _globals_of(cls: type) -> Iterator[Tensor]:
-    """Tensors that methods read as globals, by themselves or in a list, a tuple or a dict."""
+def _globals_of(cls: type) -> Iterator[Any]:
+    """Tensors that methods read as globals, by themselves or in a list, a tuple or a dict.
+
+    And generators of random numbers, by themselves.
+    """
     for value in vars(cls).values():
         function = unwrap(value) if isinstance(value, FunctionType) else None
         if isinstance(function, FunctionType):
             for code in codes(function.__code__):
                 for name in code.co_names:
                     found: Any = function.__globals__.get(name)
+                    if isinstance(found, torch.Generator) or _putting_back(found) is not None:
+                        yield found
                     inner = found.values() if isinstance(found, dict) else found
                     inner = inner if isinstance(found, (list, tuple, dict)) else (found,)
                     yield from (each for each in inner if isinstance(each, Tensor))
