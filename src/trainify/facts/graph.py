@@ -111,11 +111,14 @@ class Graph:
         self._flow = module.flow(function)
         self._steps: list[Step] = []
         self.entries: list[Entry] = []
+        self.ways: dict[ast.stmt, set[ast.stmt]] = {}
+        """Which statements a statement takes a value from that has a gradient, or only a scope
+        keeps from having one; with those that write into it."""
         self._seen: set[tuple[int, int, int, int]] = set()
 
     def back_from(self, values: Iterable[tuple[ast.expr, ast.stmt]]) -> list[Step]:
         """Every step on the ways to some values; each comes with its statement."""
-        self._steps, self._seen, self.entries = [], set(), []
+        self._steps, self._seen, self.entries, self.ways = [], set(), [], {}
         for value, at in values:
             self._visit(value, at, self._cut_at(value, at, None, None), None)
         return self._steps
@@ -277,12 +280,15 @@ class Graph:
         reaching = self._flow.reaching(node.id, at)
         if not reaching or any(d.is_parameter for d in reaching):
             self._steps.append(Step(node, at, cut, through))
+        ways = self.ways.setdefault(at, set()) if cut is None or cut.scope is not None else set()
         for definition in reaching:
             for value in _values(definition):
                 statement = definition.statement
                 assert statement is not None
+                ways.add(statement)
                 self._visit(value, statement, self._cut_at(value, statement, cut, through), through)
         for statement, value in self._writes.get(node.id, ()):
+            ways.add(statement)
             self._visit(value, statement, self._cut_at(value, statement, cut, through), through)
 
     def _cut_at(

@@ -30,6 +30,7 @@ from ..facts.graph import (
     under_scopes,
 )
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_forward
+from ..facts.leaving import leaving
 from ..facts.memo import once
 from ..facts.module import head
 from ..facts.names import last_name, parameters, passed, self_name
@@ -355,21 +356,16 @@ def _fix(
         look_at = f"whoever else calls {owner.name} now records a graph there"
         return Fix(f"Take @{text} off {owner.name}", (removal,), Safety.UNSAFE, look_at)
     inside = [s for s in steps if s.cut is not None and s.cut.scope == scope]
-    towards = [s for s in graph.back_from(results(function)) if s.cut and s.cut.scope == scope]
+    doubt = ""
     if isinstance(owner, (ast.With, ast.AsyncWith)) and scope.wraps is None:
-        needed = [
-            statement
-            for statement in owner.body
-            if isinstance(statement, ast.Return)
-            or any(
-                step.at is statement or statement in module.ancestors(step.at)
-                for step in towards or inside
-            )
-        ]
-        if len(needed) == len(owner.body):
-            edits = rewrite.unwrapped(module, owner, scope.node)
+        values = list(results(function))
+        towards = [s for s in graph.back_from(values) if s.cut and s.cut.scope == scope]
+        if towards:
+            inside = towards
         else:
-            edits = rewrite.lifted(module, owner, needed) or []
+            values += effects(function)
+        left = leaving(module, graph, scope, values)
+        edits, doubt = rewrite.left(module, owner, scope.node, left), left.doubt
     else:
         edits = rewrite.removal(module, scope)
     if not edits:
@@ -384,15 +380,15 @@ def _fix(
         if name in used and name not in meant and not is_frozen(module, cls, name)
     ]
     title = f"Compute it outside {text}"
-    if not thawed:
-        switched = module.grad_switches.get(owner) is not None
-        if switched and len(_until_switched(module, owner)) > 1:
-            look_at = f"what else ran after {text} now records a graph"
-            return Fix(title, tuple(edits), Safety.UNSAFE, look_at)
+    doubts = [doubt] if doubt else []
+    if thawed:
+        listed = ", ".join(f"self.{name}" for name in thawed)
+        doubts.append(f"{listed} can learn too now: requires_grad_(False) is what freezes")
+    elif module.grad_switches.get(owner) is not None and len(_until_switched(module, owner)) > 1:
+        doubts.append(f"what else ran after {text} now records a graph")
+    if not doubts:
         return Fix(title, tuple(edits))
-    listed = ", ".join(f"self.{name}" for name in thawed)
-    look_at = f"{listed} can learn too now: requires_grad_(False) is what freezes"
-    return Fix(title, tuple(edits), Safety.UNSAFE, look_at)
+    return Fix(title, tuple(edits), Safety.UNSAFE, "; ".join(doubts))
 
 
 def _until_switched(module: ModuleFacts, statement: ast.stmt) -> list[ast.stmt]:

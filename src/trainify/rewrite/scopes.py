@@ -13,6 +13,7 @@ from . import layout
 
 if TYPE_CHECKING:
     from ..facts.grad_mode import Scope
+    from ..facts.leaving import Leaving
     from ..facts.module import FunctionNode
 
 
@@ -227,6 +228,29 @@ def freed(module: ModuleFacts, scope: Scope, needed: Callable[[ast.stmt], bool])
     if all(statement in out or not _computes(statement) for statement in owner.body) and out:
         return unwrapped(module, owner, scope.node)
     return lifted(module, owner, out) or [] if out else []
+
+
+def left(
+    module: ModuleFacts, owner: ast.With | ast.AsyncWith, node: ast.expr, leaving: Leaving
+) -> list[Edit]:
+    """Let the statements leave a ``with`` that have to, and it go where nothing else is computed.
+
+    An empty list where the lines do not allow it.
+    """
+    out = [
+        statement
+        for statement in owner.body
+        if isinstance(statement, ast.Return) or leaving.holds(module, statement)
+    ]
+    if not out:
+        return []
+    rest = [statement for statement in owner.body if statement not in out]
+    if leaving.stays and isinstance(owner, ast.With):
+        kept = sorted([*rest, *leaving.stays], key=lambda s: s.lineno)
+        return narrowed(module, owner, node, kept) or []
+    if not any(_computes(statement) for statement in rest):
+        return unwrapped(module, owner, node)
+    return lifted(module, owner, out) or []
 
 
 def _computes(statement: ast.stmt) -> bool:
