@@ -646,6 +646,14 @@ RIGHT = {
             before = self.f(x, torch.zeros_like(x))
         return self.head(self.f(x, before))
 """,
+    "a share of the gradient": """
+    share = 0.1
+
+    def forward(self, x):
+        h = self.fc(x)
+        h = h * self.share + h.detach() * (1 - self.share)
+        return self.head(h)
+""",
     "a comment": """
     def forward(self, x):
         h = self.fc(x)
@@ -743,6 +751,11 @@ STOPS = {
             norm = self.fc.weight.norm()  # <-
             self.fc.weight.div_(norm)
         return self.fc(x) * norm
+""",
+    "a share of another value": """
+    def forward(self, x):
+        h, g = self.fc(x), self.mid(x)
+        return self.head(h * 0.1 + (h + g).detach() * 0.9) + g  # <-
 """,
     "a cache": """
     cache = torch.zeros(3, 8)

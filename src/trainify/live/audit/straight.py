@@ -2,7 +2,8 @@
 
 ``x + (rounded - x).detach()``, or ``hard - soft.detach() + soft``: the value of one thing with the
 gradient of another.  ``exp(logp - logp.detach())``, or ``p / p.detach()``: a number that is known,
-with the gradient of a ratio.  Nobody computes these for their values, so they are meant.
+with the gradient of a ratio.  ``0.1 * h + 0.9 * h.detach()``: a share of a gradient.  Nobody
+computes these for their values, so they are meant.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from .places import Place
 from .targets import with_parents
 
 _SUMS = (ast.Add, ast.Sub)
+_COMPUTED = (*_SUMS, ast.Mult, ast.Div)
 _DIFFERENCES = {"sub", "subtract"}
 
 Term = tuple[int, str, bool]
@@ -49,7 +51,7 @@ def _is_taken_away(stop: ast.expr, parents: dict[ast.AST, ast.AST]) -> bool:
         loads = [n for n in ast.walk(function) if _is_name(n, name, ast.Load)]
         if len(stores) != 1 or not loads:
             return False
-    return all(_cancels(_expression(load, parents), names) for load in loads)
+    return all(any(_cancels(each, names) for each in _around(load, parents)) for load in loads)
 
 
 def _is_name(node: ast.AST, name: str, context: type) -> bool:
@@ -62,17 +64,16 @@ def _function(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> ast.AST:
     return node
 
 
-def _expression(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> ast.AST:
-    """The sum, difference or quotient in which a value stands."""
+def _around(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> Iterator[ast.AST]:
+    """The sums, differences, products and quotients in which a value stands, from inside out."""
     while True:
+        yield node
         parent = parents[node]
         if isinstance(parent, ast.Attribute):  # of a method, `a.sub`
             parent = parents[parent]
-        if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Div):
-            return parent
-        sums = isinstance(parent, ast.BinOp) and isinstance(parent.op, _SUMS)
-        if not (sums or isinstance(parent, ast.UnaryOp) or _difference(parent)):
-            return node
+        computed = isinstance(parent, ast.BinOp) and isinstance(parent.op, _COMPUTED)
+        if not (computed or isinstance(parent, ast.UnaryOp) or _difference(parent)):
+            return
         node = parent
 
 
@@ -81,10 +82,29 @@ def _cancels(node: ast.AST, names: dict[str, ast.expr]) -> bool:
     terms = list(_terms(node, names))
     if any((-sign, text, False) in terms for sign, text, stopped in terms if stopped):
         return True
+    if _shares(node, names):
+        return True
     if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)):
         return False
     over, under = list(_terms(node.left, names)), list(_terms(node.right, names))
     return under == [(sign, text, True) for sign, text, _ in over] and under != over
+
+
+def _shares(node: ast.AST, names: dict[str, ast.expr]) -> bool:
+    """``0.1 * h + 0.9 * h.detach()``: a share of the gradient, with all of the value."""
+    summands, shares = [node], set()
+    while summands:
+        each = summands.pop()
+        if not isinstance(each, ast.BinOp):
+            continue
+        if isinstance(each.op, _SUMS):
+            summands += [each.left, each.right]
+        elif isinstance(each.op, ast.Mult):
+            for factor, other in ((each.left, each.right), (each.right, each.left)):
+                found = list(_terms(factor, names))
+                if len(found) == 1 and not any(stopped for *_, stopped in _terms(other, names)):
+                    shares.add(found[0][1:])
+    return any((text, False) in shares for text, stopped in shares if stopped)
 
 
 def _terms(
