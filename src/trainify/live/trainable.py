@@ -11,13 +11,16 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from ..catalog.own import registered
 from .apply import apply, in_effect, restore
 from .attach import CannotAttach, attached_ops, known_ops
 from .audit import Cut, Report
 from .audit.losses import Loss
 from .audit.messages import if_meant
 from .audit.run import audit
+from .audit.runs import Step
 from .confirm import Mistakes, StopRemoved
+from .equal import unequal
 from .inplace import name_of, original_code
 from .reach import Member, Reached, reached
 from .rewritten import Refused, Settings, original_place
@@ -69,7 +72,9 @@ def trainify(
     as before.
 
     With ``inputs`` the model is audited before and after (:func:`trainify.audit`), and nothing
-    stays changed unless every parameter that the loss depends on gets its gradient.  Without, all
+    stays changed unless every parameter that the loss depends on gets its gradient.  Where the
+    equivalent of an op of your own takes its place, their values are held against one another.
+    Without, all
     is done that can be known from source, and what has no fix is warned of, with its place.
 
     The code alone often does not tell whether a ``no_grad``, a ``detach()``, ``.data`` or a round
@@ -116,7 +121,10 @@ def trainify(
     plans = _Plans(model, graph, settings, strategy, through)
     if inputs or keywords:
         judge = partial(audit, model, *inputs, loss=loss, allow=allow, **keywords)
-        _audited(model, judge, plans)
+        other = []
+        if strategy in ("flag", "replace"):
+            other = _unequal(model, inputs, keywords, loss, graph)
+        _audited(model, judge, plans, other)
     else:
         _unaudited(model, plans)
     return model
@@ -149,8 +157,27 @@ def _unaudited(model: nn.Module, plans: _Plans) -> None:
         warnings.warn(_message([], found), NotEverything, stacklevel=3)
 
 
-def _audited(model: nn.Module, judge: Judge, plans: _Plans) -> None:
-    """Apply as little as makes the audit clean, from light to heavy; or raise, with all undone."""
+def _unequal(
+    model: nn.Module, inputs: Any, keywords: Any, loss: Loss | None, graph: Reached
+) -> list[str]:
+    """What would be rewritten to something that computes other values."""
+    if not registered():
+        return []
+    try:
+        step = Step(model, inputs, keywords, loss)
+    except (TypeError, ValueError):  # which the audit raises
+        return []
+    try:
+        return unequal(step, graph)
+    finally:
+        step.state.end()
+
+
+def _audited(model: nn.Module, judge: Judge, plans: _Plans, other: Sequence[str]) -> None:
+    """Apply as little as makes the audit clean, from light to heavy; or raise, with all undone.
+
+    ``other`` is what says that the model, rewritten, is another one.
+    """
     error: Exception | None = None
     report: Report | None = None
     plan: Plan | None = None
@@ -162,9 +189,14 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans) -> None:
             if report.ok:
                 if plan is None:
                     apply(model, in_effect(plans.everything))
+                elif other:
+                    restore(model)
+                    raise NotTrainable(_lines(other), report, plans.found)
                 if plans.mistakes.told:
                     warnings.warn(plans.mistakes.told, StopRemoved, stacklevel=3)
                 return
+        except NotTrainable:
+            raise
         except Exception as failed:  # a heavier way may well run
             error = failed
         except BaseException:
@@ -288,4 +320,8 @@ def _message(cuts: Sequence[Cut], found: Found, error: str = "") -> str:
     lines += found.refused
     lines += [error] if error else []
     what = "cannot be made trainable" if cuts or error else "is not trainable by source alone"
+    return _lines(lines, what)
+
+
+def _lines(lines: Iterable[str], what: str = "cannot be made trainable") -> str:
     return f"the model {what}:" + "".join(f"\n  {line}" for line in dict.fromkeys(lines))
