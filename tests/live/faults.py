@@ -508,6 +508,22 @@ class Detach(Layer):
         return x.detach() * self.weight  # <- cut
 
 
+class VariableOfData(Layer):
+    cause, op = "DATA", "torch.Tensor.data"
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.autograd.Variable(x.data)  # <- cut
+        return y * self.weight
+
+
+class DlPack(Layer):
+    cause, op = "DETACH", "torch.Tensor.detach"
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.from_dlpack(x.detach())  # <- cut
+        return y * self.weight
+
+
 class Copied(Layer):
     cause = "DETACH"
 

@@ -30,7 +30,11 @@ def if_meant(cut: Cut) -> Cut:
 
 def cut_of(group: Sequence[Suspect]) -> Cut:
     """One cut for suspects at the same site."""
-    first = min(group, key=lambda each: (_ORDER.index(each.cause), each.kind != WRONG))
+    # What is hidden and has no name is what was made of something that was seen on the same line.
+    first = min(
+        group,
+        key=lambda e: (e.hidden and e.op is None, _ORDER.index(e.cause), e.kind != WRONG),
+    )
     kind = WRONG if any(each.kind == WRONG for each in group) else MISSING
     names: dict[str, None] = {}
     for each in group:
