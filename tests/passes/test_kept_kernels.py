@@ -209,3 +209,69 @@ def test_a_weight_that_a_property_cuts_off(
 def test_a_property_that_a_subclass_has_otherwise() -> None:
     more = "\n\nclass Other(Model):\n    @property\n    def w(self):\n        return self.up.weight[0]\n"
     assert "F.rms_norm(x_, x_.shape[-1:], self.w, 1e-6)" in fix(CUT.format(".data") + more)
+
+
+LOCAL = """\
+import sgl_kernel
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+        self.weight = nn.Parameter(torch.tensor([1.0, 2.0, 0.5, 1.5]))
+
+    def w(self):
+        return self.weight.data
+
+    def forward(self, x):
+        x = self.up(x)
+        {}
+        return sgl_kernel.rmsnorm(x, w, 1e-6)
+"""
+CUT_BEFORE = {
+    "data": "w = self.weight.data",
+    "detach and cast": "w = self.weight.detach().to(x.dtype)",
+    "of two": "w, eps = self.weight.data, 1e-6",
+}
+CUT_ELSEWHERE = {
+    "a method": "w = self.w()",
+    "a scope": "with torch.no_grad():\n            w = self.weight + 1.0",
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", CUT_BEFORE)
+def test_a_weight_that_is_cut_off_above(
+    monkeypatch: pytest.MonkeyPatch, name: str, strategy: str
+) -> None:
+    text = LOCAL.format(CUT_BEFORE[name])
+    fixed = fix(text, strategy=strategy)
+    assert fix(fixed, strategy=strategy) == fixed
+
+    def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+    module = ModuleType("sgl_kernel")
+    module.rmsnorm = torch.no_grad()(rmsnorm)  # type: ignore[attr-defined]
+    got = of_module(monkeypatch, fixed, module)
+    module.rmsnorm = rmsnorm  # type: ignore[attr-defined]
+    for a, b in zip(
+        got, of_module(monkeypatch, LOCAL.format("w = self.weight"), module), strict=True
+    ):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", CUT_ELSEWHERE)
+def test_a_weight_that_is_cut_off_elsewhere(name: str) -> None:
+    text = LOCAL.format(CUT_ELSEWHERE[name])
+    (finding,) = findings(text)
+    assert all("no gradient goes on from `w`" in f.look_at for f in finding.fixes.values())
+    assert finding.fixes and fix(text) == text
+
+
+def test_what_is_stopped_above_stays_so() -> None:
+    text = LOCAL.format("w = self.weight\n        x = x.detach()")
+    assert "F.rms_norm(x, x.shape[-1:], w, 1e-6)" in fix(text)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from ...catalog import CONSTANTS, FusedOp, lookup
 from ...facts import ModuleFacts, Target
 from ...facts.cache_writes import cache_writes
-from ...facts.flow import views_of
+from ...facts.flow import is_view_method, views_of
 from ...facts.getters import value_of_property
+from ...facts.grad_mode import scope_around
 from ...facts.names import default_of, is_none, parameters, passed
 from ...facts.none import tested_not_none
 from ...facts.order import evaluated_before, order_matters
@@ -140,19 +141,85 @@ class Site:
                 and node.func.attr == "detach"
             ):
                 node = node.func.value
-            elif (cut := self.cut_by_property(node)) is not None:
+            elif (cut := self.cut_before(name, node)) is not None:
                 node = cut
             else:
                 return self.module.source(node)
 
-    def cut_by_property(self, node: ast.expr) -> ast.expr | None:
-        """``self.weight.data`` of ``self.w``, where a property gives that."""
+    def cut_before(self, name: str, node: ast.expr) -> ast.expr | None:
+        """``self.weight.data`` of ``w``, or of ``self.w``, where that is what it was set to."""
+        if any(argument.name == name for argument in self.op.signature.written):
+            return None
+        if isinstance(node, ast.Name):
+            return self._cut_by_name(node.id)
         given = value_of_property(self.module, node)
         if given is None or not _CUT.search(self.module.source(given)):
             return None
         owners = [n for n in ast.walk(given) if isinstance(n, ast.Name)]
         assert isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
         return given if all(n.id == node.value.id for n in owners) else None
+
+    def _cut_by_name(self, name: str) -> ast.expr | None:
+        if self.late and self._binds(name):
+            return None
+        flow = self.module.flow(self.module.function(self.statement) or self.module.tree)
+        made = flow.only_definition(name, self.statement)
+        value = made.value if made is not None else None
+        if made is not None and made.index is not None:
+            fits = isinstance(value, ast.Tuple) and made.index < len(value.elts)
+            value = value.elts[made.index] if fits else None  # type: ignore[union-attr]
+        if made is None or made.statement is None or value is None:
+            return None
+        root = self._weight_behind(value)
+        if root is None or not _CUT_WITHIN.search(self.module.source(value)):
+            return None
+        same = all(
+            flow.reaching(n.id, made.statement) == flow.reaching(n.id, self.statement)
+            for n in ast.walk(value)
+            if isinstance(n, ast.Name)
+        )
+        return value if same else None
+
+    def cut_elsewhere(self, name: str) -> str:
+        """Why no gradient goes on from an argument, whatever takes the call's place; or nothing."""
+        node = self.bound[name]
+        if not isinstance(node, ast.Name) or self.cut_before(name, node) is not None:
+            return ""
+        flow = self.module.flow(self.module.function(self.statement) or self.module.tree)
+        made = flow.only_definition(node.id, self.statement)
+        value = made.value if made is not None else None
+        if made is None or made.statement is None or value is None:
+            return ""
+        own = [n for n in ast.walk(value) if self._is_own(n)]
+        if own and scope_around(self.module, value) is not None:
+            if scope_around(self.module, self.call) is None:
+                line = f"line {made.statement.lineno}"
+                return f"no gradient goes on from `{node.id}`: {line} has gradients off"
+        if isinstance(value, ast.Call) and value.func in own:
+            assert isinstance(value.func, ast.Attribute)
+            for method in self.module.functions_named(value.func.attr):
+                returned = [s.value for s in ast.walk(method) if isinstance(s, ast.Return)]
+                if any(r is not None and _CUT.search(self.module.source(r)) for r in returned):
+                    return f"no gradient goes on from `{node.id}`, which `{method.name}` cuts off"
+        return ""
+
+    def _is_own(self, node: ast.AST) -> bool:
+        """Whether a node is an attribute of ``self``."""
+        owner = node.value if isinstance(node, ast.Attribute) else None
+        return isinstance(owner, ast.Name) and self.module.names.self_class(owner) is not None
+
+    def _weight_behind(self, node: ast.expr) -> ast.Attribute | None:
+        """``self.weight`` of ``self.weight.detach().to(x.dtype)``, by views and casts alone."""
+        while True:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if not is_view_method(node.func.attr):
+                    return None
+                node = node.func.value
+            elif isinstance(node, ast.Attribute) and node.attr in ("data", "T", "mT"):
+                node = node.value
+            else:
+                break
+        return node if isinstance(node, ast.Attribute) and self._is_own(node) else None
 
     def captured(self, name: str) -> str | None:
         """How to say an argument that ``functools.partial`` bound in another scope."""
@@ -452,6 +519,7 @@ class Site:
         )
 
 
+_CUT_WITHIN = re.compile(r"\.(data\b|detach\(\))")
 _CUT = re.compile(r"\.(data|detach\(\))$")
 _RESHAPES = frozenset("view reshape flatten unflatten squeeze unsqueeze".split())
 

@@ -170,7 +170,7 @@ class StatementRewriter:
         if captured is not None:
             return captured
         tensor = name in site.differentiable
-        text = self._splice_expression((tensor and site.cut_by_property(node)) or node)
+        text = self._splice_expression((tensor and site.cut_before(name, node)) or node)
         return strip_detach(text) if tensor else text
 
     def _splice_expression(self, node: ast.expr) -> str:
@@ -188,6 +188,8 @@ class StatementRewriter:
                 if self._base(text) in overwritten:
                     arguments[name] = f"{text}.clone()"
         self._remind(site.op.look_at)
+        for name in site.lost:
+            self._remind(site.cut_elsewhere(name))
         if site.cached:
             names = " and ".join(f"`{name}`" for name in site.cached)
             self._remind(
