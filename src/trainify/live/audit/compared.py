@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,7 +27,7 @@ class Gradients:
         _, loss = step.run(observer or Unseen(), checkpoints=checkpoints)
         self._loss = loss.detach().double().item()
         self._tolerance = max(_TOLERANCE, 8 * step.rounding)
-        with step.backward(), _set_aside(step) as leaves:
+        with step.backward(), set_aside(step) as leaves:
             # ``autograd.grad`` is what a reentrant checkpoint refuses.
             torch.autograd.backward(loss)
             self.of = {name: leaves[id(p)].grad for name, p in step.parameters.items()}
@@ -57,25 +57,31 @@ def _norm(tensor: Tensor) -> float:
 
 
 @contextmanager
-def _set_aside(step: Step) -> Iterator[dict[int, Any]]:
-    """Leaves without a gradient, and without what is to happen once they have one.
-
-    That may be the step of an optimizer.
-    """
+def set_aside(step: Step) -> Iterator[dict[int, Any]]:
+    """Leaves without a gradient."""
     leaves: dict[int, Any] = {
         id(tensor): tensor
         for tensor in (*step.parameters.values(), *step.state.tensors)
         if tensor.requires_grad and tensor.is_leaf
     }
-    kept = [(leaf, leaf.grad, leaf._post_accumulate_grad_hooks) for leaf in leaves.values()]
+    kept = [(leaf, leaf.grad) for leaf in leaves.values()]
     for leaf in leaves.values():
         leaf.grad = None
-        if leaf._post_accumulate_grad_hooks:
-            leaf._post_accumulate_grad_hooks = {}
     try:
         yield leaves
     finally:
-        for leaf, gradient, hooks in kept:
+        for leaf, gradient in kept:
             leaf.grad = gradient
-            if hooks:
-                leaf._post_accumulate_grad_hooks = hooks
+
+
+def arriving(step: Step, found: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The gradients that were asked for, with those that backward itself has left in ``.grad``.
+
+    A function may compute again in its backward, and go backward through that, as checkpoints do.
+    To be called within :func:`set_aside`.
+    """
+    arrived = []
+    for asked, parameter in zip(found, step.parameters.values(), strict=True):
+        left = parameter.grad
+        arrived.append(asked if left is None else left if asked is None else asked + left)
+    return arrived

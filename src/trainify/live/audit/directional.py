@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .casts import Casting, Move, edge_of
+from .compared import arriving, set_aside
 from .noise import add_noise, along_noise, is_zero
 from .parts import parts
 from .runs import Step
@@ -98,7 +99,9 @@ class _InPlace:
 
     def gradients(self, loss: Tensor) -> Sequence[Tensor | None]:
         edges = [edge_of(parameter) for parameter in self.step.parameters.values()]
-        return torch.autograd.grad([edge_of(loss)], edges, allow_unused=True)
+        with set_aside(self.step):
+            found = torch.autograd.grad([edge_of(loss)], edges, allow_unused=True)
+            return arriving(self.step, found)
 
     def value(self, moves: Mapping[str, Move]) -> float:
         def change() -> None:

@@ -5,7 +5,7 @@ A copy of a model has none of them, so that a proof on the copy says nothing of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +28,7 @@ class Hooks:
         self._later = {
             name: dict.fromkeys(map(_where, hooks.values()))
             for name, parameter in parameters.items()
-            if (hooks := getattr(parameter, "_post_accumulate_grad_hooks", None))
+            if (hooks := parameter._post_accumulate_grad_hooks)
         }
 
     @contextmanager
@@ -69,6 +69,20 @@ class Hooks:
                 f"what hooks make of the gradient of {_listed(self._later)} once it has arrived "
                 f"({_places(self._later)}) was not looked at: they were not run"
             )
+
+
+@contextmanager
+def none_later(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Nothing happens once gradients have arrived: that may be the step of an optimizer."""
+    held: list[tuple[Any, Any]] = [(p, p._post_accumulate_grad_hooks) for p in parameters]
+    held = [(parameter, hooks) for parameter, hooks in held if hooks]
+    for parameter, _ in held:
+        parameter._post_accumulate_grad_hooks = {}
+    try:
+        yield
+    finally:
+        for parameter, hooks in held:
+            parameter._post_accumulate_grad_hooks = hooks
 
 
 def watch(hook: Any, gradient: Tensor) -> tuple[Any, bool]:

@@ -17,7 +17,7 @@ from .against import REFERENCE, is_given_twice, is_held_against, is_of_its_own, 
 from .allowed import Allowed
 from .attributes import Apart, Attributes
 from .checkpoints import Repeats, as_they_are, gone
-from .compared import Gradients
+from .compared import Gradients, arriving, set_aside
 from .cuts import MISSING, WRONG, Comparison, Suspect
 from .endless import is_finite, is_overflow, where_endless
 from .hooks import watch
@@ -180,8 +180,10 @@ class _Round:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                with self.step.backward(), self.step.hooks.watched():
-                    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+                with self.step.backward(), self.step.hooks.watched(), set_aside(self.step):
+                    asked = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+                    found = arriving(self.step, asked)
+                    del asked
                     got = {n: g is not None for n, g in zip(parameters, found, strict=True)}
                     self.zeros = [
                         n

@@ -13,6 +13,7 @@ from torch import nn
 
 from .allowed import Allowed
 from .directional import Proof, prove
+from .hooks import none_later
 from .kept import kept_graphs
 from .losses import Loss
 from .messages import cut_of, if_meant
@@ -90,7 +91,8 @@ def audit(
     with _collected_sparingly():
         step = Step(model, inputs, keywords, loss)
         try:
-            report = _Audit(step, Allowed(allow), tell).report(proof)
+            with none_later(step.parameters.values()):
+                report = _Audit(step, Allowed(allow), tell).report(proof)
         finally:
             step.state.end()
     return report if was_on else replace(report, notes=(_WAS_OFF, *report.notes))
