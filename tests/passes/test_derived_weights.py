@@ -388,6 +388,10 @@ ONCE = {
         "        self.packed = None\n", ""
     ),
     "in a method": lazy("self.pack()", more=f"\n    def pack(self):\n        {FIRST}\n"),
+    "by a method": lazy(
+        "if self.packed is None:\n            self.fuse()",
+        more="\n    def fuse(self):\n        self.packed = self.weight.t().contiguous()\n",
+    ),
     "detached": lazy(FIRST.replace("self.weight.t().contiguous()", "self.weight.data.t()")),
 }
 ANEW = {
@@ -396,6 +400,15 @@ ANEW = {
     "given up": lazy(more="\n    def train(self, mode=True):\n        self.packed = None\n"),
     "given up by others": lazy(
         more="\n\ndef step(optimizer, m):\n    optimizer.step()\n    m.packed = None\n"
+    ),
+    "by a method each time": lazy(
+        "self.fuse()",
+        more="\n    def fuse(self):\n        self.packed = self.weight.t().contiguous()\n",
+    ),
+    "by a method that others call": lazy(
+        "if self.packed is None:\n            self.fuse()",
+        more="\n    def fuse(self):\n        self.packed = self.weight.t().contiguous()\n"
+        "\n    def step(self, optimizer):\n        optimizer.step()\n        self.fuse()\n",
     ),
     "asked for something else": lazy(FIRST.replace("self.packed is None", "x is None")),
     "a table": lazy(FIRST.replace("self.weight.t().contiguous()", "torch.eye(4)")),

@@ -238,6 +238,20 @@ def update(ema, model):
     for e, p in zip(ema.parameters(), model.parameters()):
         e.lerp_(p, 0.01)
 """,
+        # with a cache, tokens are generated
+        model("""\
+        def forward(self, x, cache=None):
+            if cache is None:
+                z = self.backbone(x)
+            else:
+                z = self.decode(x, cache)
+            return self.head(z)
+
+        @torch.inference_mode()
+        def decode(self, x, cache):
+            cache["x"] = torch.cat((cache["x"], x)) if "x" in cache else x
+            return self.backbone(cache["x"])
+        """).replace("from torch import inference_mode", "import torch"),
         # for those who ask
         model("""\
         def forward(self, x, serving):

@@ -102,6 +102,47 @@ def test_lists(init: str, fixed: str) -> None:
     becomes(net(init), net(fixed))
 
 
+def test_keys_with_braces() -> None:
+    run = "for layer in self.layers.values():\n    x = layer(x)\nreturn x"
+    made = '{f"b{i}": nn.Linear(d, d) for i in range(n)}'
+    becomes(
+        net(f"self.layers = {made}", run),
+        net(f"self.layers = nn.ModuleDict({made})", run),
+    )
+
+
+MAKER = """\
+from torch import nn
+
+stack = nn.Linear(4, 4)
+
+
+def mlp(d):
+    if d < 8:
+        return nn.Linear(d, d)
+    return nn.Sequential(nn.Linear(d, d), nn.GELU())
+
+
+def activation(d):
+    return nn.GELU()
+
+
+def shared(d):
+    return stack
+"""
+
+
+def test_modules_that_a_function_of_the_file_makes() -> None:
+    becomes(
+        net("self.layers = [mlp(d) for _ in range(n)]", head=MAKER),
+        net("self.layers = nn.ModuleList([mlp(d) for _ in range(n)])", head=MAKER),
+    )
+    stays(net("self.layers = [activation(d) for _ in range(n)]", head=MAKER))
+    stays(net("self.layers = [shared(d) for _ in range(n)]", head=MAKER))
+    cached = MAKER.replace("\ndef mlp", "\n@functools.cache\ndef mlp")
+    stays(net("self.layers = [mlp(d) for _ in range(n)]", head=f"import functools\n{cached}"))
+
+
 def test_lists_in_lists() -> None:
     run = "for conv, norm in self.layers:\n    x = norm(conv(x))\nreturn x"
     becomes(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from .names import last_name, self_name
+from .walk import statements
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -137,7 +138,21 @@ def made_by(module: ModuleFacts, node: ast.expr, depth: int = 0) -> Made | None:
         home = definition_of(module, node.func, target.name)
         if home is not None and is_module_class(*home):
             return "weights" if has_weights(*home, depth + 1) else "plain"
-    return None
+    return _made_by_function(module, node.func, depth)
+
+
+def _made_by_function(module: ModuleFacts, callee: ast.expr, depth: int) -> Made | None:
+    """What a function of the file makes anew each time it is called."""
+    if not isinstance(callee, ast.Name):
+        return None
+    functions = [binding.node for binding in module.names.visible(callee)]
+    if len(functions) != 1 or not isinstance(functions[0], ast.FunctionDef):
+        return None
+    if functions[0].decorator_list:  # it may give the same one again
+        return None
+    returned = [n.value for n in statements(functions[0]) if isinstance(n, ast.Return)]
+    kinds = [made_by(module, v, depth + 1) if v is not None else None for v in returned]
+    return None if None in kinds or not kinds else _most(kind for kind in kinds if kind)
 
 
 def has_weights(module: ModuleFacts, cls: ast.ClassDef, depth: int = 0) -> bool:

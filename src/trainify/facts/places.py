@@ -261,6 +261,9 @@ def overwrites(data: bytes, maker: Maker, methods: tuple[bytes, ...] = ()) -> bo
     )
 
 
+_FOR = re.compile(rb"\bfor (?:\w+, ?)?$")
+
+
 def _made_by(data: bytes, at: int, name: bytes, maker: Maker, methods: tuple[bytes, ...]) -> bool:
     begin = max(0, at - _REACH, data.rfind(b"\n    def ", 0, at))
     here = data.rfind(b"\n", 0, at) + 1
@@ -277,8 +280,9 @@ def _made_by(data: bytes, at: int, name: bytes, maker: Maker, methods: tuple[byt
             or _is_word(data, bound - 1)
         ):
             pass  # what is written into it does not make it, nor does another name
-        elif data.endswith(b"for ", line, bound) and data.startswith(b" in ", bound + len(name)):
-            looped = _NAME.match(data, bound + len(name) + 4)
+        elif data.startswith(b" in ", behind) and _FOR.search(data, line, bound):
+            counted = data.startswith(b"enumerate(", behind + 4)
+            looped = _NAME.match(data, behind + (14 if counted else 4))
             if maker(data, bound, data.find(b"\n", bound) + 1):
                 return True
             name = looped[1] if looped is not None else name

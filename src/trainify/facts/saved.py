@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -16,7 +16,7 @@ from .called import method, modules_of
 from .constants import NO_GRADIENT, is_constant
 from .flow import Definition, FunctionFlow
 from .guards import gradient_unwanted
-from .layers import own_class
+from .layers import bases_of, own_class
 from .memo import once
 from .names import last_name, passed, self_name
 from .overwriting import overwritten, writes_in_place
@@ -39,6 +39,7 @@ from .writes import (
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
+    from .names import Binding
 
 RESULT_SAVED = frozenset(
     "tanh sigmoid exp exp2 expm1 softmax log_softmax softmin gumbel_softmax rsqrt sqrt reciprocal "
@@ -486,7 +487,7 @@ def is_parameter(module: ModuleFacts, node: ast.expr) -> bool:
     cls = module.names.self_class(node.value)
     if cls is None:
         return False
-    bindings = module.names.attributes(cls).get(node.attr, [])
+    bindings = _bindings(module, cls, node.attr)
     return bool(bindings) and all(
         isinstance(b.value, ast.Call)
         and module.is_name(b.value.func, "torch.nn.Parameter", "torch.nn.parameter.Parameter")
@@ -499,7 +500,7 @@ def is_parameter(module: ModuleFacts, node: ast.expr) -> bool:
 def _is_unknown_attribute(module: ModuleFacts, function: ast.Attribute) -> bool:
     assert isinstance(function.value, ast.Name)
     cls = module.names.self_class(function.value)
-    return cls is not None and function.attr not in module.names.attributes(cls)
+    return cls is not None and not _bindings(module, cls, function.attr)
 
 
 def submodule(module: ModuleFacts, function: ast.expr) -> str | None:
@@ -510,7 +511,7 @@ def submodule(module: ModuleFacts, function: ast.expr) -> str | None:
     if cls is None or function.attr in module.rebound:
         return None
     names = set()
-    for binding in module.names.attributes(cls).get(function.attr, ()):
+    for binding in _bindings(module, cls, function.attr):
         made = binding.value
         while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute):
             if not isinstance(made.func.value, ast.Call):
@@ -520,6 +521,22 @@ def submodule(module: ModuleFacts, function: ast.expr) -> str | None:
             return None
         names.add(module.source(made.func).rpartition(".")[2])
     return names.pop() if len(names) == 1 else None
+
+
+def _bindings(
+    module: ModuleFacts, cls: ast.ClassDef, name: str, depth: int = 0
+) -> Sequence[Binding]:
+    """What an attribute is set to, by the class or else by a base of it in the same file."""
+    found: Sequence[Binding] = module.names.attributes(cls).get(name, ())
+    if found or depth > _MAX_BASES:
+        return found
+    for home, base in bases_of(module, cls):
+        if home is module and (inherited := _bindings(module, base, name, depth + 1)):
+            return inherited
+    return ()
+
+
+_MAX_BASES = 4
 
 
 # -- what a write destroys ------------------------------------------------------------------------

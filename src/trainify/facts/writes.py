@@ -239,6 +239,8 @@ def roots_of(
 ) -> frozenset[Root]:
     """The definitions whose storage the value of one definition may have."""
     made, value = definition.statement, definition.value
+    if value is None and isinstance(made, ast.For):
+        value = _pieces(made, definition.name)
     base, path = root_of(value) if value is not None else (None, [])
     split = next((n for n in path if isinstance(n, ast.Call) and _splits(n)), None)
     element = any(isinstance(n, ast.Subscript) and is_element(n) for n in path)
@@ -251,6 +253,16 @@ def roots_of(
     return (
         frozenset(Root(r.definition, split or r.split, element or r.element) for r in outer) or here
     )
+
+
+def _pieces(loop: ast.For, name: str) -> ast.Call | None:
+    """The split that a loop goes through by a name: ``for t in x.unbind(0)``."""
+    target, pieces = loop.target, loop.iter
+    if isinstance(pieces, ast.Call) and last_name(pieces.func) == "enumerate" and pieces.args:
+        if isinstance(target, ast.Tuple) and len(target.elts) == 2:
+            target, pieces = target.elts[1], pieces.args[0]
+    named = isinstance(target, ast.Name) and target.id == name
+    return pieces if named and isinstance(pieces, ast.Call) and _splits(pieces) else None
 
 
 def _splits(node: ast.Call) -> bool:

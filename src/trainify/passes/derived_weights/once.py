@@ -58,10 +58,17 @@ def is_lazy(module: ModuleFacts, cls: ast.ClassDef, name: str, statement: ast.st
 
     ``if self.packed is None: self.packed = self.weight.t().contiguous()``
     """
+    function = module.function(statement)
     around = module.parent(statement)
+    if around is function:
+        call = _only_call(module, cls, function)
+        if call is None:
+            return False
+        statement = module.statement(call)
+        around, function = module.parent(statement), module.function(call)
     if not isinstance(around, ast.If) or statement not in around.body:
         return False
-    function, test = module.function(statement), around.test
+    test = around.test
     if function is None or function.name == "__init__" or gradient_unwanted(module, around):
         return False
     asked: ast.expr | None = None
@@ -81,6 +88,19 @@ def is_lazy(module: ModuleFacts, cls: ast.ClassDef, name: str, statement: ast.st
     if not is_forward(function) and not any(c is not None and is_forward(c) for c in callers):
         return False
     return next(set_by_others(module, cls, name), None) is None
+
+
+def _only_call(
+    module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode | None
+) -> ast.Call | None:
+    """The one call of a method in its file, where that is a statement of another method."""
+    calls = module.calls_named(function.name) if function is not None else ()
+    if function is None or len(calls) != 1 or function.name == "__init__":
+        return None
+    (call,) = calls
+    caller = module.function(call)
+    alone = isinstance(module.statement(call), ast.Expr) and caller is not function
+    return call if alone and module.method_class(caller) is cls else None
 
 
 def _is_made_with(module: ModuleFacts, call: ast.Call) -> bool:

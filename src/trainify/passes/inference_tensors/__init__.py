@@ -21,7 +21,8 @@ from ...facts.graph import Entry, Graph, calls_any, results, under_scopes
 from ...facts.guards import gradient_unwanted, is_forward, is_inference_entry
 from ...facts.layers import is_module_class
 from ...facts.learning import LOSS_CALL, backward_values, may_learn
-from ...facts.names import last_name, self_name
+from ...facts.names import default_of, is_none, last_name, parameters, self_name
+from ...facts.none import tested_not_none
 from ...facts.trainable import holds_weights, trained_submodules
 from ...findings import STRATEGIES, Finding, Fix
 from .. import Look, Needle, Rule
@@ -143,7 +144,7 @@ def _in_forward(module: ModuleFacts, function: FunctionNode) -> Iterator[tuple[S
         through = entry.through
         if not isinstance(through, ast.Call) or gradient_unwanted(module, through):
             continue
-        if _is_of_outside(module, function, entry):
+        if _is_of_outside(module, function, entry) or _has_cache(module, function, entry):
             continue
         name = graph.attribute(through, module.statement(through))
         if name in trained:
@@ -153,6 +154,19 @@ def _in_forward(module: ModuleFacts, function: FunctionNode) -> Iterator[tuple[S
             )
         elif _saves(through):
             yield entry.scope, f"`{module.source(through.func)}` is given what is computed under"
+
+
+_CACHE = re.compile(r"(^|_)(kv|cache[sd]?|past)(_|$)|cache$")
+
+
+def _has_cache(module: ModuleFacts, function: FunctionNode, entry: Entry) -> bool:
+    """Whether a scope is only entered with a cache, which is given where tokens are generated."""
+    return any(
+        _CACHE.search(argument.arg)
+        and is_none(default_of(function.args, argument.arg))
+        and tested_not_none(module, entry.at, argument.arg)
+        for argument in parameters(function.args)
+    )
 
 
 def _in_step(

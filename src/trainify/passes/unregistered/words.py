@@ -7,15 +7,23 @@ import re
 from ...facts.words import declare, places
 
 _MADE = rb"(?:\w+\.)*[A-Z]\w*\("
-_ASSIGNED = re.compile(
-    rb"= (?:"
-    rb"\[(?:[\s\[({]|#[^\n]*\n)*" + _MADE + rb"|"
-    rb"\(" + _MADE + rb"[^\n]*\), ?" + _MADE + rb"|"
-    rb"\{[^{}:\n]*\n?[^{}:\n]*:[\s\[(]*" + _MADE + rb"|"
-    rb"(?:list|tuple)\([\s\[(]*(?:map\(lambda[^:\n]*: ?)?" + _MADE + rb"|"
-    rb"(?:\w+\.)?(?:d|OrderedD)ict\([^\n]*\n?[^\n]*?" + _MADE + rb"|"
-    rb"(?<=\] = )[\[({]?" + _MADE + rb")"
-)
+_KEY = rb"(?:[^{}:\n]|\{[^{}\n]*\})*"
+"""The key of a dict; an f-string has braces in it."""
+
+
+def _assigned(made: bytes) -> re.Pattern[bytes]:
+    return re.compile(
+        rb"= (?:"
+        rb"\[(?:[\s\[({]|#[^\n]*\n)*" + made + rb"|"
+        rb"\(" + made + rb"[^\n]*\), ?" + made + rb"|"
+        rb"\{" + _KEY + rb"(?:\n" + _KEY + rb")?:[\s\[(]*" + made + rb"|"
+        rb"(?:list|tuple)\([\s\[(]*(?:map\(lambda[^:\n]*: ?)?" + made + rb"|"
+        rb"(?:\w+\.)?(?:d|OrderedD)ict\([^\n]*\n?[^\n]*?" + made + rb"|"
+        rb"(?<=\] = )[\[({]?" + made + rb")"
+    )
+
+
+_ASSIGNED = _assigned(_MADE)
 """``= [Layer(``, ``= (Layer(...), Layer(``, ``= {"a": Layer(``, the same made by ``list(``,
 ``tuple(`` and ``dict(``, and what follows ``x[i] = ``."""
 *ASSIGNS, APPENDS = declare(
@@ -44,7 +52,9 @@ def may_hide_modules(data: bytes) -> bool:
         return held[name]
 
     for at in (place + word.index(b"=") for word in ASSIGNS for place in places(data, word)):
-        if _ASSIGNED.match(data, at) and not _in_plain_class(data, at):
+        if not _assigns(data, at):
+            continue
+        if not _in_plain_class(data, at):
             line = _line_before(data, at)
             if _IN_ATTRIBUTE.match(line) or (line.endswith(b"] ") and is_held(line)):
                 return True
@@ -54,6 +64,23 @@ def may_hide_modules(data: bytes) -> bool:
             if match[1] is None or _is_made(data, match[1]):
                 return True
     return False
+
+
+_CALLED = _assigned(rb"([a-z_]\w*)\(")
+_RETURNS = re.compile(rb"\n[ \t]+return (?:\w+\.)*[A-Z]\w*\(")
+_NEAR = 2000
+"""Bytes after the head of a function within which it returns a module."""
+
+
+def _assigns(data: bytes, at: int) -> bool:
+    """Whether modules are put into a list or dict there, or what a function of the file makes."""
+    if _ASSIGNED.match(data, at):
+        return True
+    match = _CALLED.match(data, at)
+    if match is None or match.lastindex is None:
+        return False
+    body = data.find(b"\ndef %s(" % match[match.lastindex])
+    return body >= 0 and _RETURNS.search(data, body, body + _NEAR) is not None
 
 
 def _in_plain_class(data: bytes, at: int) -> bool:
