@@ -317,7 +317,7 @@ class _Round:
         suspects = [each for each in suspects if each not in allowed]
         self.weak = [each for each in suspects if each.weak]
         trial = Trials(step, allowed)
-        return self._influential([each for each in suspects if not each.weak], trial, base)
+        return self._influential([each for each in suspects if not each.weak], trial, base, got)
 
     def _parts_of_the_loss(
         self, suspects: list[Suspect], trace: Trace, got: dict[str, bool]
@@ -382,7 +382,9 @@ class _Round:
             )
         return steady
 
-    def _influential(self, suspects: list[Suspect], trial: Trials, trace: Trace) -> list[Cut]:
+    def _influential(
+        self, suspects: list[Suspect], trial: Trials, trace: Trace, got: dict[str, bool]
+    ) -> list[Cut]:
         """One cut for each site on whose values the loss depends."""
         groups = by_site(suspects)
         cuts = []
@@ -391,7 +393,7 @@ class _Round:
             if trial.matters(group):
                 names = {name for each in group for name in each.parameters}
                 self.beside.setdefault(group[0].place, set()).update(names)
-                cut = cut_of(group := _that_matter(group, trial))
+                cut = cut_of(group := _that_matter(group, trial, got))
                 if cut.cause in STOPS:
                     target = is_held_against(trace, group, suspects, not self.step.projected)
                     cut = replace(cut, target=target)
@@ -581,13 +583,25 @@ def _targets(suspects: list[Suspect], got: dict[str, bool], buffers: Collection[
     }
 
 
-def _that_matter(group: list[Suspect], trial: Trials) -> list[Suspect]:
-    """Of what happens on one line, that on which the loss depends; all where none does alone."""
+def _that_matter(group: list[Suspect], trial: Trials, got: dict[str, bool]) -> list[Suspect]:
+    """Of what happens at one site, that on which the loss depends; all where none does alone.
+
+    In a scope that takes the gradient of others, a line whose parameters learn by another way may
+    only write into these, to clip them say.
+    """
     causes = {each.cause for each in group}
     if len(causes) > 1:
         matter = {c for c in causes if trial.matters([each for each in group if each.cause is c])}
-        return [each for each in group if each.cause in matter] or group
-    return group
+        group = [each for each in group if each.cause in matter] or group
+    learning: dict[Place, list[Suspect]] = {}
+    for each in group:
+        if each.parameters and all(map(got.get, each.parameters)):
+            learning.setdefault(each.place, []).append(each)
+    rest = [each for each in group if not all(map(got.get, each.parameters))]
+    if not rest:
+        return group
+    idle = [each for at in learning.values() if not trial.matters(at) for each in at]
+    return [each for each in group if each not in idle]
 
 
 def _without_consequences(cuts: list[Cut]) -> list[Cut]:
