@@ -464,6 +464,41 @@ def test_a_launch_beside_the_function_that_has_its_backward() -> None:
     assert found.message.endswith(" `Scale` launches it with a backward.")
 
 
+THROUGH = DIFFERENTIABLE.replace(
+    "        scale_kernel[(1,)](x, w, y, x.numel())\n        return y",
+    "        return scale(x, w)",
+)
+PAST = """
+
+class Layer(torch.nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(d))
+
+    def forward(self, x):
+        return {}
+"""
+
+
+def test_a_layer_that_goes_past_the_function_with_a_backward() -> None:
+    (found,) = findings(THROUGH + PAST.format("scale(x, self.w)"))
+    assert found.rule == "TRN104"
+    assert found.message.endswith(" `Scale` launches it with a backward.")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        PAST.format("Scale.apply(x, self.w)"),
+        PAST.format("Scale.apply(x, self.w) if self.training else x.detach() + 0"),
+        PAST.format("scale(x, self.w) if not torch.is_grad_enabled() else x * self.w"),
+        "\n\ndef test_scale(x, w):\n    assert torch.equal(scale(x, w), x * w)\n",
+    ],
+)
+def test_nothing_goes_past_it(more: str) -> None:
+    stays(THROUGH + more, select=("TRN104",))
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

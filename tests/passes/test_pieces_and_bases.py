@@ -106,3 +106,16 @@ def test_pieces_that_a_loop_goes_through(head: str, write: str) -> None:
 def test_right_as_it_is(body: str) -> None:
     stays(net(body))
     assert all(torch.isfinite(grad).all() for grad in learned(net(body)))
+
+
+def test_both_what_made_a_tensor_and_what_read_it_saved_it() -> None:
+    body = (
+        'y = torch.tanh(self.l(x))\nout = {{"y": y, "n": y.norm()}}\n{}\nreturn out["y"] * out["n"]'
+    )
+    text = net(body.format("y.clamp_(-0.5, 0.5)"))
+    assert sorted(f.rule for f in findings(text)) == ["TRN403", "TRN404"]
+    with pytest.raises(RuntimeError):
+        learned(text)
+    right = body.format('out["y"] = y.clamp(-0.5, 0.5)')
+    for found, wanted in zip(learned(fix(text)), learned(net(right)), strict=True):
+        torch.testing.assert_close(found, wanted)

@@ -11,8 +11,9 @@ from ..facts import ModuleFacts
 from ..facts.asked import runs_behind_tests
 from ..facts.dtypes import holds_codes
 from ..facts.flow import Definition, is_allocation
-from ..facts.guards import gradient_unwanted, is_autograd_function, serves_backward
+from ..facts.guards import gradient_unwanted, is_autograd_function, is_forward, serves_backward
 from ..facts.integers import holds_integers
+from ..facts.layers import is_module_class
 from ..facts.memo import once
 from ..facts.names import passed
 from ..facts.operands import recognize
@@ -112,15 +113,17 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         name = module.source(launched)
         if _OWN_GRADIENT.search(f"{function.name if function is not None else ''} {name}"):
             continue
-        beside = None
+        beside, goes_past = None, False
         if any(_BACKWARD.search(f.name) for f in module.functions):
             beside = _function_with_backward(module, kernel)
             if beside is None:
+                beside = _function_gone_past(module, function)
+                goes_past = beside is not None
+            if beside is None:
                 continue  # the author of this file writes backwards
-        if function is not None and (
-            serves_backward(module, function) or runs_behind_tests(module, function)
-        ):
-            continue
+        if function is not None and not goes_past:
+            if serves_backward(module, function) or runs_behind_tests(module, function):
+                continue
         if _fills_codes(module, call, kernel) or _keeps_books(module, call, kernel):
             continue
         message = _message(module, call, launched, kernel)
@@ -221,6 +224,35 @@ def _function_with_backward(module: ModuleFacts, kernel: FunctionNode | str) -> 
                 if function.name == "forward" and kernel_of(module, launched) is kernel:
                     return cls
     return None
+
+
+def _function_gone_past(module: ModuleFacts, function: FunctionNode | None) -> ast.ClassDef | None:
+    """The ``autograd.Function`` whose forward calls what launches a kernel, and a layer does too.
+
+    The layer's call has none of its backward.
+    """
+    if function is None or module.parent(function) is not module.tree:
+        return None
+    for call in module.calls_named(function.name):
+        cls = module.method_class(module.function(call))
+        if cls is not None and is_autograd_function(module, cls):
+            return cls if _is_called_by_layer(module, function) else None
+    return None
+
+
+def _is_called_by_layer(module: ModuleFacts, function: FunctionNode) -> bool:
+    """Whether the forward of a module calls a function of the file where gradients are wanted."""
+    for other, call in module.project.calls_of(module, function, _has_forward):
+        caller = other.function(call)
+        cls = other.method_class(caller)
+        if caller is not None and cls is not None and is_forward(caller):
+            if is_module_class(other, cls) and not gradient_unwanted(other, call):
+                return not runs_behind_tests(module, function)
+    return False
+
+
+def _has_forward(data: bytes) -> bool:
+    return b"def forward" in data
 
 
 def _is_jit(module: ModuleFacts, function: FunctionNode) -> bool:
