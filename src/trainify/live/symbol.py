@@ -62,13 +62,35 @@ def symbol(name: str) -> Symbol:
     """
     module, _, own = name.partition(":")
     row = lookup(f"{module}.{own}", registered())
-    kernel = vars(importlib.import_module(module)).get(own)
+    kernel = vars(_module(module)).get(own)
     if row is None or row.equivalent is None or not callable(kernel):
         raise CannotAttach(f"{module}.{own}: the catalog has nothing differentiable for it")
     if kernel not in _symbols:  # else it is known under another name
         made = Symbol(kernel, row)
         _symbols[kernel] = _symbols[made.differentiable] = made
     return _symbols[kernel]
+
+
+def _module(name: str) -> types.ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        found = _built(name)
+        if found is None:
+            raise
+        return found
+
+
+def _built(name: str) -> types.ModuleType | None:
+    """An extension that ``torch.utils.cpp_extension`` has loaded, the last by this name.
+
+    Nothing but who called it has it: it cannot be imported.
+    """
+    with _nothing_frozen():
+        for value in reversed(gc.get_objects()):
+            if type(value) is types.ModuleType and vars(value).get("__name__") == name:
+                return value
+    return None
 
 
 _symbols: dict[Kernel, Symbol] = {}
@@ -78,7 +100,8 @@ _symbols: dict[Kernel, Symbol] = {}
 def is_differentiable(name: str) -> bool:
     """Whether a function by this name has a backward at the moment, for whoever holds it."""
     module, _, own = name.partition(":")
-    kernel = vars(sys.modules[module]).get(own) if module in sys.modules else None
+    found = sys.modules.get(module) or _built(module)
+    kernel = vars(found).get(own) if found is not None else None
     made = _symbols.get(kernel) if kernel is not None else None
     return made is not None and made.in_effect
 
