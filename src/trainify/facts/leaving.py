@@ -15,6 +15,7 @@ from .array_ways import array_ways
 from .flow import COMPOUND, stores
 from .graph import Graph
 from .keepers import keeps
+from .names import last_name
 from .saved import maker_of, submodule
 from .walk import statements, walk
 from .writes import Write, attribute_of, is_view, root_of, roots
@@ -191,8 +192,13 @@ def _overwriting(
     module: ModuleFacts, graph: Graph, writes: list[Write], out: set[ast.stmt], names: set[str]
 ) -> Iterator[str]:
     """Writes into what backward may need, once it is recorded."""
+    for statement in sorted((s for s in out if not isinstance(s, _LOOPS)), key=lambda s: s.lineno):
+        if any(isinstance(n, ast.keyword) and n.arg == "out" for n in walk(statement)):
+            yield f"`{module.source(statement)}` raises where gradients are recorded"
     written = {write.statement for write in writes}
     for write in writes:
+        if why := _not_recorded(module, graph, write):
+            yield f"`{module.source(write.statement)}` {why}"
         found = _made_by(module, graph, write)
         text = module.source(write.statement)
         first = min((d.statement.lineno for d in found if d.statement is not None), default=0)
@@ -205,6 +211,29 @@ def _overwriting(
         looped = any(isinstance(a, _LOOPS) for a in module.ancestors(write.statement))
         if used or looped or not found or not all(_is_unsaved(module, d) for d in found):
             yield f"whether backward needs what `{text}` overwrites"
+
+
+def _not_recorded(module: ModuleFacts, graph: Graph, write: Write) -> str:
+    """Why autograd does not see a write even where gradients are recorded, or refuses it."""
+    if any(_is_apart(node) for node in root_of(write.target)[1]):
+        return "is not seen by backward"
+    if write.name is not None:
+        flow = module.flow(graph.function)
+        found = roots(module, flow, write.name.id, write.statement)
+        if any(root.split is not None for root in found):
+            return "raises where gradients are recorded: a split gave several views"
+        values = (d.value for d in flow.reaching(write.name.id, write.statement))
+        paths = (root_of(value)[1] for value in values if value is not None)
+        if any(_is_apart(node) for path in paths for node in path):
+            return "is not seen by backward"
+    return ""
+
+
+def _is_apart(node: ast.expr) -> bool:
+    """``x.data`` and ``x.detach()``, which have the storage of ``x`` and no gradient."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "data"
+    return isinstance(node, ast.Call) and last_name(node.func) == "detach"
 
 
 def _is_view(statement: ast.stmt) -> bool:
