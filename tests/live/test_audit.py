@@ -489,3 +489,20 @@ def test_generators_and_slots_are_put_back() -> None:
     assert layer.held[0].calls == 0
     (cut,) = audit(faults.Model(OwnStateCut), X).cuts
     assert cut.op == "torch.Tensor.detach"
+
+
+def test_within_inference_mode_gradients_are_held_against_the_loss() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)), torch.randn(3, 4)
+    with torch.inference_mode():
+        report = audit(model, x)
+        assert torch.is_inference_mode_enabled() and not torch.is_grad_enabled()
+    assert report.ok
+    assert report.proof.startswith("float64: the loss changes along 4 parameters as their ")
+    (note,) = report.notes
+    assert note.startswith("gradients were switched off where audit was called")
+
+
+def test_a_single_parameter_is_one() -> None:
+    report = audit(nn.Linear(4, 2, bias=False), torch.randn(3, 4))
+    assert report.proof.startswith("float64: the loss changes along 1 parameter as its gradient ")
+    assert str(report).startswith("ok: 1 of 1 parameter gets a gradient")

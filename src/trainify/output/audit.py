@@ -40,7 +40,7 @@ def headline(report: Report) -> str:
         got = report.trainable - len(report.unused) - len(report.lost)
         rest = [f"{len(report.unused)} are unused"] if report.unused and report.lost else []
         rest += ["the rest is unused"] if report.unused and not report.lost else []
-        return ", ".join([f"ok: {got} of {of} get a gradient", *rest])
+        return ", ".join([f"ok: {got} of {of} {'gets' if got == 1 else 'get'} a gradient", *rest])
     if report.error and not report.cuts:
         return report.error
     said = [f"{len(report.missing)} get no gradient"] if report.missing else []

@@ -149,10 +149,7 @@ def _prove(runs: _Runs, precision: _Precision, name: str, tell: Callable[[str], 
         return Proof(doubts=["no gradient is other than zero: there is nothing to compare"])
     verdict = directions.compare(names)
     if verdict.agrees:
-        return Proof(
-            f"{name}: the loss changes along {len(names)} parameters as their gradients say, "
-            f"to {verdict.error:.0e}"
-        )
+        return Proof(f"{name}: the loss changes along {_counted(names)}, to {verdict.error:.0e}")
     if abs(runs.value({}) - value) > 1e-3 * precision.tolerance * abs(value):
         return Proof(
             doubts=[
@@ -173,6 +170,12 @@ def _prove(runs: _Runs, precision: _Precision, name: str, tell: Callable[[str], 
             for each, one in directions.search(names)
         }
     )
+
+
+def _counted(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return "1 parameter as its gradient says"
+    return f"{len(names)} parameters as their gradients say"
 
 
 @dataclass

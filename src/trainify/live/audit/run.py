@@ -88,7 +88,7 @@ def audit(
     """
     tell = progress or (lambda _: None)
     was_on = torch.is_grad_enabled()
-    with _collected_sparingly():
+    with _collected_sparingly(), torch.inference_mode(False):
         step = Step(model, inputs, keywords, loss)
         try:
             with none_later(step.parameters.values()):
