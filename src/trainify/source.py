@@ -78,10 +78,16 @@ class Positions:
 
     def __init__(self, text: str) -> None:
         self._starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
+        self._end = len(text)
+        self.lines = len(self._starts)
 
     def start(self, line: int) -> int:
         """The offset at which a line begins."""
         return self._starts[line - 1]
+
+    def end(self, line: int) -> int:
+        """The offset behind the end of a line."""
+        return self._starts[line] if line < self.lines else self._end
 
     def at(self, offset: int) -> tuple[int, int]:
         line = bisect_right(self._starts, offset)

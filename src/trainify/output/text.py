@@ -5,17 +5,21 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
 
 import click
 
 from ..engine import Options
-from ..findings import Finding, Fix, Safety, apply_edits
-from ..source import split_lines
-from .diff import hunks, opcodes
+from ..findings import Edit, Finding, Fix, Safety, apply_edits
+from ..source import Positions, split_lines
+from .diff import opcodes
 
 _MOST_LINES = 6
 _MOST_COLUMNS = 160
 _TAB = "    "
+_CONTEXT = 3
+"""Lines behind an edit that say which of several equal lines it adds."""
 
 
 def place(finding: Finding) -> str:
@@ -26,7 +30,7 @@ def place(finding: Finding) -> str:
 def finding_block(finding: Finding, text: str, lines: Sequence[str], strategy: str) -> str:
     """The finding, the source it is about, and what its fix would change."""
     fix = finding.fix(strategy)
-    changes = list(_changes(text, lines, fix)) if fix else []
+    changes = list(_changes(text, fix)) if fix else []
     last = min(finding.end_line, finding.line + _MOST_LINES - 1)
     gutter = len(str(max([last, *(number for number, _, _ in changes)])))
     bar = click.style("|", fg="blue")
@@ -63,14 +67,44 @@ def _underlined(line: str, start: int, end: int) -> tuple[str, str]:
     return f"{before}{marked}{after}".rstrip(), " " * _width(before) + "^" * max(_width(marked), 1)
 
 
-def _changes(text: str, lines: Sequence[str], fix: Fix) -> Iterator[tuple[int, str, str]]:
-    """Line number, sign and content of each line that ``fix`` takes away or adds."""
-    fixed = split_lines(apply_edits(text, fix.edits))
-    for hunk in hunks(opcodes(lines, fixed), 0):
-        for tag, a, b, c, d in hunk:
+def _changes(text: str, fix: Fix) -> Iterator[tuple[int, str, str]]:
+    """Line number, sign and content of each line that ``fix`` takes away or adds.
+
+    Only lines that an edit touches are compared: of all lines of a large file, for each of many
+    fixes, that would take minutes.
+    """
+    positions, moved = _positions(text), 0
+    for first, last, edits in _touched(positions, fix.edits):
+        begin, end = positions.start(first), positions.end(last)
+        within = (replace(e, start=e.start - begin, end=e.end - begin) for e in edits)
+        old = split_lines(text[begin:end])
+        new = split_lines(apply_edits(text[begin:end], within))
+        for tag, a, b, c, d in opcodes(old, new):
             if tag != "equal":
-                yield from ((number + 1, "-", lines[number]) for number in range(a, b))
-                yield from ((number + 1, "+", fixed[number]) for number in range(c, d))
+                yield from ((first + number, "-", old[number]) for number in range(a, b))
+                yield from ((first + moved + number, "+", new[number]) for number in range(c, d))
+        moved += len(new) - len(old)
+
+
+_positions = lru_cache(maxsize=1)(Positions)
+
+
+def _touched(
+    positions: Positions, edits: Iterable[Edit]
+) -> Iterator[tuple[int, int, Sequence[Edit]]]:
+    """The first and the last line of each region that edits touch, and these."""
+    first = last = 0
+    together: list[Edit] = []
+    for edit in sorted(dict.fromkeys(edits), key=lambda e: (e.start, e.end)):
+        begin, end = positions.at(edit.start)[0], positions.at(edit.end)[0]
+        end = min(end + _CONTEXT, positions.lines)
+        if together and begin > last:
+            yield first, last, together
+            together = []
+        first, last = (first, max(last, end)) if together else (begin, end)
+        together.append(edit)
+    if together:
+        yield first, last, together
 
 
 def _about(fix: Fix) -> Iterator[str]:
