@@ -14,6 +14,7 @@ from .names import last_name
 from .walk import walk
 
 if TYPE_CHECKING:
+    from .instances import Instances
     from .module import FunctionNode, ModuleFacts
 
 _KEEPS = re.compile(
@@ -38,9 +39,23 @@ class Handed(NamedTuple):
     arguments: tuple[tuple[str | None, ast.expr], ...]
 
 
-def handed_on(module: ModuleFacts, function: FunctionNode) -> Iterator[Handed]:
-    """The calls in the project that a function is handed to, or an object whose forward it is."""
-    files, is_it = _looked_for(module, function)
+def objects_with(module: ModuleFacts, function: FunctionNode) -> Instances | None:
+    """The objects whose forward a function is; None where it is none."""
+    from .instances import Instances
+
+    cls = module.method_class(function)
+    named = function.name in ("forward", "__call__")
+    return Instances(module, [cls]) if cls is not None and named else None
+
+
+def handed_on(
+    module: ModuleFacts, function: FunctionNode, objects: Instances | None = None
+) -> Iterator[Handed]:
+    """The calls in the project that a function is handed to, or an object whose forward it is.
+
+    ``objects`` are these, where they are known already.
+    """
+    files, is_it = _looked_for(module, function, objects or objects_with(module, function))
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
     if module.method_class(function) is not None:
         names = names[1:]
@@ -58,21 +73,18 @@ def handed_on(module: ModuleFacts, function: FunctionNode) -> Iterator[Handed]:
 
 
 def _looked_for(
-    module: ModuleFacts, function: FunctionNode
+    module: ModuleFacts, function: FunctionNode, objects: Instances | None
 ) -> tuple[Iterator[ModuleFacts], Callable[[ModuleFacts, ast.expr], bool]]:
     """The files to look at, and whether an expression in one of them is the function."""
     cls, name = module.method_class(function), function.name
-    if cls is not None and name in ("forward", "__call__"):
-        from .instances import Instances
-
-        instances = Instances(module, [cls])
+    if objects is not None:
 
         def holds(other: ModuleFacts, node: ast.expr) -> bool:
             if isinstance(node, ast.Attribute) and node.attr == name:
                 node = node.value
-            return bool(instances.origins(other, node))
+            return bool(objects.origins(other, node))
 
-        return iter(instances.files), holds
+        return iter(objects.files), holds
 
     def names(other: ModuleFacts, node: ast.expr) -> bool:
         if cls is not None:

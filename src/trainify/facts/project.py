@@ -41,6 +41,7 @@ class Project:
         self._modules: dict[Path, ModuleFacts | None] = {}
         self._exports: dict[str, tuple[Target, ...]] = {}
         self._found: dict[tuple[Path, str], Path | None] = {}
+        self._seen: dict[tuple[str, str], Path | None] = {}
         self._contents: dict[Path, bytes] = {}
         self._summaries: dict[tuple[object, Path], object] = {}
         self._told: dict[tuple[object, Path, str], bool] = {}
@@ -175,11 +176,12 @@ class Project:
         """The same of a file that need not be parsed."""
         if not qualified:
             return None
-        for base in self._bases(seen_from, qualified.partition(".")[0]):
-            found = self.find_below(base, qualified)
-            if found is not None:
-                return found
-        return None
+        key = os.path.dirname(seen_from), qualified  # by which all the rest is decided
+        if key not in self._seen:
+            bases = self._bases(seen_from, qualified.partition(".")[0])
+            files = (self.find_below(base, qualified) for base in bases)
+            self._seen[key] = next((file for file in files if file is not None), None)
+        return self._seen[key]
 
     def find_below(self, base: Path, qualified: str) -> Path | None:
         """The file of a module, by its dotted name from a folder on; none of ``"."``."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from .flow import view_of
-from .handed_on import handed_on
+from .handed_on import handed_on, objects_with
 from .memo import once
 from .names import last_name, parameters
 from .unpacked import argument_for
@@ -28,7 +28,11 @@ def relied_on(module: ModuleFacts, function: FunctionNode) -> frozenset[str]:
     Its callers are looked for once, which takes longer than to ask about all of them.
     """
     names = frozenset(argument.arg for argument in parameters(function.args))
-    known = [*module.project.calls_of(module, function), *_runs(module, function)]
+    objects = objects_with(module, function)
+    known = list(module.project.calls_of(module, function))
+    if objects is not None:  # also of those that lists and tables hold
+        files = objects.files
+        known += ((f, call) for f in files for call in f.calls if objects.origins(f, call.func))
     if _may_be_thrown_away(module, function, {call for _, call in known}):
         return names
     found = {
@@ -36,7 +40,7 @@ def relied_on(module: ModuleFacts, function: FunctionNode) -> frozenset[str]:
         for name in names
         if any(_relies(module, function, name, other, call) for other, call in known)
     }
-    for handed in handed_on(module, function):
+    for handed in handed_on(module, function, objects):
         statement = handed.module.statement(handed.call)
         if isinstance(statement, ast.Expr) and statement.value is handed.call:
             return names
@@ -108,18 +112,6 @@ def _is_kept(module: ModuleFacts, name: str) -> bool:
             ):
                 return True
     return False
-
-
-def _runs(module: ModuleFacts, function: FunctionNode) -> Iterator[tuple[ModuleFacts, ast.Call]]:
-    """The calls of objects of a forward's class, also of those that lists and tables hold."""
-    from .instances import Instances
-
-    cls = module.method_class(function)
-    if cls is None or function.name not in ("forward", "__call__"):
-        return
-    instances = Instances(module, [cls])
-    for other in instances.files:
-        yield from ((other, call) for call in other.calls if instances.origins(other, call.func))
 
 
 _NO_STEP = re.compile(r"load|weight|init|hook|callback|log|save|register|copy", re.IGNORECASE)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...catalog import CONSTANTS, FusedOp, lookup
 from ...facts import ModuleFacts, Target
 from ...facts.cache_writes import cache_writes
-from ...facts.flow import is_view_method, views_of
+from ...facts.flow import is_allocation, is_view_method, view_of, views_of
 from ...facts.getters import value_of_property
 from ...facts.grad_mode import scope_around
 from ...facts.names import default_of, is_none, parameters, passed
@@ -350,6 +350,8 @@ class Site:
         """The places where tensors are made only to be filled by the op."""
         from ...rewrite.functionalize import CannotFunctionalize
 
+        if not any(self._is_made_here(written.argument) for written in self.into.values()):
+            return  # who may read it, which takes long to find out, does not matter then
         try:
             for name, write in self.writes().items():
                 if write.allocation is not None:
@@ -357,6 +359,13 @@ class Site:
                     yield self.module.related(message, write.allocation)
         except CannotFunctionalize:
             return
+
+    def _is_made_here(self, argument: ast.expr) -> bool:
+        """Whether a tensor is a fresh buffer of the function."""
+        view = view_of(argument)
+        flow = self.module.flow(self.module.function(self.statement) or self.module.tree)
+        made = flow.only_definition(view.base, self.statement) if view is not None else None
+        return made is not None and is_allocation(made.value)
 
     def known(self) -> tuple[dict[str, str | None], set[str]]:
         """The arguments as they would be written, None for what is left out; and those not None."""
