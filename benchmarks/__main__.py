@@ -86,7 +86,9 @@ NOTES = f"""\
   rows, which the package gathers in each layer and for each token of the batch.
 * Serving: the same package before and after, both on the stand-in kernels. What the ratio measures
   is the test that strategy `flag` puts in front of each kernel.
-* An audit is that of a model without cuts, the common case: each cut costs some forwards more.
+* An audit is that of a model without cuts, the common case: each cut costs some forwards more. Its
+  memory is held against a forward and a backward alone, without the two moments that AdamW keeps: a
+  forward comes with a copy of the parameters, to put back what any kernel may write.
 * The language server: first diagnostics of a file with three findings; then keys that are typed in
   the middle of a file with the layers of `fixtures/llama_serving` and models of transformers. In
   place of quartiles stand the median and the longest.

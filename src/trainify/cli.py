@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import sys
@@ -440,11 +441,17 @@ class _Run:
             self.stdin_data = sys.stdin.buffer.read() if sys.stdin else b""
             how["stdin"] = self.stdin_data
         paths = (self.stdin_name,) if self.stdin else self.paths
-        for report in work(paths, self.options, config=self.config, jobs=_cores(), **how):
-            if report.problem:
-                self.complain(report.problem)
-            else:
-                yield report
+        collects = gc.isenabled()
+        gc.disable()  # as in worker processes: syntax trees are many objects, and no garbage
+        try:
+            for report in work(paths, self.options, config=self.config, jobs=_cores(), **how):
+                if report.problem:
+                    self.complain(report.problem)
+                else:
+                    yield report
+        finally:
+            if collects:
+                gc.enable()
 
     def complain(self, problem: Problem) -> None:
         self.failed = True
