@@ -350,9 +350,9 @@ class Site:
         """The places where tensors are made only to be filled by the op."""
         from ...rewrite.functionalize import CannotFunctionalize
 
-        if not any(self._is_made_here(written.argument) for written in self.into.values()):
-            return  # who may read it, which takes long to find out, does not matter then
         try:
+            if not any(self._is_made_here(written.argument) for written in self.into.values()):
+                return  # who may read it, which takes long to find out, does not matter then
             for name, write in self.writes().items():
                 if write.allocation is not None:
                     message = f"`{self.shown(name)}` is made here, for the op to fill."
