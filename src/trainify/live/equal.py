@@ -23,7 +23,7 @@ from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
 from .audit.runs import Step
 from .reach import Reached
-from .symbol import rebind
+from .symbol import own_values, rebind
 
 _TOLERANCE = 0.05
 """Relative, and far above what rounding or a quantized kernel does."""
@@ -160,14 +160,11 @@ def _results(
     row: FusedOp, outputs: Sequence[str], given: Mapping[str, Any], returned: Any
 ) -> list[Any]:
     """What a call has given, in the order of the equivalent's results."""
-    values = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     if not outputs:
-        written = [given.get(argument.name) for argument in row.signature.written]
-        return written if returned is None else values
-    handed_back = row.signature.handed_back
-    if any(handed_back) and len(values) == len(handed_back):
-        values = [v for v, name in zip(values, handed_back, strict=True) if name is None]
-    new = iter(values)
+        if returned is None:
+            return [given.get(argument.name) for argument in row.signature.written]
+        return own_values(returned, ())
+    new = iter(own_values(returned, row.signature.handed_back))
     return [next(new, None) if name == RETURNED else given.get(name) for name in outputs]
 
 

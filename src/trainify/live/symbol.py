@@ -179,11 +179,7 @@ class _Op:
         returned = self.call(given)
         results = [given[name] for name in self.assigned]
         if len(self.results) > len(results):
-            values = list(returned) if isinstance(returned, (tuple, list)) else [returned]
-            if any(self.handed_back) and len(values) == len(self.handed_back):
-                pairs = zip(values, self.handed_back, strict=True)
-                values = [value for value, name in pairs if name is None]
-            results += values
+            results += own_values(returned, self.handed_back)
         if len(results) != len(self.results):  # which torch does not look at, and crashes
             raise TypeError(f"{self.name} returns otherwise than its schema says")
         return results[0] if len(results) == 1 else tuple(results)
@@ -296,6 +292,14 @@ def _differentiable(kernel: Kernel, op: _Op) -> Kernel:
         if value is not None:
             setattr(call, attribute, value)
     return call
+
+
+def own_values(returned: Any, handed_back: Sequence[str | None]) -> list[Any]:
+    """What a call returns, but for the arguments that it hands back."""
+    values = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+    if any(handed_back) and len(values) == len(handed_back):
+        return [v for v, name in zip(values, handed_back, strict=True) if name is None]
+    return values
 
 
 # -- where it is held -----------------------------------------------------------------------------

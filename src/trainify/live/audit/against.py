@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable
 
 from .cuts import Suspect
 from .report import Cause
-from .trace import Call, Sight, Trace, made_by, tensor_of
+from .trace import Call, Sight, Trace, made_by, own_name, tensor_of
 
 REFERENCE = re.compile(
     r"(?:^|[._])(?:teacher|target|ema|momentum|frozen|ref|reference|old)(?:[._\d]|$)", re.IGNORECASE
@@ -197,7 +197,7 @@ class _Flow:
                 self._taking.append(call)
             else:
                 met.add(len(self._meetings))
-                self._meetings.append(_name(call))
+                self._meetings.append(own_name(call))
                 self._learning.append({tensor_of(sight) for sight in learning})
                 weights = []
         if weights:
@@ -206,8 +206,4 @@ class _Flow:
             self._met.setdefault(tensor_of(sight), set()).update(met)
 
     def _is_loss(self, call: Call) -> bool:
-        return any(each in _name(call) for each in _LOSSES)
-
-
-def _name(call: Call) -> str:
-    return call.name.rpartition(".")[2].rpartition("::")[2]
+        return any(each in own_name(call) for each in _LOSSES)

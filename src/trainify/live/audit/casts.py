@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 
 from .runs import Step
 from .saved import saved_by
-from .trace import attribute_of
+from .trace import ALIASES, attribute_of
 from .widen import Widening, wide
 
 _NARROW = (torch.float16, torch.bfloat16, torch.float32)
@@ -30,8 +30,6 @@ _ABOUT = {"size", "dim", "numel", "nelement", "stride", "is_contiguous", "is_flo
           "__len__", "__hash__", "__repr__", "__deepcopy__", "__reduce_ex__", "requires_grad_",
           "retain_grad", "untyped_storage", "storage_offset"}  # fmt: skip
 """Methods that say something about a parameter, and do not compute with it."""
-
-_ALIASES = {"data", "T", "mT", "H", "mH", "real", "imag"}
 
 _SMALL = 1 << 10
 """Elements up to which nothing is gained by rounding."""
@@ -58,7 +56,7 @@ def _kind(function: Any) -> _Kind:
     attribute, name = attribute_of(function), getattr(function, "__name__", "")
     if attribute == "dtype":
         return _Kind.TYPE
-    if attribute and attribute not in _ALIASES:
+    if attribute and attribute not in ALIASES:
         return _Kind.ASKS
     if attribute and name == "__set__":
         return _Kind.SETS

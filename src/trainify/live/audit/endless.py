@@ -7,7 +7,7 @@ leaves out of a result still takes part in backward.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from operator import itemgetter
 from typing import Any
 
@@ -19,7 +19,7 @@ from .influence import Walk
 from .parts import has_parts, parts
 from .report import Cause
 from .runs import Step
-from .trace import Call, Observer, history_of, tensors_in
+from .trace import Call, Observer, history_of, nodes_behind, tensors_in
 from .widen import Widening, widened
 
 
@@ -38,7 +38,11 @@ def where_endless(step: Step, names: Collection[str]) -> list[Suspect]:
     calls = _Calls()
     _, loss = step.run(calls)
     found: dict[int, set[str]] = {}
-    handles = [node.register_hook(_watching(node, found, step)) for node in _nodes(loss.grad_fn)]
+    handles = [
+        node.register_hook(_watching(node, found, step))
+        for node in nodes_behind([loss.grad_fn], {})
+        if not hasattr(node, "variable")  # at which gradients are left
+    ]
     try:
         with step.backward():
             torch.autograd.grad(loss, list(step.parameters.values()), allow_unused=True)
@@ -81,18 +85,6 @@ def _watching(node: Any, found: dict[int, set[str]], step: Step) -> Callable[[An
 
 def _are_finite(gradients: Iterable[Tensor | None]) -> bool:
     return all(each is None or is_finite(each) for each in gradients)
-
-
-def _nodes(root: Any) -> Iterator[Any]:
-    """The nodes of a graph, but for those that gradients are left at."""
-    seen: set[Any] = set()
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen and not hasattr(node, "variable"):
-            seen.add(node)
-            yield node
-            waiting.extend(following for following, _ in node.next_functions)
 
 
 class _Calls(Observer):

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from .allowed import Allowed
 from .cuts import Suspect, keys
 from .parts import of_precision
-from .trace import Call, Key, Observer, node_of, tensors_in
+from .trace import Call, Key, Observer, node_of, nodes_behind, tensors_in
 
 _WHOLE = 0.1
 """The share from which on integers are changed, too."""
@@ -155,7 +155,7 @@ class Walk:
 
     def __init__(self, names: dict[int, str]) -> None:
         self._names = names
-        self._seen: dict[int, Any] = {}  # which keeps them, so that no other gets their id
+        self._seen: dict[int, Any] = {}
 
     def parameters(self, tensors: Iterable[Tensor]) -> set[str]:
         """The names of the parameters that newly come up behind ``tensors``."""
@@ -164,17 +164,5 @@ class Walk:
 
     def behind(self, nodes: Iterable[Any]) -> set[str]:
         """As :meth:`parameters`, of nodes."""
-        found = set()
-        waiting = list(nodes)
-        while waiting:
-            node = waiting.pop()
-            if node is None or id(node) in self._seen:
-                continue
-            self._seen[id(node)] = node
-            variable = getattr(node, "variable", None)
-            if variable is not None:
-                if id(variable) in self._names:
-                    found.add(self._names[id(variable)])
-            else:
-                waiting.extend(following for following, _ in node.next_functions)
-        return found
+        leaves = (getattr(node, "variable", None) for node in nodes_behind(nodes, self._seen))
+        return {self._names[id(leaf)] for leaf in leaves if id(leaf) in self._names}

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence, Set
 import torch
 
 from .cuts import Suspect
-from .trace import Call, Trace, made_by, tensor_of
+from .trace import Call, Trace, made_by, own_name, tensor_of
 
 _SUMS = {"add", "add_", "sub", "sub_", "rsub", "subtract", "__add__", "__radd__", "__sub__",
          "__rsub__", "addcmul", "addcdiv"}  # fmt: skip
@@ -62,7 +62,7 @@ def _moves_weights(trace: Trace, stopped: set[int], parameters: Set[int]) -> boo
         others = {number for _, number in ins} - stopped
         of_weights = others <= weights
         if taken and any(sight.attached for sight in made_by(call)):
-            if not of_weights or _name(call) not in _SUMS:
+            if not of_weights or own_name(call) not in _SUMS:
                 return False
             found = True
         elif taken:
@@ -99,7 +99,3 @@ def _layer(call: Call, parameters: Set[int]) -> Hashable | None:
     """What tells that calls are of one layer: the function and its parameters; None without any."""
     weights = tuple(number for s in call.ins if (number := tensor_of(s)) in parameters)
     return (call.function, weights) if weights else None
-
-
-def _name(call: Call) -> str:
-    return call.name.rpartition(".")[2].rpartition("::")[2]

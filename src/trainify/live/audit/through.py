@@ -6,12 +6,11 @@ Only what is computed there has to leave it: teachers, metrics and indices can s
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from torch import Tensor
 
 from .places import Place
-from .trace import Sight, Trace
+from .trace import Sight, Trace, made_by, nodes_behind
 
 Lines = dict[Place, set[int]]
 """By the scope, lines of the function in which it stands."""
@@ -19,17 +18,7 @@ Lines = dict[Place, set[int]]
 
 def history_behind(loss: Tensor) -> set[int]:
     """The numbers of all nodes that backward would go through, as in :attr:`Sight.history`."""
-    numbers: set[int] = set()
-    seen: dict[int, Any] = {}  # which keeps them, so that no other gets their id
-    waiting = [loss.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or id(node) in seen:
-            continue
-        seen[id(node)] = node
-        numbers.add(int(node._sequence_nr()))
-        waiting.extend(following for following, _ in node.next_functions)
-    return numbers
+    return {int(node._sequence_nr()) for node in nodes_behind([loss.grad_fn], {})}
 
 
 def lines_through(trace: Trace, behind: set[int], ends: Iterable[Sight]) -> Lines:
@@ -43,8 +32,7 @@ def lines_through(trace: Trace, behind: set[int], ends: Iterable[Sight]) -> Line
     behind = behind | {sight.history for sight in ends if sight.attached}
     found: Lines = {}
     for call in reversed(trace.calls):
-        made = [*call.outs, *(sight for sight, _ in call.written.values())]
-        if any(sight.history in behind for sight in made if sight.history >= 0):
+        if any(sight.history in behind for sight in made_by(call) if sight.history >= 0):
             behind |= {sight.history for sight in call.ins if sight.attached}
             if call.within is not None:
                 scope, line = call.within

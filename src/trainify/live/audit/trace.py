@@ -27,7 +27,7 @@ from .places import NOWHERE, Place, Places, callers, decorated, qualified
 _LEAVE = {"item", "tolist", "numpy", "__array__", "__float__", "__complex__"}
 """Methods through which values leave torch; ``__bool__``, ``__int__`` have no derivative."""
 
-_ALIASES = {"data", "T", "mT", "H", "mH", "real", "imag"}
+ALIASES = {"data", "T", "mT", "H", "mH", "real", "imag"}
 """Attributes that are tensors; the others say something about one."""
 
 _UNFILLED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided",
@@ -100,6 +100,20 @@ def history_of(tensor: Tensor) -> int:
     """A number for :func:`node_of`, -1 where there is none."""
     node = node_of(tensor)
     return -1 if node is None else int(node._sequence_nr())
+
+
+def nodes_behind(nodes: Iterable[Any], seen: dict[int, Any]) -> Iterator[Any]:
+    """The nodes that backward goes through from some on, with these; each once.
+
+    ``seen`` are those gone over before, by their id; it keeps them, so that no other gets that.
+    """
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node is not None and id(node) not in seen:
+            seen[id(node)] = node
+            yield node
+            waiting.extend(following for following, _ in node.next_functions)
 
 
 class Call:
@@ -320,7 +334,7 @@ class Tracer(TorchFunctionMode):
         attribute = attribute_of(function)
         if attribute == "grad_fn" or getattr(function, "__name__", "").startswith("register_"):
             self.trace.hooked = True
-        if attribute and attribute not in _ALIASES:
+        if attribute and attribute not in ALIASES:
             self._dull.add(function)
             return run(*args, **kwargs)
         tensors = [*tensors_in(args), *tensors_in(kwargs.values())]
@@ -428,6 +442,11 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
 def made_by(call: Call) -> list[Sight]:
     """What a call returns and what it writes."""
     return [*call.outs, *(sight for sight, _ in call.written.values())]
+
+
+def own_name(call: Call) -> str:
+    """The name of what is called, without where it is: ``add_`` of ``torch.Tensor.add_``."""
+    return call.name.rpartition(".")[2].rpartition("::")[2]
 
 
 def tensor_of(sight: Sight) -> int:
