@@ -164,7 +164,7 @@ def test_what_else_is_run() -> None:
     stays(LAUNCH.replace("def twice", "@torch.no_grad()\ndef twice"))
 
 
-CUT = """\
+LAYER = """\
 import sgl_kernel
 import torch
 from torch import nn
@@ -175,7 +175,10 @@ class Model(nn.Module):
         super().__init__()
         self.up = nn.Linear(4, 4)
         self.weight = nn.Parameter(torch.tensor([1.0, 2.0, 0.5, 1.5]))
-
+"""
+CUT = (
+    LAYER
+    + """
     @property
     def w(self):
         return self.weight{}
@@ -183,6 +186,21 @@ class Model(nn.Module):
     def forward(self, x):
         return sgl_kernel.rmsnorm(self.up(x), self.w, 1e-6)
 """
+)
+
+
+def learns_like(monkeypatch: pytest.MonkeyPatch, fixed: str, right: str) -> None:
+    """Compare with a model whose norm has a backward of its own."""
+
+    def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+    module = ModuleType("sgl_kernel")
+    module.rmsnorm = torch.no_grad()(rmsnorm)  # type: ignore[attr-defined]
+    got = of_module(monkeypatch, fixed, module)
+    module.rmsnorm = rmsnorm  # type: ignore[attr-defined]
+    for a, b in zip(got, of_module(monkeypatch, right, module), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -194,16 +212,7 @@ def test_a_weight_that_a_property_cuts_off(
     (finding,) = findings(text)
     assert ("`self.w` cuts the gradient a second time" in finding.message) == bool(cut)
     fixed = fix(text, strategy=strategy)
-
-    def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        return F.rms_norm(x, x.shape[-1:], weight, eps)
-
-    module = ModuleType("sgl_kernel")
-    module.rmsnorm = torch.no_grad()(rmsnorm)  # type: ignore[attr-defined]
-    got = of_module(monkeypatch, fixed, module)
-    module.rmsnorm = rmsnorm  # type: ignore[attr-defined]
-    for a, b in zip(got, of_module(monkeypatch, CUT.format(""), module), strict=True):
-        torch.testing.assert_close(a, b)
+    learns_like(monkeypatch, fixed, CUT.format(""))
 
 
 def test_a_property_that_a_subclass_has_otherwise() -> None:
@@ -211,18 +220,9 @@ def test_a_property_that_a_subclass_has_otherwise() -> None:
     assert "F.rms_norm(x_, x_.shape[-1:], self.w, 1e-6)" in fix(CUT.format(".data") + more)
 
 
-LOCAL = """\
-import sgl_kernel
-import torch
-from torch import nn
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up = nn.Linear(4, 4)
-        self.weight = nn.Parameter(torch.tensor([1.0, 2.0, 0.5, 1.5]))
-
+LOCAL = (
+    LAYER
+    + """
     def w(self):
         return self.weight.data
 
@@ -231,6 +231,7 @@ class Model(nn.Module):
         {}
         return sgl_kernel.rmsnorm(x, w, 1e-6)
 """
+)
 CUT_BEFORE = {
     "data": "w = self.weight.data",
     "detach and cast": "w = self.weight.detach().to(x.dtype)",
@@ -250,18 +251,7 @@ def test_a_weight_that_is_cut_off_above(
     text = LOCAL.format(CUT_BEFORE[name])
     fixed = fix(text, strategy=strategy)
     assert fix(fixed, strategy=strategy) == fixed
-
-    def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        return F.rms_norm(x, x.shape[-1:], weight, eps)
-
-    module = ModuleType("sgl_kernel")
-    module.rmsnorm = torch.no_grad()(rmsnorm)  # type: ignore[attr-defined]
-    got = of_module(monkeypatch, fixed, module)
-    module.rmsnorm = rmsnorm  # type: ignore[attr-defined]
-    for a, b in zip(
-        got, of_module(monkeypatch, LOCAL.format("w = self.weight"), module), strict=True
-    ):
-        torch.testing.assert_close(a, b)
+    learns_like(monkeypatch, fixed, LOCAL.format("w = self.weight"))
 
 
 @pytest.mark.parametrize("name", CUT_ELSEWHERE)
