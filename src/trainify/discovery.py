@@ -68,6 +68,7 @@ def find_files(
                 continue
             else:
                 named = os.stat(path)
+                # A pipe would be waited for; those below /dev are what a shell makes.
                 if not stat.S_ISREG(named.st_mode) and not path.startswith("/dev/"):
                     yield Unreadable(path, "no regular file")
                     continue

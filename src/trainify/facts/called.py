@@ -83,3 +83,11 @@ def method(cls: ast.ClassDef, name: str) -> FunctionNode | None:
     return next(
         (node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == name), None
     )
+
+
+def positional(module: ModuleFacts, function: FunctionNode) -> list[str]:
+    """The parameters that positional arguments become, without that for the object itself."""
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    static = any(last_name(each) == "staticmethod" for each in function.decorator_list)
+    bound = module.method_class(function) is not None and not static
+    return names[1:] if bound else names

@@ -27,7 +27,7 @@ _FULL_VIEWS = frozenset(
     "swapaxes swapdims movedim moveaxis ravel contiguous to float half bfloat16 double type_as "
     "type cuda cpu detach requires_grad_ view_as_real view_as_complex rearrange".split()
 )
-_VIEW_ATTRIBUTES = frozenset({"data", "T", "mT", "real", "imag"})
+VIEW_ATTRIBUTES = frozenset({"data", "T", "mT", "real", "imag"})
 _PART_VIEWS = frozenset(
     "split chunk tensor_split unbind narrow select diagonal expand expand_as broadcast_to unfold "
     "split_with_sizes hsplit vsplit as_strided".split()
@@ -75,7 +75,7 @@ def view_of(node: ast.expr) -> View | None:
             return View(node.id, kind)
         if isinstance(node, ast.Subscript):
             node, kind = node.value, "part"
-        elif isinstance(node, ast.Attribute) and node.attr in _VIEW_ATTRIBUTES:
+        elif isinstance(node, ast.Attribute) and node.attr in VIEW_ATTRIBUTES:
             kind = "part" if kind == "part" else "full"
             node = node.value
         elif isinstance(node, ast.Call):
@@ -626,7 +626,7 @@ def is_view(node: ast.expr, name: str) -> bool:
 
 
 def _computes(node: ast.expr) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr not in _VIEW_ATTRIBUTES
+    return isinstance(node, ast.Attribute) and node.attr not in VIEW_ATTRIBUTES
 
 
 def _writes_into(statement: ast.stmt, name: str) -> bool:

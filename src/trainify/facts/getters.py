@@ -34,12 +34,12 @@ def given_by_functions(
 
 def is_property(module: ModuleFacts, callee: ast.expr) -> bool:
     """Whether an attribute of ``self`` is what a method gives, by ``@property`` or the like."""
-    return _method_behind(module, callee) is not None
+    return property_behind(module, callee) is not None
 
 
 def value_of_property(module: ModuleFacts, node: ast.expr) -> ast.expr | None:
     """The one thing that ``self.w`` gives, by a property that nobody else sets."""
-    method = _method_behind(module, node)
+    method = property_behind(module, node)
     cls = module.method_class(method) if method is not None else None
     if method is None or cls is None or any(set_by_others(module, cls, method.name)):
         return None
@@ -48,12 +48,12 @@ def value_of_property(module: ModuleFacts, node: ast.expr) -> ast.expr | None:
     return last.value if isinstance(last, ast.Return) and not others else None
 
 
-def _method_behind(module: ModuleFacts, node: ast.expr) -> ast.FunctionDef | None:
+def property_behind(module: ModuleFacts, node: ast.expr) -> ast.FunctionDef | None:
     """The method by which an attribute of ``self`` is a property."""
     if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
         return None
     cls = module.names.self_class(node.value)
-    found = list(_attribute(module, cls, node.attr)) if cls is not None else []
+    found = module.names.inherited(cls, node.attr) if cls is not None else []
     return _property(found[0]) if len(found) == 1 else None
 
 
@@ -83,7 +83,7 @@ class _Search:
         elif isinstance(node, ast.Attribute):
             cls = names.self_class(node.value) if isinstance(node.value, ast.Name) else None
             if cls is not None:
-                yield from self._held(_attribute(self.module, cls, node.attr), depth)
+                yield from self._held(self.module.names.inherited(cls, node.attr), depth)
             else:
                 for base in self.given(node.value, depth + 1):
                     yield Target(f"{base.name}.{node.attr}")
@@ -124,18 +124,6 @@ class _Search:
 
 def _defines(data: bytes, name: str) -> bool:
     return b"def %s(" % name.encode() in data
-
-
-def _attribute(module: ModuleFacts, cls: ast.ClassDef, name: str) -> Iterable[Binding]:
-    """What an attribute is bound to in a class, or in one of the file that it derives from."""
-    known = module.names.attributes(cls).get(name)
-    if known is not None:
-        return known
-    for base in cls.bases:
-        for other in module.classes:
-            if isinstance(base, ast.Name) and other.name == base.id and other is not cls:
-                return _attribute(module, other, name)
-    return ()
 
 
 def _within(module: ModuleFacts, names: list[str]) -> Iterator[tuple[ModuleFacts, ast.FunctionDef]]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
+from .getters import property_behind
 from .grad_mode import no_grad_scope, switched_before
 from .memo import once
 from .names import is_none, last_name, self_name
@@ -148,7 +149,7 @@ def implies_unwanted(module: ModuleFacts, test: ast.expr, value: bool, depth: in
     if isinstance(test, ast.Attribute):
         if test.attr in ("requires_grad", "training"):
             return not value
-        given = _given_by(module, test, _PROPERTIES)
+        given = _only_value(property_behind(module, test))
         return given is not None and implies_unwanted(module, given, value, depth + 1)
     if isinstance(test, ast.Name):
         if test.id == "training":
@@ -175,36 +176,30 @@ def implies_unwanted(module: ModuleFacts, test: ast.expr, value: bool, depth: in
             return value
         if isinstance(test.func, ast.Attribute) and test.func.attr == "is_inference":
             return value
-        given = _given_by(module, test.func, ())
+        given = _only_value(_function_behind(module, test.func))
         return given is not None and implies_unwanted(module, given, value, depth + 1)
     return False
 
 
-_PROPERTIES = ("property", "cached_property")
-
-
-def _given_by(module: ModuleFacts, asked: ast.expr, decorators: tuple[str, ...]) -> ast.expr | None:
-    """What a property or a method of the object itself, or a function of the file, returns.
-
-    None where that is not one expression, or where ``decorators`` are not what it has.
-    """
+def _function_behind(module: ModuleFacts, callee: ast.expr) -> ast.FunctionDef | None:
+    """The undecorated method of the object itself, or function of the file, that is called."""
     found: list[ast.AST] = []
-    if isinstance(asked, ast.Name):
-        found = [binding.node for binding in module.names.visible(asked)]
-    elif isinstance(asked, ast.Attribute) and isinstance(asked.value, ast.Name):
-        cls = module.names.self_class(asked.value)
+    if isinstance(callee, ast.Name):
+        found = [binding.node for binding in module.names.visible(callee)]
+    elif isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name):
+        cls = module.names.self_class(callee.value)
         if cls is not None:
-            found = [binding.node for binding in module.names.attributes(cls).get(asked.attr, ())]
+            found = [binding.node for binding in module.names.inherited(cls, callee.attr)]
     function = found[0] if len(found) == 1 else None
-    if not isinstance(function, ast.FunctionDef):
-        return None
-    if bool(function.decorator_list) != bool(decorators):
-        return None
-    if any(last_name(each) not in decorators for each in function.decorator_list):
-        return None
-    returned = [node for node in walk(function) if isinstance(node, ast.Return)]
-    last = function.body[-1]
-    return last.value if returned == [last] and isinstance(last, ast.Return) else None
+    if isinstance(function, ast.FunctionDef) and not function.decorator_list:
+        return function
+    return None
+
+
+def _only_value(function: ast.FunctionDef | None) -> ast.expr | None:
+    """What the one return of a function gives, at its end."""
+    returned = [node for node in walk(function) if isinstance(node, ast.Return)] if function else []
+    return returned[0].value if function and function.body[-1:] == returned else None
 
 
 def _beside_none(values: Sequence[ast.expr]) -> list[ast.expr]:

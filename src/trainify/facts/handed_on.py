@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from .called import positional
 from .names import last_name
 from .walk import walk
 
@@ -56,9 +57,7 @@ def handed_on(
     ``objects`` are these, where they are known already.
     """
     files, is_it = _looked_for(module, function, objects or objects_with(module, function))
-    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-    if module.method_class(function) is not None:
-        names = names[1:]
+    names = positional(module, function)
     for other in files:
         for call in other.calls:
             if len(call.args) + len(call.keywords) < 2 or _KEEPS.search(last_name(call.func)):

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .flow import VIEW_ATTRIBUTES
 from .grad_mode import own_nodes
 from .graph import Graph
 from .layers import imported_function
@@ -39,7 +40,6 @@ _SAMPLES = re.compile(r"_?generate(_\w+)?$")
 """Names of functions that give choices, through which there is no gradient."""
 _EVALUATES = re.compile(r"eval|test|valid|infer|predict|sampl|generat|score", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"optim|^(Adam\w*|SGD|Lion|Muon)$", re.IGNORECASE)
-_SAME_TENSOR = frozenset("data T mT real imag".split())
 _MAX_DEPTH = 3
 Simple = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
 
@@ -191,7 +191,7 @@ def _base(node: ast.expr) -> Iterator[ast.Name]:
         if isinstance(node, ast.Call):
             node = node.func.value if isinstance(node.func, ast.Attribute) else node.func
         elif isinstance(node, ast.Subscript) or (
-            isinstance(node, ast.Attribute) and node.attr in _SAME_TENSOR
+            isinstance(node, ast.Attribute) and node.attr in VIEW_ATTRIBUTES
         ):
             node = node.value
         else:

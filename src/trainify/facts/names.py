@@ -25,6 +25,7 @@ _BUILTINS = frozenset(dir(builtins))
 
 _USUAL = {"torch": "torch", "nn": "torch.nn", "F": "torch.nn.functional"}
 _MAX_DEPTH = 12
+_MAX_BASES = 4
 _TRANSPARENT_CALLS = (
     "torch.compile",
     "torch.jit.script",
@@ -450,10 +451,23 @@ class Names:
         if found is not None:
             yield from self._resolve_bindings(found, depth)
             return
+        for base in self.own_bases(cls):
+            yield from self._resolve_attribute(base, name, depth + 1)
+
+    def own_bases(self, cls: ast.ClassDef) -> Iterator[ast.ClassDef]:
+        """The classes of the file that a class names as its bases."""
         for base in cls.bases:
             for other in self.module.classes:
                 if isinstance(base, ast.Name) and other.name == base.id and other is not cls:
-                    yield from self._resolve_attribute(other, name, depth + 1)
+                    yield other
+
+    def inherited(self, cls: ast.ClassDef, name: str, depth: int = 0) -> Sequence[Binding]:
+        """What an attribute is bound to in a class, or in one of the file that it derives from."""
+        found: Sequence[Binding] = self.attributes(cls).get(name, ())
+        if found or depth > _MAX_BASES:
+            return found
+        bases = (self.inherited(base, name, depth + 1) for base in self.own_bases(cls))
+        return next(filter(None, bases), ())
 
     def _kept_in_class(self, owner: ast.Name, name: str) -> ast.expr | None:
         """What ``Ops.norm`` is set to in the body of a class of the file."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from .called import positional
 from .flow import view_of
 from .handed_on import handed_on, objects_with
 from .memo import once
@@ -76,7 +77,7 @@ def _may_be_thrown_away(
     kept in a list, a table or a lambda; ``known`` are the calls that surely are.
     """
     cls = module.method_class(function)
-    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    names = positional(module, function)
     needed = len(names) - len(function.args.defaults)
     if cls is None:
         named = function.name
@@ -84,7 +85,7 @@ def _may_be_thrown_away(
             return False
         needed = 1  # a lambda, or partial, may bind the others
     elif function.name.startswith(("forward", "__call__")):
-        named, names, needed = cls.name, names[1:], needed - 1
+        named = cls.name
     else:
         return False
     return any(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -16,7 +16,7 @@ from .called import method, modules_of
 from .constants import NO_GRADIENT, is_constant
 from .flow import Definition, FunctionFlow
 from .guards import gradient_unwanted
-from .layers import bases_of, own_class
+from .layers import own_class
 from .memo import once
 from .names import last_name, passed, self_name
 from .overwriting import overwritten, writes_in_place
@@ -39,7 +39,6 @@ from .writes import (
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
-    from .names import Binding
 
 RESULT_SAVED = frozenset(
     "tanh sigmoid exp exp2 expm1 softmax log_softmax softmin gumbel_softmax rsqrt sqrt reciprocal "
@@ -487,7 +486,7 @@ def is_parameter(module: ModuleFacts, node: ast.expr) -> bool:
     cls = module.names.self_class(node.value)
     if cls is None:
         return False
-    bindings = _bindings(module, cls, node.attr)
+    bindings = module.names.inherited(cls, node.attr)
     return bool(bindings) and all(
         isinstance(b.value, ast.Call)
         and module.is_name(b.value.func, "torch.nn.Parameter", "torch.nn.parameter.Parameter")
@@ -500,7 +499,7 @@ def is_parameter(module: ModuleFacts, node: ast.expr) -> bool:
 def _is_unknown_attribute(module: ModuleFacts, function: ast.Attribute) -> bool:
     assert isinstance(function.value, ast.Name)
     cls = module.names.self_class(function.value)
-    return cls is not None and not _bindings(module, cls, function.attr)
+    return cls is not None and not module.names.inherited(cls, function.attr)
 
 
 def submodule(module: ModuleFacts, function: ast.expr) -> str | None:
@@ -511,7 +510,7 @@ def submodule(module: ModuleFacts, function: ast.expr) -> str | None:
     if cls is None or function.attr in module.rebound:
         return None
     names = set()
-    for binding in _bindings(module, cls, function.attr):
+    for binding in module.names.inherited(cls, function.attr):
         made = binding.value
         while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute):
             if not isinstance(made.func.value, ast.Call):
@@ -521,22 +520,6 @@ def submodule(module: ModuleFacts, function: ast.expr) -> str | None:
             return None
         names.add(module.source(made.func).rpartition(".")[2])
     return names.pop() if len(names) == 1 else None
-
-
-def _bindings(
-    module: ModuleFacts, cls: ast.ClassDef, name: str, depth: int = 0
-) -> Sequence[Binding]:
-    """What an attribute is set to, by the class or else by a base of it in the same file."""
-    found: Sequence[Binding] = module.names.attributes(cls).get(name, ())
-    if found or depth > _MAX_BASES:
-        return found
-    for home, base in bases_of(module, cls):
-        if home is module and (inherited := _bindings(module, base, name, depth + 1)):
-            return inherited
-    return ()
-
-
-_MAX_BASES = 4
 
 
 # -- what a write destroys ------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .flow import Definition, FunctionFlow
+from .flow import VIEW_ATTRIBUTES, Definition, FunctionFlow
 from .guards import gradient_unwanted, implies_unwanted, is_autograd_function
 from .names import last_name, passed
 from .overwriting import asked_in_place, candidates, evaluated, initializes, overwritten
@@ -40,7 +40,6 @@ _ALIASES = frozenset(
 to convert, as in training in float32.  ``reshape`` and ``contiguous`` mostly follow a transpose,
 and copy."""
 _SPLITTERS = frozenset("split chunk unbind split_with_sizes".split())
-_VIEW_ATTRIBUTES = frozenset({"data", "T", "mT", "real", "imag"})
 _MAX_DEPTH = 8
 _CALLS_DEEP = 2
 _LAYERS = frozenset("linear conv1d conv2d conv3d".split())
@@ -177,7 +176,7 @@ def root_of(node: ast.expr) -> tuple[ast.Name | None, list[ast.expr]]:
     while not isinstance(node, ast.Name):
         path.append(node)
         if isinstance(node, ast.Subscript) or (
-            isinstance(node, ast.Attribute) and node.attr in _VIEW_ATTRIBUTES
+            isinstance(node, ast.Attribute) and node.attr in VIEW_ATTRIBUTES
         ):
             node = node.value
         elif (asked := asked_in_place(node)) is not None:

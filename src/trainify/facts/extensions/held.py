@@ -258,10 +258,8 @@ def _member(
     if not called:
         for value in _set_outside(module, cls, name):
             yield from _held(module, value, depth)
-    for base in cls.bases:
-        for other in module.classes:
-            if isinstance(base, ast.Name) and other.name == base.id and other is not cls:
-                yield from _member(module, other, name, called, depth + 1)
+    for base in module.names.own_bases(cls):
+        yield from _member(module, base, name, called, depth + 1)
 
 
 def _set_outside(module: ModuleFacts, cls: ast.ClassDef, name: str) -> Iterator[ast.expr]:

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..called import positional
 from ..layers import own_class
 from ..names import last_name, parameters, passed, self_name
 from .naming import ClassId, class_id, functions_in, path_of
@@ -277,22 +278,14 @@ def _parameter(
     for keyword in call.keywords:
         if keyword.value is argument:
             return keyword.arg or ""
-    names = _positional(module, function)
+    names = positional(module, function)
     at = call.args.index(argument)
     starred = any(isinstance(a, ast.Starred) for a in call.args[: at + 1])
     return names[at] if at < len(names) and not starred else ""
 
 
 def _first_parameter(module: ModuleFacts, function: FunctionNode) -> str:
-    return next(iter(_positional(module, function)), "")
-
-
-def _positional(module: ModuleFacts, function: FunctionNode) -> list[str]:
-    """The parameters that positional arguments become, without that for the object itself."""
-    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-    static = any(last_name(each) == "staticmethod" for each in function.decorator_list)
-    bound = module.method_class(function) is not None and not static
-    return names[1:] if bound else names
+    return next(iter(positional(module, function)), "")
 
 
 def _field(cls: ast.ClassDef, call: ast.Call, argument: ast.expr) -> str:
