@@ -325,6 +325,77 @@ def test_what_is_read_behind_a_branch_keeps_its_gradient() -> None:
     assert fix(HEAD + BRANCHES, unsafe=True) == HEAD + BRANCHES
 
 
+GIVEN = """\
+class Attention(nn.Module):
+    def forward(self, q, k, v, kv_cache, start, end, prompt):
+        if prompt:
+            out = attend(q, k, v)
+        else:
+            kv_cache["v"][:, start:end] = v
+            values = kv_cache["READ"]
+            out = attend(q, k, values[:, :end])
+        return out
+
+
+class Branched(nn.Module):
+    def forward(self, q, k, v, kv_cache, start, end, prompt):
+        if prompt:
+            start = 0
+        else:
+            kv_cache["v"][:, start:end] = v
+        values = kv_cache["READ"]
+        return attend(q, k, v, values[:, :end])
+"""
+
+
+def test_a_cache_that_was_given_is_read_by_its_name() -> None:
+    """``v.detach()`` would be all that attention reads, and ``v`` would learn nothing."""
+    found = findings(HEAD + GIVEN.replace("READ", "v"))
+    assert [f.rule for f in found] == ["TRN401", "TRN401"]
+    assert all(f.fix("flag") is None for f in found)
+    text = HEAD + GIVEN.replace("READ", "v")
+    assert fix(text, unsafe=True) == text
+
+
+def test_another_entry_of_the_same_dict_is_another_cache() -> None:
+    text = GIVEN.split("\n\n\n")[1].replace("READ", "k")
+    (finding,) = findings(HEAD + text)
+    assert "read back" not in finding.message
+
+
+ANEW = """\
+class Attention(nn.Module):
+    def forward(self, q, k, v, kv_cache, start, end, shift):
+        RESET
+        kv_cache["v"][:, start:end] = v
+        return attend(q, k, kv_cache["v"][:, :end])
+"""
+IN_PLACE = 'kv_cache["v"] = kv_cache["v"].detach().clone()'
+IN_BOTH = """\
+if shift:
+            kv_cache["v"] = kv_cache["v"].detach()[:, shift:]
+        else:
+            kv_cache["v"] = kv_cache["v"].detach()"""
+
+
+@pytest.mark.parametrize("reset", [IN_PLACE, IN_BOTH], ids=["once", "in-both-arms"])
+def test_a_cache_that_begins_anew_keeps_one_step(reset: str) -> None:
+    stays(HEAD + ANEW.replace("RESET", reset), select=("TRN401",))
+
+
+@pytest.mark.parametrize(
+    "reset",
+    [
+        'kv_cache["k"] = kv_cache["k"].detach()',  # another entry
+        'if shift:\n            kv_cache["v"] = kv_cache["v"].detach()',  # not always
+        'kv_cache["v"] = kv_cache["v"].clone()',  # with its graph
+        'other["v"] = kv_cache["v"].detach()',  # elsewhere
+    ],
+)
+def test_a_cache_that_keeps_its_graph_is_found(reset: str) -> None:
+    assert rules(HEAD + ANEW.replace("RESET", reset)) == ["TRN401"]
+
+
 COPIES = """\
 def insert(src_cache, dst_cache, src_block_indices, dst_block_indices):
     blocks = src_cache[src_block_indices]

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
@@ -147,6 +148,21 @@ class Write:
     value: ast.expr
     base: ast.expr
 
+    @cached_property
+    def entry(self) -> str:
+        """The cache itself, ``kv_cache["k"]`` of several, as :func:`ast.dump` shows it."""
+        node, entry = self.target, self.base
+        while node is not self.base:
+            if isinstance(node, ast.Call):
+                node = node.func
+                continue
+            assert isinstance(node, (ast.Subscript, ast.Attribute))
+            if isinstance(node, ast.Subscript) and _is_key(node.slice):
+                entry = node
+                break
+            node = node.value
+        return _dumped(entry)
+
     @property
     def slices(self) -> ast.Subscript | None:
         """The target when it is one subscript of the cache itself."""
@@ -177,7 +193,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         cls = module.method_class(function)
         if cls is not None and not is_module_class(module, cls) and made_for_serving(module, cls):
             continue
-        if not gradient_unwanted(module, statement):
+        if not gradient_unwanted(module, statement) and not _begins_anew(module, write):
             writes.setdefault(function, []).append(write)
     for function, found in writes.items():
         yield from _judge(module, options, function, found)
@@ -410,35 +426,97 @@ def _reads(module: ModuleFacts, function: ast.AST, write: Write) -> list[ast.stm
 
 
 def _read_later(module: ModuleFacts, function: ast.AST, write: Write) -> bool:
-    """Whether an attribute is read after the write, outside of its block: ``return self.keys``."""
-    if not isinstance(write.base, ast.Attribute):
+    """Whether the cache is read after the write, outside of its block: ``return self.keys``."""
+    if not _outlives(module, write):
         return False
-    key = ast.dump(write.base)
     return any(
-        isinstance(node, ast.Attribute) and ast.dump(node) == key
+        _reads_entry(later, write)
         for later in ast.walk(function)
         if isinstance(later, ast.Return) and later.lineno > write.statement.lineno
-        for node in ast.walk(later)
     )
 
 
 def _read_behind(module: ModuleFacts, function: ast.AST, write: Write) -> bool:
-    """Whether an attribute is read behind the branch that the write stands in."""
-    if not isinstance(write.base, ast.Attribute):
+    """Whether the cache is read behind the branch that the write stands in."""
+    if not _outlives(module, write):
         return False
-    key = ast.dump(write.base)
     inside: ast.AST = write.statement
     for around in module.ancestors(write.statement):
         if inside is not write.statement and isinstance(inside, ast.stmt):
             block = module.block(inside)
             for later in block[block.index(inside) + 1 :]:
                 if isinstance(later, (ast.Assign, ast.AnnAssign)) and later.value is not None:
-                    nodes = ast.walk(later.value)
-                    if any(isinstance(n, ast.Attribute) and ast.dump(n) == key for n in nodes):
+                    if _reads_entry(later.value, write):
                         return True
         if around is function:
             return False
         inside = around
+    return False
+
+
+def _outlives(module: ModuleFacts, write: Write) -> bool:
+    """Whether the name of the cache is no local one: it is an attribute, or was given."""
+    if isinstance(write.base, ast.Attribute):
+        return True
+    assert isinstance(write.base, ast.Name)
+    flow = module.flow(module.function(write.statement) or module.tree)
+    made = flow.only_definition(write.base.id, write.statement)
+    return made is not None and made.is_parameter
+
+
+def _reads_entry(node: ast.AST, write: Write) -> bool:
+    return any(
+        isinstance(each, (ast.Name, ast.Attribute, ast.Subscript)) and _dumped(each) == write.entry
+        for each in ast.walk(node)
+    )
+
+
+def _dumped(node: ast.expr) -> str:
+    """What an expression is, read or written."""
+    return re.sub(r"ctx=\w+\(\)", "", ast.dump(node))
+
+
+def _is_key(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _begins_anew(module: ModuleFacts, write: Write) -> bool:
+    """Whether the cache was detached before: ``cache["k"] = cache["k"].detach()``.
+
+    Then it has the graph of one step alone, which that step goes back through.
+    """
+    inside: ast.AST = write.statement
+    for around in module.ancestors(write.statement):
+        if isinstance(inside, ast.stmt):
+            block = module.block(inside)
+            if any(_detaches(before, write) for before in block[: block.index(inside)]):
+                return True
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return False
+        inside = around
+    return False
+
+
+def _detaches(statement: ast.stmt, write: Write) -> bool:
+    """Whether a statement puts the cache without its graph in its place, whatever is asked."""
+    if isinstance(statement, ast.If):
+        return all(
+            any(_detaches(each, write) for each in arm)
+            for arm in (statement.body, statement.orelse)
+        )
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return False
+    value = statement.value
+    while isinstance(value, (ast.Subscript, ast.Call)):
+        if isinstance(value, ast.Subscript):
+            value = value.value
+        elif not isinstance(value.func, ast.Attribute):
+            return False
+        elif value.func.attr == "detach":
+            kept = _dumped(value.func.value) == write.entry
+            return kept and _dumped(statement.targets[0]) == write.entry
+        else:
+            value = value.func.value
     return False
 
 
