@@ -10,8 +10,9 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
+from .called import functions_of
 from .flow import is_view_method
-from .layers import definition_of, imported_function, is_module_class
+from .layers import definition_of, is_module_class
 from .names import is_none, last_name, parameters, self_name
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def array_ways(
                     if not received.args and isinstance(received.func, ast.Attribute):
                         yield from array_ways(module, received, names + 1)
                 return
-            found = _function_of(module, parent) if names < _MAX_NAMES else None
+            found = next(functions_of(module, parent.func), None) if names < _MAX_NAMES else None
             if found is not None:
                 ends = list(_ways_inside(*found, parent, child, names))
                 yield from (each for each in ends if each[0] != "returned")
@@ -140,23 +141,6 @@ def _collects(call: ast.Call) -> bool:
 def _sends(call: ast.Call) -> bool:
     """``outbox.put(y)``: whoever reads from a queue of the file may get it."""
     return isinstance(call.func, ast.Attribute) and call.func.attr in _SENT
-
-
-def _function_of(module: ModuleFacts, call: ast.Call) -> tuple[ModuleFacts, FunctionNode] | None:
-    """The function of the project that a call by name, or of a method of ``self``, runs."""
-    callee = call.func
-    if isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name):
-        cls = module.names.self_class(callee.value)
-        for statement in cls.body if cls is not None else ():
-            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                if statement.name == callee.attr:
-                    return module, statement
-    if not isinstance(callee, (ast.Name, ast.Attribute)):
-        return None
-    for binding in module.names.visible(callee) if isinstance(callee, ast.Name) else ():
-        if isinstance(binding.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            return module, binding.node
-    return imported_function(module, callee)
 
 
 def _ways_inside(

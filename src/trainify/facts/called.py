@@ -3,13 +3,50 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from .names import last_name
+from .elements import elements_of, looped_over
+from .layers import bases_of, imported_function
+from .names import last_name, placed
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_MAX_DEPTH = 3
+
+
+def functions_of(
+    module: ModuleFacts, callee: ast.expr
+) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
+    """The functions of the project that a call by name, or of an own method, runs."""
+    if isinstance(callee, ast.Name):
+        nodes = [binding.node for binding in module.names.visible(callee)]
+        own = [node for node in nodes if isinstance(node, _FUNCTIONS)]
+        yield from ((module, function) for function in own)
+        if own:
+            return
+    elif isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name):
+        cls = module.names.self_class(callee.value)
+        if cls is not None:
+            yield from _methods(module, cls, callee.attr)
+            return
+    if isinstance(callee, (ast.Name, ast.Attribute)):
+        found = imported_function(module, callee)
+        if found is not None:
+            yield found
+
+
+def _methods(
+    module: ModuleFacts, cls: ast.ClassDef, name: str, depth: int = 0
+) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
+    """The methods of a class by a name, else those of its bases in the project."""
+    own = [node for node in cls.body if isinstance(node, _FUNCTIONS) and node.name == name]
+    yield from ((module, function) for function in own)
+    if not own and depth < _MAX_DEPTH:
+        for home, base in bases_of(module, cls):
+            yield from _methods(home, base, name, depth + 1)
 
 
 def modules_of(module: ModuleFacts, callee: ast.expr) -> list[ast.expr]:
@@ -17,65 +54,28 @@ def modules_of(module: ModuleFacts, callee: ast.expr) -> list[ast.expr]:
 
     ``self.f`` is one, ``self.blocks[i]`` and ``b`` in ``for b in self.blocks`` may be any of them.
     """
-    holder = callee.value if isinstance(callee, ast.Subscript) else callee
-    if isinstance(callee, ast.Name):
-        holder = _iterated(module, callee) or callee
-    if not isinstance(holder, ast.Attribute) or not isinstance(holder.value, ast.Name):
-        return []
-    cls = module.names.self_class(holder.value)
-    if cls is None or holder.attr in module.rebound:
-        return []
-    made = [b.value for b in module.names.attributes(cls).get(holder.attr, ())]
-    if holder is callee:
-        return [value for value in made if value is not None]
-    found: list[ast.expr] = []
-    for value in made:
-        found += _elements(module, value) if value is not None else ()
-    return found
+    held: Iterable[ast.expr | None] = ()
+    if isinstance(callee, ast.Subscript):
+        held = elements_of(module, callee)
+    elif isinstance(callee, ast.Name):
+        loop = _loop(module, callee)
+        held = looped_over(module, loop, callee.id) if loop is not None else ()
+    elif isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name):
+        cls = module.names.self_class(callee.value)
+        if cls is not None and callee.attr not in module.rebound:
+            held = (b.value for b in module.names.attributes(cls).get(callee.attr, ()))
+    return [made for made in held if made is not None]
 
 
-def _iterated(module: ModuleFacts, name: ast.Name) -> ast.expr | None:
-    """What a loop around takes a name from: ``self.blocks``, in ``enumerate`` or not."""
+def _loop(module: ModuleFacts, name: ast.Name) -> ast.For | ast.AsyncFor | None:
+    """The loop around that takes a name from something: ``for block in self.blocks``."""
     for scope in module.ancestors(name):
-        if isinstance(scope, ast.For):
-            target, source = scope.target, scope.iter
-            if isinstance(source, ast.Call) and last_name(source.func) == "enumerate":
-                if not isinstance(target, ast.Tuple) or len(target.elts) != 2 or not source.args:
-                    continue
-                target, source = target.elts[1], source.args[0]
-            if isinstance(target, ast.Name) and target.id == name.id:
-                return source
-        elif isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(scope, (ast.For, ast.AsyncFor)):
+            if any(isinstance(n, ast.Name) and n.id == name.id for n in ast.walk(scope.target)):
+                return scope
+        elif isinstance(scope, _FUNCTIONS):
             break
     return None
-
-
-def _elements(module: ModuleFacts, made: ast.expr) -> Sequence[ast.expr]:
-    """What makes the modules of a ``ModuleList``."""
-    if not isinstance(made, ast.Call) or last_name(made.func) != "ModuleList":
-        return ()
-    if len(made.args) != 1:
-        return () if made.args else _appended(module, made)
-    given = made.args[0]
-    if isinstance(given, (ast.ListComp, ast.GeneratorExp)):
-        return (given.elt,)
-    return given.elts if isinstance(given, (ast.List, ast.Tuple)) else ()
-
-
-def _appended(module: ModuleFacts, made: ast.Call) -> list[ast.expr]:
-    """``self.blocks.append(Block())`` after ``self.blocks = nn.ModuleList()``."""
-    statement = module.statement(made)
-    if not isinstance(statement, ast.Assign):
-        return []
-    holder = module.source(statement.targets[0])
-    return [
-        call.args[0]
-        for call in module.calls_named("append")
-        if len(call.args) == 1
-        and isinstance(call.func, ast.Attribute)
-        and module.source(call.func.value) == holder
-        and module.function(call) is module.function(made)
-    ]
 
 
 def method(cls: ast.ClassDef, name: str) -> FunctionNode | None:
@@ -87,7 +87,7 @@ def method(cls: ast.ClassDef, name: str) -> FunctionNode | None:
 
 def positional(module: ModuleFacts, function: FunctionNode) -> list[str]:
     """The parameters that positional arguments become, without that for the object itself."""
-    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    names = placed(function)
     static = any(last_name(each) == "staticmethod" for each in function.decorator_list)
     bound = module.method_class(function) is not None and not static
     return names[1:] if bound else names

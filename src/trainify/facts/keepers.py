@@ -9,9 +9,9 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .called import modules_of
+from .called import functions_of, method, modules_of
 from .flow import COMPOUND, is_view, stores
-from .layers import bases_of, definition_of, imported_function
+from .layers import definition_of
 from .names import last_name, parameters, passed
 from .walk import walk
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
 
 _MAX_DEPTH = 3
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def keeps(module: ModuleFacts, statement: ast.stmt, name: str, depth: int = 0) -> bool:
@@ -57,33 +56,10 @@ def _functions(module: ModuleFacts, callee: ast.expr) -> Iterator[tuple[ModuleFa
     yield from ((module, function) for function in own)
     if own:
         return
-    if isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name):
-        cls = module.names.self_class(callee.value)
-        if cls is not None:
-            yield from _inherited(module, cls, callee.attr)
+    yield from functions_of(module, callee)
     for made in modules_of(module, callee):
-        if isinstance(made, ast.Call):
-            for target in module.resolve(made.func):
-                layer = definition_of(module, made.func, target.name)
-                if layer is not None:
-                    yield from _in_class(*layer, "forward")
-    if isinstance(callee, (ast.Name, ast.Attribute)):
-        found = imported_function(module, callee)
-        if found is not None:
-            yield found
-
-
-def _inherited(
-    module: ModuleFacts, cls: ast.ClassDef, name: str, depth: int = 0
-) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
-    for home, base in bases_of(module, cls) if depth < _MAX_DEPTH else ():
-        found = list(_in_class(home, base, name))
-        yield from found or _inherited(home, base, name, depth + 1)
-
-
-def _in_class(
-    module: ModuleFacts, cls: ast.ClassDef, name: str
-) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
-    for statement in cls.body:
-        if isinstance(statement, _FUNCTIONS) and statement.name == name:
-            yield module, statement
+        for target in module.resolve(made.func) if isinstance(made, ast.Call) else ():
+            layer = definition_of(module, made.func, target.name)  # type: ignore[attr-defined]
+            forward = method(layer[1], "forward") if layer is not None else None
+            if layer is not None and forward is not None:
+                yield layer[0], forward

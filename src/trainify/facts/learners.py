@@ -18,7 +18,7 @@ from .graph import Graph
 from .layers import imported_function
 from .learning import is_tensor_method, may_learn
 from .memo import once
-from .names import last_name, passed, self_name
+from .names import last_name, passed, placed, self_name
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -301,8 +301,7 @@ def _of_callee(
         if isinstance(node, ast.Call)
         for name in models(home, callee, node, depth + 1)
     }
-    parameters = {a.arg for a in (*callee.args.posonlyargs, *callee.args.args)}
-    parameters |= {a.arg for a in callee.args.kwonlyargs}
+    parameters = {*placed(callee), *(a.arg for a in callee.args.kwonlyargs)}
     found = set()
     for name in inner:
         if name in parameters:

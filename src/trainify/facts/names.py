@@ -639,6 +639,11 @@ def parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
         yield arguments.kwarg
 
 
+def placed(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """The names of the parameters that arguments without a keyword may fill, in order."""
+    return [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+
+
 def base_name(node: ast.expr) -> str | None:
     """The name that a place belongs to: ``x`` for ``x[0].y``."""
     while isinstance(node, (ast.Subscript, ast.Attribute)):

@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from .called import positional
 from .memo import once
 from .names import Target
 
@@ -440,9 +441,7 @@ class Project:
         for keyword in call.keywords:
             if keyword.arg == parameter:
                 return keyword.value
-        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-        if module.method_class(function) is not None:
-            names = names[1:]
+        names = positional(module, function)
         if parameter in names and names.index(parameter) < len(call.args):
             return call.args[names.index(parameter)]
         return None

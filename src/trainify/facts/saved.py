@@ -18,7 +18,7 @@ from .flow import Definition, FunctionFlow
 from .guards import gradient_unwanted
 from .layers import own_class
 from .memo import once
-from .names import last_name, passed, self_name
+from .names import last_name, passed, placed, self_name
 from .overwriting import overwritten, writes_in_place
 from .saving_ops import INPUT_SAVED, WHOLE_SAVED
 from .trainable import is_buffer
@@ -303,7 +303,7 @@ def _saved_parameters(
         return _saved_parameters(module, forward) if forward is not None else frozenset()
     if not isinstance(run, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return frozenset()
-    names = [a.arg for a in (*run.args.posonlyargs, *run.args.args)][1:]
+    names = placed(run)[1:]
     found: dict[int, bool] = {}
     for saver in savers(module, run):
         root, path = root_of(saver.operand)

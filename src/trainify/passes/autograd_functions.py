@@ -13,7 +13,7 @@ from ..facts.frozen import is_frozen
 from ..facts.grad_mode import own_nodes
 from ..facts.guards import is_autograd_function
 from ..facts.module import head
-from ..facts.names import is_none, last_name
+from ..facts.names import is_none, last_name, placed
 from ..findings import STRATEGIES, Finding
 from . import Rule
 from .fused_calls.calls import site_of
@@ -212,7 +212,7 @@ def kernel_over(
 ) -> Forward | None:
     """A function that is one kernel over its own parameters, the ``skipped`` first ones aside."""
     given = node.args
-    names = [a.arg for a in (*given.posonlyargs, *given.args)][skipped:]
+    names = placed(node)[skipped:]
     if given.vararg or given.kwarg or given.kwonlyargs or not names:
         return None
     sites = list(_sites(module, node, options))
@@ -389,7 +389,7 @@ def _dropped(
     values: Sequence[list[ast.expr]],
 ) -> Iterator[Finding]:
     """Weights whose slot is None in every return, and that backward does not ask about."""
-    inputs = [a.arg for a in (*forward.args.posonlyargs, *forward.args.args)]
+    inputs = placed(forward)
     inputs = inputs[1 + (inputs[:1] == ["cls"]) :]
     if any(isinstance(v, ast.Starred) for each in values for v in each):
         return  # how many it gives shows at run time only
@@ -451,7 +451,7 @@ def _overwritten(
     module: ModuleFacts, cls: ast.ClassDef, backward: FunctionNode
 ) -> Iterator[Finding]:
     """In-place writes into the gradients that backward receives."""
-    arguments = [a.arg for a in (*backward.args.posonlyargs, *backward.args.args)][1:]
+    arguments = placed(backward)[1:]
     flow = module.flow(backward)
     for statement in module.statements:
         if module.function(statement) is not backward:

@@ -12,7 +12,7 @@ from ..facts import ModuleFacts
 from ..facts.flow import view_of
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_operator
 from ..facts.layers import imported_function
-from ..facts.names import parameters, passed
+from ..facts.names import parameters, passed, placed
 from ..facts.trainable import is_buffer
 from ..facts.triton import loaded, stored
 from ..facts.words import declare, places
@@ -253,7 +253,7 @@ def _reads(module: ModuleFacts, call: ast.Call, handed: list[ast.expr], options:
         kernel = kernel_of(module, call.func.value)
         if kernel is None or isinstance(kernel, str):
             return kernel is not None
-        own = [a.arg for a in (*kernel.args.posonlyargs, *kernel.args.args)]
+        own = placed(kernel)
         bound = [*zip(own, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
         names = {name for name, node in bound if any(node is each for each in handed)}
         return bool(names & loaded(kernel)) and not names & stored(kernel)

@@ -15,7 +15,7 @@ from ..facts.guards import gradient_unwanted, is_autograd_function, is_forward, 
 from ..facts.integers import holds_integers
 from ..facts.layers import is_module_class
 from ..facts.memo import once
-from ..facts.names import passed
+from ..facts.names import passed, placed
 from ..facts.operands import recognize
 from ..facts.triton import stored
 from ..facts.words import declare, places
@@ -313,7 +313,7 @@ def _message(
 def _stored(call: ast.Call, kernel: FunctionNode) -> list[ast.expr]:
     """The arguments of a launch that the kernel writes."""
     written = stored(kernel)
-    own = [a.arg for a in (*kernel.args.posonlyargs, *kernel.args.args)]
+    own = placed(kernel)
     found = []
     for name, argument in zip(own, call.args, strict=False):
         if isinstance(argument, ast.Starred):

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.called import positional
 from ..facts.carried import detached
 from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
-from ..facts.names import last_name, self_name
+from ..facts.names import last_name
 from ..facts.trainable import local_class
 from ..facts.words import declare, places
 from ..findings import Finding
@@ -265,9 +266,7 @@ def _argument(module: ModuleFacts, estimate: _Estimate, call: ast.Call) -> ast.e
     for keyword in call.keywords:
         if keyword.arg == estimate.base.id:
             return keyword.value
-    names = [a.arg for a in (*estimate.function.args.posonlyargs, *estimate.function.args.args)]
-    if module.method_class(estimate.function) is not None and self_name(estimate.function):
-        names = names[1:]
+    names = positional(module, estimate.function)
     if estimate.base.id not in names:
         return None
     position = names.index(estimate.base.id)

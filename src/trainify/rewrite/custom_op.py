@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from ..catalog import Schema
 from ..facts import ModuleFacts
+from ..facts.names import placed
 from ..facts.operators import has_formula, operator_of
 from ..facts.walk import walk
 from ..findings import Edit, Fix, Safety
@@ -91,7 +92,7 @@ def library_fix(
     """
     if registered not in module.tree.body or function not in module.tree.body:
         raise CannotRegister("it is not a plain function of the module")
-    own = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    own = placed(function)
     if function.args.kwonlyargs or any(a.kwarg_only for a in schema.arguments):
         raise CannotRegister("it has arguments that are passed by name only")
     if len(own) != len(schema.arguments):
@@ -245,7 +246,7 @@ def _wrapper(module: ModuleFacts, function: FunctionNode, native: str) -> list[s
     head = module.text[begin : module.end(function.returns)]
     given = ", ".join(
         [
-            *(a.arg for a in (*function.args.posonlyargs, *function.args.args)),
+            *placed(function),
             *(f"{a.arg}={a.arg}" for a in function.args.kwonlyargs),
         ]
     )

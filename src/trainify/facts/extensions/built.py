@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..memo import once
-from ..names import default_of, last_name, passed
+from ..names import default_of, last_name, passed, placed
 from . import build_files
 from .extension import Extension
 from .sources import Files, patterns_in
@@ -95,7 +95,7 @@ def _calls_around(
     """
     function = module.function(call)
     used = {node.id for node in ast.walk(named) if isinstance(node, ast.Name)}
-    own = [a.arg for a in (*function.args.posonlyargs, *function.args.args)] if function else []
+    own = placed(function) if function else []
     if function is None or used.isdisjoint((*own, *(a.arg for a in function.args.kwonlyargs))):
         yield {}
         return

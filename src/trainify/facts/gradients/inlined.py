@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from ..called import positional
 from ..carried import Bound, Carried, Cut, blurred, either
 from ..differentiation import NUMBER, UNKNOWN
-from ..names import parameters, passed, self_name
+from ..names import parameters, passed
 from ..walk import walk
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ def inlined(
     """What a function of this file, or of the file ``home``, returns for these arguments."""
     module = home or gradients.module
     arguments = function.args
-    named = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
-    if module.method_class(function) is not None and self_name(function) is not None:
-        named = named[1:]
+    named = positional(module, function)
     if (
         not gradients.may_enter(function)
         or arguments.vararg is not None

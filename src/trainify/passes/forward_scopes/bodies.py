@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
-from ...facts.layers import imported_function
+from ...facts.called import functions_of
 from ...facts.memo import once
 from ...facts.names import last_name
-from .members import methods_of
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
@@ -96,23 +95,6 @@ def _is_kept(
 def _called(
     module: ModuleFacts, function: FunctionNode
 ) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
-    """The functions of the project that one calls by name, and its object's own methods."""
     for node in ast.walk(function):
-        if not isinstance(node, ast.Call):
-            continue
-        callee = node.func
-        if isinstance(callee, ast.Name):
-            nodes = [binding.node for binding in module.names.visible(callee)]
-            own = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
-            yield from ((module, each) for each in own)
-            if own:
-                continue
-        elif isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name):
-            cls = module.names.self_class(callee.value)
-            if cls is not None:
-                yield from ((module, m) for m in methods_of(cls) if m.name == callee.attr)
-                continue
-        if isinstance(callee, (ast.Name, ast.Attribute)):
-            found = imported_function(module, callee)
-            if found is not None:
-                yield found
+        if isinstance(node, ast.Call):
+            yield from functions_of(module, node.func)
