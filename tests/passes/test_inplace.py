@@ -336,6 +336,10 @@ class Base(nn.Module):
     def keep(self, t):
         self.kept = t
 
+    @staticmethod
+    def put(t, where):
+        where.kept = t
+
 
 class Net(Base):
     def __init__(self, d):
@@ -354,7 +358,9 @@ class Net(Base):
 
 
 @pytest.mark.parametrize("strategy", ["flag", "replace"])
-@pytest.mark.parametrize("call", ["self.note(y)", "self.note(t=y)", "self.keep(y)"])
+@pytest.mark.parametrize(
+    "call", ["self.note(y)", "self.note(t=y)", "self.keep(y)", "self.put(y, self)"]
+)
 def test_what_a_method_keeps_sees_the_write(strategy: str, call: str) -> None:
     """The expected gradient is that of the values: ``kept`` and ``y`` are one tensor."""
     text = NOTED.replace("self.note(y)", call)
