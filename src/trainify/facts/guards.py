@@ -10,11 +10,12 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
+from .discrete import gives_integers
 from .getters import property_behind
 from .grad_mode import no_grad_scope, switched_before
 from .memo import once
 from .names import is_none, last_name, self_name
-from .trainable import holds_weights, returns_numbers
+from .trainable import holds_weights
 from .walk import walk
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def gradient_unwanted(module: ModuleFacts, node: ast.AST) -> bool:
                     return True
             elif scoped:  # on a model's forward it is misplaced, on a sampler's it is right
                 cls = module.method_class(parent)
-                if cls is None or not holds_weights(module, cls) or returns_numbers(parent):
+                if cls is None or not holds_weights(module, cls) or gives_integers(module, parent):
                     return True
         child = parent
     return False

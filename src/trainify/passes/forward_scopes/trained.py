@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
+from ...facts.discrete import gives_integers
 from ...facts.frozen import is_frozen
 from ...facts.grad_mode import decorator_scope
 from ...facts.graph import results
@@ -14,7 +15,7 @@ from ...facts.guards import gradient_unwanted
 from ...facts.layers import bases_of, is_empty, may_be_module
 from ...facts.memo import once
 from ...facts.names import is_none, last_name, self_name
-from ...facts.trainable import holds_weights, returns_numbers
+from ...facts.trainable import holds_weights
 from .bases import learns_by_its_base
 from .beside import is_named_for_training, trains_beside
 from .members import methods_of
@@ -30,7 +31,7 @@ def is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) 
         and may_be_module(module, cls)
         and not _SEARCHES.search(cls.name)
         and not _INFERS.search(cls.name)
-        and not returns_numbers(function)
+        and not gives_integers(module, function)
         and not _hands_over(function)
         and not gradient_unwanted(module, cls)
         and not trains_beside(module, cls, function)
