@@ -382,3 +382,29 @@ def test_what_a_method_keeps_sees_the_write(strategy: str, call: str) -> None:
 def test_what_a_method_only_looks_at_is_bound_anew() -> None:
     text = NOTED.replace("self.keep(t[None])", "self.size = t.shape[0]")
     assert "clone()" not in fix(text.replace("self.kept * y", "y"))
+
+
+def test_one_clone_is_enough_for_all_pieces() -> None:
+    becomes(
+        body("y = torch.relu(x)", "y[:, :2] = 0", "y[:, -2:] = 0", "return y.pow(2)"),
+        body(
+            "y = torch.relu(x)",
+            "if torch.is_grad_enabled() and y.requires_grad:",
+            "    y = y.clone()",
+            "y[:, :2] = 0",
+            "y[:, -2:] = 0",
+            "return y.pow(2)",
+        ),
+    )
+
+
+def test_a_clone_in_one_branch_does_not_help_the_other() -> None:
+    lines = (
+        "y = torch.relu(x)",
+        "if w:",
+        "    y[:, 0] = 0",
+        "else:",
+        "    y[:, 1] = 0",
+        "return y",
+    )
+    assert fix(body(*lines)).count("y.clone()") == 2

@@ -19,7 +19,9 @@ SIGNS = (*_ASSIGNING, _CALLED, _ASKED, *_MAY_ASK)
 """What a file needs for :func:`writes` to find something."""
 _NAME = re.compile(rb"[ \t]*(\w+)")
 _WRITTEN = re.compile(rb"[ \t]*(?:self\.)?(\w+)")
-_METHOD = re.compile(rb"\b(\w+)(?:\.\w+\([^()]*\)|\[[^\]]*\])*\.[a-z]+(?:_[a-z]+)*$")
+_METHOD = re.compile(
+    rb"\b(\w+)(?:\.\w+\([^()]*\)|\[[^\]]*\]|\.(?:data|T|mT|real|imag))*\.[a-z]+(?:_[a-z]+)*$"
+)
 _FUNCTION = re.compile(
     rb"\b(?:(?:leaky_|r)?relu6?|[sc]?elu|silu|mish|hard\w+|\w*dropout\w*|threshold)"
     rb"(\()[^\n]*$"

@@ -73,6 +73,15 @@ class Write:
     call: ast.Call | None = None
     unseen: bool = False
 
+    @property
+    def is_unnoticed(self) -> bool:
+        """Whether backward takes the new values for those it saved, as ``.data`` counts apart."""
+        return any(isinstance(n, ast.Attribute) and n.attr == "data" for n in walk(self.target))
+
+
+UNNOTICED = "computes with the new values and does not notice"
+"""What backward does then."""
+
 
 def writes_of(module: ModuleFacts) -> Iterator[Write]:
     """What the statements of a file overwrite, in order."""

@@ -6,7 +6,7 @@ import ast
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from ..facts.training import reaches_result, trains
 from ..facts.walk import walk
 from ..facts.writes import (
     METHODS,
+    UNNOTICED,
     Write,
     attribute_of,
     in_callers,
@@ -210,7 +211,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         if function is None or not serves_backward(module, function):
             if not _comes_second(module, found, hit):
-                found.append(hit)
+                found.append(_behind_clone(module, found, hit))
     if not found:
         return
     from ..rewrite import branch
@@ -257,6 +258,20 @@ def _comes_second(module: ModuleFacts, found: list[Harm], hit: Harm) -> bool:
         and earlier.change.first is earlier.statement
         for earlier in found
     )
+
+
+def _behind_clone(module: ModuleFacts, found: list[Harm], hit: Harm) -> Harm:
+    """The harm, with an earlier one's fix where that leaves a clone to this write as well."""
+    write = module.writes.get(hit.statement)
+    if not hit.fixes or write is None or write.name is None:
+        return hit
+    block = module.block(hit.statement)
+    for earlier in found:
+        if earlier.fixes and earlier.operation is hit.operation and earlier.statement in block:
+            first = module.writes[earlier.statement]
+            if first.name is not None and first.name.id == write.name.id:
+                return replace(hit, fixes=earlier.fixes)
+    return hit
 
 
 def _rows(module: ModuleFacts) -> Iterator[Finding]:
@@ -496,7 +511,13 @@ def _overwrite(module: ModuleFacts, options: Options, statement: ast.stmt) -> Ha
     if write is None or harm is None:
         return None
     message, made = harm
-    from ..rewrite.out_of_place import clone_first, new_result, new_value, result_clone
+    from ..rewrite.out_of_place import (
+        clone_first,
+        is_hidden,
+        new_result,
+        new_value,
+        result_clone,
+    )
 
     change = None
     fixes: Mapping[str, Fix] = {}
@@ -509,7 +530,7 @@ def _overwrite(module: ModuleFacts, options: Options, statement: ast.stmt) -> Ha
         fixes = clone_first(module, write, options, [write.name.id]) if change is None else {}
     elif made.call is not None and module.statement(made.call) is statement:
         change = new_result(module, write)
-    if change is None and not fixes and made.call is not None:
+    if change is None and not fixes and made.call is not None and not is_hidden(write):
         change = result_clone(module, made.call)
     return Harm("TRN403", message, statement, made.call, change, fixes)
 
@@ -555,9 +576,7 @@ def _harm(module: ModuleFacts, write: Write) -> tuple[str, _Made] | None:
             text = f"The result of `{made.name}`"
             return f"{text} is overwritten in place, but saved for backward, which raises.", made
         unless = _unless(module, write.call) if write.call is not None else ""
-        harm = f"which raises{unless}"
-        if any(isinstance(n, ast.Attribute) and n.attr == "data" for n in walk(write.target)):
-            harm = "which computes with the new values and does not notice"
+        harm = f"which {UNNOTICED if write.is_unnoticed else f'raises{unless}'}"
         return (
             f"`{text}` is overwritten in place, but `{made.name}` saved it for backward, {harm}."
         ), made

@@ -11,7 +11,7 @@ from ..facts.guards import gradient_unwanted
 from ..facts.kept_inputs import destroyed_attribute
 from ..facts.saved import Saver, destroyed, destroyed_by_next_call
 from ..facts.training import reaches_result, trains
-from ..facts.writes import Write, in_callers, in_network
+from ..facts.writes import UNNOTICED, Write, in_callers, in_network
 from ..findings import Finding
 from . import Look, Needle, Rule, is_wanted
 
@@ -105,13 +105,14 @@ def _own(module: ModuleFacts, write: Write) -> tuple[Saver, str] | None:
         return None
     return saver, (
         f"`{module.source(write.target)}` is overwritten in place, but `{saver.op}` saved it for "
-        "backward, which raises."
+        f"backward, which {UNNOTICED if write.is_unnoticed else 'raises'}."
     )
 
 
 def _harm(module: ModuleFacts, write: Write) -> tuple[Saver, str] | None:
     """The operation that saved what is overwritten, and how to say so."""
     text = module.source(write.target)
+    raises = UNNOTICED if write.is_unnoticed else "raises"
     saver = destroyed(module, write)
     if saver is not None:
         later = saver.node.lineno > write.statement.lineno
@@ -120,13 +121,13 @@ def _harm(module: ModuleFacts, write: Write) -> tuple[Saver, str] | None:
         where = f" where `{operand}` is no copy" if _converts(saver.operand) else ""
         return saver, (
             f"`{text}` is overwritten in place, but `{saver.op}` {when}saved it for backward, "
-            f"which raises{where}."
+            f"which {UNNOTICED if write.is_unnoticed else f'raises{where}'}."
         )
     saver = destroyed_by_next_call(module, write)
     if saver is not None:
         return saver, (
             f"`{text}` is overwritten by each call, but `{saver.op}` of the call before saved it "
-            "for backward, which raises."
+            f"for backward, which {raises}."
         )
     for passed in in_callers(module, write):
         saver = destroyed(module, passed)
@@ -134,7 +135,7 @@ def _harm(module: ModuleFacts, write: Write) -> tuple[Saver, str] | None:
             line = passed.statement.lineno
             return saver, (
                 f"`{text}` is overwritten in place, but line {line} passes what `{saver.op}` saved "
-                "for backward, which raises."
+                f"for backward, which {raises}."
             )
     return None
 

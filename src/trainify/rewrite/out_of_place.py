@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.carried import detached
 from ..facts.dtypes import AUTOCAST, has_dtype_of, is_float32, is_number
 from ..facts.names import passed
 from ..facts.overwriting import asked_in_place, without_asking
@@ -55,7 +56,7 @@ def fixes_for(
             continue
         if change is None and not (saver and _comes_again(module, write, saver)):
             fixes = clone_first(module, write, options, wants)
-        if change is None and not fixes and saver is not None:
+        if change is None and not fixes and saver is not None and not is_hidden(write):
             statement = module.statement(saver.node)
             if statement not in clones:
                 clones[statement] = saved_clone(module, saver)
@@ -90,7 +91,11 @@ def new_value(module: ModuleFacts, write: Write, wants: list[str] | None) -> bra
 
     ``wants`` as in :class:`~trainify.rewrite.branch.Change`.
     """
-    if write.part or write.name is None or not isinstance(write.target, ast.Name):
+    if write.name is None:
+        return None
+    if is_hidden(write):
+        return _recorded(module, write, wants)
+    if write.part or not isinstance(write.target, ast.Name):
         return None
     if not isinstance(write.statement, (ast.Expr, ast.AugAssign)):
         return _functional_call(module, write, wants)
@@ -105,6 +110,85 @@ def new_value(module: ModuleFacts, write: Write, wants: list[str] | None) -> bra
     change.wants = wants
     change.title = "out-of-place form"
     return change
+
+
+_STRAIGHT_THROUGH = frozenset("round_ sign_ sgn_ floor_ ceil_ trunc_ bernoulli_".split())
+"""Writes that autograd would only learn a gradient of zero from."""
+
+
+def is_hidden(write: Write) -> bool:
+    """``x.data.mul_(y)``, ``x.detach()[mask] = 0``: writes that autograd is not to record.
+
+    Those that it learns nothing from are left to pass the gradient on, ``x.data.round_()``.
+    """
+    call = write.statement.value if isinstance(write.statement, ast.Expr) else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+        if call.func.attr in _STRAIGHT_THROUGH:
+            return False
+    return any(detached(node) is not None for node in root_of(write.target)[1])
+
+
+def _recorded(module: ModuleFacts, write: Write, wants: list[str] | None) -> branch.Change | None:
+    """``x = x.mul(y)`` for ``x.data.mul_(y)``: autograd has to go back through what was written.
+
+    A clone that is written behind its back would pass on the gradient of the values before.
+    """
+    statement, path = write.statement, root_of(write.target)[1]
+    assert write.name is not None
+    name, lines = write.name.id, None
+    if detached(write.target) is write.name and not isinstance(statement, (ast.Assign, ast.Return)):
+        value = _value(module, write)
+        lines = [f"{name} = {value}"] if value is not None else None
+    elif _is_whole(write):
+        text = _seen(module, statement, path)
+        lines = [f"{name} = {name}.clone()", text] if text is not None else None
+    rebound = _rebound(module, write) if lines is not None else None
+    if lines is None or rebound is None:
+        return None
+    hidden = next(node for node in path if detached(node) is not None)
+    look_at = (
+        f"the gradient goes through this write now; where it is to pass by, `{name} = "
+        f"{name}.clone()` goes before, and `{module.source(hidden)}` stays"
+    )
+    change = branch.Change([statement], [*lines, *rebound[0]], wants=wants)
+    change.look_at += [*rebound[1], look_at]
+    change.title = "write"
+    return change
+
+
+def _is_whole(write: Write) -> bool:
+    """Whether a statement does nothing but write: ``x.data[i] = y``, ``x.data[i].add_(y)``."""
+    statement = write.statement
+    if isinstance(statement, ast.Assign):
+        return statement.targets == [write.target]
+    return isinstance(statement, ast.AugAssign) or (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Call)
+        and isinstance(statement.value.func, ast.Attribute)
+        and statement.value.func.value is write.target
+    )
+
+
+def _seen(module: ModuleFacts, statement: ast.stmt, path: Sequence[ast.expr]) -> str | None:
+    """A statement without the ``.data`` and ``.detach()`` on the way to what it writes."""
+    text, start = module.source(statement), module.start(statement)
+    for node in path:  # from the last to the first
+        inner = detached(node)
+        if inner is not None:
+            text = text[: module.end(inner) - start] + text[module.end(node) - start :]
+    if "\n" not in text:
+        return text
+    return None if any(mark in text for mark in "#'\"") else " ".join(text.split())
+
+
+def _is_estimate(write: Write) -> bool:
+    """Whether a write is hidden so that the gradient passes by: ``x.data.round_()``."""
+    call = write.statement.value if isinstance(write.statement, ast.Expr) else None
+    return (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in _STRAIGHT_THROUGH
+    )
 
 
 def _rebound(module: ModuleFacts, write: Write) -> tuple[list[str], list[str]] | None:
@@ -174,6 +258,9 @@ def _chain(module: ModuleFacts, node: ast.expr) -> str | None:
     """``x.mul(a).add(b)`` of ``x.mul_(a).add_(b)``."""
     if isinstance(node, ast.Name):
         return node.id
+    hidden = detached(node)
+    if hidden is not None:
+        return _chain(module, hidden)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
     if isinstance(asked_in_place(node), ast.Name):
@@ -269,7 +356,7 @@ def clone_first(
     module: ModuleFacts, write: Write, options: Options, wants: list[str] | None
 ) -> dict[str, Fix]:
     """``x = x.clone()`` before a piece of ``x`` is written."""
-    if write.name is None:
+    if write.name is None or is_hidden(write):
         return {}
     statement, name = write.statement, write.name.id
     rebound = _rebound(module, write)
