@@ -47,6 +47,9 @@ def raises():
 def raises_in_forward():
     return nn.Linear(8, 8), torch.ones(2, 9)
 
+def raises_in_a_line():
+    return Block(), torch.ones(2, 9)
+
 def leaves():
     raise SystemExit(0)
 
@@ -175,7 +178,8 @@ def test_page(run, tmp_path: Path) -> None:
         ("models.py:nothing", "models.py:nothing makes NoneType, not a torch.nn.Module"),
         ("models.py:four", "models.py:four returns 4 things, not a model, its inputs and a loss"),
         ("models.py:raises", "models.py:raises: KeyError: 'no weights' (models.py:25)"),
-        ("models.py:leaves", "models.py:leaves: SystemExit: 0 (models.py:31)"),
+        ("models.py:leaves", "models.py:leaves: SystemExit: 0 (models.py:34)"),
+        ("models.py:raises_in_a_line", "(2x9 and 8x8) (models.py:11)"),
         ("models.py:raises_in_forward", "mat1 and mat2 shapes cannot be multiplied"),
     ],
 )

@@ -625,3 +625,12 @@ def test_a_result_that_is_gone_through_by_the_loss() -> None:
         audit(Parts(4, 4), X)
     report = audit(Parts(4, 4), X, loss=lambda parts: sum(each.square().sum() for each in parts))
     assert report.ok and report.proof.startswith("float64")
+
+
+def test_what_torch_warns_of_copies_is_not_passed_on(recwarn: pytest.WarningsRecorder) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.script(nn.Linear(4, 4))
+    report = trainify.audit(nn.Sequential(scripted, nn.Tanh()), torch.randn(3, 4))
+    assert report.ok and report.proof.startswith("float64")
+    assert not recwarn.list

@@ -472,6 +472,55 @@ def test_the_diff_that_it_stands_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert apply.source_diff(model) == ""
 
 
+BESIDE = (
+    NORM
+    + """
+from torch.nn.functional import silu, relu
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 16)
+
+    def forward(self, x):
+        out = torch.empty(x.shape)
+        torch.ops._C.silu_and_mul(out, self.fc(x))
+        return out
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    @torch.no_grad()
+    def forward(self, x):
+        return self.fc(x)
+"""
+)
+
+
+@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
+@pytest.mark.parametrize("name", ["Norm", "Gate", "Plain"])
+def test_the_diff_has_what_the_model_needs_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = package(tmp_path, beside=BESIDE)["beside"]
+    model = getattr(module, name)()
+    trainable(model, strategy=strategy)
+    diff = apply.source_diff(model)
+    apply.restore(model)
+    for other in {"Norm", "Gate"} - {name}:
+        assert other not in "".join(line for line in diff.splitlines() if line[:1] in "+-")
+    subprocess.run(["git", "apply"], input=diff.encode(), check=True)
+    text = Path(module.__file__).read_text()
+    assert "\n\n\n\n" not in text
+    patched: dict[str, Any] = {"__name__": module.__name__}
+    exec(compile(text, "patched", "exec"), patched)
+    model = patched[name]()
+    assert all(gradient is not None for gradient in gradients(model))
+
+
 # -- the module stays the user's ------------------------------------------------------------------
 
 

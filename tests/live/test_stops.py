@@ -1083,6 +1083,30 @@ def test_a_scope_is_allowed_by_its_own_line(tmp_path: Path) -> None:
     assert trainify.audit(model, batch(), allow=[f"model.py:{line}"]).ok
 
 
+@pytest.mark.parametrize("above", ["", "@staticmethod\n    ", "@plain\n    "])
+@pytest.mark.parametrize("below", ["", "\n    @plain"])
+def test_a_decorator_is_named_by_its_own_line(tmp_path: Path, above: str, below: str) -> None:
+    first = "layer, x" if "static" in above else "self, layer, x"
+    decorated = f"""
+    {above}@torch.no_grad(){below}
+    def features({first}):
+        return layer(x)
+
+    def forward(self, x):
+        return self.head(self.features(self.fc, x))
+"""
+    (module,) = package(tmp_path, model="def plain(f):\n    return f\n" + HEAD + decorated).values()
+    model = module.Model()
+    line = 1 + inspect.getsource(module).splitlines().index("    @torch.no_grad()")
+    (cut,) = trainify.audit(model, batch()).cuts
+    assert cut.scope == f"{module.__file__}:{line}"
+    assert trainify.audit(model, batch(), allow=[cut.scope]).ok
+    with pytest.warns(trainify.StopRemoved, match=rf":{line}: `@torch.no_grad\(\)`, for fc"):
+        trainify.trainify(model, batch())
+    assert all(gradient is not None for n, gradient in gradients(model).items() if "fc" in n)
+    trainify.restore(model)
+
+
 HELPERS = """
 @torch.no_grad()
 def features(model, x):

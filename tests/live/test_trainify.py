@@ -355,6 +355,43 @@ def test_the_error_names_only_what_concerns_it(tmp_path: Path) -> None:
     assert raised.value.remaining == raised.value.refused == ()
 
 
+LAMBDA = """
+from vllm._custom_ops import rms_norm
+
+class Other(nn.Module):
+    norm = lambda self, x, out: rms_norm(out, x, torch.ones(8), 1e-6)
+
+class Half(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = self.fc(x)
+        y = torch.empty_like(h)
+        rms_norm(y, h, torch.ones(8), 1e-6)
+        return y + y.detach() * self.fc(y).detach()
+"""
+
+
+def test_lambdas_that_do_not_run_and_places_in_memory_are_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "fixtures" / "standins")
+    module = package(tmp_path, model=LAMBDA)["model"]
+    model = module.Half()
+    with pytest.raises(trainify.NotTrainable) as raised:
+        trainify.trainify(model, batch(), strategy="flag")
+    said = str(raised.value)
+    assert f"{module.__file__}:18: " in said and ":7: " not in said and "(trainify" not in said
+    assert raised.value.remaining == ()
+    trainify.trainify(model, strategy="flag")
+    report = trainify.audit(model, batch())
+    assert {cut.place for cut in report.cuts} == {f"{module.__file__}:18"}
+    assert "(trainify" not in report.to_json()
+    trainify.restore(model)
+
+
 def test_a_class_of_no_module(tmp_path: Path) -> None:
     """What exec defines in a bare namespace is said to be of ``builtins``."""
     space: dict[str, Any] = {"nn": nn, "torch": torch}

@@ -397,9 +397,9 @@ def scope_around(module: ModuleFacts, node: ast.AST) -> Scope | None:
 
 
 def scope_at(module: ModuleFacts, line: int) -> Scope | None:
-    """The scope that a line begins; for a decorator, the first line of its function does."""
+    """The scope that a line begins."""
     for function in module.functions:
-        if function.decorator_list and function.decorator_list[0].lineno == line:
+        if any(decorator.lineno == line for decorator in function.decorator_list):
             return decorator_scope(module, function)
     for statement in module.statements:
         if isinstance(statement, (ast.With, ast.AsyncWith)):

@@ -20,8 +20,9 @@ from ..config import Config, load_config
 from ..engine import EngineError, FixResult, Options, check_text, fix_text, passes_for
 from ..facts import Project
 from ..findings import Finding, Fix, Proven
-from ..output.diff import LineMap, opcodes
+from ..output.diff import LineMap
 from ..source import Change, Positions, SourceError, decode, encode, split_lines
+from .partial import Span, partial
 from .shared import Shared
 
 _LASTING = ("TRN401", "TRN408")
@@ -126,13 +127,25 @@ class Rewritten:
 
     def old_line(self, line: int) -> int:
         """What a line of the new text was, however it was indented, or was put before."""
+        return self._lines.old_line(line)
+
+    @cached_property
+    def _lines(self) -> LineMap:
         old, new = (map(str.strip, split_lines(text)) for text in (self.before, self.after))
-        return LineMap(list(old), list(new)).old_line(line)
+        return LineMap(list(old), list(new))
 
     def functions_at(self, line: int) -> list[int]:
         """The first lines of the functions around a line of the old text, decorators included."""
-        nodes = (definition.node for definition, _ in self._old.values())
-        return [_first_line(n) for n in nodes if _first_line(n) <= line <= (n.end_lineno or 0)]
+        return [first for first, last in self._spans if first <= line <= last]
+
+    @cached_property
+    def _spans(self) -> list[tuple[int, int]]:
+        """The first and the last line of each function, and of each lambda."""
+        return [
+            (_first_line(node), node.end_lineno or 0)
+            for node in ast.walk(ast.parse(self.before))
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        ]
 
     @cached_property
     def _codes(self) -> dict[tuple[str, int], CodeType]:
@@ -181,18 +194,13 @@ class Rewritten:
         return Change(self.path, self.data, encode(self._part(bound), self._encoding))
 
     def _part(self, bound: set[str]) -> str:
-        old, new = self.before.splitlines(keepends=True), self.after.splitlines(keepends=True)
+        wanted = [path for _, path in self._old.values() if _qualified(path) in bound]
         spans = [
-            (_first_line(d.node) - 1, d.node.end_lineno or 0, _qualified(path) in bound)
+            Span(_first_line(d.node), d.node.end_lineno or 0, path in wanted)
             for d, path in self._old.values()
         ]
-        lines: list[str] = []
-        for tag, a, b, c, d in opcodes(old, new):
-            first = a + (a == b)  # lines that are put before a function are not part of it
-            around = [wanted for start, end, wanted in spans if start < max(b, first) and a < end]
-            taken = tag != "equal" and (any(around) or not around)
-            lines += new[c:d] if taken else old[a:b]
-        return "".join(lines)
+        new = [self._new[path].node for path in wanted if path in self._new]
+        return partial(self.before, self.after, spans, new, self.added)
 
 
 @cache
@@ -277,6 +285,17 @@ def original_place(path: str, line: int) -> tuple[str, int]:
     """A line of rewritten code in its file on disk: what it was, or what it was put before."""
     source = _by_file.get(path)
     return (source.path, source.old_line(line)) if source is not None else (path, line)
+
+
+def by_file(text: str) -> str:
+    """A text in which places of rewritten code are those in the files on disk."""
+    for file, source in _by_file.items():
+        if file in text:
+            parts = re.split(rf"{re.escape(file)}:(\d+)", text)
+            for i, line in enumerate(parts[1::2]):
+                parts[2 * i + 1] = f"{source.path}:{source.old_line(int(line))}"
+            text = "".join(parts)
+    return text
 
 
 def _read(path: str) -> bytes:
@@ -369,8 +388,8 @@ def _qualified(path: tuple[Any, ...]) -> str:
     return ".".join(parts).removesuffix(".<locals>")
 
 
-def _first_line(node: FunctionNode) -> int:
-    return min((d.lineno for d in node.decorator_list), default=node.lineno)
+def _first_line(node: FunctionNode | ast.Lambda) -> int:
+    return min((d.lineno for d in getattr(node, "decorator_list", ())), default=node.lineno)
 
 
 def _name(node: ast.stmt) -> str:

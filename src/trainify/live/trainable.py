@@ -23,7 +23,7 @@ from .confirm import Mistakes, StopRemoved
 from .equal import unequal
 from .inplace import name_of, original_code
 from .reach import Member, Reached, reached
-from .rewritten import Refused, Settings, original_place
+from .rewritten import Refused, Settings, by_file, original_place
 from .source import Found, covers, find
 from .swap import Plan
 
@@ -206,9 +206,8 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans, other: Sequence[str]
         if plan is None:
             break
     restore(model)
-    report = report and _by_file(report)
     cuts = report.cuts if report else ()
-    said = f"running it: {type(error).__name__}: {error}" if error else ""
+    said = by_file(f"running it: {type(error).__name__}: {error}") if error else ""
     said = said or plans.mistakes.undecided or (report.error if report else "")
     found = plans.found.of(plans.around(cuts)) if cuts and not error else plans.found
     raise NotTrainable(_message(cuts, found, said), report, found) from error
@@ -216,15 +215,6 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans, other: Sequence[str]
 
 _MOST_PLANS = 16
 """What has not become clean after so many will not."""
-
-
-def _by_file(report: Report) -> Report:
-    """A report whose places are those in the files, of which the model runs again."""
-    cuts = []
-    for cut in report.cuts:
-        path, line = original_place(cut.path, cut.line)
-        cuts.append(replace(cut, path=path, line=line))
-    return replace(report, cuts=tuple(cuts))
 
 
 class _Plans:

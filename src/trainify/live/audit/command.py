@@ -145,12 +145,27 @@ def _errors_in_one_line(ctx: click.Context, target: str) -> Iterator[None]:
         if os.environ.get("TRAINIFY_DEBUG"):
             traceback.print_exc()
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
-        frames = traceback.extract_tb(error.__traceback__)
-        own = os.path.dirname(os.path.abspath(__file__))
-        theirs = [frame for frame in frames if not frame.filename.startswith((own, "<"))]
-        where = f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""
+        where = f" ({place})" if (place := _place_of(error)) else ""
         click.echo(f"trainify: {target}: {said}{where}", err=True)
         ctx.exit(2)
+
+
+def _place_of(error: BaseException) -> str:
+    """The line that a person would look at first, of those that an exception went through."""
+    from .places import Places
+
+    places = Places(())
+    own = os.path.dirname(os.path.abspath(__file__))
+    theirs = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((own, "<"))
+    ]
+    inner = [frame for frame in theirs if not places.is_outside(frame.filename)]  # not of torch
+    users = [frame for frame in inner if places.is_users(frame.filename)]  # nor of a library
+    for frame in (users or inner or theirs)[-1:]:
+        return f"{frame.filename}:{frame.lineno}"
+    return ""
 
 
 def _made(target: str) -> tuple[Any, tuple[Any, ...], dict[str, Any], Callable[..., Any] | None]:

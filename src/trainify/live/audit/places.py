@@ -118,8 +118,33 @@ def decorated(frame: FrameType | None) -> Place | None:
         if each.f_code.co_name == "decorate_context":
             code = getattr(each.f_locals.get("func"), "__code__", None)
             if code is not None:
-                return Place(code.co_filename, code.co_firstlineno, qualified(code))
+                path = code.co_filename
+                return Place(path, _decorator(path, code.co_firstlineno), qualified(code))
     return None
+
+
+_SWITCHES = {"no_grad", "inference_mode", "set_grad_enabled"}
+_OTHERS = {"staticmethod", "classmethod", "property"}
+
+
+@lru_cache(maxsize=1024)
+def _decorator(path: str, first: int) -> int:
+    """The line of the decorator with which gradients are off in the function of a first line."""
+    tree = parsed(path)
+    for node in ast.walk(tree) if tree else ():
+        decorators = getattr(node, "decorator_list", ())
+        if decorators and decorators[0].lineno == first:
+            names = {_last_name(each): each.lineno for each in reversed(decorators)}
+            said = [line for name, line in names.items() if name in _SWITCHES]
+            other = [line for name, line in names.items() if name not in _OTHERS]  # another's name
+            return min(said or other, default=first)
+    return first
+
+
+def _last_name(node: ast.expr) -> str:
+    """``no_grad`` of ``torch.no_grad()``."""
+    node = node.func if isinstance(node, ast.Call) else node
+    return ast.unparse(node).rpartition(".")[2]
 
 
 def callers(frame: FrameType | None) -> Iterator[FrameType]:

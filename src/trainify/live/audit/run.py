@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from .hooks import none_later
 from .kept import kept_graphs
 from .losses import Loss
 from .messages import cut_of, if_meant
+from .on_disk import on_disk
 from .passages import passages_of
 from .places import Place, raised
 from .report import Cause, Cut, Report, patterns
@@ -88,11 +90,12 @@ def audit(
     """
     tell = progress or (lambda _: None)
     was_on = torch.is_grad_enabled()
-    with _collected_sparingly(), torch.inference_mode(False):
+    with _collected_sparingly(), torch.inference_mode(False), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a copy that TorchScript makes, say, not of the step
         step = Step(model, inputs, keywords, loss)
         try:
             with none_later(step.parameters.values()):
-                report = _Audit(step, Allowed(allow), tell).report(proof)
+                report = on_disk(_Audit(step, Allowed(allow), tell).report(proof))
         finally:
             step.state.end()
     return report if was_on else replace(report, notes=(_WAS_OFF, *report.notes))
