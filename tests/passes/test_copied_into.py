@@ -149,3 +149,41 @@ class Block(nn.Module):
     (finding,) = reports["norms"].findings
     assert finding.fixes["flag"].safety is Safety.UNSAFE
     assert "copy_()" in finding.fixes["flag"].look_at
+
+
+METHODS = {
+    "of a base elsewhere": "import unittest\n\n\nclass Check(unittest.TestCase):\n",
+    "of a base here": "class Base:\n    def assertTrue(self, found, message):\n"
+    "        assert found, message\n\n\nclass Check(Base):\n",
+}
+
+
+@pytest.mark.parametrize("head", METHODS.values(), ids=METHODS.keys())
+def test_inherited_methods_are_no_modules(tmp_path: Path, head: str) -> None:
+    test = f"""\
+from norms import AddNorm
+{head}    def test_norm(self):
+        x, r = AddNorm(4)(*pair())
+        self.assertTrue(x.isfinite().all(), r)
+"""
+    (tmp_path / "norms.py").write_text(ADD_NORM)
+    (tmp_path / "test_norms.py").write_text(test)
+    reports = {Path(r.path).stem: r for r in check_paths([str(tmp_path)])}
+    (finding,) = reports["norms"].findings
+    assert "copy_" not in finding.fixes["flag"].edits[-1].text
+    assert finding.fixes["flag"].safety is Safety.SAFE
+
+
+def test_a_module_that_a_base_elsewhere_keeps(tmp_path: Path) -> None:
+    (tmp_path / "norms.py").write_text(ADD_NORM)
+    (tmp_path / "base.py").write_text(
+        "from torch import nn\nfrom norms import AddNorm\n\n\nclass Base(nn.Module):\n"
+        "    def __init__(self, d):\n        super().__init__()\n        self.norm = AddNorm(d)\n"
+    )
+    (tmp_path / "block.py").write_text(
+        "from base import Base  # with an AddNorm\n\n\nclass Block(Base):\n"
+        "    def forward(self, x, r):\n        self.norm(x, r)\n        return x + r\n"
+    )
+    reports = {Path(r.path).stem: r for r in check_paths([str(tmp_path)])}
+    (finding,) = reports["norms"].findings
+    assert finding.fixes["flag"].safety is Safety.UNSAFE

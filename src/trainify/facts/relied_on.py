@@ -135,16 +135,26 @@ def _may_hold_a(made: str, module: ModuleFacts, callee: ast.expr) -> bool:
     cls = module.names.self_class(callee.value)
     if cls is None or module.resolve(callee):
         return False
-    if callee.attr in (getattr(statement, "name", "") for statement in cls.body):
+    bound = module.names.inherited(cls, callee.attr)
+    if any(b.qualified is not None for b in bound):  # a method
         return False
-    values = [b.value for b in module.names.attributes(cls).get(callee.attr, ())]
+    if not bound:  # by a base in another file, or it is a method of one: ``self.assertTrue``
+        return _COMPUTED.search(module.text) is not None or _is_kept_as(callee.attr, made, module)
+    values = [b.value for b in bound]
     classes = [module.resolve(v.func) if isinstance(v, ast.Call) else () for v in values]
-    return not classes or any(
+    return any(
         not targets or any(t.name.rpartition(".")[2] in (made, *_HOLDERS) for t in targets)
         for targets in classes
     )
 
 
+def _is_kept_as(attribute: str, made: str, module: ModuleFacts) -> bool:
+    """Whether a file that names what is made keeps something under the name of an attribute."""
+    name, keeps = made.encode(), re.compile(rb"\bself\.%s\s*[:=]" % attribute.encode())
+    return module.project.some(module, lambda data: name in data and keeps.search(data))
+
+
+_COMPUTED = re.compile(r"\bsetattr\(\s*self\b|\.(?:add|register)_module\(")
 _HOLDERS = ("ModuleList", "ModuleDict", "partial", "compile", "script")
 _STATE = re.compile(r"(?<!hidden_)(?<!query_)(?<!key_)(?<!value_)(state|cache|buffer|memory)s?$")
 
