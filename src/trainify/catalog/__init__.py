@@ -33,6 +33,7 @@ __all__ = [
     "SchemaError",
     "all_ops",
     "by_library",
+    "forms",
     "holds",
     "is_differentiable",
     "lookup",
@@ -231,6 +232,13 @@ def lookup(
     """
     table = _by_name(own, releases)
     return table.get(qualified_name) or table.get(_without_overload(qualified_name))
+
+
+@cache
+def forms(qualified_name: str) -> tuple[FusedOp, ...]:
+    """The rows for what is called by a name, in releases that nothing tells apart but the call."""
+    names = {qualified_name, _without_overload(qualified_name)}
+    return tuple(op for op in all_ops() if not op.since and not names.isdisjoint(op.names))
 
 
 def _without_overload(qualified_name: str) -> str:

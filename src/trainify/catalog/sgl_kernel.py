@@ -299,6 +299,17 @@ OPS: tuple[FusedOp, ...] = (
     ),
     FusedOp(
         names=(
+            "sgl_kernel.topk_softmax",
+            "torch.ops.sgl_kernel.topk_softmax",
+        ),
+        schema="topk_softmax(Tensor(a!) topk_weights, Tensor(b!) topk_ids, "
+        "Tensor(c!) token_expert_indices, Tensor gating_output) -> ()",
+        equivalent="topk_weights, topk_ids, token_expert_indices = softmax_topk_rows("
+        "gating_output, topk_ids.shape[-1], False)",
+        source="as sglang 0.4.6 calls it",
+    ),
+    FusedOp(
+        names=(
             "sgl_kernel.topk_sigmoid",
             "torch.ops.sgl_kernel.topk_sigmoid",
         ),

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ...catalog import BindError
 from ...catalog.reasons import CODES
 from ...facts import ModuleFacts
 from ...facts.asked import runs_behind_tests
@@ -20,14 +19,13 @@ from ...findings import Finding
 from .. import Needle, Rule, is_wanted
 from .calls import (
     Ambiguous,
-    bind,
     by_operands,
     filled_buffers,
     is_plain,
     match,
-    misread,
     of_extension,
     takes_a_tensor,
+    understood,
     unverified_kernel,
 )
 from .messages import lost_in_cache
@@ -227,12 +225,8 @@ def calls(module: ModuleFacts, options: Options, *, direct: bool) -> Iterator[Fi
                 message += "its inputs." if fixes else f"its inputs. Not rewritten: {op.note}."
                 yield module.finding("TRN101", message, call, fixes)
             continue
-        bound, site = None, None
-        try:
-            bound = bind(op, target, call)
-            doubt = misread(op, bound)
-        except BindError as error:
-            doubt = str(error)
+        site = None
+        op, bound, doubt = understood(op, target, call)
         if bound is None or doubt:
             message = (
                 f"`{module.source(call.func)}` is called in a way trainify does not know: {doubt}"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeGuard
 
-from ...catalog import CONSTANTS, BindError, FusedOp, lookup, unverified_family
+from ...catalog import CONSTANTS, BindError, FusedOp, forms, lookup, unverified_family
 from ...facts import ModuleFacts, Target
 from ...facts.dtypes import holds_codes
 from ...facts.flow import is_allocation
@@ -199,11 +199,37 @@ def site_of(module: ModuleFacts, call: ast.Call, options: Options) -> Site | Non
         matched = match(module, call, options)
         if matched is None or matched[0].equivalent is None:
             return None
-        op, target = matched
-        site = Site(module, call, op, target, bind(op, target, call))
-    except (Ambiguous, BindError):
+        op, bound, doubt = understood(*matched, call)
+    except Ambiguous:
         return None
-    return None if site.unsupported() or misread(op, site.bound) else site
+    if bound is None or doubt:
+        return None
+    site = Site(module, call, op, matched[1], bound)
+    return None if site.unsupported() else site
+
+
+def understood(
+    op: FusedOp, target: Target, call: ast.Call
+) -> tuple[FusedOp, dict[str, ast.expr | None] | None, str]:
+    """The row that a call fits, its arguments by name, and why none fits, or none seems to.
+
+    Where releases took other arguments by the same name, the call tells which of them is meant.
+    """
+    first: dict[str, ast.expr | None] | None = None
+    doubts = []
+    rows = forms(target.name)
+    for row in rows if op in rows else (op,):
+        bound = None
+        try:
+            bound = bind(row, target, call)
+            doubt = misread(row, bound)
+        except BindError as error:
+            doubt = str(error)
+        if not doubt:
+            return row, bound, ""
+        first = bound if row is op else first
+        doubts.append(doubt)
+    return op, first, doubts[0]
 
 
 def bind(op: FusedOp, target: Target, call: ast.Call) -> dict[str, ast.expr | None]:
@@ -222,6 +248,12 @@ def bind(op: FusedOp, target: Target, call: ast.Call) -> dict[str, ast.expr | No
 _TABLES = re.compile(r"(\w*_)?(cos|sin)")
 _INTEGERS = re.compile(r"\w*(indptr|offsets|positions|pos_ids|position_ids|seqlens\w*|indices)")
 
+# Methods of tensors that give one.
+_TENSORS = frozenset(
+    "float half bfloat16 to type_as contiguous clone detach view reshape flatten unflatten squeeze "
+    "unsqueeze transpose permute t expand empty empty_like zeros zeros_like new_empty".split()
+)
+
 # Formats whose scales are neither one number nor one for each row.
 _BLOCKS = re.compile(r"float4_|float8_e8m0|BlockWise")
 
@@ -237,6 +269,11 @@ def misread(op: FusedOp, bound: Mapping[str, ast.expr | None]) -> str:
         node = bound[name]
         if isinstance(node, ast.Name) and node.id in numbers:
             return f"`{node.id}` is passed for {name!r}"
+    for name in numbers & bound.keys():  # of a release that took others
+        node = bound[name]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in _TENSORS:
+                return f"`{ast.unparse(node)}` is passed for {name!r}"
     if op.equivalent is not None and op.equivalent.startswith("scaled_mm("):
         for node in bound.values():
             for part in ast.walk(node) if node is not None else ():
