@@ -45,18 +45,21 @@ class Attention(nn.Module):
         "self.k_cache",  # all of it
     ],
 )
-def test_a_read_that_does_not_match_is_reported_only(read: str) -> None:
-    (finding,) = findings(
+def test_a_read_that_does_not_match_is_of_a_copy(read: str) -> None:
+    before = (
         HEAD
         + f"""\
 class Attention(nn.Module):
-    def forward(self, k, b, start, n):
+    def forward(self, q, k, b, start, n):
         self.k_cache[:b, start : start + n] = k
         keys = {read}
-        return keys
+        return q @ keys.mT
 """
     )
-    assert finding.rule == "TRN401" and not finding.fixes
+    fixed = fix(before)
+    assert "fresh_k_cache = self.k_cache.clone()" in fixed
+    assert "fresh_k_cache[:b, start : start + n] = k" in fixed
+    assert f"keys = {read.replace('self', 'fresh').replace('.', '_', 1)}\n" in fixed
 
 
 @pytest.mark.parametrize(

@@ -237,8 +237,14 @@ def test_what_an_option_switches_cannot_be_judged() -> None:
     stays(module(lines).replace("forward(self, x)", "forward(self, x, use_cache=False)"))
 
 
-def test_a_buffer_that_is_read_after_the_write_is_reported_only() -> None:
-    (finding,) = findings(module("self.memory[:3] = h\nh = self.memory.sum(0)"))
+def test_a_buffer_that_is_read_after_the_write_is_read_fresh() -> None:
+    text = module("self.memory[:3] = h\nh = self.memory.sum(0) * h")
+    by_hand = "m = self.memory.clone()\nm[:3] = h\nh = m.sum(0) * h"
+    torch.testing.assert_close(steps(fix(text))[:2], steps(module(by_hand))[:2])
+
+
+def test_a_mean_that_is_read_after_it_was_moved_is_reported_only() -> None:
+    (finding,) = findings(module("self.mean.lerp_(h.mean(0), 0.1)\nh = h - self.mean"))
     assert finding.rule == "TRN408" and not finding.fixes
 
 

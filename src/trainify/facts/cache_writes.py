@@ -75,7 +75,7 @@ def _cache_writes(module: ModuleFacts) -> tuple[CacheWrite, ...]:
             if call.lineno > (statement.end_lineno or 0)
             and _ATTENDS.search(last_name(call.func))
             and not caches.isdisjoint(map(_root, passed(call)))
-            and not _apart(module, statement, call)
+            and not are_apart(module, statement, call)
         ]
         if fresh and reads:
             found.append(CacheWrite(node, tuple(dict.fromkeys(fresh)), tuple(reads)))
@@ -167,7 +167,7 @@ def _is_scoped(module: ModuleFacts, statement: ast.stmt) -> bool:
     )
 
 
-def _apart(module: ModuleFacts, first: ast.stmt, last: ast.AST) -> bool:
+def are_apart(module: ModuleFacts, first: ast.stmt, last: ast.AST) -> bool:
     """Whether only one of two places runs: they are in different arms of one condition."""
     before = {first, *module.ancestors(first)}
     after = {last, *module.ancestors(last)}

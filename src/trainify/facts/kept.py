@@ -27,7 +27,7 @@ def is_kept_buffer(module: ModuleFacts, node: ast.Attribute) -> bool:
     cls = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
     if cls is None or node.attr in module.rebound:
         return False
-    bindings = module.names.attributes(cls).get(node.attr, [])
+    bindings = module.names.inherited(cls, node.attr)
     if is_buffer(module, node):
         return not bindings and len(registering(module, cls, node.attr)) == 1
     return bool(bindings) and all(
@@ -37,14 +37,18 @@ def is_kept_buffer(module: ModuleFacts, node: ast.Attribute) -> bool:
 
 
 def registering(module: ModuleFacts, cls: ast.ClassDef, name: str) -> set[FunctionNode | None]:
-    """The methods of a class that register a buffer: all but the first make it anew."""
+    """The methods of a class, and of those it derives from, that register a buffer.
+
+    All but the first make it anew.
+    """
+    classes = module.names.with_bases(cls)
     return {
         module.function(call)
         for call in module.calls_named("register_buffer")
         if call.args
         and isinstance(call.args[0], ast.Constant)
         and call.args[0].value == name
-        and module.method_class(module.function(call)) is cls
+        and module.method_class(module.function(call)) in classes
     }
 
 

@@ -461,6 +461,13 @@ class Names:
                 if isinstance(base, ast.Name) and other.name == base.id and other is not cls:
                     yield other
 
+    def with_bases(self, cls: ast.ClassDef) -> list[ast.ClassDef]:
+        """A class, and those of the file that it derives from."""
+        found = [cls]
+        for each in found:  # grows meanwhile
+            found += [base for base in self.own_bases(each) if base not in found]
+        return found
+
     def inherited(self, cls: ast.ClassDef, name: str, depth: int = 0) -> Sequence[Binding]:
         """What an attribute is bound to in a class, or in one of the file that it derives from."""
         found: Sequence[Binding] = self.attributes(cls).get(name, ())

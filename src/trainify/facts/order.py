@@ -107,7 +107,7 @@ def _is_pure(module: ModuleFacts, call: ast.Call) -> bool:
     if isinstance(callee.value, ast.Name):
         cls = module.names.self_class(callee.value)
         if cls is not None:
-            made = [b.value for b in module.names.attributes(cls).get(callee.attr, ())]
+            made = [b.value for b in module.names.inherited(cls, callee.attr)]
             return bool(made) and all(_is_layer(module, value) for value in made)
     return is_tensor_method(callee.attr)
 

@@ -306,7 +306,8 @@ def is_buffer(module: ModuleFacts, node: ast.expr) -> bool:
         and bool(call.args)
         and isinstance(call.args[0], ast.Constant)
         and call.args[0].value == node.attr
-        for call in walk(cls)
+        for each in module.names.with_bases(cls)
+        for call in walk(each)
     )
 
 

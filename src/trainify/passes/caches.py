@@ -200,12 +200,28 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 
 
 def _write(module: ModuleFacts, statement: ast.Assign | ast.Expr) -> Write | None:
+    """A write into what is called a cache, of values that may have a graph."""
+    write = as_write(statement)
+    if write is None or not _is_cache(module, write.base, statement):
+        return None
+    target, value, base = write.target, write.value, write.base
+    if isinstance(value, ast.Constant):
+        return None
+    if isinstance(target, ast.Subscript) and not _addresses_tensor(target):
+        return None
+    if not _is_activation(module, value) or _is_from_cache(module, value, base, statement):
+        return None
+    return write
+
+
+def as_write(statement: ast.stmt) -> Write | None:
+    """A statement that puts a value into a place of a tensor."""
     if isinstance(statement, ast.Assign):
         if len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Subscript):
             return None
         target: ast.expr = statement.targets[0]
         value = statement.value
-    else:
+    elif isinstance(statement, ast.Expr):
         call = statement.value
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             return None
@@ -217,14 +233,10 @@ def _write(module: ModuleFacts, statement: ast.Assign | ast.Expr) -> Write | Non
             return None  # the state of a stream, replaced as a whole
         if any(k.arg == "non_blocking" for k in call.keywords):
             return None  # data on its way from the host
+    else:
+        return None
     base = _base(target)
-    if base is None or not _is_cache(module, base, statement) or isinstance(value, ast.Constant):
-        return None
-    if isinstance(target, ast.Subscript) and not _addresses_tensor(target):
-        return None
-    if not _is_activation(module, value) or _is_from_cache(module, value, base, statement):
-        return None
-    return Write(statement, target, value, base)
+    return Write(statement, target, value, base) if base is not None else None
 
 
 def _addresses_tensor(target: ast.Subscript) -> bool:
@@ -375,7 +387,14 @@ def _judge(
             fixes[write.statement] = result
     unsolved = [w for w, _ in pairs if not fixes.get(w.statement) and _hands_out(module, w)]
     fixes.update(_write_apart(module, options, unsolved))
-    fixes.update(_hand_out_fresh(module, options, function, [w for w, _ in pairs]))
+    handed_out = _hand_out_fresh(module, options, function, [w for w, _ in pairs])
+    reasons: dict[ast.AST, str] = {}
+    for write in (w for w, _ in pairs if not fixes.get(w.statement)):
+        fix, reasons[write.statement] = read_fresh(module, options, write)
+        if fix is not None and (fix.safety is Safety.SAFE or write.statement not in handed_out):
+            fixes[write.statement] = dict.fromkeys(STRATEGIES, fix)
+        elif write.statement in handed_out:
+            fixes[write.statement] = handed_out[write.statement]
     for write, reads in pairs:
         text = module.source(write.target)
         value = module.source(write.value)
@@ -386,10 +405,7 @@ def _judge(
                 "the next step's backward walks into it and fails."
             )
             if not fixes.get(write.statement):
-                message += (
-                    " Not rewritten: where a gradient is wanted, what is read has to be put "
-                    "together from the old values and the fresh ones, and how does not show."
-                )
+                message += f" Not rewritten: {reasons[write.statement] or _UNKNOWN}."
             yield module.finding("TRN401", message, write.statement, fixes.get(write.statement))
         else:
             message = (
@@ -400,6 +416,28 @@ def _judge(
             yield module.finding(
                 "TRN401", message, write.statement, dict.fromkeys(STRATEGIES, fix) if fix else {}
             )
+
+
+_UNKNOWN = (
+    "where a gradient is wanted, what is read has to be put together from the old values and the "
+    "fresh ones, and how does not show"
+)
+
+
+def read_fresh(module: ModuleFacts, options: Options, write: Write) -> tuple[Fix | None, str]:
+    """The fix by which a method reads what it has written into an attribute, or why it has none."""
+    from ..rewrite.fresh_reads import CannotRead, fresh_reads
+
+    function = module.function(write.statement)
+    owner = write.base.value if isinstance(write.base, ast.Attribute) else None
+    if function is None or not isinstance(owner, ast.Name):
+        return None, ""
+    if module.names.self_class(owner) is None:
+        return None, ""
+    try:
+        return fresh_reads(module, options, function, write), ""
+    except CannotRead as reason:
+        return None, str(reason)
 
 
 # -- written and read back ------------------------------------------------------------------------
@@ -659,15 +697,28 @@ def _joined(module: ModuleFacts, write: Write, read: ast.stmt) -> str | None:
     """``keys = torch.cat((cache[:b, :start], xk), dim=1)`` for a matching write and read."""
     if not isinstance(read, ast.Assign) or not isinstance(read.value, ast.Subscript):
         return None
+    if not isinstance(write.statement, ast.Assign) or view_of(write.value) is None:
+        return None  # what is computed is computed once
+    found = prefix_before(module, write, read.value)
+    if found is None:
+        return None
+    before, dim = found
+    target, value = module.source(read.targets[0]), module.source(write.value)
+    return f"{target} = {_torch(module)}.cat(({before}, {value}), dim={dim})"
+
+
+def prefix_before(module: ModuleFacts, write: Write, read: ast.Subscript) -> tuple[str, int] | None:
+    """What a read has of the time before a write that is its end, and along which dimension.
+
+    ``cache[:b, :start]`` and 1, of ``cache[:b, start:end] = xk`` and ``cache[:b, :end]``.
+    """
     written = write.slices
-    if written is None or ast.dump(read.value.value) != ast.dump(write.base):
+    if written is None or ast.dump(read.value) != ast.dump(write.base):
         return None
-    if not isinstance(write.statement, ast.Assign) or _base(write.value) is None:
-        return None
-    left, right = _parts(written), _parts(read.value)
+    left, right = _parts(written), _parts(read)
     dims = [i for i, part in enumerate(left) if isinstance(part, ast.Slice) and part.lower]
-    if len(dims) != 1 or any(_is_ellipsis(part) for part in left[: dims[0]]):
-        return None
+    if len(dims) != 1 or not all(isinstance(part, ast.Slice) for part in left[: dims[0]]):
+        return None  # after an index, which may be a number or a tensor, it is another dimension
     dim = dims[0]
     if len(right) < len(left):
         right = [*right, *[ast.Slice() for _ in range(len(left) - len(right))]]
@@ -682,16 +733,11 @@ def _joined(module: ModuleFacts, write: Write, read: ast.stmt) -> str | None:
                 return None
         elif ast.dump(a) != ast.dump(b):
             return None
-    torch = _torch(module)
-    target = module.source(read.targets[0])
-    base = module.source(write.base)
-    value = module.source(write.value)
     cut = left[dim]
     assert isinstance(cut, ast.Slice) and cut.lower is not None
-    lower = module.source(cut.lower)
-    before = [*[_source(module, p) for p in left[:dim]], f":{lower}"]
+    before = [*[_source(module, p) for p in left[:dim]], f":{module.source(cut.lower)}"]
     before += [_source(module, p) for p in left[dim + 1 :]]
-    return f"{target} = {torch}.cat(({base}[{', '.join(before)}], {value}), dim={dim})"
+    return f"{module.source(write.base)}[{', '.join(before)}]", dim
 
 
 def _torch(module: ModuleFacts) -> str:

@@ -74,7 +74,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if function is None or write.unseen:
             continue
         if write.name is None:
-            yield from in_buffers(module, function, write)
+            yield from in_buffers(module, options, function, write)
         else:
             yield from in_pools(module, options, function, write)
     yield from joined_to_kept(module)

@@ -10,7 +10,7 @@ from ...facts import ModuleFacts
 from ...facts.kept import handed_out, is_kept_buffer
 from ...facts.writes import Write
 from ...findings import STRATEGIES, Finding, Fix
-from ..caches import detached, names_cache
+from ..caches import as_write, detached, names_cache, read_fresh
 from .steps import consequence, is_step, read_later
 from .values import has_graph, written
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from ...facts.module import FunctionNode
 
 
-def in_buffers(module: ModuleFacts, function: FunctionNode, write: Write) -> Iterator[Finding]:
+def in_buffers(
+    module: ModuleFacts, options: Options, function: FunctionNode, write: Write
+) -> Iterator[Finding]:
     """``self.mean.add_(h.mean())``, where ``mean`` is a buffer."""
     owners = [write.target]
     while isinstance(owners[-1], (ast.Call, ast.Subscript)):
@@ -31,11 +33,15 @@ def in_buffers(module: ModuleFacts, function: FunctionNode, write: Write) -> Ite
     if any(isinstance(n, ast.Attribute) and n.attr in ("detach", "data") for n in owners):
         return
     if isinstance(owner, ast.Attribute):
-        yield from _into(module, function, owner, write)
+        yield from _into(module, options, function, owner, write)
 
 
 def _into(
-    module: ModuleFacts, function: FunctionNode, owner: ast.Attribute, write: Write
+    module: ModuleFacts,
+    options: Options,
+    function: FunctionNode,
+    owner: ast.Attribute,
+    write: Write,
 ) -> Iterator[Finding]:
     """A write into a buffer, by its own name or by a local one."""
     if names_cache(owner.attr) or not is_kept_buffer(module, owner):
@@ -54,6 +60,10 @@ def _into(
     if not read and not read_later(module, function, owner, write.statement):
         edits = tuple(edit for value in values for edit in detached(module, value))
         fixes = dict.fromkeys(STRATEGIES, Fix(f"Keep detached values in {text}", edits))
+    elif (put := as_write(write.statement)) is not None and put.base is owner:
+        fix, reason = read_fresh(module, options, put)
+        fixes = dict.fromkeys(STRATEGIES, fix) if fix is not None else {}
+        message += f" Not rewritten: {reason}." if reason else ""
     yield module.finding("TRN408", message, write.statement, fixes)
 
 
@@ -64,7 +74,7 @@ def in_pools(
     assert write.name is not None
     definition = module.flow(function).only_definition(write.name.id, write.statement)
     if definition is not None and isinstance(definition.value, ast.Attribute):
-        yield from _into(module, function, definition.value, write)  # buffer = self.buffer
+        yield from _into(module, options, function, definition.value, write)  # buffer = self.buffer
         return
     call = handed_out(module, function, definition) if definition is not None else None
     if call is None or not is_step(module, function, write.statement):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.graph import Graph
+from ...facts.guards import gradient_unwanted
 from ...facts.kept import is_same
 from ...facts.memo import once
 from ...facts.names import passed
@@ -98,6 +99,8 @@ def written_later(
     found: list[ast.expr] = []
     for later, write in module.writes.items():
         if module.function(later) is not function or later.lineno < statement.lineno:
+            continue
+        if gradient_unwanted(module, later):
             continue
         within = list(ast.walk(write.target))
         if any(isinstance(n, ast.Attribute) and n.attr in ("data", "detach") for n in within):

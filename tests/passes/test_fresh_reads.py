@@ -1,0 +1,302 @@
+"""A cache that a method writes and reads: the gradients are those of the module without a cache."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from verbs import becomes, findings, fix, stays
+
+from trainify.engine import Options, fix_text
+from trainify.facts import Project
+
+HEAD = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+
+class Base(nn.Module):
+    def __init__(self, d=8):
+        super().__init__()
+        self.q = nn.Linear(d, d)
+        self.k = nn.Linear(d, d)
+        self.v = nn.Linear(d, d)
+        self.o = nn.Linear(d, d)
+        self.register_buffer("ck", torch.zeros(4, 16, d), persistent=False)
+        self.register_buffer("cv", torch.zeros(4, 16, d), persistent=False)
+
+
+class Attention(Base):
+    def forward(self, x, pos=0):
+        B, T, _ = x.shape
+"""
+OWN = HEAD.replace("class Base", "class Attention").replace("\n\nclass Attention(Base):\n", "")
+WRITES = {
+    "set": "self.ck[:B, pos : pos + T] = self.k(x)\nself.cv[:B, pos : pos + T] = self.v(x)",
+    "copy": (
+        "self.ck[:B, pos : pos + T].copy_(self.k(x))\nself.cv[:B, pos : pos + T].copy_(self.v(x))"
+    ),
+    "index": (
+        "at = torch.arange(pos, pos + T)\nself.ck[:B].index_copy_(1, at, self.k(x))\n"
+        "self.cv[:B].index_copy_(1, at, self.v(x))"
+    ),
+    "names": (
+        "xk, xv = self.k(x), self.v(x)\nself.ck[:B, pos : pos + T] = xk\n"
+        "self.cv[:B, pos : pos + T] = xv"
+    ),
+    "moved": (
+        "self.ck = self.ck.to(x)\nself.ck[:B, pos : pos + T] = self.k(x)\n"
+        "self.cv[:B, pos : pos + T] = self.v(x)"
+    ),
+    "moved, names": (
+        "self.ck = self.ck.to(x)\nself.cv = self.cv.to(x)\nxk, xv = self.k(x), self.v(x)\n"
+        "self.ck[:B, pos : pos + T] = xk\nself.cv[:B, pos : pos + T] = xv"
+    ),
+    "within": (
+        "with torch.autocast('cpu', enabled=False):\n"
+        "    self.ck[:B, pos : pos + T] = self.k(x)\n    self.cv[:B, pos : pos + T] = self.v(x)"
+    ),
+}
+READS = {
+    "named": (
+        "k = self.ck[:B, : pos + T]\nv = self.cv[:B, : pos + T]\n"
+        "return self.o(F.scaled_dot_product_attention(self.q(x), k, v))"
+    ),
+    "at once": (
+        "return self.o(F.scaled_dot_product_attention("
+        "self.q(x), self.ck[:B, : pos + T], self.cv[:B, : pos + T]))"
+    ),
+    "narrowed": (
+        "k = self.ck.narrow(1, 0, pos + T)[:B]\n"
+        "scores = (self.q(x) @ k.mT / 8**0.5).softmax(-1)\n"
+        "return self.o(scores @ self.cv[:B].narrow(1, 0, pos + T))"
+    ),
+}
+NAMES = {"buffers": ("ck", "cv"), "caches": ("k_cache", "v_cache")}
+
+
+def attention(head: str, writes: str, reads: str, names: tuple[str, str] = ("ck", "cv")) -> str:
+    text = head + textwrap.indent(f"{writes}\n{reads}\n", " " * 8)
+    return text.replace("ck", names[0]).replace("cv", names[1])
+
+
+def made(text: str) -> Any:
+    scope: dict[str, Any] = {}
+    exec(compile(text, "m.py", "exec"), scope)
+    torch.manual_seed(0)
+    return scope["Attention"]()
+
+
+def steps(text: str) -> dict[str, torch.Tensor | None]:
+    """The gradients of a second step of training."""
+    model = made(text)
+    x = torch.randn(2, 5, 8)
+    for _ in range(2):
+        model.zero_grad()
+        model(x).square().mean().backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def without_a_cache() -> dict[str, torch.Tensor | None]:
+    reads = "return self.o(F.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x)))"
+    return steps(attention(OWN, "", reads))
+
+
+def served(text: str) -> list[torch.Tensor]:
+    """A prompt, then two tokens, without gradients; and what is cached after it."""
+    model = made(text)
+    x = torch.randn(2, 7, 8)
+    with torch.no_grad():
+        out = [model(x[:, :5], 0), model(x[:, 5:6], 5), model(x[:, 6:], 6)]
+    return [*out, *model.buffers()]
+
+
+@pytest.mark.parametrize("reads", READS.values(), ids=READS)
+@pytest.mark.parametrize("writes", WRITES.values(), ids=WRITES)
+def test_the_gradients_are_those_without_a_cache(writes: str, reads: str) -> None:
+    right = without_a_cache()
+    for head, kind in ((OWN, "buffers"), (HEAD, "buffers"), (HEAD, "caches")):
+        if kind == "buffers" and "self.ck.to" in writes:
+            continue  # for all that its file shows, it is set anew
+        text = attention(head, writes, reads, NAMES[kind])
+        with pytest.raises(RuntimeError, match="second time"):
+            steps(text)
+        fixed = fix(text)
+        stays(fixed)
+        torch.testing.assert_close(steps(fixed), right)
+        assert all(map(torch.equal, served(fixed), served(text)))
+
+
+def test_what_is_read_is_the_prefix_that_the_write_completes() -> None:
+    becomes(
+        attention(OWN, WRITES["set"].partition("\n")[0], "return F.relu(self.ck[:B, : pos + T])"),
+        attention(
+            OWN,
+            """\
+new_ck = self.k(x)
+self.ck[:B, pos : pos + T] = new_ck.detach()
+fresh_ck = self.ck[:B, : pos + T]
+if torch.is_grad_enabled() and new_ck.requires_grad:
+    fresh_ck = torch.cat((self.ck[:B, :pos], new_ck), dim=1)""",
+            "return F.relu(fresh_ck)",
+        ),
+    )
+
+
+def test_anything_else_is_read_from_a_copy() -> None:
+    becomes(
+        attention(
+            OWN, "xk = self.k(x)\nself.ck[:B, pos : pos + T] = xk  # new", "return F.relu(self.ck)"
+        ),
+        attention(
+            OWN,
+            """\
+xk = self.k(x)
+self.ck[:B, pos : pos + T] = xk.detach()  # new
+fresh_ck = self.ck
+if torch.is_grad_enabled() and xk.requires_grad:
+    fresh_ck = self.ck.clone()
+    fresh_ck[:B, pos : pos + T] = xk""",
+            "return F.relu(fresh_ck)",
+        ),
+    )
+
+
+def test_an_index_ahead_of_the_dimension_that_grows() -> None:
+    """Joined along dimension 2, which is another one behind an index, the heads would be more."""
+    writes = "xk = self.k(x)\nself.ck[0, :, pos : pos + T] = xk"
+    text = attention(OWN, writes, "keys = self.ck[0, :, : pos + T]\nreturn keys.relu()")
+    for names in NAMES.values():
+        renamed = text.replace("ck", names[0])
+        renamed = renamed.replace("torch.zeros(4, 16, d)", "torch.zeros(1, 2, 16, d)")
+        fixed = fix(renamed)
+        assert fixed != renamed
+        grad = steps(fixed)["k.weight"]
+        assert grad is not None and grad.abs().sum() > 0
+
+
+REFUSED = {
+    "a loop": (
+        "for t in range(T):\n    self.ck[:B, t] = self.k(x[:, t])\n    x = x + self.ck[:B].sum(1)",
+        "loop",
+    ),
+    "twice": (
+        "self.ck[:B, :T] = self.k(x)\nself.ck[:B, :T] = self.v(x)\nx = x + self.ck[:B, :T]",
+        "more than once",
+    ),
+    "another name before": (
+        "old = self.ck[:B, :T]\nself.ck[:B, :T] = self.k(x)\nx = x + old + self.ck[:B, :T]",
+        "before",
+    ),
+    "not surely written": (
+        "if T > 1:\n    self.ck[:B, :T] = self.k(x)\n    x = x + self.ck[:B, :T]\n"
+        "x = x + self.ck[:B, :T]",
+        "may not have run",
+    ),
+    "written where it is read": (
+        "self.ck[:B, :T] = self.k(x)\nkept = self.ck\nkept[:B, :T].mul_(2)\nx = x + kept[:B, :T]",
+        "what it has read",
+    ),
+    "set afterwards": (
+        "self.ck[:B, :T] = self.k(x)\nx = x + self.ck[:B, :T]\nself.ck = self.ck * 2",
+        "sets the cache",
+    ),
+    "run later": (
+        "self.ck[:B, :T] = self.k(x)\nread = lambda: self.ck[:B, :T]\nx = x + read()",
+        "whenever it runs",
+    ),
+    "handed on": ("self.ck[:B, :T] = self.k(x)\nx = (x, self.ck)[0]", "handed on"),
+    "another order": (
+        "self.ck[:B, : self.length()].copy_(self.grown(x))\nx = x + self.ck[:B, :T]",
+        "computed first",
+    ),
+    "asked twice": ("self.ck[:B, next(x)] = self.k(x)\nx = x + self.ck[:B, :T]", "asking twice"),
+    "the module is given": (
+        "self.ck[:B, :T] = self.k(x)\nx = x + self.ck[:B, :T] + helper(self)",
+        "the whole module",
+    ),
+    "a method reads it, too": (
+        "self.ck[:B, :T] = self.k(x)\nx = x + self.ck[:B, :T] + self.outer(T)",
+        "reads the cache, too",
+    ),
+    "the base's forward": (
+        "self.ck[:B, :T] = self.k(x)\nx = x + self.ck[:B, :T] + super().forward(x)",
+        "reads the cache, too",
+    ),
+}
+MORE = """
+    def outer(self, n):
+        return self.inner(n) * 2
+
+    def inner(self, n):
+        return self.ck[:, :n].sum()
+"""
+
+
+@pytest.mark.parametrize(("body", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_may_read_something_else_is_reported_only(body: str, reason: str) -> None:
+    text = attention(HEAD, body, "return x")
+    if "self.outer" in body:
+        text += MORE
+    if "super()" in body:
+        text = text.replace(
+            "\n\nclass Attention", MORE.replace("outer", "forward") + "\n\nclass Attention"
+        )
+    text = text.replace("ck", "k_cache")
+    found = [f for f in findings(text) if f.rule == "TRN401"]
+    assert found and not any(f.fixes for f in found)
+    assert any(reason in f.message for f in found), [f.message for f in found]
+    assert fix(text, unsafe=True, select=("TRN401",)) == text
+
+
+READ = "return F.relu(self.ck[:B, :T])"
+DOUBTFUL = {
+    "another method reads it": (
+        READ,
+        "\n    def kept(self):\n        return self.ck\n",
+        "`kept` reads",
+    ),
+    "a class that derives from it": (
+        READ,
+        "\n\nclass Other(Attention):\n    def kept(self):\n        return self.ck\n",
+        "`kept` reads",
+    ),
+    "it is set back": (
+        READ,
+        "\n    def begin(self):\n        self.ck.detach_()\n",
+        "earlier calls",
+    ),
+    "a function is given it": ("return attend(x, self.ck[:B, :T])", "", "`attend` must not"),
+    "it is handed out": ("keys = self.ck[:B, :T]\nreturn keys, x", "", "earlier calls"),
+}
+
+
+@pytest.mark.parametrize(("read", "more", "look_at"), DOUBTFUL.values(), ids=DOUBTFUL)
+def test_what_others_may_do_with_the_cache_is_to_be_looked_at(
+    read: str, more: str, look_at: str
+) -> None:
+    text = attention(HEAD, "self.ck[:B, :T] = self.k(x)", read) + more
+    (finding,) = [f for f in findings(text) if f.rule == "TRN408"]
+    made = finding.fix("flag")
+    assert made is not None and made.safety == "unsafe" and look_at in made.look_at
+    assert fix(text) == text and "fresh_ck" in fix(text, unsafe=True)
+
+
+def test_what_has_nothing_to_do_with_it_is_no_reason_to_look() -> None:
+    other = MORE.replace("\n    def", "\n\nclass Other(nn.Module):\n    def", 1)
+    sibling = MORE.replace("\n    def", "\n\nclass Sibling(Base):\n    def", 1)
+    text = attention(HEAD, WRITES["set"], READS["named"]) + other + sibling
+    assert "fresh_ck" in fix(text)
+
+
+def test_another_file_that_reads_it(tmp_path: Path) -> None:
+    text = attention(HEAD, WRITES["set"], READS["named"])
+    path = tmp_path / "model.py"
+    path.write_text(text)
+    (tmp_path / "serve.py").write_text("def peek(model):\n    return model.ck\n")
+    fixed = fix_text(text, str(path), Options(), Project([tmp_path])).text
+    assert "fresh_cv" in fixed and "fresh_ck" not in fixed
