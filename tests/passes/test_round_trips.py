@@ -561,3 +561,22 @@ def test_what_a_trainer_differentiates(body: str, expected: list[str]) -> None:
     text = TRAINER.format(body=textwrap.indent(body, "        "))
     assert rules(text) == expected
     assert rules(text.replace("(Trainer)", "(Metric)")) == []
+
+
+@pytest.mark.parametrize("made", ["torch.Tensor(outputs[0])", "torch.FloatTensor(outputs[0] * 2)"])
+def test_a_tensor_that_is_made_of_a_tensor_keeps_its_graph(made: str) -> None:
+    text = f"""\
+        import torch
+
+        def step(net, batch):
+            outputs = net(batch)
+            loss = {made}
+            loss.backward()
+        """
+    stays(text)
+    assert rules(text.replace(made, "torch.Tensor([outputs[0]])")) == ["TRN302"]
+    scope: dict[str, Any] = {}
+    exec(textwrap.dedent(text), scope)
+    x = torch.ones((), requires_grad=True)
+    scope["step"](lambda t: (t + t,), x)
+    assert x.grad is not None

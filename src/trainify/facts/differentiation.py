@@ -68,6 +68,8 @@ _LOSS_NAME = re.compile(r"(_loss|_entropy|_with_logits|kl_div)$")
 _CUTS = frozenset({"detach", "item", "tolist", "numpy", "float", "from_numpy"})
 _SHARES = ("torch.as_tensor", "torch.asarray", "torch.autograd.Variable")
 """Given a tensor, these hand on its gradient."""
+_OLD = ("torch.Tensor", "torch.FloatTensor", "torch.DoubleTensor")
+"""These do so too, but mostly are given a list."""
 
 
 def of_torch(name: str, node: ast.Call, values: Sequence[Carried]) -> Carried:
@@ -106,7 +108,10 @@ def made_tensor(name: str, node: ast.Call, values: Sequence[Carried]) -> Carried
     if any(k.arg == "dtype" and _INTEGERS.search(ast.unparse(k.value)) for k in node.keywords):
         return UNKNOWN  # numbers, of which there is no gradient
     made, source = values[0], node.args[0]
-    if name in _SHARES and not isinstance(source, (ast.List, ast.Tuple, ast.ListComp)):
+    shares = name in _SHARES and not isinstance(source, (ast.List, ast.Tuple, ast.ListComp))
+    if shares or (
+        name in _OLD and not made.plain and isinstance(source, (ast.Subscript, ast.BinOp))
+    ):
         if made.weights or not made.known:
             return made
     inside = {c for c in made.cuts if c.node in set(ast.walk(source))}
