@@ -130,6 +130,9 @@ class Attention(nn.Module):
         "slot_cache[slots] = positions",
         "self.kv_cache[:n].copy_(torch.tensor(token))",
         "seq_len_cache[:n] = k",
+        "self.kv_block_ids[:n] = k",
+        "k = k.detach().transpose(0, 1); self.k_cache[:n] = k",
+        "k = torch.tensor(token); self.k_cache[:n] = k",
     ],
 )
 def test_what_is_no_key_value_cache_stays(statement: str) -> None:
@@ -434,3 +437,41 @@ class Experts:
 )
 def test_what_keeps_nothing_of_a_step_stays(text: str) -> None:
     stays(HEAD + text, select=("TRN401",))
+
+
+BY_TURNS = """\
+class Attention(nn.Module):
+    def forward(self, q, k, v, cache, start, fills):
+        if fills:
+            cache["k"][:, :start] = k
+            cache["v"][:, :start] = v
+        else:
+            k = torch.cat((cache["k"][:, :start], k), 1)
+            v = torch.cat((cache["v"][:, :start], v), 1)
+        return (q @ k.mT).softmax(-1) @ v
+"""
+
+
+def test_a_step_of_several_calls_may_go_back_through_the_cache() -> None:
+    """With the graph in the cache, the first call's weights learn by what the second reads."""
+    text = HEAD + BY_TURNS
+    assert fix(text) == text
+    (first, _) = findings(text)
+    assert "earlier calls" in first.fixes["flag"].look_at
+    kernel = "self.kernel(q, cache, k, v); k, v = k * 1, v * 1"
+    alone = 'k = torch.cat((cache["k"][:, :start], k), 1)'
+    other = 'v = torch.cat((cache["v"][:, :start], v), 1)'
+    served = text.replace(alone, kernel).replace(other, "pass")
+    assert fix(served).count(".detach()") == 2
+
+
+def test_a_pool_that_a_test_fills_stays() -> None:
+    stays(
+        HEAD
+        + """\
+def mock_caches(k, k_cache, table):
+    for i, block in enumerate(k):
+        k_cache[table[i], :] = block
+    return k
+"""
+    )

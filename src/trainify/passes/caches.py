@@ -85,13 +85,13 @@ _OF_SELF = (b"self.k[", b"self.v[", b"self.key[", b"self.value[")
 
 _CACHE = re.compile(r"cache|past_(key|value|kv)|(^|_)(k|v|kv|key|value)_buffer|(^|_)kv(_|$)")
 _NOT_CACHE = re.compile(
-    r"cos|sin|rope|freq|mask|pos|_loc|scale|table|len|conv|ssm|lru|ind(ptr|ices)|"
+    r"cos|sin|rope|freq|mask|pos|_loc|scale|table|len|conv|ssm|lru|ind(ptr|ices)|(^|_)i(ds?|dx)$|"
     r"^latent_cache$"  # what DeepSeek's code calls the latents of one step
 )
 _OF_OBJECT = frozenset("k v key value keys values".split())
 _CACHE_CLASS = re.compile(r"Cache|(Static|Dynamic|Sliding\w*)Layer$")
 _NOT_A_STEP = re.compile(
-    r"__init__$|reset(_parameters)?$|clear$|(\w*_)?(load|restore|offload|swap|migrate)(_|$)|"
+    r"__init__$|reset(_parameters)?$|clear$|_*mock_|(\w*_)?(load|restore|offload|swap|migrate)(_|$)|"
     r"\w*_(from_flat|cpu_copy)"
 )
 _CODES = re.compile(r"(^|_)(fp[48]|n?vfp4|u?int[48]|packed|codes)(_|$)")
@@ -209,9 +209,9 @@ def _write(module: ModuleFacts, statement: ast.Assign | ast.Expr) -> Write | Non
         return None
     if isinstance(target, ast.Subscript) and not _addresses_tensor(target):
         return None
-    if not _is_activation(module, value) or _is_from_cache(module, value, base, statement):
+    if not _is_activation(module, value, statement):
         return None
-    return write
+    return None if _is_from_cache(module, value, base, statement) else write
 
 
 def as_write(statement: ast.stmt) -> Write | None:
@@ -337,7 +337,7 @@ def _identifier(node: ast.Name | ast.Attribute) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr
 
 
-def _is_activation(module: ModuleFacts, value: ast.expr) -> bool:
+def _is_activation(module: ModuleFacts, value: ast.expr, at: ast.stmt) -> bool:
     """Whether a value may carry a graph: not ``x.detach()``, not numbers, nothing made of them."""
     for node in ast.walk(value):
         if isinstance(node, ast.Attribute) and node.attr in ("detach", "data"):
@@ -346,7 +346,29 @@ def _is_activation(module: ModuleFacts, value: ast.expr) -> bool:
     base = _base(value)
     if not names or base is None or holds_integers(value) or _CODES.search(last_name(base)):
         return False
-    return not (isinstance(value, ast.Call) and module.is_name(value.func, *MAKES_TENSOR))
+    if isinstance(value, ast.Call) and module.is_name(value.func, *MAKES_TENSOR):
+        return False
+    return not (isinstance(base, ast.Name) and _is_made_without(module, base.id, at))
+
+
+def _is_made_without(module: ModuleFacts, name: str, at: ast.stmt) -> bool:
+    """Whether a name has got a value without a graph: ``k = k.detach().transpose(1, 2)``."""
+    made = module.flow(module.function(at) or module.tree).only_definition(name, at)
+    if made is None or made.index is not None:
+        return False
+    node = made.value
+    while isinstance(node, (ast.Call, ast.Subscript)):
+        if isinstance(node, ast.Subscript):
+            node = node.value
+        elif module.is_name(node.func, "torch.tensor", "torch.from_numpy"):
+            return True
+        elif not isinstance(node.func, ast.Attribute):
+            return False
+        elif node.func.attr == "detach":
+            return True
+        else:
+            node = node.func.value if is_view_method(node.func.attr) else None
+    return False
 
 
 def _is_from_cache(
@@ -775,12 +797,32 @@ def detached(module: ModuleFacts, value: ast.expr) -> tuple[Edit, ...]:
 def _detach(module: ModuleFacts, write: Write) -> Fix | None:
     """Cache detached values: attention has the fresh ones."""
     edits = detached(module, write.value)
-    look_at = ""
+    look_at = (
+        "what earlier calls have cached passes no gradient on" if _is_copied(module, write) else ""
+    )
     if not _fresh_values_used(module, write):
         value = module.source(write.value)
         look_at = f"attention must read the fresh `{value}` in training, not the cache"
     safety = Safety.UNSAFE if look_at else Safety.SAFE
     return Fix(f"Cache {module.source(write.value)} detached", edits, safety, look_at)
+
+
+_COPYING = frozenset("cat concat concatenate stack pad where".split())
+
+
+def _is_copied(module: ModuleFacts, write: Write) -> bool:
+    """Whether another call of the function copies what is cached: ``torch.cat((cache[:n], k))``.
+
+    Of a copy nothing is saved that a later write destroys, so several calls of one step can be
+    gone back through for as long as the cache keeps their graph.
+    """
+    function = module.function(write.statement)
+    return function is not None and any(
+        _reads_entry(argument, write)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and last_name(node.func) in _COPYING
+        for argument in node.args
+    )
 
 
 def _fresh_values_used(module: ModuleFacts, write: Write) -> bool:
