@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
 from .discrete import gives_integers
@@ -344,14 +344,52 @@ def serves_backward(module: ModuleFacts, function: FunctionNode, depth: int = _M
         or f"op_func={function.name}" in module.text
     ):
         return True
+    stood_in_for = _stood_in_for(module, function)
+    if stood_in_for is not None:
+        return serves_backward(*stood_in_for, depth - 1)
     callers = 0
-    for other, call in module.project.calls_of(module, function, _has_functions):
-        caller = other.function(call)
-        if caller is function:
-            continue
-        callers += 1
-        if gradient_unwanted(other, call):
-            continue  # in an autograd.Function, a custom op, under no_grad
-        if caller is None or not serves_backward(other, caller, depth - 1):
-            return False
-    return callers > 0
+    for calls in (_calls_beside_functions, _calls_elsewhere):
+        for other, call in calls(module, function):
+            caller = other.function(call)
+            if caller is function:
+                continue
+            callers += 1
+            if gradient_unwanted(other, call):
+                continue  # in an autograd.Function, a custom op, under no_grad
+            if caller is None or not serves_backward(other, caller, depth - 1):
+                return False
+        if callers:
+            return True
+    return False
+
+
+def _stood_in_for(
+    module: ModuleFacts, function: FunctionNode
+) -> tuple[ModuleFacts, FunctionNode] | None:
+    """The function of the project that ``@register(chunk_fwd, backend=...)`` gives another form."""
+    from .layers import imported_function
+
+    for decorator in function.decorator_list:
+        if isinstance(decorator, ast.Call) and "register" in last_name(decorator.func):
+            first = decorator.args[0] if decorator.args else None
+            if isinstance(first, (ast.Name, ast.Attribute)):
+                return imported_function(module, first)
+    return None
+
+
+def _calls_elsewhere(
+    module: ModuleFacts, function: FunctionNode
+) -> Iterator[tuple[ModuleFacts, ast.Call]]:
+    """The calls of a function in other files: of a helper, that of another helper."""
+    return module.project.calls_of(module, function, elsewhere=True)
+
+
+def _calls_beside_functions(
+    module: ModuleFacts, function: FunctionNode
+) -> Iterator[tuple[ModuleFacts, ast.Call]]:
+    """The calls of a function in files with an ``autograd.Function``, and in its own."""
+    project = module.project
+    yield from project.calls_of(module, function, _has_functions)
+    far = project.far_with(b"autograd.Function", module.path)
+    if far:
+        yield from project.calls_of(module, function, elsewhere=True, among=far)

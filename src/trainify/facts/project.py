@@ -51,6 +51,7 @@ class Project:
         """Whether classes of other files, by their names there, derive from ``nn.Module``."""
         self._neighbours: dict[Path, tuple[Path, ...]] = {}
         self._below: dict[Path, tuple[Path, ...] | None] = {}
+        self._with: dict[tuple[bytes, Path], tuple[Path, ...]] = {}
         self._imports: dict[Path, frozenset[Path]] = {}
         self._outsides: dict[Path, Path] = {}
         self.extensions: dict[str, tuple[Extension, ...]] = {}
@@ -259,12 +260,13 @@ class Project:
         relevant: Callable[[bytes], object] = bool,
         *,
         elsewhere: bool = False,
+        among: Collection[Path] | None = None,
     ) -> Iterator[tuple[ModuleFacts, ast.Call]]:
         """The calls in the project that may run a function, with the files they stand in.
 
         ``forward`` of a class is called through attributes and names that hold an instance of it.
-        Only other files that are relevant by their bytes are looked at; ``module`` itself is as
-        well, unless ``elsewhere``.
+        Only other files that are relevant by their bytes are looked at, of those around or
+        ``among`` others; ``module`` itself is as well, unless ``elsewhere``.
         """
         cls = module.method_class(function)
         through_instance = cls is not None and function.name.startswith(("forward", "__call__"))
@@ -274,7 +276,7 @@ class Project:
             word if cls is None else rb"%s(?<!\w%s)\s*\(" % (word, word)
         )  # a function may be under an alias
         pattern = re.compile(called)
-        others = self.others(module, lambda data: pattern.search(data) and relevant(data))
+        others = self.others(module, lambda data: pattern.search(data) and relevant(data), among)
         for other in others if elsewhere else chain([module], others):
             if through_instance:
                 assert cls is not None
@@ -347,11 +349,14 @@ class Project:
         return any(relevant(self._bytes(path)) for path in others)
 
     def others(
-        self, module: ModuleFacts, relevant: Callable[[bytes], object]
+        self,
+        module: ModuleFacts,
+        relevant: Callable[[bytes], object],
+        among: Collection[Path] | None = None,
     ) -> Iterator[ModuleFacts]:
-        """The files around ``module`` that are relevant by their bytes."""
+        """The files around ``module``, or ``among`` others, that are relevant by their bytes."""
         here = Path(module.path).absolute()
-        for path in self.neighbours(module.path):
+        for path in self.neighbours(module.path) if among is None else among:
             if not relevant(self._bytes(path)):
                 continue
             if path.absolute() == here:
@@ -461,7 +466,7 @@ class Project:
         current = folder
         while self._belongs(current):
             if current not in self._below:
-                self._below[current] = _python_files(current)
+                self._below[current] = _python_files(current, _MAX_NEIGHBOURS)
             found = self._below[current]
             if found is None:
                 break
@@ -471,6 +476,25 @@ class Project:
             current = current.parent
         self._neighbours[folder] = files
         return files
+
+    def far_with(self, word: bytes, path: str) -> tuple[Path, ...]:
+        """The files of a package with a rare word that are too far from one to be around it.
+
+        A package that is too big to be read for one question is read for this one once.
+        """
+        near = self.neighbours(path)
+        folder, outside, cut = Path(path).parent, self._outside(Path(path).parent), False
+        while folder != outside:
+            cut = cut or self._below.get(folder, ()) is None
+            if folder.parent == outside:
+                break
+            folder = folder.parent
+        if not cut:
+            return ()  # no package, or all of it is around
+        if (word, folder) not in self._with:
+            files = _python_files(folder, _MAX_PACKAGE) or ()
+            self._with[word, folder] = tuple(f for f in files if word in self._bytes(f))
+        return tuple(f for f in self._with[word, folder] if f not in near)
 
     def linked(self, path: str, other: str) -> bool:
         """Whether imports tie two files together: one leads to the other, or a third has both."""
@@ -656,18 +680,19 @@ def _calls_of_instances(module: ModuleFacts, cls: str) -> list[ast.Call]:
     return [found[order] for order in sorted(found)]
 
 
-def _python_files(folder: Path) -> tuple[Path, ...] | None:
+def _python_files(folder: Path, most: int) -> tuple[Path, ...] | None:
     """The Python files below a folder, sorted; None where there are too many to read."""
     found: list[Path] = []
     for base, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in _HIDDEN]
         found += [Path(base, name) for name in names if name.endswith(".py")]
-        if len(found) > _MAX_NEIGHBOURS:
+        if len(found) > most:
             return None
     return tuple(sorted(found))
 
 
 _MAX_NEIGHBOURS = 300
+_MAX_PACKAGE = 5000
 _IMPORT = re.compile(
     rb"^[ \t]*(?:import[ \t]+([^\n#;]+)"
     rb"|from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]+))",
