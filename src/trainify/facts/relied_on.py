@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from .called import positional
-from .flow import view_of
+from .flow import COMPOUND, view_of
 from .handed_on import handed_on, objects_with
 from .memo import once
 from .names import last_name, parameters
@@ -19,11 +19,15 @@ from .unpacked import argument_for
 from .walk import walk
 
 if TYPE_CHECKING:
+    from .flow import FunctionFlow
     from .module import FunctionNode, ModuleFacts
 
 
+_MAX_DEPTH = 3
+
+
 @once
-def relied_on(module: ModuleFacts, function: FunctionNode) -> frozenset[str]:
+def relied_on(module: ModuleFacts, function: FunctionNode, depth: int = 0) -> frozenset[str]:
     """The parameters whose arguments some caller expects to be written.
 
     Its callers are looked for once, which takes longer than to ask about all of them.
@@ -39,20 +43,25 @@ def relied_on(module: ModuleFacts, function: FunctionNode) -> frozenset[str]:
     found = {
         name
         for name in names
-        if any(_relies(module, function, name, other, call) for other, call in known)
+        if any(_relies(module, function, name, other, call, depth) for other, call in known)
     }
     for handed in handed_on(module, function, objects):
         statement = handed.module.statement(handed.call)
         if isinstance(statement, ast.Expr) and statement.value is handed.call:
             return names
         for name, argument in handed.arguments:
-            if _is_read_elsewhere(handed.module, statement, argument):
+            if _is_read_elsewhere(handed.module, handed.call, argument):
                 found |= names if name is None else {name}
     return frozenset(found)
 
 
 def _relies(
-    module: ModuleFacts, function: FunctionNode, parameter: str, other: ModuleFacts, call: ast.Call
+    module: ModuleFacts,
+    function: FunctionNode,
+    parameter: str,
+    other: ModuleFacts,
+    call: ast.Call,
+    depth: int,
 ) -> bool:
     """Whether one call expects its argument for a parameter to be written."""
     argument = argument_for(module, function, other, call, parameter)
@@ -61,7 +70,7 @@ def _relies(
     statement = other.statement(call)
     if isinstance(statement, ast.Expr) and statement.value is call:
         return True
-    if _is_read_elsewhere(other, statement, argument):
+    if _is_read_elsewhere(other, call, argument) or _is_held(other, call, argument, depth):
         return True
     return _STATE.search(parameter) is not None and any(
         _ignores(other, statement, call, out) for out in _places(function, parameter)
@@ -159,31 +168,81 @@ _HOLDERS = ("ModuleList", "ModuleDict", "partial", "compile", "script")
 _STATE = re.compile(r"(?<!hidden_)(?<!query_)(?<!key_)(?<!value_)(state|cache|buffer|memory)s?$")
 
 
-def _is_read_elsewhere(module: ModuleFacts, statement: ast.stmt, argument: ast.expr) -> bool:
-    """Whether an argument is read after a statement that does not bind it anew."""
-    root = argument
-    while True:
-        if isinstance(root, ast.Subscript) or (
-            isinstance(root, ast.Attribute) and root.attr == "data"
-        ):
-            root = root.value
-        elif isinstance(root, ast.Call) and view_of(root) is not None:
-            assert isinstance(root.func, ast.Attribute)
-            root = root.func.value
-        else:
-            break
-    stored = [
-        node
-        for node in ast.walk(statement)
-        if isinstance(node, ast.expr) and isinstance(getattr(node, "ctx", None), ast.Store)
-    ]
+def _is_read_elsewhere(module: ModuleFacts, call: ast.Call, argument: ast.expr) -> bool:
+    """Whether an argument is read after a call whose statement does not bind it anew."""
+    root = _root(argument)
     if isinstance(root, ast.Name):
-        flow = module.flow(module.function(statement) or module.tree)
-        rebound = any(isinstance(node, ast.Name) and node.id == root.id for node in stored)
-        return not rebound and flow.read_after(root.id, statement)
+        return _is_read_after(module, call, root.id)
     if isinstance(root, ast.Attribute):
+        stored = _stored(module.statement(call))
         return module.source(argument) not in map(module.source, stored)
     return False
+
+
+def _is_held(module: ModuleFacts, call: ast.Call, argument: ast.expr, depth: int) -> bool:
+    """Whether an argument was put elsewhere, or has another name that is read later.
+
+    Or is what a caller gave, who has it.
+    """
+    root = _root(argument)
+    if not isinstance(root, ast.Name):
+        return False
+    statement = module.statement(call)
+    function = module.function(statement)
+    flow = module.flow(function or module.tree)
+    others = flow.observers(root.id, statement)
+    if any(flow.stored_before(name, statement) is not None for name in (root.id, *others)):
+        return True
+    if any(_is_read_after(module, call, name) for name in others):
+        return True
+    given = {name for name in (root.id, *others) if _is_given(flow, name, statement)}
+    return (
+        bool(given)
+        and depth < _MAX_DEPTH
+        and isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and not given.isdisjoint(relied_on(module, function, depth + 1))
+    )
+
+
+def _is_given(flow: FunctionFlow, name: str, statement: ast.stmt) -> bool:
+    return any(d.is_parameter for d in flow.reaching(name, statement))
+
+
+def _is_read_after(module: ModuleFacts, call: ast.Call, name: str) -> bool:
+    statement = module.statement(call)
+    flow = module.flow(module.function(statement) or module.tree)
+    if any(isinstance(node, ast.Name) and node.id == name for node in _stored(statement)):
+        return False
+    if flow.read_after(name, statement):
+        return True
+    inside = set(walk(call))
+    return not isinstance(statement, COMPOUND) and any(  # self.block(h) * h
+        isinstance(node, ast.Name)
+        and node.id == name
+        and node not in inside
+        and not isinstance(module.parent(node), ast.Attribute)  # h.shape
+        for node in walk(statement)
+    )
+
+
+def _root(argument: ast.expr) -> ast.expr:
+    """What an argument is, or is a view of."""
+    while True:
+        if isinstance(argument, ast.Subscript) or (
+            isinstance(argument, ast.Attribute) and argument.attr == "data"
+        ):
+            argument = argument.value
+        elif isinstance(argument, ast.Call) and view_of(argument) is not None:
+            assert isinstance(argument.func, ast.Attribute)
+            argument = argument.func.value
+        else:
+            return argument
+
+
+def _stored(statement: ast.stmt) -> Iterator[ast.expr]:
+    for node in ast.walk(statement):
+        if isinstance(node, ast.expr) and isinstance(getattr(node, "ctx", None), ast.Store):
+            yield node
 
 
 def _places(function: FunctionNode, name: str) -> set[tuple[int, int]]:
