@@ -139,6 +139,17 @@ def _is_display(node: ast.expr) -> bool:
     return isinstance(node, (ast.Tuple, ast.List))
 
 
+def _is_new(value: ast.expr) -> bool:
+    """Whether a value is computed, and has the storage of no name and no attribute."""
+    node: ast.expr | None = value
+    while isinstance(node, ast.Subscript) or (
+        isinstance(node, ast.Call) and last_name(node.func) in _FULL_VIEWS
+    ):
+        viewed = node if isinstance(node, ast.Subscript) else node.func
+        node = viewed.value if isinstance(viewed, (ast.Subscript, ast.Attribute)) else None
+    return isinstance(node, (ast.Call, ast.BinOp)) and not looked_at(value)
+
+
 def is_allocation(node: ast.expr | None) -> bool:
     """Whether an expression is a fresh tensor whose content does not matter yet."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -518,15 +529,32 @@ class FunctionFlow:
         return self.reaching(name, definition.statement) == self.reaching(name, statement)
 
     def _disjoint(self, a: str, b: str, statement: ast.stmt) -> bool:
+        """Whether two names hold pieces that do not overlap, whatever they were last set to."""
         left, right = self.reaching(a, statement), self.reaching(b, statement)
-        if len(left) != 1 or len(right) != 1:
+        if not left or not right or a == b:
             return False
-        (x,), (y,) = left, right
+        if a in self._above(b, statement) or b in self._above(a, statement):
+            return False
+        return all(self._separate(x, y, statement) for x in left for y in right)
+
+    def _separate(self, x: Definition, y: Definition, statement: ast.stmt) -> bool:
         if x.value is None or y.value is None:
             return False
-        if x.statement is y.statement and x.index is not None and y.index is not None:
-            return x.index != y.index
+        if x.statement is y.statement:
+            return x.index is not None and y.index is not None and x.index != y.index
+        if _is_new(x.value) or _is_new(y.value):
+            return True
         return _separate_slices(x.value, y.value, [d.value for d in self._slices(statement)])
+
+    def _above(self, name: str, statement: ast.stmt) -> set[str]:
+        """What a name may look at, at any depth."""
+        found: set[str] = set()
+        pending = [name]
+        while pending:
+            more = self._bases(pending.pop(), statement) - found
+            found |= more
+            pending += more
+        return found
 
     def _slices(self, statement: ast.stmt) -> Iterator[Definition]:
         for name in self.identifiers:

@@ -423,8 +423,10 @@ class Project:
                 self._contents[path] = b""
         return self._contents[path]
 
-    def relies_on_mutation(self, module: ModuleFacts, function: ast.AST, parameter: str) -> bool:
-        """Whether a caller expects its argument to be written.
+    def relies_on_mutation(
+        self, module: ModuleFacts, function: ast.AST, parameter: str, statement: ast.stmt
+    ) -> bool:
+        """Whether a caller expects its argument to be written, as a statement of the function does.
 
         It reads that after the call, it passes what outlives the call, or, of a state, it ignores
         the result in which the function hands that back: who holds the state holds the argument.
@@ -433,7 +435,7 @@ class Project:
             return False
         from .relied_on import relied_on
 
-        return parameter in relied_on(module, function)
+        return parameter in relied_on(module, function, statement)
 
     def argument(
         self,

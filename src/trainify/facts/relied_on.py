@@ -14,7 +14,8 @@ from .called import positional
 from .flow import COMPOUND, view_of
 from .handed_on import handed_on, objects_with
 from .memo import once
-from .names import last_name, parameters
+from .names import default_of, is_none, last_name, parameters
+from .none import tested_not_none
 from .unpacked import argument_for
 from .walk import walk
 
@@ -27,8 +28,10 @@ _MAX_DEPTH = 3
 
 
 @once
-def relied_on(module: ModuleFacts, function: FunctionNode, depth: int = 0) -> frozenset[str]:
-    """The parameters whose arguments some caller expects to be written.
+def relied_on(
+    module: ModuleFacts, function: FunctionNode, statement: ast.stmt, depth: int = 0
+) -> frozenset[str]:
+    """The parameters whose arguments some caller expects a statement to write.
 
     Its callers are looked for once, which takes longer than to ask about all of them.
     """
@@ -40,6 +43,7 @@ def relied_on(module: ModuleFacts, function: FunctionNode, depth: int = 0) -> fr
         known += ((f, call) for f in files for call in f.calls if objects.origins(f, call.func))
     if _may_be_thrown_away(module, function, {call for _, call in known}):
         return names
+    known = [each for each in known if _runs(module, function, statement, *each)]
     found = {
         name
         for name in names
@@ -53,6 +57,22 @@ def relied_on(module: ModuleFacts, function: FunctionNode, depth: int = 0) -> fr
             if _is_read_elsewhere(handed.module, handed.call, argument):
                 found |= names if name is None else {name}
     return frozenset(found)
+
+
+def _runs(
+    module: ModuleFacts,
+    function: FunctionNode,
+    statement: ast.stmt,
+    other: ModuleFacts,
+    call: ast.Call,
+) -> bool:
+    """Whether a call of a function may get to a statement, by what it leaves out."""
+    return not any(
+        is_none(default_of(function.args, each.arg))
+        and is_none(argument_for(module, function, other, call, each.arg) or ast.Constant(None))
+        and tested_not_none(module, statement, each.arg)
+        for each in parameters(function.args)
+    )
 
 
 def _relies(
@@ -200,7 +220,7 @@ def _is_held(module: ModuleFacts, call: ast.Call, argument: ast.expr, depth: int
         bool(given)
         and depth < _MAX_DEPTH
         and isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and not given.isdisjoint(relied_on(module, function, depth + 1))
+        and not given.isdisjoint(relied_on(module, function, statement, depth + 1))
     )
 
 

@@ -161,7 +161,9 @@ def _name(
     live = sorted(o for o in flow.observers(name, statement) if flow.read_after(o, statement))
     if live:
         return _observed(module, flow, statement, name, definition, live)
-    if owner is not None and module.project.relies_on_mutation(module, flow.function, owner):
+    if owner is not None and module.project.relies_on_mutation(
+        module, flow.function, owner, statement
+    ):
         return Write(
             Place(name, "copy"),
             look_at=f"callers read `{owner}` after the call, so it is written with copy_(), "
