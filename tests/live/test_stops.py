@@ -433,6 +433,29 @@ MISTAKES = {
 """,
         ("h = self.fc(x)",),
     ),
+    "a cache that is read back": Case(
+        """
+    cache = torch.zeros(3, 8)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.cache[:3] = self.fc(x)
+        return self.head(self.cache * 1)
+""",
+        """
+    cache = torch.zeros(3, 8)
+
+    def forward(self, x):
+        new_cache = self.fc(x)
+        self.cache[:3] = new_cache.detach()
+        fresh_cache = self.cache
+        if torch.is_grad_enabled() and new_cache.requires_grad:
+            fresh_cache = self.cache.clone()
+            fresh_cache[:3] = new_cache
+        return self.head(fresh_cache * 1)
+""",
+        ("self.cache[:3] = self.fc(x)",),
+    ),
 }  # fmt: skip
 
 
@@ -756,14 +779,6 @@ STOPS = {
     def forward(self, x):
         h, g = self.fc(x), self.mid(x)
         return self.head(h * 0.1 + (h + g).detach() * 0.9) + g  # <-
-""",
-    "a cache": """
-    cache = torch.zeros(3, 8)
-
-    def forward(self, x):
-        with torch.no_grad():
-            self.cache[:3] = self.fc(x)  # <-
-        return self.head(self.cache * 1)
 """,
     "a cache by a method": """
     cache = torch.zeros(3, 8)

@@ -29,8 +29,17 @@ def looks_meant(module: ModuleFacts, statement: ast.stmt) -> bool:
     for its discriminator; targets and what gives them; a critic's value; networks that losses are
     measured with.  Or since it keeps a value for the next call, which must not keep its history.
     """
-    named = any(_ON_PURPOSE.search(name) for name in _names(module, statement))
-    return named or any(_is_kept(node) for node in (statement, *own_nodes(statement)))
+    return is_named_so(module, statement) or keeps_value(statement)
+
+
+def is_named_so(module: ModuleFacts, statement: ast.stmt) -> bool:
+    """The same, by its names alone."""
+    return any(_ON_PURPOSE.search(name) for name in _names(module, statement))
+
+
+def keeps_value(statement: ast.stmt) -> bool:
+    """Whether a statement keeps a value for the next call."""
+    return any(_is_kept(node) for node in (statement, *own_nodes(statement)))
 
 
 def _is_kept(node: ast.AST) -> bool:

@@ -84,10 +84,10 @@ def trainify(
     behind it learns by another way (targets of a loss, a critic's, a codebook's) it is taken for a
     stop-gradient, and stays: then it is among the places of the error until it is allowed, unless
     the audit sees that it is meant.  What is allowed, what a comment explains, what is kept for the
-    next call, and what runs a teacher, a target or a discriminator by its name is never rewritten
-    so.  Nor, unless ``through`` names it, is what a loss holds something that learns against, with
-    no layer behind, or what stops a whole network that others call: these may be the targets of a
-    critic, or the features of a head that learns alone, and the error asks.
+    next call and not read by this one, and what runs a teacher, a target or a discriminator by its
+    name is never rewritten so.  Nor, unless ``through`` names it, is what a loss holds something
+    that learns against, with no layer behind, or what stops a whole network that others call: these
+    may be the targets of a critic, or the features of a head that learns alone, and the error asks.
 
     The model keeps its class for ``isinstance``, its ``state_dict``, its hooks.  Copies and pickles
     of it are trainable too.  :func:`trainify.restore` undoes it, :func:`trainify.source_diff` shows

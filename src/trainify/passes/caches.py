@@ -17,6 +17,7 @@ from ..facts.integers import holds_integers
 from ..facts.layers import is_module_class
 from ..facts.made_for_serving import made_for_serving
 from ..facts.names import last_name
+from ..facts.stops import is_named_so, keeps_value
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule, is_wanted
@@ -214,8 +215,8 @@ def _write(module: ModuleFacts, statement: ast.Assign | ast.Expr) -> Write | Non
     return None if _is_from_cache(module, value, base, statement) else write
 
 
-def as_write(statement: ast.stmt) -> Write | None:
-    """A statement that puts a value into a place of a tensor."""
+def as_write(statement: ast.stmt, unseen: bool = False) -> Write | None:
+    """A statement that puts a value into a place of a tensor; by ``.data`` too if ``unseen``."""
     if isinstance(statement, ast.Assign):
         if len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Subscript):
             return None
@@ -235,7 +236,7 @@ def as_write(statement: ast.stmt) -> Write | None:
             return None  # data on its way from the host
     else:
         return None
-    base = _base(target)
+    base = _base(target, unseen)
     return Write(statement, target, value, base) if base is not None else None
 
 
@@ -251,8 +252,11 @@ def _addresses_tensor(target: ast.Subscript) -> bool:
     return False
 
 
-def _base(target: ast.expr) -> ast.expr | None:
-    """``self.k`` of ``self.k[i][loc]``, ``cache`` of ``cache.view(-1, h)[slots]``."""
+def _base(target: ast.expr, unseen: bool = False) -> ast.expr | None:
+    """``self.k`` of ``self.k[i][loc]``, ``cache`` of ``cache.view(-1, h)[slots]``.
+
+    Where ``unseen`` is true, of ``self.k.data[loc]`` as well.
+    """
     node = target
     while True:
         if isinstance(node, ast.Subscript):
@@ -260,7 +264,9 @@ def _base(target: ast.expr) -> ast.expr | None:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             node = node.func.value
         elif isinstance(node, ast.Attribute) and node.attr == "data":
-            return None  # a write that autograd does not see keeps no graph
+            if not unseen:
+                return None  # a write that autograd does not see keeps no graph
+            node = node.value
         else:
             return node if isinstance(node, (ast.Name, ast.Attribute)) else None
 
@@ -460,6 +466,26 @@ def read_fresh(module: ModuleFacts, options: Options, write: Write) -> tuple[Fix
         return fresh_reads(module, options, function, write), ""
     except CannotRead as reason:
         return None, str(reason)
+
+
+def ends_on_purpose(module: ModuleFacts, statement: ast.stmt) -> bool:
+    """Whether a gradient that ends at a statement is likely to be stopped on purpose.
+
+    What is kept for the next call is to have no history, but what the same call reads of it is: a
+    cache without gradients, of which the call can read fresh values instead.
+    """
+    if is_named_so(module, statement):
+        return True
+    return keeps_value(statement) and not is_read_back(module, statement)
+
+
+def is_read_back(module: ModuleFacts, statement: ast.stmt) -> bool:
+    """Whether a call reads what a statement of it caches, and can read fresh values instead."""
+    from ..engine import Options
+
+    write = as_write(statement, unseen=True)
+    fix = read_fresh(module, Options(), write)[0] if write is not None else None
+    return fix is not None and fix.safety is Safety.SAFE
 
 
 # -- written and read back ------------------------------------------------------------------------

@@ -15,11 +15,11 @@ from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
 from ..facts.learning import backward_values
 from ..facts.losses import CutNames, losses_without_gradient, lost, results
-from ..facts.stops import looks_meant
 from ..facts.trainable import is_trainable
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety
 from . import Look, Needle, Rule
+from .caches import ends_on_purpose
 from .loss_scopes import detached_work
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
     if len(found) > 1 and not place.wholly:
         return
     for node in found:
-        if not _is_meant(module, node) and not looks_meant(module, module.statement(node)):
+        if not _is_meant(module, node) and not ends_on_purpose(module, module.statement(node)):
             message = f"`{_name(node)}` takes the gradient from what is trained through."
             yield _finding(module, message, node, Safety.SAFE)
 

@@ -34,11 +34,11 @@ from ..facts.leaving import leaving
 from ..facts.memo import once
 from ..facts.module import head
 from ..facts.names import last_name, parameters, passed, self_name
-from ..facts.stops import looks_meant
 from ..facts.trainable import returns_numbers, submodules, trained_submodules
 from ..facts.words import undeclared
 from ..findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety
 from . import Look, Needle, Rule
+from .caches import ends_on_purpose
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -249,7 +249,7 @@ def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
 
     def needed(statement: ast.stmt) -> bool:
         ran = range(statement.lineno, (statement.end_lineno or 0) + 1)
-        return not lines.isdisjoint(ran) and not looks_meant(module, statement)
+        return not lines.isdisjoint(ran) and not ends_on_purpose(module, statement)
 
     edits = rewrite.freed(module, scope, needed)
     if not edits:

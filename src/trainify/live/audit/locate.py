@@ -186,6 +186,8 @@ class Locator(Observer):
             suspect.cause, suspect.scope = Cause.GRAD_MODE, call.scope
             suspect.within = call.within
         suspect.op = call.name
+        if suspect.cause is Cause.KERNEL and not call.opaque:  # torch's own, of another version
+            suspect.cause, suspect.op = Cause.DATA, "torch.Tensor.data"
         suspect.parameters |= Walk(self._names).parameters(tensors)
 
 
