@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -74,14 +75,19 @@ def set_aside(step: Step) -> Iterator[dict[int, Any]]:
             leaf.grad = gradient
 
 
-def arriving(step: Step, found: Sequence[Tensor | None]) -> list[Tensor | None]:
+def arriving(
+    step: Step, found: Sequence[Tensor | None], before: Mapping[str, Tensor] = MappingProxyType({})
+) -> list[Tensor | None]:
     """The gradients that were asked for, with those that backward itself has left in ``.grad``.
 
     A function may compute again in its backward, and go backward through that, as checkpoints do.
-    To be called within :func:`set_aside`.
+    To be called within :func:`set_aside`; ``before`` are those that had arrived already.
     """
-    arrived = []
-    for asked, parameter in zip(found, step.parameters.values(), strict=True):
-        left = parameter.grad
-        arrived.append(asked if left is None else left if asked is None else asked + left)
-    return arrived
+    return [
+        _sum(_sum(asked, parameter.grad), before.get(name))
+        for asked, (name, parameter) in zip(found, step.parameters.items(), strict=True)
+    ]
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if one is None else one if other is None else one + other

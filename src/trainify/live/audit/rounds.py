@@ -37,6 +37,7 @@ from .steps import is_of_a_step
 from .targets import is_target
 from .through import Lines, history_behind, lines_through
 from .trace import Call, Observer, Sight, Trace, Tracer, Unseen, node_of, result, tensor_of
+from .within import Within
 
 Progress = Callable[[str], None]
 
@@ -80,6 +81,8 @@ class Outcome:
     """The lines of scopes at which gradients are stopped on purpose."""
     endless: list[str]
     """Parameters whose gradient is infinite, or not a number."""
+    within: list[Place]
+    """Where the forward goes backward by itself."""
     keeps: bool
     """Whether the model, or what it was given, holds something with a history after the step."""
     notes: list[str]
@@ -108,6 +111,7 @@ class _Round:
         self.stops: list[Suspect] = []
         self.beside: dict[Place, set[str]] = {}
         self.weak: list[Suspect] = []
+        self.within = Within(step.places)
 
     def outcome(self) -> Outcome:
         step = self.step
@@ -115,6 +119,10 @@ class _Round:
         observer = _Base(step)
         trace, loss = step.run(observer)
         step.sealed = _is_sealed(step.model, trace)
+        self.within = observer.within
+        self.within.gradients = {
+            n: p.grad for n, p in step.parameters.items() if p.grad is not None
+        }
         got, error = self._gradients(loss)
         value = loss.detach().double().item()
         if not math.isfinite(value):
@@ -169,20 +177,23 @@ class _Round:
         return Outcome(
             trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, self.stops,
             reached, bool(checks.shaped), self.beside, self.weak, through, self.spared,
-            self.endless, keeps, self.notes,
+            self.endless, self.within.places, keeps, self.notes,
         )  # fmt: skip
 
     def _gradients(self, loss: Tensor) -> tuple[dict[str, bool], str]:
         """Which parameters get one, and what backward raises."""
         parameters = self.step.parameters
+        within = self.within.gradients
         if not (loss.requires_grad and parameters):
-            return dict.fromkeys(parameters, False), ""
+            self.zeros = [n for n, g in within.items() if is_zero(g)]
+            self.endless = [n for n, g in within.items() if not is_finite(g)]
+            return {name: name in within for name in parameters}, ""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 with self.step.backward(), self.step.hooks.watched(), set_aside(self.step):
                     asked = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-                    found = arriving(self.step, asked)
+                    found = arriving(self.step, asked, within)
                     del asked
                     got = {n: g is not None for n, g in zip(parameters, found, strict=True)}
                     self.zeros = [
@@ -307,6 +318,8 @@ class _Round:
         suspects = [e for e in suspects if not (e.steps and all(map(got.get, e.parameters)))]
         buffers = {name.rpartition(".")[2] for name, _ in step.model.named_buffers()}
         targets = _targets([each for each in suspects if not each.weak], got, buffers)
+        # These keep nothing from what comes before them, as those that are allowed do.
+        suspects = [each for each in suspects if not self.within.covers(each)]
         allowed = [e for e in suspects if self.allowed.covers(e) or e.place in targets]
         allowed += self._parts_of_the_loss([e for e in suspects if e not in allowed], base, got)
         self.stops = allowed
@@ -414,6 +427,7 @@ class _Base(Observer):
 
     def __init__(self, step: Step) -> None:
         self._step = step
+        self.within = Within(step.places)
         self._saved: Saved | None = None
         self._repeats: Repeats | None = None
         self._attributes: Attributes | None = None
@@ -427,7 +441,11 @@ class _Base(Observer):
         model, places = self._step.model, self._step.places
         self._attributes = Attributes(tracer.trace)
         self._repeats = Repeats(model, places, tracer.trace, as_in_training)
-        with Saving(tracer, self._saved.told, self._saved.taken), self._repeats.watching():
+        with (
+            Saving(tracer, self._saved.told, self._saved.taken),
+            self._repeats.watching(),
+            self.within.watching(),
+        ):
             yield
         self._attributes.end()
 

@@ -176,7 +176,12 @@ class _Audit:
         lost = tuple(name for name in found.lost if name not in hit)
         bare = [cut for cut in cuts if not cut.parameters]
         said = Proof()
-        if proof and any(seen.got.values()) and not seen.error and (bare or not cuts):
+        if seen.within:
+            self.notes.append(
+                f"the forward goes backward by itself ({_listed(seen.within)}): what arrives then "
+                "counts, and was not held against finite differences"
+            )
+        elif proof and any(seen.got.values()) and not seen.error and (bare or not cuts):
             said = prove(step, self.tell)
         if bare and said.said and not lost:  # another route, say, which the change has led to
             cuts = [cut for cut in cuts if cut.parameters]

@@ -130,10 +130,13 @@ class State:
                 kept.values = kept.tensor.detach().clone()
 
     def restore(self, thorough: bool = False, own: bool = True) -> None:
-        """Put everything back but the gradients, ``thorough`` or as far as it is needed.
+        """Put everything back, ``thorough`` or as far as it is needed; there are no gradients.
 
         Without ``own``, what the model holds stays as the last run has left it.
         """
+        for parameter, _ in self._gradients:
+            if parameter.grad is not None:
+                parameter.grad = None
         for holder, kept in self._holders[0 if own else self._own_holders :]:
             _put_back(holder, kept)
         for holder in self._empty[0 if own else self._own_empty :]:
