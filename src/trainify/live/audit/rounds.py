@@ -20,6 +20,7 @@ from .checkpoints import Repeats, as_they_are, gone
 from .compared import Gradients, arriving, set_aside
 from .cuts import MISSING, WRONG, Comparison, Suspect
 from .endless import is_finite, is_overflow, where_endless
+from .heads import is_of_a_head
 from .hooks import watch
 from .influence import Sources, Walk
 from .kept import held
@@ -341,7 +342,7 @@ class _Round:
         """
         whole = not self.step.projected
         parameters = {
-            tensor_of(sight)
+            tensor_of(sight): tensor.numel()
             for sight, tensor in zip(trace.known, self.step.state.tensors, strict=True)
             if isinstance(tensor, nn.Parameter)
         }
@@ -355,7 +356,8 @@ class _Round:
             if (
                 (is_held_against(trace, group, suspects, whole) and is_of_its_own(trace, group))
                 or (not rest and is_given_twice(trace, group))
-                or (not rest and is_of_a_step(trace, group, parameters))
+                or (not rest and is_of_a_step(trace, group, parameters.keys()))
+                or (not rest and whole and is_of_a_head(trace, group, parameters))
                 or (not rest and is_scored(trace, group))
             ):
                 yield from group

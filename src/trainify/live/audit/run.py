@@ -75,7 +75,8 @@ def audit(
             ``# trainify: stop-grad`` on the line says the same.  Not needed for what is stopped so
             that a loss holds values of other layers against it, or to move a running mean in a
             buffer, if its parameters learn by another way (or are called a teacher's or a
-            target's), nor for straight-through estimators.
+            target's), nor for straight-through estimators, adversarial inputs, and small heads that
+            learn from detached features beside the loss of a larger one.
         proof: Whether the gradients of a model without cuts are held against directional
             derivatives, in float64 where the model takes it.
         progress: Is told what is going on.

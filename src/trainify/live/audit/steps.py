@@ -1,8 +1,9 @@
 """Values that are stopped in a step which a model makes by itself, of learning or of a recurrence.
 
 Weights that are projected (clipped, normalized) before they are used; an inner step of gradient
-descent, of the first order; a recurrence that is only gone back through for its last round.  The
-parameters learn by what comes after.
+descent, of the first order; an input that is moved by its gradient, as adversarial ones are; a
+recurrence that is only gone back through for its last round.  The parameters learn by what comes
+after.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def is_of_a_step(trace: Trace, group: Sequence[Suspect], parameters: Set[int]) -
     """
     stopped = {tensor_of(each.call.outs[each.where[1]]) for each in group}
     if all(each.call.function is torch.autograd.grad for each in group):
-        return _moves_weights(trace, stopped, parameters)
+        return _moves_weights(trace, stopped, parameters) or _moves_inputs(
+            trace, stopped, parameters
+        )
     return _goes_into_weights(trace, stopped) or _comes_back(trace, stopped, parameters)
 
 
@@ -70,6 +73,27 @@ def _moves_weights(trace: Trace, stopped: set[int], parameters: Set[int]) -> boo
             continue
         if others and of_weights:
             weights.update(map(tensor_of, made_by(call)))
+    return found
+
+
+def _moves_inputs(trace: Trace, stopped: set[int], parameters: Set[int]) -> bool:
+    """Whether it is added to something without a history, of which layers take the sum alone."""
+    stopped, moved = set(stopped), set[int]()
+    found = False
+    for call in trace.calls:
+        numbers = {tensor_of(sight) for sight in call.ins if sight.floating}
+        if numbers.isdisjoint(stopped | moved):
+            continue
+        made = {tensor_of(sight) for sight in made_by(call) if sight.floating}
+        if not any(sight.attached for sight in made_by(call)):
+            alone = numbers.isdisjoint(moved) and (
+                own_name(call) not in _SUMS or numbers <= stopped
+            )
+            (stopped if alone else moved).update(made)
+        elif numbers <= moved | parameters:
+            found = True
+        else:
+            return False
     return found
 
 
