@@ -1219,3 +1219,40 @@ def test_an_evolution_strategy_needs_no_gradient(search: str) -> None:
 )
 def test_beside_a_backward_the_scope_is_a_fault(search: str) -> None:
     assert "TRN201" in rules(POLICY.format(search))
+
+
+EXPLAINED = """\
+import torch
+from torch import nn
+
+
+class Conditioner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Linear(4, 4)
+
+    # COMMENT
+    @torch.no_grad()
+    def forward(self, x):
+        return self.proj(x)
+"""
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "no_grad, NOT inference_mode: FSDP reads the version\n    # counter of what this gives",
+        "its weights are frozen",
+        "The loss takes what this gives for a constant: no gradient comes back here.",
+    ],
+)
+def test_a_scope_that_a_comment_explains(comment: str) -> None:
+    stays(EXPLAINED.replace("COMMENT", comment))
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ["@torch.inference_mode()", "TODO: no_grad for now", "no_grad: remove to train", "Projects."],
+)
+def test_a_comment_that_explains_nothing(comment: str) -> None:
+    assert rules(EXPLAINED.replace("COMMENT", comment)) == ["TRN201"]

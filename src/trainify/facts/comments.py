@@ -14,6 +14,11 @@ _STOPS_GRADIENT = re.compile(
     re.IGNORECASE,
 )
 
+_SPEAKS_OF_MODE = re.compile(
+    r"no_grad|inference_mode|autograd|gradient|backward|freez|frozen", re.IGNORECASE
+)
+_IS_OPEN = re.compile(r"\btodo|\bfixme|\bhack|\btrain|\bfine-?tun", re.IGNORECASE)
+
 
 def with_comments(module: ModuleFacts, line: int) -> int:
     """The first of the comment lines right above a line; the line itself where there are none."""
@@ -33,3 +38,11 @@ def explained(module: ModuleFacts, node: ast.expr) -> bool:
     function = module.function(node)
     text = ast.get_docstring(function, clean=False) if function is not None else None
     return text is not None and _STOPS_GRADIENT.search(text) is not None
+
+
+def explains_mode(module: ModuleFacts, decorator: ast.expr) -> bool:
+    """Whether a comment above a decorator says why gradients are off, and leaves it at that."""
+    lines = range(with_comments(module, decorator.lineno), decorator.lineno)
+    said = (module.line_text(line).strip().lstrip("# ") for line in lines)
+    text = "\n".join(line for line in said if not line.startswith("@"))
+    return bool(_SPEAKS_OF_MODE.search(text)) and not _IS_OPEN.search(text)

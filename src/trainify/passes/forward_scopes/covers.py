@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeGuard
 
 from ...facts import ModuleFacts
+from ...facts.comments import explains_mode
 from ...facts.grad_mode import (
     Scope,
     decorator_scope,
@@ -24,7 +25,7 @@ from ...facts.learning import may_learn
 from ...facts.memo import once
 from ...facts.names import self_name
 from ...facts.trainable import trained_submodules
-from .cover import Cover
+from .cover import Cover, is_decorator
 from .delegates import delegates, may_delegate
 from .members import methods_of, own_attributes
 from .trained import KEEPS, is_to_train
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
 @once
 def covers_in(module: ModuleFacts) -> tuple[Cover, ...]:
     """The scopes over all that a forward computes, of modules that are there to be trained."""
-    return tuple(_covers_in(module))
+    return tuple(
+        cover
+        for cover in _covers_in(module)
+        if not (is_decorator(cover) and explains_mode(module, cover.scope.node))
+    )
 
 
 def _covers_in(module: ModuleFacts) -> Iterator[Cover]:
