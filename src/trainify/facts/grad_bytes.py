@@ -121,6 +121,8 @@ _TRAINED_ELSEWHERE = re.compile(rb"[Ss]cor|[Rr]eward")
 """What steps of other files train as often as they only ask it."""
 _CLASS = re.compile(rb"\nclass (\w+)(?:\(([^()]*)\))?")
 _BARE_BASES = re.compile(rb"[\s,]*(?:torch\.)?(?:nn\.)?(?:Module|ABC|abc\.ABC)?[\s,]*$")
+_KEEPS_GIVEN = re.compile(rb"self\.\w+ = (\w+)[ \t]*[\r\n]")
+_ANNOTATED = re.compile(rb"[(,\s](\w+): *[\w\[. |\"']*\b[A-Z]\w*[a-z]")
 _NEXT = re.compile(rb"\n(?:class |def |@)")
 """Where the next thing at the top of a file begins."""
 
@@ -140,7 +142,14 @@ def makes_modules(data: bytes, at: int) -> bool:
     if named is not None and named[2] and not _BARE_BASES.match(named[2]):
         return True
     after = _NEXT.search(data, at)
-    return _MAKES.search(data, begin, after.start() if after else len(data)) is not None
+    end = after.start() if after else len(data)
+    return _MAKES.search(data, begin, end) is not None or _is_given_modules(data, begin, end)
+
+
+def _is_given_modules(data: bytes, begin: int, end: int) -> bool:
+    """Whether a class keeps several arguments of its own, and says of which class they are."""
+    kept = {match[1] for match in _KEEPS_GIVEN.finditer(data, begin, end)}
+    return sum(match[1] in kept for match in _ANNOTATED.finditer(data, begin, end)) > 1
 
 
 _RETURN = re.compile(rb"\breturn\b([^\n]*)")

@@ -15,6 +15,7 @@ from .getters import property_behind
 from .grad_mode import no_grad_scope, switched_before
 from .memo import once
 from .names import is_none, last_name, self_name
+from .put_together import is_put_together
 from .trainable import holds_weights
 from .walk import walk
 
@@ -55,7 +56,9 @@ def gradient_unwanted(module: ModuleFacts, node: ast.AST) -> bool:
                     return True
             elif scoped:  # on a model's forward it is misplaced, on a sampler's it is right
                 cls = module.method_class(parent)
-                if cls is None or not holds_weights(module, cls) or gives_integers(module, parent):
+                if cls is None or gives_integers(module, parent):
+                    return True
+                if not holds_weights(module, cls) and not is_put_together(module, cls):
                     return True
         child = parent
     return False
@@ -281,7 +284,33 @@ def is_inference_entry(module: ModuleFacts, function: FunctionNode) -> bool:
     if not _ENTRY.match(function.name):
         return False
     me = self_name(function)
-    return any(isinstance(node, ast.Call) and runs_model(node, me) for node in walk(function))
+    runs = any(isinstance(node, ast.Call) and runs_model(node, me) for node in walk(function))
+    return runs and not _is_part_of_forward(module, function)
+
+
+_PART = re.compile(r"_?(?:predict|infer)_\w")
+"""What a model does with its inputs, as often as it starts inference."""
+
+
+@once
+def _is_part_of_forward(module: ModuleFacts, function: FunctionNode) -> bool:
+    """Whether a forward of the same object goes on with what a method predicts.
+
+    ``masks = self.predict_masks(x)``: what only hands that over may be there for inference.
+    """
+    cls = module.method_class(function)
+    if cls is None or not _PART.match(function.name):
+        return False
+    return any(
+        isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Name)
+        and module.names.self_class(call.func.value) is cls
+        and (caller := module.function(call)) is not None
+        and is_forward(caller)
+        and not isinstance(module.parent(call), ast.Return)
+        and not gradient_unwanted(module, call)
+        for call in module.calls_named(function.name)
+    )
 
 
 def inference_entries(module: ModuleFacts) -> list[FunctionNode]:

@@ -14,6 +14,7 @@ from ...facts.grad_mode import Scope
 from ...facts.guards import is_forward
 from ...facts.instances import ClassId, Instances, class_id
 from ...facts.scoped_methods import scoped_methods
+from ...facts.trainable import holds_weights
 from ...findings import STRATEGIES, Edit, Finding, Fix, Safety
 from .arrays import to_numpy
 from .beside import other_ways, parts_to_learn
@@ -237,6 +238,8 @@ def _besides(module: ModuleFacts, cover: Cover, starts: _Starts, known: Known) -
     if cls is None:
         return
     text, label = module.source(cover.scope.node), label_of(module, cover.function)
+    if not holds_weights(module, cls):
+        yield f"its modules are given to {cls.name}: where it only uses them, the scope is right"
     methods = other_ways(module, cls, cover.function)[:1]
     trained = known.parts.get(class_id(module, cls), {})
     all_learn = bool(trained) and parts_to_learn(module, cls, cover.function) <= trained.keys()

@@ -15,6 +15,7 @@ from ...facts.guards import gradient_unwanted
 from ...facts.layers import bases_of, is_empty, may_be_module
 from ...facts.memo import once
 from ...facts.names import is_none, last_name, self_name
+from ...facts.put_together import is_put_together
 from ...facts.trainable import holds_weights
 from .bases import learns_by_its_base
 from .beside import is_named_for_training, trains_beside
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
     """Whether a class's forward, or what stands for it, is there for a loss to be computed by."""
     return (
-        holds_weights(module, cls)
+        (holds_weights(module, cls) or is_put_together(module, cls))
         and may_be_module(module, cls)
         and not _SEARCHES.search(cls.name)
         and not _INFERS.search(cls.name)
@@ -37,7 +38,7 @@ def is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) 
         and not trains_beside(module, cls, function)
         and not _is_side_door(module, cls, function)
         and any(isinstance(node, ast.Call) for s in function.body for node in ast.walk(s))
-        and not is_empty(module, cls)
+        and (not is_empty(module, cls) or is_put_together(module, cls))
         and not _is_declared_so(module, cls, function)
         and not _is_frozen_by_its_users(module, cls)
         and not _is_searched(module, cls)
