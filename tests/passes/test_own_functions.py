@@ -153,9 +153,17 @@ class Linear(torch.autograd.Function):
 LEARNS = '"""A linear layer."""'
 
 
-@pytest.mark.parametrize("more", ["weight_scale_inv", "w_scale", "scales", "absmax", "quant_state"])
+@pytest.mark.parametrize(
+    "more",
+    ["weight_scale_inv", "w_scale", "scales", "scale_inv", "weight_quant", "absmax", "quant_state"],
+)
 def test_a_weight_of_codes_gets_no_gradient(more: str) -> None:
     stays(LINEAR.format(docstring=LEARNS, more=more))
+
+
+def test_a_weight_that_is_dequantized_gets_no_gradient() -> None:
+    text = LINEAR.format(docstring=LEARNS, more="bias")
+    stays(text.replace("grad @ weight", "grad @ weight.dequantize()"))
 
 
 def test_a_weight_that_is_said_to_be_frozen() -> None:

@@ -401,6 +401,8 @@ def _dropped(
     for i, name in enumerate(inputs):
         slots = [each[i] for each in values if len(each) > i]
         if len(slots) == len(values) and slots and all(is_none(s) for s in slots):
+            if re.search(rf"\b{name}\.dequantize\(", module.source(cls)):
+                continue  # it holds codes
             is_weight = _WEIGHT.fullmatch(name) and not _is_quantized(name, inputs)
             if is_weight or _is_given_a_parameter(module, cls, i):
                 what = "weight" if is_weight else "parameter"
@@ -442,8 +444,8 @@ _INTEGER = re.compile(r"\bu?int\d*\b|\blong\b|\bbool\b|\bbyte\b")
 
 def _is_quantized(weight: str, inputs: Sequence[str]) -> bool:
     """Whether a weight comes with scales, and so holds codes, which nothing trains."""
-    scales = rf"({weight}|[wW])_?(scales?|zeros?|zero_points?)(_inv)?"
-    kept = re.compile(rf"{scales}|scales|qzeros|absmax|quant_state")
+    scales = rf"({weight}|[wW])_?(scales?|zeros?|zero_points?)(_inv)?|{weight}_(quant|state)"
+    kept = re.compile(rf"{scales}|scales|scale_inv|qzeros|absmax|quant_state")
     return any(kept.fullmatch(name) for name in inputs)
 
 
