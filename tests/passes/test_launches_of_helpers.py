@@ -72,6 +72,25 @@ PACKAGES = {
         "function.py": FUNCTION.format(module="ops.common", helper="scale"),
     },
 }
+GIVEN = """\
+import torch
+from pkg.ops.scale import scale
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, kernel):
+        return kernel(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2, None
+
+
+def double(x):
+    return Scale.apply(x, scale)
+"""
+PACKAGES["what it is given"] = {"function.py": GIVEN}
 
 
 def found(folder: Path, files: dict[str, str]) -> list[str]:

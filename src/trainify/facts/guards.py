@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, TypeGuard
 
 from .discrete import gives_integers
@@ -389,7 +390,23 @@ def serves_backward(module: ModuleFacts, function: FunctionNode, depth: int = _M
                 return False
         if callers:
             return True
-    return False
+    return _is_given_to_functions(module, function)
+
+
+def _is_given_to_functions(module: ModuleFacts, function: FunctionNode) -> bool:
+    """Whether a file with an ``autograd.Function`` hands a function on: ``apply(F, x, kernel)``."""
+    name, project = function.name, module.project
+    far = project.far_with(b"autograd.Function", module.path)
+    files = chain(
+        project.mentioning(module, name, containing=b"autograd.Function"),
+        project.others(module, lambda data: name.encode() in data, far),
+    )
+    return any(
+        isinstance(argument, ast.Name) and argument.id == name
+        for other in files
+        for call in other.calls
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords))
+    )
 
 
 def _stood_in_for(
