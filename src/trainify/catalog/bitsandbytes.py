@@ -12,6 +12,7 @@ OPS: tuple[FusedOp, ...] = (
         "int blocksize) -> Tensor",
         equivalent="bnb_4bit_matmul(A, B, shapeB, absmax, code, blocksize)",
         source="bitsandbytes/backends/default/ops.py",
+        look_at="B must be as in a checkpoint: for CPUs with AVX512 it is packed anew",
     ),
     FusedOp(
         names=("torch.ops.bitsandbytes.gemv_4bit.out",),
@@ -19,6 +20,7 @@ OPS: tuple[FusedOp, ...] = (
         "int blocksize, Tensor(a!) out) -> ()",
         equivalent="out = bnb_4bit_matmul(A, B, shapeB, absmax, code, blocksize)",
         source="bitsandbytes/backends/default/ops.py",
+        look_at="B must be as in a checkpoint: for CPUs with AVX512 it is packed anew",
     ),
     FusedOp(
         names=("torch.ops.bitsandbytes.gemm_4bit",),
