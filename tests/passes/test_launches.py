@@ -423,6 +423,48 @@ def test_a_kernel_that_keeps_books(written: str, told: str | None) -> None:
     assert (told is None and not messages) or (told is not None and told in messages[0])
 
 
+MADE = """\
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scan_kernel(x_ptr, y_ptr, z_ptr):
+    tl.store(y_ptr, tl.load(x_ptr))
+    tl.store(z_ptr, tl.load(x_ptr))
+
+
+class Book:
+    def __init__(self):
+        self.total = torch.empty((), dtype=torch.{})
+
+    def scan(self, x, sorted_idx, out=None):
+        pair = {}
+        first, last = pair[0], pair[1]
+        scan_kernel[(8,)](x, {})
+        return pair
+"""
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["first, last", "self.total, last", "pair if out is None else pair[1:], first.view(-1)"],
+)
+@pytest.mark.parametrize(
+    ("dtype", "made", "told"),
+    [
+        ("int64", "sorted_idx.new_empty(2, 8)", False),
+        ("int32", "torch.zeros_like(sorted_idx)", False),
+        ("int32", "torch.empty(2, 8, dtype=torch.int32)", False),
+        ("int32", "sorted_idx.new_empty(2, 8, dtype=x.dtype)", True),
+        ("float32", "torch.empty_like(x)", True),
+    ],
+)
+def test_parts_of_buffers_of_integers(written: str, dtype: str, made: str, told: bool) -> None:
+    assert rules(MADE.format(dtype, made, written)) == ["TRN104"] * told
+
+
 # -- beside a backward ----------------------------------------------------------------------------
 
 DIFFERENTIABLE = """\

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.asked import runs_behind_tests
 from ..facts.dtypes import holds_codes
-from ..facts.flow import Definition, is_allocation
+from ..facts.flow import Definition, is_allocation, view_of
 from ..facts.guards import gradient_unwanted, is_autograd_function, is_forward, serves_backward
 from ..facts.integers import holds_integers
 from ..facts.layers import is_module_class
 from ..facts.memo import once
-from ..facts.names import passed, placed
+from ..facts.names import is_none, last_name, passed, placed
 from ..facts.operands import recognize
 from ..facts.triton import stored
 from ..facts.words import declare, places
@@ -89,11 +89,11 @@ _JIT = re.compile(r"(^|\.)triton\.(jit|autotune|heuristics|runtime\.jit\.jit)$")
 _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|dgrad|wgrad)(_|$)")
 # Losses compute their gradient in forward; indices, quantized codes and samples have none.
 _OWN_GRADIENT = re.compile(
-    r"(?<![a-zA-Z0-9])(bwd|backward|grad|loss|entropy|jsd|kl|kldiv|index|indices|sample|topk|quant\w*|copy|"
+    r"(?<![a-zA-Z0-9])(bwd|backward|grad|loss|entropy|jsd|kl|kldiv|index|indices|sampl(e|ing)|topk|(de)?quant\w*|copy|"
     r"qweight|repack|metadata|page_table|schedule|barrier|counts?|perms?|slots?|plan|hist|"
     r"prefix_sum|to_token|lora_info|kv_buffer|staging|clear|assert|check|meta|ids|argmax|mapping|"
     r"block_tables?|memcpy|swap_blocks|trackers?|bitmask|logprobs|penalties|temperature|min_p|"
-    r"bad_words|logit_bias|sampled|accepted|rejected|watermark|checkpoints?)(_|$|\b)"
+    r"block_map|lut|bad_words|logit_bias|sampled|accepted|rejected|watermark|checkpoints?)(_|$|\b)"
 )
 
 
@@ -124,7 +124,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if function is not None and not goes_past:
             if serves_backward(module, function) or runs_behind_tests(module, function):
                 continue
-        if _fills_codes(module, call, kernel) or _keeps_books(module, call, kernel):
+        if _gives_no_values(module, call, kernel):
             continue
         message = _message(module, call, launched, kernel)
         if beside is not None:
@@ -270,22 +270,52 @@ def _written(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) ->
     return [module.source(node) for node in _stored(call, kernel)]
 
 
-def _fills_codes(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) -> bool:
-    """Whether all that a launch writes are fresh buffers of integers or quantized codes."""
-    made = allocated(module, call)
-    written = _written(module, call, kernel)
-    return bool(written) and all(
-        w in made and (value := made[w].value) is not None and holds_codes(module, value)
-        for w in written
-    )
-
-
-def _keeps_books(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) -> bool:
-    """Whether all that a launch writes are lengths, tables and the like."""
+def _gives_no_values(module: ModuleFacts, call: ast.Call, kernel: FunctionNode | str) -> bool:
+    """Whether all that a launch writes are integers or quantized codes: lengths, tables, maps."""
+    at = module.statement(call)
     if isinstance(kernel, str):
-        return False
+        made = allocated(module, call).values()
+        return bool(made) and all(_is_of_codes(module, d.value) for d in made)
     written = _stored(call, kernel)
-    return bool(written) and all(map(holds_integers, written))
+    return bool(written) and all(_holds_no_values(module, node, at) for node in written)
+
+
+def _holds_no_values(module: ModuleFacts, node: ast.expr, at: ast.stmt, depth: int = 0) -> bool:
+    """Whether a tensor, a view or a part of one, holds integers or codes by its name or making."""
+    if isinstance(node, ast.IfExp):  # buffer if buffer is not None else dummy
+        return all(_holds_no_values(module, part, at, depth) for part in (node.body, node.orelse))
+    if is_allocation(node):
+        return _is_of_codes(module, node)
+    if holds_integers(node):
+        return True
+    view = view_of(node)
+    if view is not None and depth < _MAX_NAMES:
+        flow = module.flow(module.function(at) or module.tree)
+        made = flow.only_definition(view.base, at)
+        if made is None or made.statement is None or made.value is None or made.index is not None:
+            return False
+        return _holds_no_values(module, made.value, made.statement, depth + 1)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        cls = module.names.self_class(node.value)
+        bound = module.names.attributes(cls).get(node.attr, ()) if cls is not None else ()
+        values = [b.value for b in bound if not is_none(b.value)]
+        return bool(values) and all(_is_of_codes(module, value) for value in values)
+    return False
+
+
+_MAX_NAMES = 3
+
+
+def _is_of_codes(module: ModuleFacts, value: ast.expr | None) -> bool:
+    """Whether an allocation is of integers or codes, by its dtype or that of what it is like."""
+    if not isinstance(value, ast.Call) or not is_allocation(value):
+        return False
+    if any(keyword.arg == "dtype" for keyword in value.keywords):
+        return holds_codes(module, value)
+    name, owner = last_name(value.func), getattr(value.func, "value", None)
+    if name.endswith("_like"):
+        return bool(value.args) and holds_integers(value.args[0])
+    return name.startswith("new_") and owner is not None and holds_integers(owner)
 
 
 def _message(
