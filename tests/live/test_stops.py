@@ -433,6 +433,121 @@ MISTAKES = {
 """,
         ("h = self.fc(x)",),
     ),
+    "an earlier mode put back": Case(
+        """
+    def forward(self, x):
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+        h = self.fc(x)
+        torch.set_grad_enabled(before)
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h)
+""",
+        ("h = self.fc(x)",),
+    ),
+    "an earlier mode put back in any case": Case(
+        """
+    def forward(self, x):
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+        try:
+            h = self.fc(x)
+        finally:
+            torch.set_grad_enabled(before)
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        before = torch.is_grad_enabled()
+        try:
+            h = self.fc(x)
+        finally:
+            torch.set_grad_enabled(before)
+        return self.head(h)
+""",
+        ("h = self.fc(x)",),
+    ),
+    "a mode that is asked for twice": Case(
+        """
+    def forward(self, x):
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+        h = self.fc(x)
+        torch.set_grad_enabled(before)
+        return self.head(h) if before else h
+""",
+        """
+    def forward(self, x):
+        before = torch.is_grad_enabled()
+        h = self.fc(x)
+        torch.set_grad_enabled(before)
+        return self.head(h) if before else h
+""",
+        ("h = self.fc(x)",),
+    ),
+    "what a stack enters": Case(
+        """
+    def forward(self, x, quiet=True):
+        import contextlib
+
+        with contextlib.ExitStack() as stack:
+            if quiet:
+                stack.enter_context(torch.no_grad())
+            h = self.fc(x)
+        return self.head(h)
+""",
+        """
+    def forward(self, x, quiet=True):
+        import contextlib
+
+        with contextlib.ExitStack() as stack:
+            if quiet:
+                pass
+            h = self.fc(x)
+        return self.head(h)
+""",
+        ("h = self.fc(x)",),
+    ),
+    "entered by hand": Case(
+        """
+    def forward(self, x):
+        off = torch.no_grad()
+        off.__enter__()
+        h = self.fc(x)
+        off.__exit__(None, None, None)
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h)
+""",
+        ("h = self.fc(x)",),
+    ),
+    "a generator": Case(
+        """
+    @torch.inference_mode()
+    def features(self, x):
+        for _ in range(2):
+            yield self.fc(x)
+
+    def forward(self, x):
+        return self.head(sum(self.features(x)).clone())
+""",
+        """
+    def features(self, x):
+        for _ in range(2):
+            yield self.fc(x)
+
+    def forward(self, x):
+        return self.head(sum(self.features(x)).clone())
+""",
+        ("yield self.fc(x)",),
+    ),
     "a cache that is read back": Case(
         """
     cache = torch.zeros(3, 8)
@@ -779,6 +894,16 @@ STOPS = {
     def forward(self, x):
         h, g = self.fc(x), self.mid(x)
         return self.head(h * 0.1 + (h + g).detach() * 0.9) + g  # <-
+""",
+    "entered by hand, and left in any case": """
+    def forward(self, x):
+        off = torch.no_grad()
+        off.__enter__()
+        try:
+            h = self.fc(x)  # <-
+        finally:
+            off.__exit__(None, None, None)
+        return self.head(h)
 """,
     "a cache by a method": """
     cache = torch.zeros(3, 8)

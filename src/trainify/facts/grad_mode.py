@@ -410,6 +410,9 @@ def scope_at(module: ModuleFacts, line: int) -> Scope | None:
             switch = module.grad_switches.get(statement)
             if switch is not None and switch.mode is not None:
                 return Scope(switch.mode, switch.node, statement)
+            entered = _entered_by(module, statement)
+            if entered is not None:
+                return entered
     return None
 
 
@@ -425,24 +428,45 @@ def _entered_scope(
     module: ModuleFacts, statement: ast.With | ast.AsyncWith, child: ast.AST
 ) -> Scope | None:
     """``stack.enter_context(torch.no_grad())`` before a place in the body of ``with ... stack``."""
-    stacks = {i.optional_vars.id for i in statement.items if isinstance(i.optional_vars, ast.Name)}
-    if not stacks:
-        return None
-    for before in statement.body:
+    stacks = _stacks(statement)
+    for before in statement.body if stacks else ():
         if before is child:
             return None
-        call = before.value if isinstance(before, ast.Expr) else None
-        if (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and call.func.attr == "enter_context"
-            and isinstance(call.func.value, ast.Name)
-            and call.func.value.id in stacks
-            and call.args
-        ):
-            mode = mode_of(module, call.args[0], before)
-            if mode is not None:
-                return Scope(mode, call.args[0], before)
+        entered = _entering(module, before, stacks)
+        if entered is not None:
+            return entered
+    return None
+
+
+def _entered_by(module: ModuleFacts, statement: ast.stmt) -> Scope | None:
+    """The scope that a statement enters, of a stack that a ``with`` around it has opened."""
+    stacks: set[str] = set()
+    for parent in module.ancestors(statement):
+        if isinstance(parent, (*_FUNCTIONS, ast.Lambda)):
+            break
+        if isinstance(parent, (ast.With, ast.AsyncWith)):
+            stacks |= _stacks(parent)
+    return _entering(module, statement, stacks) if stacks else None
+
+
+def _stacks(statement: ast.With | ast.AsyncWith) -> set[str]:
+    return {i.optional_vars.id for i in statement.items if isinstance(i.optional_vars, ast.Name)}
+
+
+def _entering(module: ModuleFacts, statement: ast.stmt, stacks: set[str]) -> Scope | None:
+    """``stack.enter_context(torch.no_grad())``, of one of some stacks."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "enter_context"
+        and isinstance(call.func.value, ast.Name)
+        and call.func.value.id in stacks
+        and call.args
+    ):
+        mode = mode_of(module, call.args[0], statement)
+        if mode is not None:
+            return Scope(mode, call.args[0], statement)
     return None
 
 

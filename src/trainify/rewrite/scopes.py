@@ -30,7 +30,7 @@ def removal(module: ModuleFacts, scope: Scope) -> list[Edit]:
     elif module.grad_switches.get(owner) is not None:
         return without_switch(module, owner)
     else:
-        edit = without_statement(module, owner)
+        edit = without_statement(module, owner) or _passed_over(module, owner)
     return [edit] if edit is not None else []
 
 
@@ -97,27 +97,95 @@ def without_idle(module: ModuleFacts, statement: ast.stmt) -> Edit | None:
     return without_statement(module, statement)
 
 
-def without_switch(module: ModuleFacts, statement: ast.stmt) -> list[Edit]:
-    """Delete ``set_grad_enabled(False)``, and the ``set_grad_enabled(True)`` that ends it.
+def _passed_over(module: ModuleFacts, statement: ast.stmt) -> Edit | None:
+    """``pass`` for a statement that is all that its block holds."""
+    if not layout.owns_lines(module, statement) or len(module.block(statement)) > 1:
+        return None
+    return Edit(module.start(statement), module.end(statement), "pass")
 
-    An empty list where something else sets the mode: ``__enter__``, an earlier mode put back.
-    What a stack has entered ends with the stack.
+
+def without_switch(module: ModuleFacts, statement: ast.stmt) -> list[Edit]:
+    """Delete ``set_grad_enabled(False)``, and what ends it in its block.
+
+    That is ``set_grad_enabled(True)``, or the earlier mode put back; the latter may stay where it
+    stands elsewhere.  Of ``context.__enter__()``, ``context.__exit__(...)`` goes with it.  An empty
+    list where something else sets the mode.  What a stack has entered ends with the stack.
     """
     entering = module.grad_switches[statement]
-    if entering is not None and entering.entered is not None:
+    if entering is None or not isinstance(statement, ast.Expr):
+        return []
+    if entering.entered is not None:
         return _without_entered(module, statement, entering.call)
     block = module.block(statement)
     after = block[block.index(statement) + 1 :]
     ends = next((s for s in after if s in module.grad_switches), None)
-    edits = []
-    for each in [statement] if ends is None else [statement, ends]:
-        switch = module.grad_switches.get(each)
-        edit = without_statement(module, each) if isinstance(each, ast.Expr) else None
-        entered = switch is None or getattr(switch.call.func, "attr", "") == "__enter__"
-        if edit is None or switch is None or entered or (each is ends and not switch.on):
-            return []
-        edits.append(edit)
-    return edits
+    if getattr(entering.call.func, "attr", "") == "__enter__":
+        gone = _with_exit(module, statement, ends)
+    elif ends is None or _only_remembered(module, ends):
+        gone = [statement]
+        if ends is not None and (kept := _puts_back(module, ends)) is not None:
+            gone += [ends, kept]
+    else:
+        switch = module.grad_switches.get(ends)
+        gone = [statement, ends] if switch is not None and switch.on else []
+    edits = [without_statement(module, each) for each in gone]
+    kept_edits = [edit for edit in edits if edit is not None]
+    return kept_edits if len(kept_edits) == len(edits) else []
+
+
+def _only_remembered(module: ModuleFacts, statement: ast.stmt) -> bool:
+    """Whether all that sets the mode in a statement puts an earlier one back."""
+    switches = [s for s, switch in module.grad_switches.items() if switch is not None]
+    inside = [s for s in switches if s is statement or statement in module.ancestors(s)]
+    return bool(inside) and all(_remembered(module, each) is not None for each in inside)
+
+
+def _remembered(module: ModuleFacts, statement: ast.stmt) -> ast.stmt | None:
+    """Where ``mode = torch.is_grad_enabled()`` was asked for, of ``set_grad_enabled(mode)``."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or len(call.args) != 1 or call.keywords:
+        return None
+    mode = call.args[0]
+    if not isinstance(mode, ast.Name):
+        return None
+    flow = module.flow(module.function(statement) or module.tree)
+    made = flow.only_definition(mode.id, statement)
+    value = made.value if made is not None else None
+    if not isinstance(value, ast.Call) or not isinstance(made and made.statement, ast.Assign):
+        return None
+    asks = module.is_name(value.func, "torch.is_grad_enabled")
+    return made.statement if asks and made is not None else None
+
+
+def _puts_back(module: ModuleFacts, statement: ast.stmt) -> ast.stmt | None:
+    """The same, if the mode is asked for to be put back there and for nothing else."""
+    made = _remembered(module, statement)
+    if not isinstance(made, ast.Assign) or not isinstance(made.targets[0], ast.Name):
+        return None
+    name, function = made.targets[0].id, module.function(made) or module.tree
+    uses = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
+    return made if len(uses) == 2 else None
+
+
+def _with_exit(module: ModuleFacts, statement: ast.Expr, ends: ast.stmt | None) -> list[ast.stmt]:
+    """``context.__enter__()`` with what leaves it and, if for these alone, what makes it."""
+    left = ends.value if isinstance(ends, ast.Expr) else None
+    if ends is None or not isinstance(left, ast.Call) or not isinstance(left.func, ast.Attribute):
+        return []
+    assert isinstance(statement.value, ast.Call)
+    entered = statement.value.func
+    assert isinstance(entered, ast.Attribute)
+    context = entered.value
+    if left.func.attr != "__exit__" or not isinstance(context, ast.Name):
+        return []
+    if not isinstance(left.func.value, ast.Name) or left.func.value.id != context.id:
+        return []
+    function = module.function(statement) or module.tree
+    made = module.flow(function).only_definition(context.id, statement)
+    uses = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == context.id]
+    if made is None or not isinstance(made.statement, ast.Assign) or len(uses) != 3:
+        return [statement, ends] if len(uses) == 2 else []
+    return [statement, ends, made.statement]
 
 
 def _without_entered(module: ModuleFacts, statement: ast.stmt, call: ast.Call) -> list[Edit]:

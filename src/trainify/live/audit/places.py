@@ -112,10 +112,14 @@ def qualified(code: CodeType) -> str:
     return name.rpartition("<locals>.")[2]
 
 
+DECORATED = ("decorate_context", "generator_context")
+"""What the functions are called that torch puts around those under a mode."""
+
+
 def decorated(frame: FrameType | None) -> Place | None:
     """The innermost function on the stack that torch's ``no_grad`` or its like decorates."""
     for each in callers(frame):
-        if each.f_code.co_name == "decorate_context":
+        if each.f_code.co_name in DECORATED:
             code = getattr(each.f_locals.get("func"), "__code__", None)
             if code is not None:
                 path = code.co_filename

@@ -22,7 +22,7 @@ from torch.utils.hooks import unserializable_hook
 
 from .digest import Digests
 from .pinned import Pinned
-from .places import NOWHERE, Place, Places, callers, decorated, qualified
+from .places import DECORATED, NOWHERE, Place, Places, callers, decorated, qualified
 
 _LEAVE = {"item", "tolist", "numpy", "__array__", "__float__", "__complex__"}
 """Methods through which values leave torch; ``__bool__``, ``__int__`` have no derivative."""
@@ -526,7 +526,7 @@ class _GradMode:
         for each in callers(frame):
             if each is outside:
                 break
-            if each.f_code.co_name == "decorate_context":
+            if each.f_code.co_name in DECORATED:
                 return decorated(each) or NOWHERE
         return self._places.of(frame)
 
