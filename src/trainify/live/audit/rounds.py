@@ -32,7 +32,7 @@ from .noise import is_zero
 from .places import Place
 from .report import Cause, Cut, patterns
 from .running import is_statistic
-from .runs import Step, as_in_training
+from .runs import Step, as_in_training, said
 from .saved import Saved, Saving, is_checkpoint
 from .steps import is_of_a_step
 from .targets import is_target
@@ -152,6 +152,9 @@ class _Round:
         ]
         cuts = [*self._judge(suspects, trace, value, got), *map(cut_of, by_site(repeated))]
         cuts += self._endless(trace) if self.endless else []
+        if not error and not cuts and (observer.written or step.inferring):
+            self.tell("a step that nothing watches")
+            error = step.untouched()  # autograd refuses what was written, with any values
         if error and not cuts:
             cuts = self._raising(error)
         buffers = _weights_in_buffers(step, trace)
@@ -209,8 +212,7 @@ class _Round:
                     ]
                     del found
         except Exception as raised:
-            said = f"{type(raised).__name__}: {raised}".partition("\n")[0]
-            return dict.fromkeys(parameters, False), said
+            return dict.fromkeys(parameters, False), said(raised)
         return got, ""
 
     def _repeated(
@@ -483,6 +485,11 @@ class _Base(Observer):
         """What contexts of functions keep as attributes, and something writes into."""
         found = self._attributes.overwritten() if self._attributes else ()
         return [Suspect(Cause.SAVED, WRONG, c, ("kept", n), hidden=True) for c, n in found]
+
+    @property
+    def written(self) -> bool:
+        """Whether something that was saved has been written into."""
+        return self._saved is not None and self._saved.written
 
     def suspects(self) -> Iterator[Suspect]:
         """Saved tensors that were overwritten, and nodes that cannot be gone through."""

@@ -64,6 +64,8 @@ class Step:
         """Whether the loss is none of the model's, and what it is made of is not known."""
         self.writes = True
         """Whether the forward writes into parameters."""
+        self.inferring = False
+        """Whether something is computed in ``inference_mode``."""
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.hooks = Hooks(self.parameters)
         self.names = {id(p): n for n, p in self.parameters.items()}
@@ -87,7 +89,7 @@ class Step:
         self.begin(change)
         self.pinned.start()
         tracer = Tracer(self.model, self.places, observer, self.ignored, self.pinned)
-        with as_in_training(checkpoints):
+        with as_in_training(checkpoints, self._inference):
             tracer.know(self.state.tensors)
             with tracer, tracer.observer.watching(tracer):
                 out = self.model(*self.inputs, **self.keywords)
@@ -143,6 +145,23 @@ class Step:
             out = self.model(*inputs, **keywords)
             return _one_number(loss_of(out) if self.loss is None else self.loss(out))
 
+    def _inference(self) -> None:
+        self.inferring = True
+
+    def untouched(self) -> str:
+        """What a step raises of which nothing is seen and nothing is changed; empty for nothing."""
+        self.begin()
+        try:
+            with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
+                warnings.simplefilter("ignore")
+                out = self.model(*self.inputs, **self.keywords)
+                loss = _one_number(loss_of(out) if self.loss is None else self.loss(out))
+                with self.backward():
+                    torch.autograd.grad(loss, list(self.parameters.values()), allow_unused=True)
+        except Exception as raised:
+            return said(raised)
+        return ""
+
     def begin(self, change: Change | None = None) -> None:
         """Be as at the start, but for a change."""
         self.state.restore()
@@ -189,9 +208,19 @@ def _one_number(out: Any) -> Tensor:
     return out.reshape(())
 
 
+def said(raised: Exception) -> str:
+    """The first line of what an exception says, with its type."""
+    return f"{type(raised).__name__}: {raised}".partition("\n")[0]
+
+
 @contextmanager
-def as_in_training(checkpoints: Way = in_sight) -> Iterator[None]:
-    """Gradients on, and compiled code as the Python that it was compiled from."""
+def as_in_training(
+    checkpoints: Way = in_sight, inferring: Callable[[], object] = bool
+) -> Iterator[None]:
+    """Gradients on, and compiled code as the Python that it was compiled from.
+
+    ``inferring`` is called where the model computes something in ``inference_mode``.
+    """
     with ExitStack() as stack:
         # What the model's lines warn of would come from here, again and again.
         stack.enter_context(warnings.catch_warnings())
@@ -201,13 +230,13 @@ def as_in_training(checkpoints: Way = in_sight) -> Iterator[None]:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(control_flow_as_python())
         stack.enter_context(checkpoints())
-        stack.enter_context(_inference_softened())
+        stack.enter_context(_inference_softened(inferring))
         stack.enter_context(torch.enable_grad())
         yield
 
 
 @contextmanager
-def _inference_softened() -> Iterator[None]:
+def _inference_softened(inferring: Callable[[], object]) -> Iterator[None]:
     """``inference_mode`` as ``no_grad``.
 
     A forward that goes on with what was computed in it would raise, before all has been seen.
@@ -216,6 +245,8 @@ def _inference_softened() -> Iterator[None]:
     enter, leave = cls.__enter__, cls.__exit__
 
     def __enter__(self: Any) -> None:
+        if self.mode:
+            inferring()
         self._grad_before = torch.is_grad_enabled()
         torch._C._set_grad_enabled(not self.mode)
 

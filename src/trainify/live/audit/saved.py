@@ -124,18 +124,23 @@ def _aside(pack: Any, unpack: Any) -> Iterator[None]:
 class Saved:
     """Digests of what was saved, and of what backward found in its place."""
 
+    written = False
+    """Whether something that backward asked for was written into, be it with the same values."""
+
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._pairs: list[tuple[int, int, Call, int]] = []
         self._fresh: list[tuple[Tensor, _Note]] = []
 
     def told(self, call: Call | None, number: int, tensor: Tensor) -> Any:
+        if tensor.is_inference():
+            return None
         base = tensor if tensor._base is None else tensor._base
+        note = _Note(call, number, tensor._version)
         if call is None or (base.is_leaf and base.requires_grad):
-            return None  # a parameter, or a view of one: as large as the model
+            return note  # a parameter, or a view of one: as large as the model
         if tensor.dim() == 1 and "batch_norm" in call.name:
-            return None  # running statistics, which backward does not look at in training
-        note = _Note(call, number)
+            return note  # running statistics, which backward does not look at in training
         if is_checkpoint(call):
             with torch._C.DisableTorchFunction():  # it is no call of the model's
                 note.digest = self._trace.digests.add(tensor)
@@ -150,7 +155,10 @@ class Saved:
         self._fresh.clear()
 
     def taken(self, note: Any, tensor: Tensor) -> None:
-        if note is not None and note.digest is not None:
+        if note is None:
+            return
+        self.written = self.written or tensor._version != note.version
+        if note.call is not None and note.digest is not None:
             now = self._trace.digests.add(tensor)
             self._pairs.append((note.digest, now, note.call, note.number))
 
@@ -166,8 +174,9 @@ class Saved:
 
 @dataclass
 class _Note:
-    call: Call
+    call: Call | None
     number: int
+    version: int
     digest: int | None = None
 
 

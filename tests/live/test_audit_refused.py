@@ -1,0 +1,102 @@
+"""What backward refuses although no value shows it: writes of the same values, inference tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import trainify
+
+
+class Base(nn.Module):
+    def __init__(self, d: int = 8) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(d, d), nn.Linear(d, d)
+
+
+class Temperature(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        p = torch.softmax(self.a(x), -1)
+        p.div_(1.0)
+        return self.b(p)
+
+
+class Mask(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        p = torch.sigmoid(self.a(x))
+        p.masked_fill_(torch.zeros(8, dtype=torch.bool), 0.0)
+        return self.b(p)
+
+
+class Clamp(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(torch.tanh(self.a(x)).clamp_(-10, 10))
+
+
+class Inplace(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.ReLU6(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.act(torch.sigmoid(self.a(x))))
+
+
+class Weight(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(F.linear(x, self.a.weight))
+        y = self.b(h)
+        with torch.no_grad():
+            self.b.weight.mul_(1.0)
+        return y
+
+
+class Inference(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            mask = (x > 0).float()
+        return self.b(self.a(x) * mask)
+
+
+REFUSED = [Temperature, Mask, Clamp, Inplace, Weight, Inference]
+
+
+@pytest.mark.parametrize("model", REFUSED)
+def test_the_audit_says_what_training_would_raise(model: type[Base]) -> None:
+    net, x = model(), torch.randn(5, 8)
+    with pytest.raises(RuntimeError) as raised:
+        net(x).square().mean().backward()
+    net.zero_grad()
+    report = trainify.audit(net, x)
+    assert not report.ok
+    assert str(raised.value).partition(": [")[0] in report.error
+
+
+class Same(Base):
+    """Writes that nothing needs the old value of, and what inference_mode keeps to itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        h.mul_(1.0)
+        p = torch.relu(h)
+        q = p.exp()
+        q.detach().add_(0)  # exp has saved q, and nothing goes back through it
+        with torch.inference_mode():
+            self.scale = float(x.abs().max())
+        return self.b(p) / self.scale
+
+
+def test_what_backward_does_not_refuse_is_right() -> None:
+    net, x = Same(), torch.randn(5, 8)
+    net(x).sum().backward()
+    assert trainify.audit(net, x).ok
+
+
+def test_a_temperature_of_one_is_rewritten() -> None:
+    net, x = Temperature(), torch.randn(5, 8)
+    right = torch.autograd.grad(net.b(torch.softmax(net.a(x), -1)).sum(), [*net.parameters()])
+    trainify.trainify(net, x)
+    found = torch.autograd.grad(net(x).sum(), [*net.parameters()])
+    torch.testing.assert_close(found, right)
