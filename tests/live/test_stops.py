@@ -433,6 +433,25 @@ MISTAKES = {
 """,
         ("h = self.fc(x)",),
     ),
+    "numbers with names": Case(
+        """
+    def forward(self, x):
+        a = self.fc(x).mean().item()
+        b = float(self.fc(x).amax())
+        y = self.head(x) * a
+        y *= -b
+        return y
+""",
+        """
+    def forward(self, x):
+        a = self.fc(x).mean()
+        b = self.fc(x).amax()
+        y = self.head(x) * a
+        y *= -b
+        return y
+""",
+        ("a = self.fc(x).mean().item()", "b = float(self.fc(x).amax())"),
+    ),
     "an earlier mode put back": Case(
         """
     def forward(self, x):

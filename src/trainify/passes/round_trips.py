@@ -211,7 +211,9 @@ def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
     calls = [c for c in module.calls if c.lineno <= place.line <= (c.end_lineno or 0)]
     copies = [call for call in calls if _makes_tensor(module, call)]
     copies += _end(module, place.line, place.line)
-    numbers = [call for call in calls if isinstance(module.parent(call), ast.BinOp)]
+    numbers = [
+        c for c in calls if isinstance(module.parent(c), (ast.BinOp, ast.UnaryOp, ast.Assign))
+    ]
     kinds = (("tensor", copies), ("number", numbers if place.kind == "value" else []))
     for kind, found in kinds:
         for call in found:
@@ -396,14 +398,14 @@ class _Rewriter:
         """Whether a number stands in arithmetic, or the name does that it is assigned to."""
         module, parent = self.module, self.module.parent(self.node)
         if not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
-            return isinstance(parent, ast.BinOp)
+            return _in_arithmetic(module, self.node)
         target, function = parent.targets[0], module.function(parent)
         if not isinstance(target, ast.Name) or function is None:
             return False
         if last_name(self.node.func) in ("numpy", "tolist"):
             return False
         names = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == target.id]
-        return all(n is target or isinstance(module.parent(n), ast.BinOp) for n in names)
+        return all(n is target or _in_arithmetic(module, n) for n in names)
 
     def _comes_here(self, node: ast.expr) -> bool:
         """Whether the arrays on the way to an expression, if there are any, can be tensors."""
@@ -525,6 +527,16 @@ class _Rewriter:
         from ..rewrite import layout
 
         return layout.bound_at_top(self.module, "torch")
+
+
+def _in_arithmetic(module: ModuleFacts, node: ast.expr) -> bool:
+    """``2 * s``, ``x / -s``, ``x *= s``."""
+    parent = module.parent(node)
+    if isinstance(parent, ast.UnaryOp) and isinstance(parent.op, (ast.USub, ast.UAdd)):
+        return _in_arithmetic(module, parent)
+    if isinstance(parent, ast.AugAssign):
+        return parent.value is node
+    return isinstance(parent, ast.BinOp)
 
 
 def _stripped(node: ast.expr) -> ast.expr:
