@@ -6,7 +6,9 @@ what is safe serves the same bits.
 
 from __future__ import annotations
 
+import ast
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +18,7 @@ import torch
 from verbs import findings, fix
 
 from trainify.engine import Options, fix_paths
+from trainify.facts import ModuleFacts, array_ways, parse_module
 from trainify.findings import Finding, Safety
 
 NET = """\
@@ -499,3 +502,22 @@ def test_the_place_may_be_in_another_file(tmp_path: Path) -> None:
     (tmp_path / "api.py").write_text(api + ".tolist()\n")
     (report,) = (r for r in fix_paths([str(tmp_path)], Options()) if r.path.endswith("net.py"))
     assert all(f.fixes["flag"].safety is Safety.SAFE for f in report.findings)
+
+
+def test_a_read_that_many_ways_lead_to_is_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them would be doubled by each line: 24 of them took minutes."""
+    lines = "".join(f"    if x.dim() > {i}:\n        y = y.to({i})\n" for i in range(24))
+    text = f"def run(model, x):\n    y = model(x)\n{lines}    return y.numpy()\n"
+    module = parse_module(text, "m.py")
+    followed: list[ast.expr] = []
+    loads_of = array_ways._loads_of
+
+    def counted(module: ModuleFacts, target: ast.expr, at: ast.stmt) -> Iterator[ast.expr]:
+        followed.append(target)
+        return loads_of(module, target, at)
+
+    monkeypatch.setattr(array_ways, "_loads_of", counted)
+    (call,) = module.calls_named("model")
+    ends = [end for end, _ in array_ways.array_ways(module, call)]
+    assert ends == ["array"]
+    assert len(followed) < 200

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .called import functions_of
@@ -41,17 +42,34 @@ _OTHER = (ast.Lambda, ast.Compare, ast.BoolOp, ast.JoinedStr, ast.FormattedValue
 _MAX_NAMES = 6
 
 
-def array_ways(
-    module: ModuleFacts, node: ast.expr, names: int = 0
-) -> Iterator[tuple[End, ast.expr]]:
+def array_ways(module: ModuleFacts, node: ast.expr) -> Iterator[tuple[End, ast.expr]]:
     """The calls that make an array of a value, or copy it, and what a function returns of it."""
+    return _ways(module, node, 0, _Followed({}, {}))
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """What one question has followed: many ways lead to one read of a name."""
+
+    names: dict[ast.AST, int]
+    """The reads, and behind how many names they came first."""
+    inside: dict[tuple[ast.AST, str, int], list[tuple[End, ast.expr]]]
+    """What functions make of their parameters."""
+
+
+def _ways(
+    module: ModuleFacts, node: ast.expr, names: int, followed: _Followed
+) -> Iterator[tuple[End, ast.expr]]:
+    if followed.names.get(node, names + 1) <= names:
+        return
+    followed.names[node] = names
     child, parent = node, module.parent(node)
     while isinstance(parent, (ast.expr, ast.keyword, ast.comprehension)):
         if isinstance(parent, ast.comprehension):
             if child is parent.iter and names < _MAX_NAMES:
                 around = module.parent(parent)
                 for load in _loads_in(around, _names(parent.target)) if around else ():
-                    yield from array_ways(module, load, names + 1)
+                    yield from _ways(module, load, names + 1, followed)
             return
         if isinstance(parent, ast.keyword):
             parent = module.parent(parent)
@@ -83,16 +101,16 @@ def array_ways(
             if _collects(parent) and names < _MAX_NAMES:
                 assert isinstance(parent.func, ast.Attribute)
                 for held in _loads_of(module, parent.func.value, module.statement(parent)):
-                    yield from array_ways(module, held, names + 1)
+                    yield from _ways(module, held, names + 1, followed)
                 return
             if _sends(parent) and names < _MAX_NAMES:
                 for received in (c for name in _RECEIVED for c in module.calls_named(name)):
                     if not received.args and isinstance(received.func, ast.Attribute):
-                        yield from array_ways(module, received, names + 1)
+                        yield from _ways(module, received, names + 1, followed)
                 return
             found = next(functions_of(module, parent.func), None) if names < _MAX_NAMES else None
             if found is not None:
-                ends = list(_ways_inside(*found, parent, child, names))
+                ends = list(_ways_inside(*found, parent, child, names, followed))
                 yield from (each for each in ends if each[0] != "returned")
                 if not any(end == "returned" for end, _ in ends):
                     return
@@ -117,7 +135,7 @@ def array_ways(
                 return
             for target in parent.targets if isinstance(parent, ast.Assign) else [parent.target]:
                 for read in _loads_of(module, target, parent):
-                    yield from array_ways(module, read, names + 1)
+                    yield from _ways(module, read, names + 1, followed)
 
 
 def _given_to(module: ModuleFacts, call: ast.Call) -> End | None:
@@ -144,14 +162,23 @@ def _sends(call: ast.Call) -> bool:
 
 
 def _ways_inside(
-    module: ModuleFacts, function: FunctionNode, call: ast.Call, value: ast.AST, names: int
+    module: ModuleFacts,
+    function: FunctionNode,
+    call: ast.Call,
+    value: ast.AST,
+    names: int,
+    followed: _Followed,
 ) -> Iterator[tuple[End, ast.expr]]:
     """The same of an argument, in the function that a call gives it to."""
     for parameter in parameters(function.args):
         if module.project.argument(module, function, call, parameter.arg) is value:
             if parameter.arg != self_name(function) or module.method_class(function) is None:
-                for load in _loads_in(function, frozenset((parameter.arg,))):
-                    yield from array_ways(module, load, names + 1)
+                key = function, parameter.arg, names
+                if key not in followed.inside:
+                    found = followed.inside[key] = []
+                    for load in _loads_in(function, frozenset((parameter.arg,))):
+                        found += _ways(module, load, names + 1, _Followed({}, followed.inside))
+                yield from followed.inside[key]
 
 
 def _holds(module: ModuleFacts, call: ast.Call) -> bool:

@@ -82,7 +82,7 @@ class ServedPlaces:
         if not _is_needed_plain(module):
             return None
         if function not in self._found:
-            self._found[function] = next(_places(module, function, _Way(), self), None)
+            self._found[function] = next(_places(module, function, _Way(), self, {}), None)
         return self._found[function]
 
     def instances(self, module: ModuleFacts, cls: ast.ClassDef) -> Instances | None:
@@ -206,12 +206,23 @@ class _Way:
 
 
 def _places(
-    module: ModuleFacts, function: FunctionNode, way: _Way, served: ServedPlaces
+    module: ModuleFacts,
+    function: FunctionNode,
+    way: _Way,
+    served: ServedPlaces,
+    seen: dict[tuple[str, int, bool], int],
 ) -> Iterator[Served]:
-    """The places that make an array of what a function gives."""
+    """The places that make an array of what a function gives.
+
+    Many ways lead to one function: ``seen`` are those that were followed from no later a call.
+    """
     here = module.path, function.lineno
     if here in way.passed or len(way.passed) == _MAX_CALLS:
         return
+    before = seen.get((*here, way.has_weights), _MAX_CALLS)
+    if before <= len(way.passed):
+        return
+    seen[(*here, way.has_weights)] = len(way.passed)
     cls = module.method_class(function)
     if cls is not None and may_be_module(module, cls) and could_learn(module, cls):
         way = replace(way, has_weights=True)
@@ -220,9 +231,9 @@ def _places(
         if _is_scoped(other, call):
             continue
         caller = other.function(call)
-        for end, _ in array_ways(other, call):
+        for end in dict.fromkeys(end for end, _ in array_ways(other, call)):
             if end == "returned":
-                yield from _places(other, caller, way, served) if caller is not None else ()
+                yield from _places(other, caller, way, served, seen) if caller is not None else ()
             elif (way.has_weights or _given_a_graph(other, call)) and not _is_called_scoped(
                 other, caller
             ):
