@@ -30,7 +30,7 @@ def functions_of(
     elif isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name):
         cls = module.names.self_class(callee.value)
         if cls is not None:
-            yield from _methods(module, cls, callee.attr)
+            yield from methods_named(module, cls, callee.attr)
             return
     if isinstance(callee, (ast.Name, ast.Attribute)):
         found = imported_function(module, callee)
@@ -38,7 +38,7 @@ def functions_of(
             yield found
 
 
-def _methods(
+def methods_named(
     module: ModuleFacts, cls: ast.ClassDef, name: str, depth: int = 0
 ) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
     """The methods of a class by a name, else those of its bases in the project."""
@@ -46,7 +46,7 @@ def _methods(
     yield from ((module, function) for function in own)
     if not own and depth < _MAX_DEPTH:
         for home, base in bases_of(module, cls):
-            yield from _methods(home, base, name, depth + 1)
+            yield from methods_named(home, base, name, depth + 1)
 
 
 def modules_of(module: ModuleFacts, callee: ast.expr) -> list[ast.expr]:

@@ -39,6 +39,7 @@ from ..facts.words import undeclared
 from ..findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety
 from . import Look, Needle, Rule
 from .caches import ends_on_purpose
+from .fused_calls.left_in_place import held_back
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -153,13 +154,13 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if function in scoped:
             yield from _gated(module, function)
         if function in scoped or calls_any(module, function, without):
-            yield from _cut_off(module, function)
+            yield from _cut_off(module, function, options)
 
 
 # -- a scope on the only way ----------------------------------------------------------------------
 
 
-def _cut_off(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
+def _cut_off(module: ModuleFacts, function: FunctionNode, options: Options) -> Iterator[Finding]:
     """Scopes that something computed with gradients has to pass, in one forward."""
     cls = module.method_class(function)
     if cls is None or decorator_scope(module, function) or returns_numbers(function):
@@ -197,7 +198,7 @@ def _cut_off(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
             by_scope.setdefault(owner, []).append(name)
             scopes[owner] = step.cut.scope
     for owner, behind in by_scope.items():
-        yield _finding(module, graph, function, steps, scopes[owner], sorted(behind))
+        yield _finding(module, graph, function, steps, scopes[owner], sorted(behind), options)
 
 
 _ADAPTS = re.compile(
@@ -322,6 +323,7 @@ def _finding(
     steps: list[Step],
     scope: Scope,
     names: list[str],
+    options: Options,
 ) -> Finding:
     cls = module.method_class(function)
     assert cls is not None
@@ -337,7 +339,8 @@ def _finding(
     )
     message = message if len(names) == 1 else message.replace("so learns", "so learn")
     fix = _fix(module, graph, function, steps, scope)
-    fixes = dict.fromkeys(STRATEGIES, fix) if fix is not None else {}
+    covered = _covered(module, graph, scope)
+    fixes = held_back(module, fix, covered, options) if fix is not None else {}
     related = module.related("Its result is what they are to learn from.", head(function))
     return module.finding("TRN206", message, scope.node, fixes, [related])
 
@@ -389,6 +392,15 @@ def _fix(
     if not doubts:
         return Fix(title, tuple(edits))
     return Fix(title, tuple(edits), Safety.UNSAFE, "; ".join(doubts))
+
+
+def _covered(module: ModuleFacts, graph: Graph, scope: Scope) -> list[ast.stmt]:
+    """The statements under a scope of a forward, or all of what may be."""
+    if isinstance(scope.owner, (ast.With, ast.AsyncWith)) and scope.wraps is None:
+        return scope.owner.body
+    if isinstance(scope.owner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return scope.owner.body
+    return [scope.owner] if scope.wraps is not None else list(graph.function.body)
 
 
 def _until_switched(module: ModuleFacts, statement: ast.stmt) -> list[ast.stmt]:

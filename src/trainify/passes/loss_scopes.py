@@ -24,8 +24,9 @@ from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
 from ..facts.losses import returned_loss
 from ..facts.names import default_of, last_name, passed
 from ..facts.words import declare
-from ..findings import STRATEGIES, Edit, Finding, Fix, Related, Safety
+from ..findings import Edit, Finding, Fix, Related, Safety
 from . import Look, Needle, Rule
+from .fused_calls.left_in_place import held_back
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -128,7 +129,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         place = fault.scope.node if fault.home is None else fault.at
         if place not in seen:
             seen.add(place)
-            yield fault.finding()
+            yield fault.finding(options)
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ class _Fault:
     taken: str = ""
     """What differentiates, where that is not ``backward``: ``torch.autograd.grad``."""
 
-    def finding(self) -> Finding:
+    def finding(self, options: Options) -> Finding:
         home = self.home or self.module
         text = home.source(self.scope.node)
         place = f" ({home.path}:{self.scope.node.lineno})" if self.home is not None else ""
@@ -177,7 +178,7 @@ class _Fault:
             safety = Safety.UNSAFE
             look_at = _look_at(parting)
         fix = Fix(f"Compute {self.name} outside {text}", tuple(edits), safety, look_at)
-        fixes = dict.fromkeys(STRATEGIES, fix)
+        fixes = held_back(self.module, fix, self.path, options)
         return self.module.finding("TRN202", message, self.at, fixes, related)
 
     def edits(self) -> list[Edit] | None:

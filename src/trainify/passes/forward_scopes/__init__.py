@@ -126,5 +126,5 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         known = Known(instances, bare_runs(instances), parts_in_losses(instances, names))
         for cover in covers:
             yield covered_forward(module, cover, covers[0].scope, known, options)
-    yield from covered_instances(module)
+    yield from covered_instances(module, options)
     yield from bare_entries(module, scope)

@@ -15,7 +15,8 @@ from ...facts.guards import is_forward
 from ...facts.instances import ClassId, Instances, class_id
 from ...facts.scoped_methods import scoped_methods
 from ...facts.trainable import holds_weights
-from ...findings import STRATEGIES, Edit, Finding, Fix, Safety
+from ...findings import Edit, Finding, Fix, Safety
+from ..fused_calls.left_in_place import held_back
 from .arrays import to_numpy
 from .beside import other_ways, parts_to_learn
 from .beside_starts import runs_beside
@@ -110,7 +111,8 @@ def covered_forward(
     look_at = "; ".join(filter(None, (look_at, *_besides(module, cover, starts, known))))
     edits = [*edits, *(edit for each in followed_too for edit in each)]
     fix = Fix(title, tuple(edits), Safety.UNSAFE if look_at else Safety.SAFE, look_at)
-    return module.finding("TRN201", message, node, dict.fromkeys(STRATEGIES, fix))
+    covered = [s for each in (function, *(part.function for part in parts)) for s in each.body]
+    return module.finding("TRN201", message, node, held_back(module, fix, covered, options))
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,18 @@ from ...facts.graph import Graph
 from ...facts.learning import backward_values, may_learn
 from ...facts.names import parameters
 from ...facts.trainable import is_reference
-from ...findings import STRATEGIES, Finding, Fix
+from ...findings import Finding, Fix
+from ..fused_calls.left_in_place import held_back
 from .cover import Cover
 from .edits import take_off
 from .wrappers import has_wrappers, wrappers
 
 if TYPE_CHECKING:
+    from ...engine import Options
     from ...facts.module import FunctionNode
 
 
-def covered_instances(module: ModuleFacts) -> Iterator[Finding]:
+def covered_instances(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     """``model.forward = torch.no_grad()(model.forward)``, where the same model is trained."""
     if not has_wrappers(module):
         return
@@ -39,7 +41,7 @@ def covered_instances(module: ModuleFacts) -> Iterator[Finding]:
         )
         removal = take_off(module, Cover(cast("FunctionNode", function), scope, statement))
         fix = Fix(f"Leave {target} as it is", tuple(removal))
-        fixes = dict.fromkeys(STRATEGIES, fix) if removal else {}
+        fixes = held_back(module, fix, [statement], options) if removal else {}
         yield module.finding("TRN201", message, scope.node, fixes)
 
 

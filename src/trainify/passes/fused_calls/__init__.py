@@ -167,8 +167,8 @@ def needles(options: Options) -> tuple[Needle, ...]:
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     """Findings for every call of a fused op in a place where a gradient may be wanted."""
     words = words_for(options.ops)
-    direct = words.imports.search(module.text) is not None
-    if direct or any(stem.decode() in module.text for stem in words.stems):
+    if words.may_call(module.text):
+        direct = words.imports.search(module.text) is not None
         yield from calls(module, options, direct=direct)
 
 

@@ -113,6 +113,12 @@ class Words:
         """The same, as a question that a project asks each file once."""
         return self.exports(data)
 
+    def may_call(self, text: str) -> bool:
+        """Whether a file of this text imports from a library of kernels, or calls like one."""
+        return self.imports.search(text) is not None or any(
+            stem.decode() in text for stem in self.stems
+        )
+
     @cached_property
     def imports(self) -> re.Pattern[str]:
         whole = "|".join(map(re.escape, self._whole))
