@@ -452,6 +452,21 @@ MISTAKES = {
 """,
         ("a = self.fc(x).mean().item()", "b = float(self.fc(x).amax())"),
     ),
+    "an operation between arrays": Case(
+        """
+    def forward(self, x):
+        h = torch.nn.functional.linear(x, self.fc.weight)
+        h = torch.from_numpy(h.detach().cpu().numpy() * 2)
+        return self.head(h) * self.fc.bias
+""",
+        """
+    def forward(self, x):
+        h = torch.nn.functional.linear(x, self.fc.weight)
+        h = h * 2
+        return self.head(h) * self.fc.bias
+""",
+        ("h = torch.from_numpy(h.detach().cpu().numpy() * 2)",),
+    ),
     "an earlier mode put back": Case(
         """
     def forward(self, x):

@@ -385,6 +385,9 @@ class _Rewriter:
         if len(node.args) != 1 or any(k.arg not in _PLACES for k in node.keywords):
             return None
         text = self._tensor(node.args[0]) if self._comes_here(node.args[0]) else None
+        alone = isinstance(self.module.parent(node), ast.Assign) and not node.keywords
+        if text and alone and isinstance(_stripped(node.args[0]), ast.BinOp):
+            text = text[1:-1]
         places = ", ".join(
             self.module.source(k.value)
             if k.arg is None
@@ -397,12 +400,12 @@ class _Rewriter:
     def _is_calculated_with(self) -> bool:
         """Whether a number stands in arithmetic, or the name does that it is assigned to."""
         module, parent = self.module, self.module.parent(self.node)
+        if last_name(self.node.func) in ("numpy", "tolist"):
+            return False  # where it becomes a tensor again, it has to be one all the way
         if not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
             return _in_arithmetic(module, self.node)
         target, function = parent.targets[0], module.function(parent)
         if not isinstance(target, ast.Name) or function is None:
-            return False
-        if last_name(self.node.func) in ("numpy", "tolist"):
             return False
         names = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == target.id]
         return all(n is target or _in_arithmetic(module, n) for n in names)
@@ -451,7 +454,7 @@ class _Rewriter:
                 return self._of_numpy(base, reduced)
             if base.func.attr in ("astype", "copy"):
                 return self._of_array(base, base.func)
-        if isinstance(base, ast.BinOp) and self._way:
+        if isinstance(base, ast.BinOp) and (self._way or (self.certain and _reads_out(base))):
             return self._operation(base)
         names = isinstance(base, (ast.Name, ast.Attribute, ast.Subscript))
         read = names or (base is not node and not isinstance(base, ast.Constant))
@@ -527,6 +530,11 @@ class _Rewriter:
         from ..rewrite import layout
 
         return layout.bound_at_top(self.module, "torch")
+
+
+def _reads_out(node: ast.expr) -> bool:
+    """Whether values are taken out of a tensor in an expression: ``t.detach().numpy() * 2``."""
+    return any(isinstance(n, ast.Call) and _stripped(n) is not n for n in ast.walk(node))
 
 
 def _in_arithmetic(module: ModuleFacts, node: ast.expr) -> bool:
