@@ -25,6 +25,7 @@ from .schema import BindError, Schema, SchemaError, parse_schema
 
 __all__ = [
     "CONSTANTS",
+    "LEARNED",
     "RETURNED",
     "BindError",
     "FusedOp",
@@ -72,6 +73,14 @@ CONSTANTS: frozenset[str] = frozenset(
     conv_state_indices conv_state_indices_ state_indices state_batch_indices chunk_indices
     dst_state_batch_indices intermediate_state_indices gather_kv_indices lora_indices_tensor
     m_indptr mask_indptr virtual_batch_idx rotary_seqlens window_kv_offsets
+    """.split()
+)
+
+# Those of them that a model may learn, in place of what is usual.
+LEARNED: frozenset[str] = frozenset(
+    """
+    cos_sin_cache cos_sin cos sin rotary_cos rotary_sin freqs_cis sincos cos_h sin_h cos_w sin_w
+    alibi_slopes attention_mask temperature
     """.split()
 )
 

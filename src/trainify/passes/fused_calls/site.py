@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ...catalog import CONSTANTS, FusedOp, lookup
+from ...catalog import CONSTANTS, LEARNED, FusedOp, lookup
 from ...facts import ModuleFacts, Target
 from ...facts.cache_writes import cache_writes
 from ...facts.flow import is_allocation, is_view_method, view_of, views_of
@@ -18,7 +18,7 @@ from ...facts.grad_mode import scope_around
 from ...facts.names import default_of, is_none, parameters, passed
 from ...facts.none import tested_not_none
 from ...facts.order import evaluated_before, order_matters
-from ...facts.trainable import is_buffer
+from ...facts.trainable import is_buffer, is_learned
 from ...findings import Related
 
 if TYPE_CHECKING:
@@ -87,10 +87,10 @@ class Site:
             a.name
             for a in self.op.signature.arguments
             if a.is_tensor
-            and a.name not in CONSTANTS
             and (not a.written or a.name in self.reads)
             and (node := self.bound[a.name]) is not None
             and not is_none(node)
+            and (a.name not in CONSTANTS or (a.name in LEARNED and is_learned(self.module, node)))
             and (a.written or not is_buffer(self.module, node))
         ]
 
