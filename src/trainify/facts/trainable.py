@@ -312,7 +312,7 @@ def is_buffer(module: ModuleFacts, node: ast.expr) -> bool:
 
 
 def is_learned(module: ModuleFacts, node: ast.expr, depth: int = 3) -> bool:
-    """Whether a value is made of a parameter of ``self`` that gets gradients, as far as it shows."""
+    """Whether a value is made of a parameter of ``self`` that gets gradients, where it shows."""
     for each in walk(node):
         if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name):
             cls = module.names.self_class(each.value)
