@@ -408,3 +408,39 @@ def test_a_clone_in_one_branch_does_not_help_the_other() -> None:
         "return y",
     )
     assert fix(body(*lines)).count("y.clone()") == 2
+
+
+ALIVE = """\
+import torch
+from torch import nn
+
+
+class Scores(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(4.0))
+
+    def forward(self, states):
+        total = torch.zeros(4)
+        alive = torch.ones(4, dtype=torch.bool)
+        for state in states:
+            total = total + self.weight[state] * alive
+            alive &= state != torch.arange(4)
+        return total
+"""
+
+
+def test_a_mask_that_a_product_saved() -> None:
+    fixed = fix(ALIVE)
+    states, scope = torch.tensor([1, 3]), dict[str, Any]()
+    for text, raises in ((ALIVE, True), (fixed, False)):
+        exec(compile(text, "m.py", "exec"), scope)
+        net = scope["Scores"]()
+        loss = net(states).sum()
+        if raises:
+            with pytest.raises(RuntimeError, match="modified by an inplace"):
+                loss.backward()
+        else:
+            loss.backward()
+            assert net.weight.grad.tolist() == [0.0, 4.0, 0.0, 3.0]
+    stays(ALIVE.replace("* alive", "* ~alive"))

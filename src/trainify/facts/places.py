@@ -13,7 +13,7 @@ from functools import lru_cache
 from .saving_ops import INPUT_SAVED, WHOLE_SAVED
 from .words import declare, places, undeclared
 
-_ASSIGNING = declare(b"+= ", b"-= ", b"*= ", b"/= ", b"] = ")
+_ASSIGNING = declare(b"+= ", b"-= ", b"*= ", b"/= ", b"&= ", b"|= ", b"] = ")
 _CALLED, _ASKED, *_MAY_ASK = declare(b"_(", b"inplace=True", b"LU(", b"elu(", b"ropout(")
 SIGNS = (*_ASSIGNING, _CALLED, _ASKED, *_MAY_ASK)
 """What a file needs for :func:`writes` to find something."""
