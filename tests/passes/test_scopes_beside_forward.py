@@ -485,3 +485,55 @@ def test_an_adapter_s_own_weights_learn_nothing_under_a_scope(name: str) -> None
 )
 def test_weights_under_a_scope_that_learn_by_another_way(name: str, more: str, result: str) -> None:
     stays(ADAPTER.format(name=name, more=more, result=result))
+
+
+BY_METHODS = """\
+import torch
+from torch import nn
+
+
+class Codec(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Linear(4, 2)
+        self.up = nn.Linear(2, 4)
+
+    def squeeze(self, x):
+        return self.down(x)
+
+    def expand(self, z):
+        return self.up(z)
+
+    def forward(self, x):
+        with torch.no_grad():
+            z = self.squeeze(x)
+            y = self.expand(z)
+        return y
+
+
+def build():
+    codec = Codec()
+    codec.eval()
+    return codec
+"""
+
+
+def test_a_forward_that_works_by_methods_under_a_scope() -> None:
+    assert rules(BY_METHODS) == ["TRN201"]
+    scope: dict[str, Any] = {}
+    exec(compile(fix(BY_METHODS, unsafe=True), "m.py", "exec"), scope)
+    codec, x = scope["build"](), torch.ones(3, 4)
+    assert not codec(x).requires_grad
+    codec.train()(x).sum().backward()
+    assert all(p.grad is not None for p in codec.parameters())
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("            y = self.expand(z)", "        y = self.expand(z)"),
+        ("super().__init__()", "super().__init__()\n        self.requires_grad_(False)"),
+    ],
+)
+def test_methods_that_are_not_all_under_it(old: str, new: str) -> None:
+    assert "TRN201" not in rules(BY_METHODS.replace(old, new))

@@ -111,9 +111,20 @@ def _around_body(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode)
             at = module.statement(node)
             scopes.add(wrapping(module, node.func, at) or scope_inside(module, node, function))
             learns = learns or graph.attribute(node, at) in trained
+            learns = learns or bool(trained & _used_by_method(module, graph, cls, node))
         elif _is_weight(node, module, me) and node.attr in trained:
             scopes.add(scope_inside(module, node, function))
     return scopes.pop() if learns and len(scopes) == 1 else None
+
+
+def _used_by_method(
+    module: ModuleFacts, graph: Graph, cls: ast.ClassDef, call: ast.Call
+) -> frozenset[str]:
+    """The attributes that a method of the object uses which is called: ``self.encode(x)``."""
+    callee = graph.callee(call)
+    if callee is None or module.method_class(callee) is not cls:
+        return frozenset()
+    return own_attributes(module, callee, self_name(callee))
 
 
 def _is_weight(node: ast.AST, module: ModuleFacts, me: str | None) -> TypeGuard[ast.Attribute]:
