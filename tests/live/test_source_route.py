@@ -244,13 +244,13 @@ def test_state_in_cells_is_shared(tmp_path: Path) -> None:
 
 HELPERS = """
 from functools import partial
-from .norms import norm, Scale, fused as renamed, scoped
+from .norms import norm, Scale, fused as renamed, method, scoped
 from . import norms
 
 TABLE = {"norm": (norm,)}
 
 def make(norm):
-    return lambda x, weight: norm(x, weight)
+    return lambda *args: norm(*args)
 
 class Model(nn.Module):
     def __init__(self):
@@ -269,6 +269,8 @@ CALLS = {
     "in a partial": ("self.held = partial(norm, eps=1e-6)", "self.held(x, self.weight)"),
     "in an attribute": ("self.held = norm", "self.held(x, self.weight)"),
     "in a closure": ("self.held = make(norm)", "self.held(x, self.weight)"),
+    "bound by hand": ("self.held = method.__get__(self)", "self.held(x)"),
+    "bound in a closure": ("self.held = make(method.__get__(self))", "self.held(x)"),
     "in an object": ("self.held = Scale()", "self.held.run(x, self.weight)"),
     "in a class": ("", "Scale().run(x, self.weight)"),
     "imported late": ("", "__import__('importlib') and self.late(x)"),
@@ -305,6 +307,11 @@ def fused(x, weight):
 def scoped(x, weight):
     out = torch.empty_like(x)
     torch.ops._C.rms_norm(out, x, weight, 1e-6)
+    return out
+
+def method(self, x):
+    out = torch.empty_like(x)
+    torch.ops._C.rms_norm(out, x, self.weight.data, 1e-6)
     return out
 
 class Scale:

@@ -153,6 +153,7 @@ class _Graph:
             self._named("", "", value)
         elif isinstance(value, MethodType):
             self.module(type(value.__self__))
+            self._named("", "", value.__func__)  # any function, that was bound by hand
             self.value(value.__self__, depth)
         elif isinstance(value, (dict, list, tuple)):
             for each in _elements(value):
@@ -171,6 +172,8 @@ class _Graph:
             self.ops.add(_op_name(value))
         elif isinstance(value, CustomOpDef):
             self.ops.add(value._qualname)
+        elif isinstance(value, MethodType):
+            self.value(value)
         elif isinstance(value, functools.partial):
             for each in (value.func, *value.args, *value.keywords.values()):
                 self._named("", "", each)
