@@ -7,6 +7,7 @@ import inspect
 import os
 import pickle
 import subprocess
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -1362,3 +1363,97 @@ def test_a_file_that_has_changed_is_not_rewritten_by_line(tmp_path: Path) -> Non
     file.write_text(file.read_text().replace("self.fc(x).detach()", "self.mid(x).detach()"))
     os.utime(file, (0, 0))
     assert not source_of(code, found[1].settings).changed
+
+
+WRAPPED = """
+import functools
+
+
+def quiet(f):
+    @functools.wraps(f)
+    def inner(*args, **kwargs):
+        with torch.no_grad():
+            return f(*args, **kwargs)
+
+    return inner
+
+
+def served(half=False):
+    def decorate(f):
+        def run(*args, **kwargs):
+            before = torch.is_grad_enabled()
+            torch.set_grad_enabled(False)
+            try:
+                return f(*args, **kwargs)
+            finally:
+                torch.set_grad_enabled(before)
+
+        return run
+
+    return decorate
+
+
+def counted(f):
+    @functools.wraps(f)
+    def inner(*args, **kwargs):
+        inner.calls += 1
+        with torch.no_grad():
+            return f(*args, **kwargs)
+
+    inner.calls = 0
+    return inner
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+        self.head = nn.Linear(8, 8)
+
+    DECORATOR
+    def features(self, x):
+        return self.block(x)
+
+    @quiet
+    def other(self, x):
+        return self.head(x)
+
+    def forward(self, x):
+        return self.head(self.features(x))
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python tells names of inner functions")
+@pytest.mark.filterwarnings("ignore::trainify.StopRemoved")
+@pytest.mark.parametrize("decorator", ["@quiet", "@served()", "@staticmethod\n    @quiet"])
+def test_an_own_decorator_goes_where_its_scope_is_a_mistake(tmp_path: Path, decorator: str) -> None:
+    text = WRAPPED
+    if "staticmethod" in decorator:
+        text = text.replace(
+            "(self, x):\n        return self.block", "(block, x):\n        return block"
+        )
+        text = text.replace("self.features(x)", "self.features(self.block, x)")
+    torch.manual_seed(0)
+    model = package(tmp_path, model=text.replace("DECORATOR", decorator))["model"].Model()
+    torch.manual_seed(0)
+    right = package(tmp_path, model=text.replace("    DECORATOR\n", ""))["model"].Model()
+    if "staticmethod" in decorator:
+        type(right).features = staticmethod(type(right).features)
+    trainify.trainify(model, batch())
+    torch.testing.assert_close(gradients(model), gradients(right))
+    removed = [line for line in patched_lines(model) if line.startswith("-")]
+    assert removed == [f"-    {decorator.rpartition(chr(10))[2].strip()}"]
+    assert not model.other(batch()).requires_grad, "others have the decorator still"
+
+
+def patched_lines(model: nn.Module) -> list[str]:
+    lines = trainify.source_diff(model).splitlines()
+    return [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python tells names of inner functions")
+def test_a_decorator_that_does_more_stays(tmp_path: Path) -> None:
+    model = package(tmp_path, model=WRAPPED.replace("DECORATOR", "@counted"))["model"].Model()
+    with pytest.raises(trainify.NotTrainable, match="Gradients are switched off"):
+        trainify.trainify(model, batch())
+    assert trainify.source_diff(model) == ""

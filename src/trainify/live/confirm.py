@@ -228,6 +228,13 @@ def _mistakes(
         if id(cut) not in blamed or id(cut) in open_ or cut.cause not in _KINDS:
             continue
         path, line = cut.path, cut.line
+        names = tuple(name for name in cut.parameters if name in missing)
+        for each in cut.wrapped:  # the decorator goes, which others may have as well
+            path, _, number = each.rpartition(":")
+            file, line = original_place(path, int(number))
+            yield file, Proven(line, "scope"), names
+        if cut.wrapped:
+            continue
         if cut.cause is Cause.GRAD_MODE:
             path, _, number = (cut.scope or "").rpartition(":")
             if not number.isdigit():
@@ -237,7 +244,7 @@ def _mistakes(
         lines = {original_place(path, each)[1] for each in cut.lines}
         wholly = missing.issuperset(cut.parameters)
         place = Proven(line, _KINDS[cut.cause], tuple(sorted(lines)), wholly)
-        yield file, place, tuple(name for name in cut.parameters if name in missing)
+        yield file, place, names
 
 
 def _plainest(cuts: Iterable[Cut], parameter: str) -> Iterator[Cut]:

@@ -77,6 +77,10 @@ def rewrap(value: Any, old: Definition, new: Definition, function: FunctionType)
     left, right = (list(map(ast.unparse, d.node.decorator_list)) for d in (old, new))
     if left == right:
         return _copy(value, function, {})
+    gone = _gone(left, right)
+    around_it = list(layers(value))[:-1]
+    if gone and len(around_it) == len(left):  # each decorator has put one function around it
+        return _copy(value, function, {id(around_it[i]): None for i in gone})
     written = [d for d in left if _SCOPE.search(d)]
     if len(written) != len(scopes):
         raise Refused(f"{old.node.name}: its decorators do not show which of them sets a grad mode")
@@ -93,6 +97,12 @@ def rewrap(value: Any, old: Definition, new: Definition, function: FunctionType)
         raise Refused(f"{old.node.name}: a grad mode would come among other decorators")
     made: list[Any] = [_evaluate(text, function) for text in wanted] or [None] * len(scopes)
     return _copy(value, function, dict(zip(map(id, scopes), made, strict=True)))
+
+
+def _gone(left: list[str], right: list[str]) -> list[int]:
+    """Which of some decorators others are without; none where these are not what is left."""
+    gone = [i for i, text in enumerate(left) if text not in right]
+    return gone if [text for text in left if text in right] == right else []
 
 
 def around(value: Any, old: Any, new: Any) -> Any:

@@ -295,9 +295,10 @@ def _only(plan: Plan, functions: Collection[str]) -> Plan:
 def _places(cut: Cut) -> Iterator[tuple[str, int]]:
     """Where a cut lies, and what switches gradients off there."""
     yield cut.path, cut.line
-    path, _, line = (cut.scope or "").rpartition(":")
-    if line.isdigit():
-        yield path, int(line)
+    for scope in (cut.scope or "", *cut.wrapped):
+        path, _, line = scope.rpartition(":")
+        if line.isdigit():
+            yield path, int(line)
 
 
 def _message(cuts: Sequence[Cut], found: Found, error: str = "") -> str:

@@ -34,6 +34,7 @@ from ..facts.leaving import leaving
 from ..facts.memo import once
 from ..facts.module import head
 from ..facts.names import last_name, parameters, passed, self_name
+from ..facts.scope_wrappers import only_switches
 from ..facts.trainable import returns_numbers, submodules, trained_submodules
 from ..facts.words import undeclared
 from ..findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety
@@ -246,6 +247,9 @@ def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
     scope = scope_at(module, place.line) if place.kind == "scope" else None
     if scope is None or explained(module, scope.node) or gradient_unwanted(module, scope.owner):
         return
+    if scope.node in getattr(scope.owner, "decorator_list", ()):
+        if not only_switches(module, scope.node):
+            return
     lines = set(place.lines)
 
     def needed(statement: ast.stmt) -> bool:

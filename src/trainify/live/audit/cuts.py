@@ -82,7 +82,16 @@ class Suspect:
     @property
     def line(self) -> int:
         """The line at which its scope's function gets to it; 0 where that is not known."""
-        return self.within[1] if self.within is not None and self.within[0] == self.scope else 0
+        return self.within.line if self.within is not None and self._is_in_scope else 0
+
+    @property
+    def wrapped(self) -> Place | None:
+        """Where a decorator has put its scope around a function; None for other scopes."""
+        return self.within.wrapped if self.within is not None and self._is_in_scope else None
+
+    @property
+    def _is_in_scope(self) -> bool:
+        return self.within is not None and self.within.scope == self.scope
 
     @property
     def site(self) -> Any:

@@ -26,4 +26,7 @@ def _cut(cut: Cut) -> Cut:
         inside = cut.scope.rpartition(":")[0]
         lines = tuple(sorted({original_place(inside, each)[1] for each in lines}))
     message = by_file(cut.message)
-    return replace(cut, path=path, line=line, scope=scope, lines=lines, message=message)
+    wrapped = tuple(map(by_file, cut.wrapped))
+    return replace(
+        cut, path=path, line=line, scope=scope, lines=lines, wrapped=wrapped, message=message
+    )

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import NamedTuple
 
 import torch
@@ -127,22 +127,45 @@ def decorated(frame: FrameType | None) -> Place | None:
     return None
 
 
+def wrapped_in(frame: FrameType, inner: FrameType) -> Place | None:
+    """The place of the decorator that put a function around the one that it calls; None for others.
+
+    By the names of functions, which Python tells from 3.11 on.
+    """
+    name = getattr(frame.f_code, "co_qualname", "")
+    if ".<locals>" not in name or not any(
+        isinstance(frame.f_locals.get(each), FunctionType)
+        and frame.f_locals[each].__code__ is inner.f_code
+        for each in frame.f_code.co_freevars
+    ):
+        return None
+    decorator = name.partition(".<locals>")[0].rpartition(".")[2]
+    path, first = inner.f_code.co_filename, inner.f_code.co_firstlineno
+    line = _decorators(path, first).get(decorator)
+    return Place(path, line, qualified(inner.f_code)) if line is not None else None
+
+
 _SWITCHES = {"no_grad", "inference_mode", "set_grad_enabled"}
 _OTHERS = {"staticmethod", "classmethod", "property"}
 
 
-@lru_cache(maxsize=1024)
 def _decorator(path: str, first: int) -> int:
     """The line of the decorator with which gradients are off in the function of a first line."""
+    names = _decorators(path, first)
+    said = [line for name, line in names.items() if name in _SWITCHES]
+    other = [line for name, line in names.items() if name not in _OTHERS]  # another's name
+    return min(said or other, default=first)
+
+
+@lru_cache(maxsize=1024)
+def _decorators(path: str, first: int) -> dict[str, int]:
+    """The decorators of the function of a first line, by their last names, with their lines."""
     tree = parsed(path)
     for node in ast.walk(tree) if tree else ():
         decorators = getattr(node, "decorator_list", ())
         if decorators and decorators[0].lineno == first:
-            names = {_last_name(each): each.lineno for each in reversed(decorators)}
-            said = [line for name, line in names.items() if name in _SWITCHES]
-            other = [line for name, line in names.items() if name not in _OTHERS]  # another's name
-            return min(said or other, default=first)
-    return first
+            return {_last_name(each): each.lineno for each in reversed(decorators)}
+    return {}
 
 
 def _last_name(node: ast.expr) -> str:

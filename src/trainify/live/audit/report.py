@@ -57,7 +57,8 @@ class Cut:
     a qualified name, None where it is not known.  ``path`` and ``line`` (from 1) are those of the
     innermost code outside of torch, ``function`` is its name.  ``modules`` are the paths, in the
     model, of the modules that ran there.  ``scope`` is the ``file:line`` that switched gradients
-    off, ``lines`` are those, in the function that did so, through which the gradient would go;
+    off, ``lines`` are those, in the function that did so, through which the gradient would go,
+    ``wrapped`` the ``file:line`` of decorators that put it around functions;
     ``branch`` says that nothing comes into it from outside that has a gradient, ``target`` that
     what learns is held against what it stops.  ``parameters`` are the names of those whose gradient
     is cut off or bent here.
@@ -75,6 +76,7 @@ class Cut:
     parameters: tuple[str, ...] = ()
     scope: str | None = None
     lines: tuple[int, ...] = ()
+    wrapped: tuple[str, ...] = ()
     branch: bool = False
     target: bool = False
 

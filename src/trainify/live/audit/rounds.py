@@ -329,7 +329,7 @@ class _Round:
         self.stopped += [each.place for each in allowed]
         for each in allowed:
             if each.within is not None:
-                self.spared.setdefault(each.within[0], set()).add(each.within[1])
+                self.spared.setdefault(each.within.scope, set()).add(each.within.line)
         suspects = [each for each in suspects if each not in allowed]
         self.weak = [each for each in suspects if each.weak]
         trial = Trials(step, allowed)

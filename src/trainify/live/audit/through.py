@@ -35,6 +35,5 @@ def lines_through(trace: Trace, behind: set[int], ends: Iterable[Sight]) -> Line
         if any(sight.history in behind for sight in made_by(call) if sight.history >= 0):
             behind |= {sight.history for sight in call.ins if sight.attached}
             if call.within is not None:
-                scope, line = call.within
-                found.setdefault(scope, set()).add(line)
+                found.setdefault(call.within.scope, set()).add(call.within.line)
     return found

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Se
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import lru_cache
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,16 @@ from torch.utils.hooks import unserializable_hook
 
 from .digest import Digests
 from .pinned import Pinned
-from .places import DECORATED, NOWHERE, Place, Places, callers, decorated, qualified
+from .places import (
+    DECORATED,
+    NOWHERE,
+    Place,
+    Places,
+    callers,
+    decorated,
+    qualified,
+    wrapped_in,
+)
 
 _LEAVE = {"item", "tolist", "numpy", "__array__", "__float__", "__complex__"}
 """Methods through which values leave torch; ``__bool__``, ``__int__`` have no derivative."""
@@ -44,8 +53,16 @@ _TORCH_OPS = ("aten", "prims", "prim")
 Key = tuple[Hashable, str, int, int]
 """Which call it is: what is called, file, line, and the how many-th time."""
 
-Within = tuple[Place, int]
-"""A scope without gradients, and the line that runs of the function in which it stands."""
+
+class Within(NamedTuple):
+    """A scope without gradients, and the line that runs of the function in which it stands.
+
+    Where that is what a decorator has made, ``wrapped`` is the place at which it decorates.
+    """
+
+    scope: Place
+    line: int
+    wrapped: Place | None = None
 
 
 class Sight:
@@ -515,10 +532,13 @@ class _GradMode:
         scope = scope or (self._passing[-1] if self._passing else None)
         if scope is None:
             return None
+        inner: FrameType | None = None
         for each in callers(frame):
             code = each.f_code
             if code.co_filename == scope.path and qualified(code) == scope.function:
-                return scope, each.f_lineno
+                return Within(scope, each.f_lineno, wrapped_in(each, inner) if inner else None)
+            if self._places.is_users(code.co_filename):
+                inner = each
         return None
 
     def _switched(self, frame: FrameType) -> Place:
