@@ -311,32 +311,6 @@ def is_buffer(module: ModuleFacts, node: ast.expr) -> bool:
     )
 
 
-def is_learned(module: ModuleFacts, node: ast.expr, depth: int = 3) -> bool:
-    """Whether a value is made of a parameter of ``self`` that gets gradients, where it shows."""
-    for each in walk(node):
-        if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name):
-            cls = module.names.self_class(each.value)
-            bindings = module.names.attributes(cls).get(each.attr, ()) if cls is not None else ()
-            if any(b.value is not None and _is_parameter(module, b.value) for b in bindings):
-                return True
-        elif isinstance(each, ast.Name) and depth:
-            statement = module.statement(each)
-            flow = module.flow(module.function(statement) or module.tree)
-            values = [d.value for d in flow.reaching(each.id, statement)]
-            if any(v is not None and is_learned(module, v, depth - 1) for v in values):
-                return True
-    return False
-
-
-def _is_parameter(module: ModuleFacts, value: ast.expr) -> bool:
-    """``nn.Parameter(torch.ones(n))``."""
-    return (
-        isinstance(value, ast.Call)
-        and any(t.name.endswith("nn.Parameter") for t in module.resolve(value.func))
-        and not _is_constant(value)
-    )
-
-
 _BIAS = re.compile(r"(?!.*(mask|alibi)).*bias", re.IGNORECASE)
 
 

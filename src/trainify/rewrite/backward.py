@@ -56,11 +56,14 @@ def backward_of(function: KernelFunction) -> Backward:
     known = function.reference
     closed = reference(CLOSED_FORMS.get(known.name, "")) if known is not None else None
     if closed is not None and len(_grads(closed)) == (len(function.outputs) or 1):
-        named = {*closed.parameters, *_tensors(known)} if known is not None else set()
-        nodes = [node for p, node in function.bound.items() if p in named]
+        tensors = _tensors(known) if known is not None else []
+        nodes = [node for p, node in function.bound.items() if p in {*closed.parameters, *tensors}]
+        given = {ast.unparse(n) for n in map(function.bound.get, tensors) if n is not None}
         others = (known.defaults.keys() if known is not None else set()) - set(closed.parameters)
-        if all(isinstance(node, (ast.Name, ast.Constant)) for node in nodes) and all(
-            is_none(function.bound.get(p, ast.Constant(None))) for p in others
+        if (
+            function.trained <= given  # not where a table learns, of which it has no gradient
+            and all(isinstance(node, (ast.Name, ast.Constant)) for node in nodes)
+            and all(is_none(function.bound.get(p, ast.Constant(None))) for p in others)
         ):
             return ClosedForm(function, closed)
     return Recomputed(function)

@@ -15,10 +15,11 @@ from ...facts.cache_writes import cache_writes
 from ...facts.flow import is_allocation, is_view_method, view_of, views_of
 from ...facts.getters import value_of_property
 from ...facts.grad_mode import scope_around
+from ...facts.learned import is_learned
 from ...facts.names import default_of, is_none, parameters, passed
 from ...facts.none import tested_not_none
 from ...facts.order import evaluated_before, order_matters
-from ...facts.trainable import is_buffer, is_learned
+from ...facts.trainable import is_buffer
 from ...findings import Related
 
 if TYPE_CHECKING:

@@ -1,0 +1,124 @@
+"""Whether a table is made from weights that learn: a rotary table in an ``nn.Parameter``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .called import functions_of, methods_named, modules_of
+from .flow import is_view_method
+from .frozen import is_false, is_frozen
+from .grad_mode import scope_around
+from .layers import definition_of
+from .memo import once
+from .names import last_name
+from .walk import statements
+
+if TYPE_CHECKING:
+    from .module import FunctionNode, ModuleFacts
+
+_STOPS = ("detach", "item", "tolist", "numpy", "argmax", "argsort", "long", "int")
+_METADATA = ("data", "shape", "dtype", "device", "grad", "ndim")
+_MAX_DEPTH = 5
+
+
+@once
+def is_learned(module: ModuleFacts, node: ast.expr, depth: int = _MAX_DEPTH) -> bool:
+    """Whether a value surely depends on an ``nn.Parameter`` that requires a gradient.
+
+    It is followed through names, own methods, modules of the project, and what callers pass.
+    """
+    if depth == 0:
+        return False
+    if isinstance(node, ast.Attribute):
+        if node.attr in _METADATA:
+            return False
+        cls = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+        if cls is None:
+            return is_learned(module, node.value, depth)
+        bindings = module.names.attributes(cls).get(node.attr, ())
+        return any(
+            b.value is not None and _is_parameter(module, b.value) for b in bindings
+        ) and not is_frozen(module, cls, node.attr)
+    if isinstance(node, ast.Name):
+        return any(is_learned(home, value, depth - 1) for home, value in _values(module, node))
+    if isinstance(node, (ast.Compare, ast.Constant, ast.Lambda)):
+        return False
+    if isinstance(node, ast.Call):
+        if last_name(node.func) in _STOPS:
+            return False
+        if any(is_learned(home, value, depth - 1) for home, value in _returned(module, node)):
+            return True
+        return any(is_learned(module, each, depth) for each in _operands(node))
+    if isinstance(node, ast.Subscript):
+        return is_learned(module, node.value, depth)
+    children = (child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
+    return any(is_learned(module, child, depth) for child in children)
+
+
+def _is_parameter(module: ModuleFacts, made: ast.expr) -> bool:
+    """``nn.Parameter(table)``, unless it says that it requires no gradient."""
+    while (
+        isinstance(made, ast.Call)
+        and isinstance(made.func, ast.Attribute)
+        and is_view_method(made.func.attr)
+    ):
+        made = made.func.value
+    return (
+        isinstance(made, ast.Call)
+        and module.is_name(made.func, "torch.nn.Parameter", "torch.nn.parameter.Parameter")
+        and not any(
+            is_false(value) for value in (*made.args[1:], *(k.value for k in made.keywords))
+        )
+    )
+
+
+def _operands(call: ast.Call) -> Iterator[ast.expr]:
+    """What a function of tensors works on: ``torch.cat((cos, sin))``, ``freqs.cos()``."""
+    if isinstance(call.func, ast.Attribute):
+        yield call.func.value
+    for argument in (*call.args, *(k.value for k in call.keywords)):
+        yield argument.value if isinstance(argument, ast.Starred) else argument
+
+
+def _values(module: ModuleFacts, name: ast.Name) -> Iterator[tuple[ModuleFacts, ast.expr]]:
+    """What a local name is given; by callers, where it is a parameter."""
+    statement = module.statement(name)
+    function = module.function(statement)
+    for definition in module.flow(function or module.tree).reaching(name.id, statement):
+        if definition.value is not None and definition.statement is not None:
+            if scope_around(module, definition.statement) is None:
+                value = definition.value
+                several = isinstance(value, (ast.Tuple, ast.List)) and definition.index is not None
+                if several and definition.index < len(value.elts):  # type: ignore[attr-defined,operator]
+                    value = value.elts[definition.index]  # type: ignore[attr-defined]
+                yield module, value
+        elif definition.is_parameter and function is not None and name.id != "self":
+            for home, call in module.project.calls_of(module, function, _makes_parameters):
+                given = module.project.argument(module, function, call, name.id)
+                if given is not None and scope_around(home, call) is None:
+                    yield home, given
+
+
+def _makes_parameters(data: bytes) -> bool:
+    return b"Parameter(" in data
+
+
+def _returned(module: ModuleFacts, call: ast.Call) -> Iterator[tuple[ModuleFacts, ast.expr]]:
+    """What the functions give that a call runs, as far as they are of the project."""
+    for home, function in _run_by(module, call):
+        if not any(scope_around(home, s) for s in function.body[:1]):
+            for statement in statements(function):
+                if isinstance(statement, ast.Return) and statement.value is not None:
+                    yield home, statement.value
+
+
+def _run_by(module: ModuleFacts, call: ast.Call) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
+    yield from functions_of(module, call.func)
+    for made in modules_of(module, call.func):
+        if isinstance(made, ast.Call):
+            for target in module.resolve(made.func):
+                found = definition_of(module, made.func, target.name)
+                if found is not None:
+                    yield from methods_named(*found, "forward")
