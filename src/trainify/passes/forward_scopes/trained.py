@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.discrete import gives_integers
-from ...facts.frozen import is_frozen
 from ...facts.grad_mode import decorator_scope
 from ...facts.graph import results
 from ...facts.guards import gradient_unwanted
 from ...facts.layers import bases_of, is_empty, may_be_module
 from ...facts.memo import once
-from ...facts.names import is_none, last_name, self_name
+from ...facts.names import is_none, self_name
 from ...facts.put_together import is_put_together
 from ...facts.trainable import holds_weights
 from .bases import learns_by_its_base
 from .beside import is_named_for_training, trains_beside
 from .members import methods_of
+from .users import frozen_by_its_users
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
@@ -40,7 +40,7 @@ def is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) 
         and any(isinstance(node, ast.Call) for s in function.body for node in ast.walk(s))
         and (not is_empty(module, cls) or is_put_together(module, cls))
         and not _is_declared_so(module, cls, function)
-        and not _is_frozen_by_its_users(module, cls)
+        and not frozen_by_its_users(module, cls)
         and not _is_searched(module, cls)
         and not learns_by_its_base(module, cls, function)
     )
@@ -76,20 +76,6 @@ def _is_declared_so(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNo
                 if any("abstractmethod" in home.source(d) for d in method.decorator_list):
                     return True
     return False
-
-
-def _is_frozen_by_its_users(module: ModuleFacts, cls: ast.ClassDef) -> bool:
-    """Whether each class of the project that has such a module as a part freezes that part."""
-    frozen = False
-    for home in module.project.mentioning(module, f"{cls.name}(", containing=b"requires_grad"):
-        for owner in home.classes:
-            for name, bindings in home.names.attributes(owner).items():
-                values = [b.value for b in bindings if isinstance(b.value, ast.Call)]
-                if any(last_name(value.func) == cls.name for value in values):
-                    if not is_frozen(home, owner, name):
-                        return False
-                    frozen = True
-    return frozen
 
 
 def _is_searched(module: ModuleFacts, cls: ast.ClassDef) -> bool:
