@@ -10,7 +10,7 @@ OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=("exllamav2_ext.rms_norm", "exllamav2.ext.exllamav2_ext.rms_norm"),
         schema="rms_norm(Tensor x, Tensor w, Tensor(a!) y, float epsilon) -> ()",
-        equivalent="y = rms_norm_clamped(x, w, epsilon)",
+        equivalent="y = rms_norm_clamped(x, w, epsilon, y.dtype)",
         source=_EXLLAMA,
     ),
     FusedOp(
@@ -22,13 +22,13 @@ OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=("exllamav2_ext.layer_norm", "exllamav2.ext.exllamav2_ext.layer_norm"),
         schema="layer_norm(Tensor x, Tensor w, Tensor b, Tensor(a!) y, float epsilon) -> ()",
-        equivalent="y = layer_norm(x, w, b, epsilon)",
+        equivalent="y = layer_norm(x, w, None if b.is_meta else b, epsilon)",
         source=_EXLLAMA,
     ),
     FusedOp(
         names=("exllamav2_ext.layer_norm_", "exllamav2.ext.exllamav2_ext.layer_norm_"),
         schema="layer_norm_(Tensor(a!) x, Tensor w, Tensor b, float epsilon) -> ()",
-        equivalent="x = layer_norm(x, w, b, epsilon)",
+        equivalent="x = layer_norm(x, w, None if b.is_meta else b, epsilon)",
         source=_EXLLAMA,
     ),
     FusedOp(

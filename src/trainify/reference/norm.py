@@ -66,13 +66,17 @@ def rms_norm_weight_dtype(
     return (normed if weight is None else normed.to(weight.dtype) * weight).to(x.dtype)
 
 
-def rms_norm_clamped(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """RMSNorm in float32 of values held within the range of float16.
+def rms_norm_clamped(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """RMSNorm in float32 of values held within the range of float16, rounded once to ``dtype``.
 
     exllamav2's order: an overflown activation counts as the largest float16, not as infinity.
     """
     x_fp32 = x.float().clamp(-65504.0, 65504.0)
-    return F.rms_norm(x_fp32, x.shape[-1:], weight.float(), eps).to(x.dtype)
+    return F.rms_norm(x_fp32, x.shape[-1:], weight.float(), eps).to(
+        x.dtype if dtype is None else dtype
+    )
 
 
 def gemma_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ...rewrite.functionalize import CannotFunctionalize, Write, Written
 
 
+_ABOUT = ("dtype", "shape")
+
+
 @dataclass(eq=False)
 class Site:
     """One call of a fused op, with its arguments by name."""
@@ -73,6 +76,13 @@ class Site:
         return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
 
     @cached_property
+    def values_read(self) -> frozenset[str]:
+        """Those of which it reads more than the dtype or the shape."""
+        nodes = list(ast.walk(ast.parse(self.value)))
+        about = {n.value for n in nodes if isinstance(n, ast.Attribute) and n.attr in _ABOUT}
+        return frozenset(n.id for n in nodes if isinstance(n, ast.Name) and n not in about)
+
+    @cached_property
     def outputs(self) -> list[str]:
         """What the equivalent assigns, in order; empty where it is an expression."""
         assert self.op.equivalent is not None
@@ -88,7 +98,7 @@ class Site:
             a.name
             for a in self.op.signature.arguments
             if a.is_tensor
-            and (not a.written or a.name in self.reads)
+            and (not a.written or a.name in self.values_read)
             and (node := self.bound[a.name]) is not None
             and not is_none(node)
             and (a.name not in CONSTANTS or (a.name in LEARNED and is_learned(self.module, node)))
@@ -106,7 +116,7 @@ class Site:
         return [
             a.name
             for a in self.op.signature.written
-            if a.name in self.reads and a.name in self.differentiable
+            if a.name in self.values_read and a.name in self.differentiable
         ]
 
     @cached_property
