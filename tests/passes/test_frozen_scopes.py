@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from verbs import becomes, findings, rules, stays
 
 from trainify.engine import Options, check_paths, fix_paths
@@ -526,3 +528,40 @@ def forward(self, x):
 )  # fmt: skip
 def test_a_method_of_its_own_before_the_scope(body: str, expected: list[str]) -> None:
     assert rules(model(body), select=("TRN206",)) == expected
+
+
+HANDED_ON = """\
+import torch
+from torch import nn
+
+
+class Fold(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x):
+        logits = self.head(self.trunk(x))
+        with torch.no_grad():
+            scores = logits.softmax(-1)
+            output = HELD
+        return output
+"""
+
+
+@pytest.mark.parametrize(
+    "held", ['{"logits": logits, "scores": scores}', "(logits, scores)", "[*(logits,), scores]"]
+)
+def test_what_is_put_side_by_side_under_a_scope_keeps_its_gradient(held: str) -> None:
+    text = HANDED_ON.replace("HELD", held)
+    stays(text)
+    scope: dict[str, Any] = {}
+    exec(compile(text, "m.py", "exec"), scope)
+    output = scope["Fold"]()(torch.ones(2, 4))
+    assert (output["logits"] if isinstance(output, dict) else output[0]).requires_grad
+
+
+@pytest.mark.parametrize("held", ['{"logits": self.head(logits)}', "(self.head(logits), scores)"])
+def test_what_is_computed_between_has_none(held: str) -> None:
+    assert set(rules(HANDED_ON.replace("HELD", held))) == {"TRN206"}

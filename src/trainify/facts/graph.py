@@ -153,7 +153,8 @@ class Graph:
         elif not isinstance(node, (ast.Lambda, ast.Constant, ast.JoinedStr)):
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, ast.expr):
-                    self._visit(child, at, cut, through)
+                    own = self._cut_at(child, at, cut, through) if _holds(node) else cut
+                    self._visit(child, at, own, through)
                 elif isinstance(child, ast.comprehension):
                     self._visit(child.iter, at, cut, through)
 
@@ -295,8 +296,8 @@ class Graph:
         self, value: ast.expr, statement: ast.stmt, cut: Cut | None, through: ast.expr | None
     ) -> Cut | None:
         """The cut for what a statement computes, on a way that is cut already or not."""
-        if cut is not None or isinstance(value, ast.Name):  # a name is only handed on
-            return cut
+        if cut is not None or isinstance(value, ast.Name) or _holds(value):
+            return cut  # only handed on
         scope = scope_inside(self.module, statement, self.function)
         if scope is None:
             return None
@@ -413,6 +414,11 @@ def calls_any(module: ModuleFacts, function: FunctionNode, names: frozenset[str]
         if function.lineno <= call.lineno <= last
     }
     return bool(calls) and not calls.isdisjoint(own_nodes(function))
+
+
+def _holds(node: ast.expr) -> bool:
+    """Whether an expression only puts values side by side: ``{"logits": logits}``."""
+    return isinstance(node, (ast.Dict, ast.List, ast.Tuple, ast.Set, ast.Starred))
 
 
 def results(function: FunctionNode) -> Iterator[tuple[ast.expr, ast.stmt]]:
