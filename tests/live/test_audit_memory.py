@@ -54,6 +54,36 @@ def test_memory_is_that_of_one_step(
     assert all(map(torch.equal, before, model.parameters()))
 
 
+class _Doubled(nn.Module):
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient: Tensor) -> Tensor:
+            return gradient * 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.Function.apply(x)
+
+
+def test_a_backward_of_the_models_own_costs_a_copy() -> None:
+    """What it may write is to be put back."""
+    layers = [each for _ in range(8) for each in (nn.Linear(256, 256), _Doubled())]
+    model, x = nn.Sequential(*layers), torch.randn(1, 256)
+
+    def step() -> None:
+        _squares(model(x)).backward()
+        model.zero_grad()
+
+    for _ in range(2):
+        one = peak_bytes(step)
+    look = partial(audit, model, x, loss=_squares)
+    assert look().proof.startswith("float64")
+    assert peak_bytes(look) < 3 * one
+
+
 def test_gradients_are_let_go_where_they_are_wrong() -> None:
     """One graph at a time, also while a cut is looked for."""
 

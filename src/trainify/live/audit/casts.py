@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_map
 
+from .compared import arriving, set_aside
 from .runs import Step
 from .saved import saved_by
 from .trace import ALIASES, attribute_of
@@ -181,8 +182,9 @@ class Casting:
     def gradients(self, loss: Tensor) -> Sequence[Tensor | None]:
         leaves = [self._casts.leaf(parameter) for parameter in self.step.parameters.values()]
         edges = [edge_of(leaf) for leaf in leaves]
-        with self._casts:
-            return torch.autograd.grad([edge_of(loss)], edges, allow_unused=True)
+        with self._casts, set_aside(self.step, leaves):
+            found = torch.autograd.grad([edge_of(loss)], edges, allow_unused=True)
+            return arriving(leaves, found)
 
     def value(self, moves: Mapping[str, Move]) -> float:
         parameters = self.step.parameters

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -58,11 +57,11 @@ def _norm(tensor: Tensor) -> float:
 
 
 @contextmanager
-def set_aside(step: Step) -> Iterator[dict[int, Any]]:
+def set_aside(step: Step, others: Iterable[Tensor] = ()) -> Iterator[dict[int, Any]]:
     """Leaves without a gradient."""
     leaves: dict[int, Any] = {
         id(tensor): tensor
-        for tensor in (*step.parameters.values(), *step.state.tensors)
+        for tensor in (*step.parameters.values(), *step.state.tensors, *others)
         if tensor.requires_grad and tensor.is_leaf
     }
     kept = [(leaf, leaf.grad) for leaf in leaves.values()]
@@ -75,18 +74,20 @@ def set_aside(step: Step) -> Iterator[dict[int, Any]]:
             leaf.grad = gradient
 
 
-def arriving(
-    step: Step, found: Sequence[Tensor | None], before: Mapping[str, Tensor] = MappingProxyType({})
-) -> list[Tensor | None]:
+def arriving(leaves: Iterable[Tensor], found: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     """The gradients that were asked for, with those that backward itself has left in ``.grad``.
 
     A function may compute again in its backward, and go backward through that, as checkpoints do.
-    To be called within :func:`set_aside`; ``before`` are those that had arrived already.
+    To be called within :func:`set_aside`.
     """
-    return [
-        _sum(_sum(asked, parameter.grad), before.get(name))
-        for asked, (name, parameter) in zip(found, step.parameters.items(), strict=True)
-    ]
+    return summed(found, [leaf.grad for leaf in leaves])
+
+
+def summed(
+    gradients: Sequence[Tensor | None], others: Sequence[Tensor | None]
+) -> Sequence[Tensor | None]:
+    """Gradients that arrive one after the other."""
+    return list(map(_sum, gradients, others))
 
 
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:

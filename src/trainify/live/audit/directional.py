@@ -47,7 +47,7 @@ def prove(step: Step, tell: Callable[[str], None]) -> Proof:
     """
     tell("directional derivatives in float64")
     real = not any(parameter.is_complex() for parameter in step.parameters.values())
-    if real and step.sealed and not step.writes and not step.pinned.used:
+    if real and not step.writes and not step.pinned.used:
         try:
             proof = _prove(Casting(step), _FINE, "float64", tell)
             if proof.said:
@@ -101,7 +101,7 @@ class _InPlace:
         edges = [edge_of(parameter) for parameter in self.step.parameters.values()]
         with set_aside(self.step):
             found = torch.autograd.grad([edge_of(loss)], edges, allow_unused=True)
-            return arriving(self.step, found)
+            return arriving(self.step.parameters.values(), found)
 
     def value(self, moves: Mapping[str, Move]) -> float:
         def change() -> None:

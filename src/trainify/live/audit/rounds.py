@@ -17,7 +17,7 @@ from .against import REFERENCE, is_given_twice, is_held_against, is_of_its_own, 
 from .allowed import Allowed
 from .attributes import Apart, Attributes
 from .checkpoints import Repeats, as_they_are, gone
-from .compared import Gradients, arriving, set_aside
+from .compared import Gradients, arriving, set_aside, summed
 from .cuts import MISSING, WRONG, Comparison, Suspect
 from .endless import is_finite, is_overflow, where_endless
 from .heads import is_of_a_head
@@ -197,7 +197,8 @@ class _Round:
                 warnings.simplefilter("ignore")
                 with self.step.backward(), self.step.hooks.watched(), set_aside(self.step):
                     asked = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-                    found = arriving(self.step, asked, within)
+                    found = arriving(parameters.values(), asked)
+                    found = summed(found, [within.get(name) for name in parameters])
                     del asked
                     got = {n: g is not None for n, g in zip(parameters, found, strict=True)}
                     self.zeros = [
