@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from .allowed import Allowed
+from .behind import arguments_behind
 from .cuts import Suspect, keys
 from .parts import of_precision
 from .trace import Call, Key, Observer, node_of, nodes_behind, tensors_in
@@ -138,15 +139,23 @@ class Sources(Observer):
         self._allowed = allowed
         self._at = keys([each for each in suspects if not each.hidden])
         self._walks: dict[Any, Walk] = {}
+        self._behind: dict[Any, Collection[int]] = {}
+        """By call at its place, and by the result: which arguments this depends on."""
         self._names = names
 
     def before(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
         for suspect in self._at.get(call.key, ()):
             self._allowed.note(suspect, sys._getframe(1))
-            # Of a scope each line is judged by itself as well.
-            at = suspect.site, suspect.place
+            result = call.key[:3], suspect.where
+            if result not in self._behind:
+                self._behind[result] = arguments_behind(
+                    suspect.call, suspect.where, args, kwargs, tensors
+                )
+            behind = [i for i in self._behind[result] if i < len(tensors)]
+            # Of a scope each line is judged by itself as well, and so is each result of a kernel.
+            at = suspect.site, suspect.place, suspect.where if suspect.call.opaque else None
             walk = self._walks.setdefault(at, Walk(self._names))
-            given = tensors if suspect.inputs is None else [tensors[i] for i in suspect.inputs]
+            given = [tensors[i] for i in behind if suspect.inputs is None or i in suspect.inputs]
             suspect.parameters |= walk.parameters(given)
 
 

@@ -563,10 +563,24 @@ def _backwards(trace: Trace, checks: LocalChecks) -> Iterator[Suspect]:
             op = not isinstance(call.function, type)
             none = finding.verdict is not Verdict.WRONG
             cause = Cause.KERNEL if op and none else Cause.BACKWARD
-            where = ("out", 0) if call.outs else ("written", min(call.written, default=0))
-            suspect = Suspect(cause, MISSING if none else WRONG, call, where, inputs=finding.inputs)
-            suspect.detail = f"raises: {finding.error}" if finding.error else ""
-            yield suspect
+            results = _results(trace, call)
+            for where in results if op and none else results[:1]:
+                kind = MISSING if none else WRONG
+                suspect = Suspect(cause, kind, call, where, inputs=finding.inputs)
+                suspect.detail = f"raises: {finding.error}" if finding.error else ""
+                yield suspect
+
+
+def _results(trace: Trace, call: Call) -> list[tuple[str, int]]:
+    """What a call returns, else what it changes."""
+    if call.outs:
+        return [("out", i) for i, out in enumerate(call.outs) if out.floating] or [("out", 0)]
+    changed = [
+        ("written", i)
+        for i, (after, _) in sorted(call.written.items())
+        if trace.digest(call.ins[i]) != trace.digest(after)
+    ]
+    return changed or [("written", min(call.written, default=0))]
 
 
 def by_site(suspects: Sequence[Suspect]) -> list[list[Suspect]]:
@@ -614,6 +628,8 @@ def _targets(suspects: list[Suspect], got: dict[str, bool], buffers: Collection[
 def _that_matter(group: list[Suspect], trial: Trials, got: dict[str, bool]) -> list[Suspect]:
     """Of what happens at one site, that on which the loss depends; all where none does alone.
 
+    Of the results of a kernel one may go nowhere.
+
     In a scope that takes the gradient of others, a line whose parameters learn by another way may
     only write into these, to clip them say.
     """
@@ -621,6 +637,15 @@ def _that_matter(group: list[Suspect], trial: Trials, got: dict[str, bool]) -> l
     if len(causes) > 1:
         matter = {c for c in causes if trial.matters([each for each in group if each.cause is c])}
         group = [each for each in group if each.cause in matter] or group
+    results: dict[Any, list[Suspect]] = {}
+    for each in group:
+        if each.call.opaque:
+            results.setdefault((each.place, each.where), []).append(each)
+    for made in results.values() if len(results) > 1 else ():
+        alone = {name for each in made for name in each.parameters}
+        alone.difference_update(*(each.parameters for each in group if each not in made))
+        if alone and not trial.matters(made):
+            group = [each for each in group if each not in made] or group
     learning: dict[Place, list[Suspect]] = {}
     for each in group:
         if each.parameters and all(map(got.get, each.parameters)):
