@@ -1256,3 +1256,29 @@ def test_a_scope_that_a_comment_explains(comment: str) -> None:
 )
 def test_a_comment_that_explains_nothing(comment: str) -> None:
     assert rules(EXPLAINED.replace("COMMENT", comment)) == ["TRN201"]
+
+
+PREDICTOR = """\
+import numpy as np
+import torch
+from torch import nn
+
+
+class OCRPredictor(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.detector = nn.Conv2d(3, 1, 1)
+        self.reader = nn.Linear(4, 4)
+
+    @torch.inference_mode()
+    def forward(self, pages):
+        maps = self.detector(pages)
+        boxes = [(np.asarray(m) > 0.3).astype(np.uint8) for m in maps]
+        return self.reader(crops(pages, boxes))
+"""
+
+
+def test_a_pipeline_that_goes_on_with_arrays() -> None:
+    stays(PREDICTOR, select=("TRN201",))
+    text = PREDICTOR.replace(".astype(np.uint8)", "")
+    assert rules(text, select=("TRN201",)) == ["TRN201"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.discrete import gives_integers
-from ...facts.grad_mode import decorator_scope
+from ...facts.grad_mode import decorator_scope, own_nodes
 from ...facts.graph import results
 from ...facts.guards import gradient_unwanted
 from ...facts.layers import bases_of, is_empty, may_be_module
@@ -34,6 +34,7 @@ def is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) 
         and not _INFERS.search(cls.name)
         and not gives_integers(module, function)
         and not _hands_over(function)
+        and not _works_on_arrays(function)
         and not gradient_unwanted(module, cls)
         and not trains_beside(module, cls, function)
         and not _is_side_door(module, cls, function)
@@ -65,6 +66,13 @@ def _hands_over(function: FunctionNode) -> bool:
         and value.func.value.id == self_name(function)
         and _GENERATES.match(value.func.attr) is not None
         for value in values
+    )
+
+
+def _works_on_arrays(function: FunctionNode) -> bool:
+    """Whether a forward goes on with NumPy's arrays, as what reads boxes off a network's maps."""
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "astype" for node in own_nodes(function)
     )
 
 
