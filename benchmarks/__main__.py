@@ -84,7 +84,8 @@ NOTES = f"""\
 * Tensor memory is what torch's CPU allocator holds above what it held before the step, from the
   profiler's allocation events. Autograd saves the same tensors in both but for the rotary table's
   rows, which the package gathers in each layer and for each token of the batch.
-* Serving: the same package before and after, both on the stand-in kernels. What the ratio measures
+* Serving: the same package before and after, both on the stand-in kernels and with one set of
+  weights in memory, since where weights lie makes a percent of difference. What the ratio measures
   is the test that strategy `flag` puts in front of each kernel.
 * An audit is that of a model without cuts, the common case: each cut costs some forwards more. Its
   memory is held against a forward and a backward alone, without the two moments that AdamW keeps: a
