@@ -300,3 +300,72 @@ def test_another_file_that_reads_it(tmp_path: Path) -> None:
     (tmp_path / "serve.py").write_text("def peek(model):\n    return model.ck\n")
     fixed = fix_text(text, str(path), Options(), Project([tmp_path])).text
     assert "fresh_cv" in fixed and "fresh_ck" not in fixed
+
+
+CUT = {
+    "in a scope": (
+        "with torch.no_grad():\n    self.ck[:B, pos : pos + T] = self.k(x)\n"
+        "    self.cv[:B, pos : pos + T] = self.v(x)"
+    ),
+    "names in a scope": (
+        "xk, xv = self.k(x), self.v(x)\nwith torch.no_grad():\n"
+        "    self.ck[:B, pos : pos + T] = xk\n    self.cv[:B, pos : pos + T].copy_(xv)"
+    ),
+    "made in a scope": (
+        "with torch.no_grad():\n    xk = self.k(x)\n    self.ck[:B, pos : pos + T] = xk\n"
+        "    self.cv[:B, pos : pos + T] = self.v(x)"
+    ),
+    "detached": (
+        "self.ck[:B, pos : pos + T] = self.k(x).detach()\n"
+        "self.cv[:B, pos : pos + T] = self.v(x).data"
+    ),
+    "by its data": (
+        "self.ck.data[:B, pos : pos + T] = self.k(x)\n"
+        "self.cv.data[:B, pos : pos + T].copy_(self.v(x))"
+    ),
+}
+
+
+@pytest.mark.parametrize("writes", CUT.values(), ids=CUT)
+def test_what_is_cached_without_a_gradient_learns_after_a_look(writes: str) -> None:
+    right = without_a_cache()
+    for head, reads in zip((OWN, HEAD, OWN), READS.values(), strict=True):
+        text = attention(head, writes, reads, NAMES["caches"])
+        assert steps(text)["k.weight"] is None
+        assert {f.rule for f in findings(text)} == {"TRN409"} and fix(text) == text
+        fixed = fix(text, unsafe=True)
+        stays(fixed)
+        torch.testing.assert_close(steps(fixed), right)
+        assert all(map(torch.equal, served(fixed), served(text)))
+
+
+MEANT = {
+    "trained elsewhere": (
+        "xk = self.k(x)\nself.ck[:B, :T] = xk.detach()\nx = xk + self.ck[:B, :T]"
+    ),
+    "kept for the next call": "x = x + self.ck[:B, :T]\nself.ck[:B, :T] = self.k(x).detach()",
+    "of no layer": "self.ck[:B, :T] = x.detach()\nx = self.k(x) + self.ck[:B, :T]",
+    "read without a gradient": (
+        "self.ck[:B, :T] = self.k(x).detach()\nwith torch.no_grad():\n    n = self.ck[:B, :T].norm()\n"
+        "x = x / n"
+    ),
+    "explained": (
+        "# no gradient through the cache\nself.ck[:B, :T] = self.k(x).detach()\n"
+        "x = x + self.ck[:B, :T]"
+    ),
+    "read by others": (
+        "self.ck[:B, :T] = self.k(x).detach()\nx = x + self.ck[:B, :T] + helper(self)"
+    ),
+    "a target": "self.ck[:B, :T] = self.k(x).detach()\ntarget_loss(self.ck[:B, :T])",
+}
+
+
+@pytest.mark.parametrize("body", MEANT.values(), ids=MEANT)
+def test_what_may_be_cached_without_a_gradient(body: str) -> None:
+    text = attention(OWN, body, "return x", NAMES["caches"])
+    stays(text, select=("TRN409",))
+
+
+def test_a_forward_that_is_served_caches_as_it_likes() -> None:
+    text = attention(OWN, CUT["in a scope"], READS["named"], NAMES["caches"])
+    stays(text.replace("    def forward", "    @torch.no_grad()\n    def generate"))

@@ -106,7 +106,7 @@ _DEFINES_CACHE = re.compile(rb"^class \w*Cache", re.MULTILINE)
 _LOCAL = re.compile(rb"(\w+)(?:\[|\.(?:\w+\(|$))")
 
 
-def _writes_cache(data: bytes) -> bool:
+def writes_cache(data: bytes) -> bool:
     """Whether something that may be a cache is written to, as far as a line shows."""
     return any(
         _may_be_cache(data, at, word) for word in (*_SET, _ASSIGNED) for at in places(data, word)
@@ -137,7 +137,7 @@ def _may_be_cache(data: bytes, at: int, word: bytes) -> bool:
 _KEPT = rb"%s\b[^\n=]*=[^=]{0,200}?\.\w*(?:cache|past_|buffer|kv)\w*\b(?!\()"
 """``k_out, v_out = self.k_cache, self.v_cache``."""
 
-NEEDLES: tuple[Needle, ...] = (Look((*_WRITES, *_OF_CACHE, *_OF_BUFFER, *_OF_SELF), _writes_cache),)
+NEEDLES: tuple[Needle, ...] = (Look((*_WRITES, *_OF_CACHE, *_OF_BUFFER, *_OF_SELF), writes_cache),)
 
 
 @dataclass(eq=False)

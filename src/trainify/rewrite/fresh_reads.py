@@ -57,7 +57,7 @@ def fresh_reads(
     reads then is the same.
     """
     assert isinstance(write.base, ast.Attribute)
-    reads = _reads(module, function, write)
+    reads = reads_behind(module, function, write)
     if not reads:
         return None
     _refuse_what_runs_again(module, function, write)
@@ -197,7 +197,7 @@ def _prefix(
 # -- what is read ---------------------------------------------------------------------------------
 
 
-def _reads(module: ModuleFacts, function: FunctionNode, write: Write) -> list[ast.Attribute]:
+def reads_behind(module: ModuleFacts, function: FunctionNode, write: Write) -> list[ast.Attribute]:
     """The places behind the write, in its block, at which the method reads the cache.
 
     Refuses those at which it may read what was written in another way.
