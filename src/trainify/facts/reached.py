@@ -32,13 +32,13 @@ def reached(
             if not isinstance(call, ast.Call) or (inner and scope_around(home, call) is not None):
                 continue
             yield home, call
-            for other, function in _run_by(home, call):
+            for other, function in run_by(home, call):
                 if function not in seen:
                     seen.add(function)
                     pending += ((other, statement, True) for statement in function.body)
 
 
-def _run_by(module: ModuleFacts, call: ast.Call) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
+def run_by(module: ModuleFacts, call: ast.Call) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
     """The functions that one call may run; the forward, where it is of a module."""
     callee = call.func
     if isinstance(callee, ast.Call):  # torch.no_grad()(self.model)(x), or without the x

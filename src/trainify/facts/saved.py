@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeGuard
 from .called import method, modules_of
 from .constants import NO_GRADIENT, is_constant
 from .flow import Definition, FunctionFlow
-from .guards import gradient_unwanted
-from .layers import own_class
+from .guards import gradient_unwanted, implies_unwanted
+from .layers import definition_of, own_class
 from .memo import once
 from .names import last_name, passed, placed, self_name
 from .overwriting import overwritten, writes_in_place
@@ -238,6 +238,8 @@ def _saved(module: ModuleFacts, node: ast.BinOp | ast.Call) -> Iterator[Saver]:
                 yield Saver(node, node.args[0], text)
         else:
             yield from _saved_inside(module, node, text)
+    elif name == "apply" and isinstance(function, ast.Attribute):
+        yield from _saved_by_function(module, node, function, text)
     elif name in INPUT_SAVED or name in WHOLE_SAVED or name in _PRODUCTS:
         assert isinstance(function, ast.Attribute)
         if not _is_tensor_op(module, function):
@@ -256,6 +258,30 @@ def _saved(module: ModuleFacts, node: ast.BinOp | ast.Call) -> Iterator[Saver]:
             yield from _saved_by_product(module, node, operands, text)
     else:
         yield from _saved_inside(module, node, text)
+
+
+def _saved_by_function(
+    module: ModuleFacts, node: ast.Call, function: ast.Attribute, text: str
+) -> Iterator[Saver]:
+    """The arguments that an ``autograd.Function`` saves as it is given them."""
+    home = _class_of(module, function.value)
+    forward = method(home[1], "forward") if home is not None else None
+    if home is None or forward is None or len(forward.args.args) < 2:
+        return
+    flow, names = home[0].flow(forward), placed(forward)[1:]
+    kept = {
+        each.id
+        for call in walk(forward)
+        if isinstance(call, ast.Call) and last_name(call.func) == "save_for_backward"
+        for each in call.args
+        if isinstance(each, ast.Name)
+        and all(d.is_parameter for d in flow.reaching(each.id, home[0].statement(call)))
+    }
+    for name, argument in zip(names, node.args, strict=False):
+        if isinstance(argument, ast.Starred):
+            return
+        if name in kept and _has_storage(argument) and carries(module, argument):
+            yield Saver(node, argument, text, alone=True)
 
 
 def _saved_inside(module: ModuleFacts, call: ast.Call, text: str) -> Iterator[Saver]:
@@ -293,14 +319,14 @@ def _saved_parameters(
 ) -> frozenset[tuple[int, bool]]:
     """Which arguments a module or a method saves, and whether for their own gradient alone."""
     if isinstance(run, ast.Call):
-        cls = own_class(module, run.func)
-        if cls is None:
+        home = _class_of(module, run.func)
+        if home is None:
             name = last_name(run.func)
             if name == "Sequential" and run.args and not isinstance(run.args[0], ast.Starred):
                 return _saved_parameters(module, run.args[0])
             return frozenset({(0, False)} if _INPUT_SAVED_MODULES.search(name) else ())
-        forward = method(cls, "forward")
-        return _saved_parameters(module, forward) if forward is not None else frozenset()
+        forward = method(home[1], "forward")
+        return _saved_parameters(home[0], forward) if forward is not None else frozenset()
     if not isinstance(run, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return frozenset()
     names = placed(run)[1:]
@@ -321,13 +347,31 @@ def _saved_parameters(
     return frozenset(found.items())
 
 
+def _class_of(module: ModuleFacts, node: ast.expr) -> tuple[ModuleFacts, ast.ClassDef] | None:
+    """The class of the project that a call of ``node`` makes an object of."""
+    names = [target.name for target in module.resolve(node)]
+    if any(name.startswith("torch.") for name in names):
+        return None
+    found = (definition_of(module, node, name) for name in names)
+    own = own_class(module, node)
+    return (module, own) if own is not None else next(filter(None, found), None)
+
+
 def _always_runs(module: ModuleFacts, statement: ast.stmt, function: FunctionNode) -> bool:
-    """Whether each call of a function leads to a statement, or through a loop to it."""
+    """Whether each call of a function leads to a statement, or through a loop to it.
+
+    Where a test leads past it, no gradient is wanted.
+    """
+    child: ast.AST = statement
     for scope in module.ancestors(statement):
         if scope is function:
             return True
-        if not isinstance(scope, (ast.With, ast.For)):
+        if isinstance(scope, ast.If):
+            if not implies_unwanted(module, scope.test, child not in scope.body):
+                return False
+        elif not isinstance(scope, (ast.With, ast.For)):
             return False
+        child = scope
     return False
 
 

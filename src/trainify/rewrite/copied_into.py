@@ -11,6 +11,7 @@ from ..facts.handed_on import handed_on
 from ..facts.names import last_name, passed
 from ..facts.saved import destroyed, saved_result
 from ..facts.writes import Write, root_of, roots
+from .saved_by_kernels import saved_before
 
 _MOST = 2
 
@@ -41,11 +42,18 @@ def _raising(
             yield f"{place} also reads {shown}, which it passes to be written"
             continue
         statement = other.statement(call)
-        write = Write(statement, argument, (), name, argument is not name, call)
+        write = Write(statement, argument, tuple(others), name, argument is not name, call)
         saver = destroyed(other, write)
         saved = saver.op if saver is not None else _saved(other, name, statement)
         if saved is not None:
             yield f"{place} passes {shown}, which `{saved}` saved"
+            continue
+        caller = other.function(call)
+        kernels = saved_before(other, caller, name.id, statement) if caller is not None else ()
+        for kernel in kernels:
+            of = other.source(kernel.func)
+            yield f"{place} passes {shown}, which `{of}` saves once it has a gradient"
+            break
     for handed in handed_on(module, function):
         if "checkpoint" in last_name(handed.call.func):
             place = f"{os.path.basename(handed.module.path)}:{handed.call.lineno}"

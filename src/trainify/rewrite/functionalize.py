@@ -19,6 +19,7 @@ from ..facts.handed_back import is_handed_back
 from ..facts.walk import statements, walk
 from ..facts.writes import is_element
 from .copied_into import who_raises
+from .saved_by_kernels import saved_before
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def _name(
         return Write(
             Place(name, "copy"),
             look_at=f"what is written into `{owner}` is not returned, so callers have it there: it "
-            f"is written with copy_(), {_raising(module, flow, owner)}",
+            f"is written with copy_(), {_raising(module, flow, owner, name, statement)}",
         )
     definition = flow.only_definition(name, statement)
     live = sorted(o for o in flow.observers(name, statement) if flow.read_after(o, statement))
@@ -167,7 +168,7 @@ def _name(
         return Write(
             Place(name, "copy"),
             look_at=f"callers read `{owner}` after the call, so it is written with copy_(), "
-            f"{_raising(module, flow, owner)}",
+            f"{_raising(module, flow, owner, name, statement)}",
         )
     root = _attribute_behind(definition.value) if definition is not None else None
     look_at = ""
@@ -181,11 +182,19 @@ def _name(
     return Write(Place(name), allocation=allocation, look_at=look_at)
 
 
-def _raising(module: ModuleFacts, flow: FunctionFlow, owner: str) -> str:
-    """What callers have to know of a copy into their tensor."""
+def _raising(
+    module: ModuleFacts, flow: FunctionFlow, owner: str, name: str, statement: ast.stmt
+) -> str:
+    """What callers have to know of a copy into their tensor, by what a statement calls it."""
+    found = [who_raises(module, flow.function, owner)]
+    kernel = next(saved_before(module, flow.function, name, statement), None)
+    if kernel is not None:
+        of = module.source(kernel.func)
+        saves = f"`{of}` in line {kernel.lineno} saves `{name}` once it has a gradient"
+        found.insert(0, f"{saves}: pass it a clone")
     return "which raises in backward where autograd has saved the old value" + (
-        f": {found}"
-        if (found := who_raises(module, flow.function, owner))
+        f": {'; '.join(filter(None, found))}"
+        if any(found)
         else "; no call in the project is known to have that"
     )
 
