@@ -223,3 +223,38 @@ def test_another_name_of_what_is_written(monkeypatch: pytest.MonkeyPatch, name: 
     fixed = fix(text, unsafe=True)
     torch.testing.assert_close(block(monkeypatch, fixed)(*inputs()), served)
     assert fixed != text or any("Not rewritten" in f.message for f in findings(text))
+
+
+STEP = """\
+import torch
+from causal_conv1d import causal_conv1d_update
+
+
+def step(x, cache, weight, keep):
+    y = causal_conv1d_update(x, cache, weight)
+    return y, {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "safe"),
+    [("cache if keep else None", False), ("None if not keep else cache", False), ("cache", True)],
+)
+def test_a_state_that_is_handed_back_at_times(
+    given: str, safe: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its holder has it, who looks at what it passed."""
+    text = STEP.format(given)
+    (found,) = findings(text)
+    assert (found.fixes["flag"].safety is Safety.SAFE) is safe
+    monkeypatch.setitem(sys.modules, "causal_conv1d", ModuleType("causal_conv1d"))
+    sys.modules["causal_conv1d"].causal_conv1d_update = None  # type: ignore[attr-defined]
+    scope: dict[str, Any] = {}
+    exec(fix(text, unsafe=True), scope)
+    x, weight = torch.tensor([[3.0]]), torch.tensor([[0.5, 2.0]], requires_grad=True)
+    cache = torch.tensor([[[1.0, 2.0]]])
+    y, kept = scope["step"](x, cache, weight, False)
+    assert y.tolist() == [[7.0]]
+    assert (kept if safe else cache).tolist() == [[[2.0, 3.0]]]
+    y.sum().backward()
+    assert weight.grad is not None and weight.grad.tolist() == [[2.0, 3.0]]

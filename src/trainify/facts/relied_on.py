@@ -48,6 +48,7 @@ def relied_on(
         name
         for name in names
         if any(_relies(module, function, name, other, call, depth) for other, call in known)
+        or (_STATE.search(name) and _is_kept_at_times(function, name))
     }
     for handed in handed_on(module, function, objects):
         statement = handed.module.statement(handed.call)
@@ -275,6 +276,19 @@ def _places(function: FunctionNode, name: str) -> set[tuple[int, int]]:
                 if isinstance(part, ast.Name) and part.id == name:
                     found.add((index, len(parts)))
     return found
+
+
+def _is_kept_at_times(function: FunctionNode, name: str) -> bool:
+    """``return y, (cache if output_state else None)``: else it is there for who holds it."""
+    given = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
+    parts = [
+        p for value in given for p in (value.elts if isinstance(value, ast.Tuple) else [value])
+    ]
+    return any(
+        isinstance(part, ast.IfExp)
+        and sum(isinstance(v, ast.Name) and v.id == name for v in (part.body, part.orelse)) == 1
+        for part in parts
+    )
 
 
 def _ignores(
