@@ -468,6 +468,58 @@ MISTAKES = {
 """,
         ("h = torch.from_numpy(h.detach().cpu().numpy() * 2)",),
     ),
+    "a parameter made of a value": Case(
+        """
+    def forward(self, x):
+        h = nn.Parameter(self.fc(x))
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h)
+""",
+        ("h = nn.Parameter(self.fc(x))",),
+    ),
+    "a variable": Case(
+        """
+    def forward(self, x):
+        h = torch.autograd.Variable(self.fc(x).data, requires_grad=True)
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h)
+""",
+        ("h = torch.autograd.Variable(self.fc(x).data, requires_grad=True)",),
+    ),
+    "a variable of what has a history": Case(
+        """
+    def forward(self, x):
+        h = torch.autograd.Variable(self.fc(x))
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h)
+""",
+        ("h = torch.autograd.Variable(self.fc(x))",),
+    ),
+    "through dlpack": Case(
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(torch.from_dlpack(h.detach()))
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        return self.head(h)
+""",
+        ("return self.head(torch.from_dlpack(h.detach()))",),
+    ),
     "an earlier mode put back": Case(
         """
     def forward(self, x):

@@ -200,13 +200,77 @@ def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
     if place.kind not in ("detach", "data"):
         return
     nodes = (n for n in ast.walk(module.tree) if isinstance(n, (ast.Call, ast.Attribute)))
-    found = [node for node in nodes if _is_on(module, node, place)]
+    found: list[ast.expr] = [node for node in nodes if _is_on(module, node, place)]
+    if not found and place.kind == "detach":
+        found = [call for call in module.calls if _makes_anew(module, call, place)]
     if len(found) > 1 and not place.wholly:
         return
+    made: set[ast.expr] = set()
     for node in found:
         if not _is_meant(module, node) and not ends_on_purpose(module, module.statement(node)):
-            message = f"`{_name(node)}` takes the gradient from what is trained through."
-            yield _finding(module, message, node, Safety.SAFE)
+            whole = _made_anew(module, node)
+            title = f"{module.source(whole.func)}()" if whole is not None else _name(node)
+            message = f"`{title}` takes the gradient from what is trained through."
+            if whole is None:
+                yield _finding(module, message, node, Safety.SAFE)
+                continue
+            if whole in made:
+                continue
+            made.add(whole)
+            inner = _given(module, whole)
+            edits = (Edit(module.start(whole), module.end(whole), inner),) if inner else ()
+            fix = Fix(f"Use what {title} is given", edits)
+            yield module.finding("TRN301", message, whole, dict.fromkeys(STRATEGIES, fix))
+
+
+_ANEW = frozenset(
+    "torch.nn.Parameter torch.nn.parameter.Parameter torch.autograd.Variable torch.from_dlpack "
+    "torch.utils.dlpack.from_dlpack torch.utils.dlpack.to_dlpack".split()
+)
+"""What gives the values of a tensor once more, as one that nothing lies behind."""
+
+
+def _makes_anew(module: ModuleFacts, call: ast.Call, place: Proven) -> bool:
+    """Whether a call on a line makes a tensor of another's values: ``nn.Parameter(h)``."""
+    return call.lineno <= place.line <= (call.end_lineno or 0) and _is_anew(module, call)
+
+
+def _is_anew(module: ModuleFacts, call: ast.Call) -> bool:
+    names = {target.name for target in module.resolve(call.func)}
+    return (
+        bool(names)
+        and names <= _ANEW
+        and len(call.args) == 1
+        and all(keyword.arg == "requires_grad" for keyword in call.keywords)
+    )
+
+
+def _made_anew(module: ModuleFacts, node: ast.expr) -> ast.Call | None:
+    """``Variable(x.data)`` around ``x.data``, or the call itself; None where there is none."""
+    found = node if isinstance(node, ast.Call) and _is_anew(module, node) else None
+    last: ast.AST = node
+    for around in module.ancestors(node):
+        if not isinstance(around, ast.Call) or last not in around.args:
+            break
+        if not _is_anew(module, around):
+            break
+        found, last = around, around
+    return found
+
+
+def _given(module: ModuleFacts, call: ast.Call) -> str:
+    """What such a call is given, with its gradient; empty where a comment would be lost."""
+    from ..rewrite.layout import operand
+
+    node: ast.expr = call
+    while True:
+        inner = _inner(module, node)
+        if inner is None and isinstance(node, ast.Call) and _is_anew(module, node):
+            inner = node.args[0]
+        if inner is None:
+            break
+        node = inner
+    return operand(module, node) if "#" not in module.source(call) else ""
 
 
 def _is_on(module: ModuleFacts, node: ast.Call | ast.Attribute, place: Proven) -> bool:

@@ -27,6 +27,7 @@ from .saved import Saving, is_checkpoint
 from .trace import Call, Key, Observer, Sight, Trace, Tracer, tensors_in
 
 _TRITON = "triton"
+_VARIABLE = "torch.autograd.variable.Variable"
 _TORCHS = ("torch.", "builtins.", "math.", "typing.", "torch._C.")
 """What never does anything that torch does not see."""
 
@@ -172,6 +173,8 @@ class Locator(Observer):
         suspect.place = line.place
         suspect.module = line.module
         suspect.op, arguments = line.leaf() if suspect.leaf else line.call()
+        if suspect.op is None and suspect.cause is Cause.KERNEL and line.makes(_VARIABLE):
+            suspect.cause, suspect.op = Cause.DETACH, "torch.autograd.Variable"
         walk = Walk(self._names)
         suspect.parameters |= walk.parameters(arguments)
         if tensor is not None:
@@ -229,6 +232,12 @@ class _Line:
             if rank > best:
                 best, found = rank, (name, tensors)
         return found
+
+    def makes(self, name: str) -> bool:
+        """Whether the line calls something of a name."""
+        assert self.place is not None
+        calls = _calls(self.place.path, self.place.line)
+        return any(_name(self._value(node.func)) == name for node in calls)
 
     def leaf(self) -> tuple[str | None, list[Tensor]]:
         """The ``nn.Parameter`` that the line makes, and the tensors that it is made of."""
