@@ -306,3 +306,20 @@ def test_an_extension_that_fills_a_buffer() -> None:
 )
 def test_an_extension_of_which_nothing_is_known(old: str, new: str) -> None:
     assert not findings(FILLS.replace(old, new))
+
+
+def test_what_a_kernel_only_measures_loses_no_gradient() -> None:
+    text = """\
+    from vllm.model_executor.layers.fused_moe import fused_topk
+
+
+    def route(hidden_states, router_logits):
+        return fused_topk(hidden_states, router_logits, 2, True)
+    """
+    (found,) = findings(text)
+    assert found.message.endswith("no gradient reaches `router_logits`.")
+    assert "hidden_states.requires_grad" not in fix(text)
+
+
+def test_a_shuffle_of_codes_has_no_gradient_to_lose() -> None:
+    stays("import torch\n\n\ndef f(q, perm):\n    torch.ops._C.gptq_shuffle(q, perm, 4)\n")

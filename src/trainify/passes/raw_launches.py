@@ -93,7 +93,7 @@ _OWN_GRADIENT = re.compile(
     r"qweight|repack|metadata|page_table|schedule|barrier|counts?|perms?|slots?|plan|hist|"
     r"prefix_sum|to_token|lora_info|kv_buffer|staging|clear|assert|check|meta|ids|argmax|mapping|"
     r"block_tables?|memcpy|swap_blocks|trackers?|bitmask|logprobs|penalties|temperature|min_p|"
-    r"block_map|lut|bad_words|logit_bias|sampled|accepted|rejected|watermark|checkpoints?)(_|$|\b)"
+    r"block_map|lut|uniform|bad_words|logit_bias|sampled|accepted|rejected|watermark|checkpoints?)(_|$|\b)"
 )
 
 
