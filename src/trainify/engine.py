@@ -494,11 +494,13 @@ def passes_for(data: bytes, options: Options) -> tuple[passes.Pass, ...]:
 def _passes_for(
     data: bytes, of: tuple[passes.Pass, ...], ops: tuple[FusedOp, ...]
 ) -> tuple[passes.Pass, ...]:
-    from .facts import words
+    from .facts import objects, words
 
     questions = _questions(of, ops)
-    raised = {each for word in words.found(data) for each in questions.get(word, ())}
-    asked = {question.number for question in raised if question.matters(data)}
+    asked: set[int] = set()
+    for each in (data, *objects.called_self(data)):
+        raised = {question for word in words.found(each) for question in questions.get(word, ())}
+        asked |= {question.number for question in raised if question.matters(each)}
     return tuple(of[number] for number in sorted(asked))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import Any
 
@@ -78,6 +79,16 @@ def test_what_the_next_step_joins_is_kept_detached(made: str, body: str) -> None
     assert fixed == text.replace("= k\n", "= k.detach()\n")
     # the same as if the state had been given in from outside, without a graph
     assert two_steps(fixed).isfinite().all() and (two_steps(fixed) != 0).any()
+
+
+@pytest.mark.parametrize("names", ["s s", "self s"])
+def test_methods_that_call_their_object_otherwise(names: str) -> None:
+    made, step = names.split()
+    head, forward = memory("self.state = {}", STATE).split("    def forward")
+    text = re.sub(r"\bself\b", made, head) + re.sub(r"\bself\b", step, "    def forward" + forward)
+    (finding,) = findings(text)
+    assert finding.rule == "TRN408"
+    assert fix(text) == text.replace("= k\n", "= k.detach()\n")
 
 
 def test_what_is_read_afterwards_is_reported_only() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from verbs import becomes, rules
 
@@ -18,6 +20,14 @@ def test_the_example_is_found_by_its_rule(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", [r for r in EXAMPLES if r.after], ids=lambda rule: rule.code)
 def test_the_example_becomes_what_the_rule_says(rule: Rule) -> None:
     becomes(rule.before, rule.after, unsafe=True)
+
+
+@pytest.mark.parametrize("rule", EXAMPLES, ids=lambda rule: rule.code)
+def test_the_object_may_have_another_name(rule: Rule) -> None:
+    before, after = (re.sub(r"\bself\b", "this", text) for text in (rule.before, rule.after))
+    assert rule.code in rules(before)
+    if after:
+        becomes(before, after, unsafe=True)
 
 
 def test_every_rule_is_documented_once() -> None:

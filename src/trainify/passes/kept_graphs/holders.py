@@ -105,10 +105,11 @@ def _makes_holder(value: ast.expr | None) -> bool:
 
 def _is_emptied(module: ModuleFacts, owner: ast.Attribute) -> bool:
     """Whether somebody empties a list or a dict, or takes out what was put in."""
-    name = re.escape(owner.attr)
+    assert isinstance(owner.value, ast.Name)
+    name, own = re.escape(owner.attr), re.escape(owner.value.id)
     taken = (
         rf"\.{name}(?:\.(?:clear|pop|popitem|popleft)\b|\[:\])"
-        rf"|\bdel [^\n]*\.{name}\b|(?<!self)\.{name} = "
+        rf"|\bdel [^\n]*\.{name}\b|\b(?!(?:self|{own})\.)\w+\.{name} = "
     )
     return re.search(taken, module.text) is not None or module.project.says(module, taken.encode())
 
