@@ -95,3 +95,34 @@ def test_what_only_uses_modules_stays(old: str, new: str) -> None:
 
 def test_an_optional_module_is_one_too() -> None:
     assert rules(PARTS + MODEL.replace(": Decoder", ": Optional[Decoder]")) == ["TRN201"]
+
+
+CODEC = """\
+class Codec(nn.Module):
+    def __init__(self, d=4):
+        super().__init__()
+        self.encoder = nn.Linear(d, d)
+
+
+class Features(nn.Module):
+    def __init__(self, d=4):
+        super().__init__()
+        self.codec = Codec(d)
+        self.proj = nn.Linear(d, d)
+
+    def forward(self, x):
+        return self.proj(self.codec.encoder(x))
+
+    def infer(self, x):
+        return self.codec.encoder(x)
+
+
+"""
+
+
+def test_what_a_part_infers_does_not_run_the_whole() -> None:
+    text = PARTS + CODEC + MODEL.replace(": Encoder", ": Features") + BUILD
+    assert rules(text) == ["TRN201"]
+    assert "@torch.no_grad()" not in fix(text, unsafe=True)
+    owned = text.replace("self.codec.encoder(x)\n\n\n", "self.model(x)\n\n\n")
+    assert "`Features.infer`" in findings(owned)[0].message

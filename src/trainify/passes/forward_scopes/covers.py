@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeGuard
 
 from ...facts import ModuleFacts
+from ...facts.called import method
 from ...facts.comments import explains_mode
 from ...facts.grad_mode import (
     Scope,
@@ -111,20 +112,21 @@ def _around_body(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode)
             at = module.statement(node)
             scopes.add(wrapping(module, node.func, at) or scope_inside(module, node, function))
             learns = learns or graph.attribute(node, at) in trained
-            learns = learns or bool(trained & _used_by_method(module, graph, cls, node))
+            learns = learns or bool(trained & _used_by_method(module, cls, me, node))
         elif _is_weight(node, module, me) and node.attr in trained:
             scopes.add(scope_inside(module, node, function))
     return scopes.pop() if learns and len(scopes) == 1 else None
 
 
 def _used_by_method(
-    module: ModuleFacts, graph: Graph, cls: ast.ClassDef, call: ast.Call
+    module: ModuleFacts, cls: ast.ClassDef, me: str | None, call: ast.Call
 ) -> frozenset[str]:
     """The attributes that a method of the object uses which is called: ``self.encode(x)``."""
-    callee = graph.callee(call)
-    if callee is None or module.method_class(callee) is not cls:
+    function = call.func
+    if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
         return frozenset()
-    return own_attributes(module, callee, self_name(callee))
+    callee = method(cls, function.attr) if function.value.id == me else None
+    return own_attributes(module, callee, self_name(callee)) if callee is not None else frozenset()
 
 
 def _is_weight(node: ast.AST, module: ModuleFacts, me: str | None) -> TypeGuard[ast.Attribute]:

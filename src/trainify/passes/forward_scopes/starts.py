@@ -12,6 +12,7 @@ from ...facts.backpropagated import trained_through
 from ...facts.grad_mode import decorator_scope, scope_inside
 from ...facts.guards import inference_entries, runs_model
 from ...facts.instances import annotated, class_id, named
+from ...facts.layers import is_module_class
 from ...facts.memo import once
 from ...facts.names import last_name, self_name
 from .bodies import can_be_scoped
@@ -152,6 +153,11 @@ def classes_run(module: ModuleFacts, function: FunctionNode) -> frozenset[str]:
             made = [d.value for d in reaching if not d.is_parameter]
             if any(d.is_parameter for d in reaching):
                 called |= _declared(module, function, node.id)
+        elif cls is not None and is_module_class(module, cls) and _is_of_part(node, me):
+            # self.encodec.encoder(x) runs what self.encodec is made with, no model around it
+            assert isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute)
+            held = module.names.attributes(cls).get(node.value.attr, ())
+            made = [binding.value for binding in held]
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             owner = module.names.self_class(node.value)
             found = module.names.attributes(owner).get(node.attr, ()) if owner is not None else ()
@@ -167,6 +173,14 @@ def classes_run(module: ModuleFacts, function: FunctionNode) -> frozenset[str]:
             return frozenset()
         names |= called
     return frozenset(names)
+
+
+def _is_of_part(node: ast.expr, me: str | None) -> bool:
+    """``self.encodec.encoder``: a part of a part of a method's object."""
+    part = node.value if isinstance(node, ast.Attribute) else None
+    return (
+        isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == me
+    )
 
 
 def _declared(module: ModuleFacts, function: FunctionNode, name: str) -> set[str]:
