@@ -209,6 +209,10 @@ REFUSED = {
         "self.ck[:B, :T] = self.k(x)\nread = lambda: self.ck[:B, :T]\nx = x + read()",
         "whenever it runs",
     ),
+    "in a text": (
+        "self.ck[:B, :T] = self.k(x)\nprint(f'{self.ck[0]}')\nx = x + self.ck[:B, :T]",
+        "a text is made",
+    ),
     "handed on": ("self.ck[:B, :T] = self.k(x)\nx = (x, self.ck)[0]", "handed on"),
     "another order": (
         "self.ck[:B, : self.length()].copy_(self.grown(x))\nx = x + self.ck[:B, :T]",
@@ -369,3 +373,20 @@ def test_what_may_be_cached_without_a_gradient(body: str) -> None:
 def test_a_forward_that_is_served_caches_as_it_likes() -> None:
     text = attention(OWN, CUT["in a scope"], READS["named"], NAMES["caches"])
     stays(text.replace("    def forward", "    @torch.no_grad()\n    def generate"))
+
+
+def test_layers_of_a_base_class_in_another_file(tmp_path: Path) -> None:
+    """That they are layers, and may run before the place in the cache is asked for, shows there."""
+    text = attention(HEAD, WRITES["copy"], READS["at once"], NAMES["caches"])
+    base, own = text.split("\n\nclass Attention")
+    (tmp_path / "base.py").write_text(base)
+    path = tmp_path / "model.py"
+    head = "import torch\nimport torch.nn.functional as F\nfrom base import Base\n\n\n"
+    path.write_text(head + "class Attention" + own)
+    fixed = fix_text(path.read_text(), str(path), Options(), Project([tmp_path])).text
+    assert fixed.count(".detach()") == 2
+    joined = base + "\n\n" + fixed[fixed.index("class Attention") :]
+    torch.testing.assert_close(steps(joined), without_a_cache())
+    (tmp_path / "base.py").write_text(base.replace("nn.Linear(d, d)", "grown(d)"))
+    fixed = fix_text(path.read_text(), str(path), Options(), Project([tmp_path])).text
+    assert ".detach()" not in fixed

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from .layers import bases_of
 from .learning import is_tensor_method
 from .names import last_name
 from .walk import walk
@@ -107,9 +108,20 @@ def _is_pure(module: ModuleFacts, call: ast.Call) -> bool:
     if isinstance(callee.value, ast.Name):
         cls = module.names.self_class(callee.value)
         if cls is not None:
-            made = [b.value for b in module.names.inherited(cls, callee.attr)]
-            return bool(made) and all(_is_layer(module, value) for value in made)
+            made = _made(module, cls, callee.attr)
+            return bool(made) and all(_is_layer(*each) for each in made)
     return is_tensor_method(callee.attr)
+
+
+def _made(
+    module: ModuleFacts, cls: ast.ClassDef, name: str, depth: int = 4
+) -> list[tuple[ModuleFacts, ast.expr | None]]:
+    """What an attribute is made by, in the class or one that it derives from, with the file."""
+    found = [(module, binding.value) for binding in module.names.inherited(cls, name)]
+    if found or depth == 0:
+        return found
+    bases = (_made(*base, name, depth - 1) for base in bases_of(module, cls))
+    return next(filter(None, bases), [])
 
 
 def _writes_nothing(name: str, call: ast.Call) -> bool:

@@ -258,6 +258,8 @@ def _refuse_read(module: ModuleFacts, function: FunctionNode, node: ast.Attribut
     for around in _around(module, function, node):
         if isinstance(around, _SCOPES):
             raise CannotRead("a function within this one reads the cache, whenever it runs")
+        if isinstance(around, ast.JoinedStr):
+            raise CannotRead("a text is made of the cache")  # of which Python has no places
     last: ast.AST = node
     for around in _around(module, function, node):
         if isinstance(around, (ast.Tuple, ast.List)):
