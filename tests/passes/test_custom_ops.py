@@ -55,6 +55,20 @@ def test_one_result() -> None:
     torch.testing.assert_close(ours, torch.autograd.grad((torch.tanh(x * 0.5) * w).sum(), x)[0])
 
 
+def test_second_derivatives_and_one_tensor_for_two() -> None:
+    text = op("return torch.tanh(x * found) * w", "x: torch.Tensor, w: torch.Tensor, found: float",
+              name="again")  # fmt: skip
+    again = run(fix(text))["again"]
+    x, w = (torch.randn(3, dtype=torch.double, requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradgradcheck(lambda x, w: again(x, w, 0.5), (x, w))
+    (slope,) = torch.autograd.grad(again(x, w, 0.5).sum(), x, create_graph=True)
+    found = torch.autograd.grad(slope.square().sum(), (x, w))
+    (slope,) = torch.autograd.grad((torch.tanh(x * 0.5) * w).sum(), x, create_graph=True)
+    torch.testing.assert_close(found, torch.autograd.grad(slope.square().sum(), (x, w)))
+    (both,) = torch.autograd.grad(again(x, x, 0.5).sum(), x)
+    torch.testing.assert_close(both, torch.autograd.grad((torch.tanh(x * 0.5) * x).sum(), x)[0])
+
+
 def test_several_results_and_what_may_be_none() -> None:
     fixed = fix(
         op(

@@ -63,11 +63,15 @@ def scaled_setup_context(ctx, inputs, output):
 def scaled_backward(ctx, grad):
     x, weight = ctx.saved_tensors
     with torch.enable_grad():
-        x = x.detach().requires_grad_(ctx.needs_input_grad[0])
-        weight = weight.detach().requires_grad_(ctx.needs_input_grad[1])
+        x = x.view_as(x)
+        weight = weight.view_as(weight)
         out = scaled_native(x, weight, ctx.factor)
-    torch.autograd.backward(out, grad)
-    return x.grad, weight.grad, None
+    wanted = [t for t in (x, weight) if t.requires_grad]
+    found = torch.autograd.grad(
+        out, wanted, grad, allow_unused=True, create_graph=torch.is_grad_enabled()
+    )
+    gradient = dict(zip(wanted, found))
+    return gradient.get(x), gradient.get(weight), None
 
 
 scaled.register_autograd(scaled_backward, setup_context=scaled_setup_context)

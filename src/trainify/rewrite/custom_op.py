@@ -22,6 +22,7 @@ from . import layout
 from .autograd import CannotAttach
 from .branch import Vocabulary
 from .own_function import Forward, OwnFunction
+from .template import fresh
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -291,23 +292,31 @@ def _backward(
     )
     lines: list[tuple[int, str]] = [(1, f"{unpacked} = ctx.saved_tensors")]
     lines.append((1, f"with {torch}.enable_grad():"))
-    for position, each in enumerate(inputs):
+    # One tensor may be given twice; and a second derivative goes back through the inputs.
+    for each in inputs:
         n = each.name
         if each.several:
-            leaf = "t.detach().requires_grad_(wanted)"
-            pairs = f"zip({n}, ctx.needs_input_grad[{position}])"
-            lines.append((2, f"{n} = [{leaf} for t, wanted in {pairs}]"))
+            lines.append((2, f"{n} = [t.view_as(t) for t in {n}]"))
         elif each.tensor:
-            leaf = f"{n}.detach().requires_grad_(ctx.needs_input_grad[{position}])"
-            lines.append((2, f"{n} = {_unless_none(each, leaf)}"))
+            lines.append((2, f"{n} = {_unless_none(each, f'{n}.view_as({n})')}"))
     result = "outputs" if several else "out"
     lines.append((2, f"{result} = {native}({given})"))
+    optional = any(each.optional for each in inputs if each.tensor)
+    asked = "t is not None and t.requires_grad" if optional else "t.requires_grad"
+    listed = _listed(inputs)
+    listed = f"({listed},)" if len([i for i in inputs if i.tensor]) == 1 else f"({listed})"
+    taken = {"ctx", result, *(i.name for i in inputs)}
+    wanted, found, of = (fresh(name, taken) for name in ("wanted", "found", "gradient"))
+    lines.append((1, f"{wanted} = [t for t in {listed} if {asked}]"))
+    grads = "grad"
     if several:
         pairs = f"[(o, g) for o, g in zip({result}, grads) if o.requires_grad]"
-        lines += [(1, f"pairs = {pairs}"), (1, f"{torch}.autograd.backward(*zip(*pairs))")]
-    else:
-        lines.append((1, f"{torch}.autograd.backward({result}, grad)"))
-    gradients = [_gradient(each) for each in inputs if not each.by_name]
+        lines.append((1, f"{result}, grads = zip(*{pairs})"))
+        grads = "grads"
+    again = f"allow_unused=True, create_graph={torch}.is_grad_enabled()"
+    lines.append((1, f"{found} = {torch}.autograd.grad({result}, {wanted}, {grads}, {again})"))
+    lines.append((1, f"{of} = dict(zip({wanted}, {found}))"))
+    gradients = [_gradient(each, of) for each in inputs if not each.by_name]
     lines.append((1, f"return {', '.join(gradients)}"))
     text = [f"def {name}(ctx, {'*grads' if several else 'grad'}):"]
     for depth, line in lines:
@@ -315,10 +324,10 @@ def _backward(
     return text
 
 
-def _gradient(each: _Input) -> str:
+def _gradient(each: _Input, of: str) -> str:
     if each.several:
-        return f"[t.grad for t in {each.name}]"
-    return _unless_none(each, f"{each.name}.grad") if each.tensor else "None"
+        return f"[{of}.get(t) for t in {each.name}]"
+    return f"{of}.get({each.name})" if each.tensor else "None"
 
 
 def _unless_none(each: _Input, text: str) -> str:
