@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import pytest
@@ -444,3 +445,62 @@ def test_a_mask_that_a_product_saved() -> None:
             loss.backward()
             assert net.weight.grad.tolist() == [0.0, 4.0, 0.0, 3.0]
     stays(ALIVE.replace("* alive", "* ~alive"))
+
+
+def test_a_third_function_that_fills_a_buffer() -> None:
+    """What two functions have written into is no empty buffer any more, nor in a set by add."""
+    text = body(
+        "h = torch.empty(3, 3)",
+        "torch.mm(x, w, out=h)",
+        "y = torch.empty_like(h)",
+        "torch.add(h, w, out=y)",
+        "torch.mul(y, h, out=h)",
+        "return h + y",
+    )
+    assert rules(text) == ["TRN402"] * 3
+    after = fix(text, strategy="replace")
+    assert "out=" not in after
+    assert rules(after) == []
+
+
+@pytest.mark.parametrize(
+    ("p", "writes"), [("0.0", False), ("p=0", False), ("0.1", True), ("p=0.5", True)]
+)
+def test_a_dropout_that_drops_nothing_writes_nothing(p: str, writes: bool) -> None:
+    """Which torch's own dropout confirms: it gives back its input, and backward is right."""
+    made = f"self.drop = nn.Dropout({p}, inplace=True)"
+    init = f"    def __init__(self):\n        super().__init__()\n        {made}\n\n"
+    module = body("return self.drop(torch.exp(x))").replace(
+        "    def forward", f"{init}    def forward"
+    )
+    called = f"nn.functional.dropout(y, {p}, inplace=True)"
+    for text in (module, body("y = torch.exp(x)", called, "return y")):
+        assert ("TRN403" in rules(text)) is writes
+    x = torch.ones(3, requires_grad=True)
+    if not writes:
+        torch.nn.functional.dropout(torch.exp(x), 0.0, inplace=True).sum().backward()
+        assert torch.allclose(x.grad, torch.exp(x))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("helper", ["return y.clamp_(-9, 9)", "y /= 3\n        return y"])
+@pytest.mark.parametrize(("made", "saves"), [("tanh", True), ("neg", False)])
+def test_a_result_without_a_name_that_a_method_overwrites(
+    helper: str, made: str, saves: bool
+) -> None:
+    text = textwrap.dedent("""\
+        import torch
+        from torch import nn
+
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+            def forward(self, x):
+                return self.b(self.bound(torch.MADE(self.a(x))))
+
+            def bound(self, y):
+                HELPER
+    """)
+    assert ("TRN403" in rules(text.replace("MADE", made).replace("HELPER", helper))) is saves

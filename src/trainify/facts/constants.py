@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from .memo import once
-from .names import default_of, parameters, passed
+from .names import base_name, default_of, parameters, passed
 
 if TYPE_CHECKING:
     from .flow import Definition
@@ -88,7 +88,23 @@ def _is_constant_definition(
             if module.function(write.statement) is function
             for value in write.inputs
         )
+        if module.memo[key]:
+            filled = _filled(module).get((function, definition.name), ())
+            module.memo[key] = all(is_constant(module, value, depth) for value in filled)
     return bool(module.memo[key])
+
+
+@once
+def _filled(module: ModuleFacts) -> dict[tuple[ast.AST | None, str], list[ast.expr]]:
+    """What functions of torch compute and write into names: ``torch.mm(x, w, out=h[:, :8])``."""
+    found: dict[tuple[ast.AST | None, str], list[ast.expr]] = {}
+    for call in module.calls if "out=" in module.text else ():
+        for buffer in (k.value for k in call.keywords if k.arg == "out"):
+            for each in buffer.elts if isinstance(buffer, (ast.Tuple, ast.List)) else [buffer]:
+                name = base_name(each)
+                if name is not None:
+                    found.setdefault((module.function(call), name), []).extend(call.args)
+    return found
 
 
 def _is_constant_call(module: ModuleFacts, node: ast.Call, depth: int) -> bool:

@@ -599,7 +599,8 @@ def stores(statement: ast.stmt, name: str) -> bool:
                 return True
         elif isinstance(node, ast.Call):
             keeper = last_name(node.func)
-            if keeper in _KEEPERS or _CLASS.match(keeper):
+            of_torch = ast.unparse(node.func) == f"torch.{keeper}"  # no set's add
+            if (keeper in _KEEPERS and not of_torch) or _CLASS.match(keeper):
                 if any(is_view(argument, name) for argument in passed(node)):
                     return True
         elif isinstance(node, (ast.List, ast.Dict, ast.Set)):

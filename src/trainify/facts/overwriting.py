@@ -31,6 +31,7 @@ _FUNCTIONS = {
     "rrelu": 4,
 }
 """Where ``inplace`` stands among the arguments."""
+_DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d")
 _UNSAVED = frozenset("silu mish hardswish".split())
 _OF_INIT = "torch.nn.init."
 _METHOD = re.compile(r"_\s*\(")
@@ -78,7 +79,7 @@ def overwritten(module: ModuleFacts, call: ast.Call) -> ast.expr | None:
             return call.args[0]
     if name.endswith("_") and not name.endswith("__"):
         return call.args[0] if _is_torchs(module, function) else None
-    if name in _FUNCTIONS:
+    if name in _FUNCTIONS and not _drops_nothing(call, 1):
         if _asks(call, None):  # whoever has an argument of this name means what torch does
             return call.args[0]
         if _asks(call, _FUNCTIONS[name]) and _is_torchs(module, function):
@@ -106,7 +107,7 @@ def writes_in_place(module: ModuleFacts, node: ast.expr) -> bool:
     name = last_name(node.func)
     if name == "Sequential" and node.args:
         return writes_in_place(module, node.args[0])
-    if name not in _MODULES or not _asks(node, _MODULES[name]):
+    if name not in _MODULES or not _asks(node, _MODULES[name]) or _drops_nothing(node, 0):
         return False
     return any(target.name.startswith("torch.nn.") for target in module.resolve(node.func))
 
@@ -160,6 +161,18 @@ def _asks(call: ast.Call, position: int | None) -> bool:
     if position is not None:
         told += call.args[position : position + 1]
     return any(isinstance(value, ast.Constant) and value.value is True for value in told)
+
+
+def _drops_nothing(call: ast.Call, position: int) -> bool:
+    """Whether a dropout, whose probability has this position, gives back what it is given."""
+    if not last_name(call.func).lower().endswith(_DROPOUTS):
+        return False
+    given = call.args[position : position + 1]
+    given += [k.value for k in call.keywords if k.arg == "p"]
+    off = [k.value for k in call.keywords if k.arg == "training" and position]
+    return any(isinstance(p, ast.Constant) and p.value == 0 for p in given) or any(
+        isinstance(t, ast.Constant) and t.value is False for t in off
+    )
 
 
 @once

@@ -255,6 +255,7 @@ def overwrites(data: bytes, maker: Maker, methods: tuple[bytes, ...] = ()) -> bo
             _made_by(data, at, name, maker, methods)
             or any(
                 _made_by(data, call, given, maker, methods)
+                or maker(data, call, data.find(b"\n", call))  # made as it is passed
                 for call, given in arguments(data, at, name)
             )
         )

@@ -581,7 +581,8 @@ def _harm(module: ModuleFacts, write: Write) -> tuple[str, _Made] | None:
             f"`{text}` is overwritten in place, but `{made.name}` saved it for backward, {harm}."
         ), made
     for passed in in_callers(module, write):
-        made = _made_by(module, passed)
+        named = passed.name is not None
+        made = _made_by(module, passed) if named else _nameless(module, passed)
         if made is not None and not gradient_unwanted(module, passed.statement):
             return (
                 f"`{text}` is overwritten in place, but line {passed.statement.lineno} passes what "
