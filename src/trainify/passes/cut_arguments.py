@@ -12,11 +12,12 @@ from ..facts import ModuleFacts
 from ..facts.flow import view_of
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_operator
 from ..facts.layers import imported_function
+from ..facts.memo import once
 from ..facts.names import parameters, passed, placed
 from ..facts.trainable import is_buffer
 from ..facts.triton import loaded, stored
 from ..facts.words import declare, places
-from ..findings import STRATEGIES, Edit, Finding, Fix
+from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule
 from .fused_calls.calls import site_of
 from .raw_launches import kernel_of
@@ -114,16 +115,21 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for call in module.calls:
         given = list(_data_of_weights(module, call))
         functions = list(_functions(module, call)) if given else []
+        table = bool(given) and not functions
+        if table:
+            functions = list(_in_tables(module, call))
         if not functions:
             continue
         caller = module.function(call)
         if caller is None or _PREPARES.search(caller.name) or gradient_unwanted(module, call):
             continue
-        for other, function in functions:
-            for node in given:
+        for node in given:
+            for other, function in functions:
                 kernel = _kernel_of_argument(other, function, call, node, options)
                 if kernel is not None:
-                    yield _finding(module, node, other, function, kernel)
+                    doubt = module.source(call.func) if table else ""
+                    yield _finding(module, node, other, function, kernel, doubt)
+                    break
 
 
 def _finding(
@@ -132,14 +138,19 @@ def _finding(
     other: ModuleFacts,
     function: FunctionNode,
     kernel: tuple[ModuleFacts, ast.Call],
+    callee: str,
 ) -> Finding:
+    """What is said of one argument; ``callee`` is what may be the function, if that is unsure."""
     weight = module.source(given.value)
     message = (
         f"`{module.source(given)}` is cut off before `{function.name}` gets it: no gradient "
         f"reaches `{weight}`."
     )
     fix = Fix(
-        f"Hand {weight} to {function.name}", (Edit(module.end(given.value), module.end(given), ""),)
+        f"Hand {weight} to {function.name}",
+        (Edit(module.end(given.value), module.end(given), ""),),
+        Safety.UNSAFE if callee else Safety.SAFE,
+        f"whether {callee} is {function.name}, which a table has by that name" if callee else "",
     )
     where, launch = kernel
     related = where.related(f"`{where.source(launch.func)}` reads it.", launch)
@@ -175,6 +186,34 @@ def _functions(module: ModuleFacts, call: ast.Call) -> Iterator[tuple[ModuleFact
             name = f"{module.module_name}.{statement.name}".lstrip(".")
             if name in names or statement.name in _picked(module, call):
                 yield module, statement
+
+
+def _in_tables(module: ModuleFacts, call: ast.Call) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
+    """The functions that tables of the project have under the name of an attribute.
+
+    ``self.kernels.rms(x)`` and ``{"rms": vllm_rms}``, where an object looks its methods up.
+    """
+    if not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Attribute):
+        return
+    name = call.func.attr
+    if any(module.method_class(f) is not None for f in module.functions_named(name)):
+        return
+    for home in module.project.mentioning(module, f'"{name}":', f"'{name}':"):
+        yield from ((home, function) for function in _tabled(home).get(name, ()))
+
+
+@once
+def _tabled(module: ModuleFacts) -> dict[str, list[FunctionNode]]:
+    """The functions of a file in its tables, by their keys."""
+    own = {s.name: s for s in module.tree.body if isinstance(s, ast.FunctionDef)}
+    found: dict[str, list[FunctionNode]] = {}
+    for table in ast.walk(module.tree) if own else ():
+        if isinstance(table, ast.Dict):
+            for key, value in zip(table.keys, table.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(value, ast.Name):
+                    if value.id in own:
+                        found.setdefault(str(key.value), []).append(own[value.id])
+    return found
 
 
 def _picked(module: ModuleFacts, call: ast.Call) -> set[str]:
