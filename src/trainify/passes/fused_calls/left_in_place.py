@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ...engine import Options
 
 _RULE = "TRN102"
+_NOT_UNDERSTOOD = "TRN103"
 
 
 def held_back(
@@ -59,11 +60,11 @@ def _left(
 ) -> Iterator[Finding]:
     """What is found of calls that write in place, in a file as it is after the fix."""
     calls: dict[ModuleFacts, set[str]] = {}
+    words = words_for(options.ops)
     for home, call in reached(module, covered):
-        calls.setdefault(home, set()).add(_plain(home.source(call)))
+        if words.may_call(home.text) and _may_write_in_place(home, call, options):
+            calls.setdefault(home, set()).add(_plain(home.source(call)))
     for home, texts in calls.items():
-        if not words_for(options.ops).may_call(home.text):
-            continue
         after = home
         if home is module:
             after = parse_module(apply_edits(home.text, fix.edits), home.path, home.project)
@@ -79,19 +80,16 @@ def _in_place(module: ModuleFacts, texts: Collection[str], options: Options) -> 
         return [
             finding
             for finding in find(module, options)
-            if _plain(module.text[finding.start : finding.end]) in texts
-            and (finding.rule == _RULE or _may_write_in_place(module, finding, options))
+            if finding.rule in (_RULE, _NOT_UNDERSTOOD)
+            and _plain(module.text[finding.start : finding.end]) in texts
         ]
 
     if found(every):
         yield from found(replace(every, plan=True))
 
 
-def _may_write_in_place(module: ModuleFacts, finding: Finding, options: Options) -> bool:
-    """Whether a call that is not understood is of an op that overwrites what it reads."""
-    call = next((c for c in module.calls if module.start(c) == finding.start), None)
-    if finding.rule != "TRN103" or call is None:
-        return False
+def _may_write_in_place(module: ModuleFacts, call: ast.Call, options: Options) -> bool:
+    """Whether a call is of an op that overwrites what it reads."""
     try:
         matched = match(module, call, options)
     except Ambiguous:
