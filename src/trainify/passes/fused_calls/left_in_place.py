@@ -7,11 +7,13 @@ kernel for the identity: every gradient before it is wrong, and nothing says so.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts, parse_module
+from ...facts.memo import once
 from ...facts.reached import reached
 from ...findings import STRATEGIES, Finding, Fix, Safety, apply_edits
 from .calls import Ambiguous, match
@@ -20,8 +22,7 @@ from .words import words_for
 if TYPE_CHECKING:
     from ...engine import Options
 
-_RULE = "TRN102"
-_NOT_UNDERSTOOD = "TRN103"
+_RULES = ("TRN102", "TRN103")
 
 
 def held_back(
@@ -52,57 +53,55 @@ def held_back(
 
 def _is_safe(finding: Finding, strategy: str, options: Options) -> bool:
     fix = finding.fix(strategy)
-    return options.selects(_RULE) and fix is not None and fix.safety is Safety.SAFE
+    return options.selects(finding.rule) and fix is not None and fix.safety is Safety.SAFE
 
 
 def _left(
     module: ModuleFacts, fix: Fix, covered: Sequence[ast.AST], options: Options
 ) -> Iterator[Finding]:
     """What is found of calls that write in place, in a file as it is after the fix."""
-    calls: dict[ModuleFacts, set[str]] = {}
+    every = replace(options, select=(), ignore=(), plan=True)
     words = words_for(options.ops)
+    hidden: set[str] = set()
     for home, call in reached(module, covered):
-        if words.may_call(home.text) and _may_write_in_place(home, call, options):
-            calls.setdefault(home, set()).add(_plain(home.source(call)))
-    for home, texts in calls.items():
-        after = home
-        if home is module:
-            after = parse_module(apply_edits(home.text, fix.edits), home.path, home.project)
-        yield from _in_place(after, texts, options)
+        if not words.may_call(home.text) or not _may_write(home, call, options):
+            continue
+        found = _found(home, every).get(home.start(call))
+        if found is not None:
+            yield found
+        elif home is module:  # under the scope itself, where nothing is found yet
+            hidden.add(_plain(home.source(call)))
+    if hidden:
+        after = parse_module(apply_edits(module.text, fix.edits), module.path, module.project)
+        for found in _found(after, every).values():
+            if _plain(after.text[found.start : found.end]) in hidden:
+                yield found
 
 
-def _in_place(module: ModuleFacts, texts: Collection[str], options: Options) -> Iterator[Finding]:
+@once
+def _found(module: ModuleFacts, options: Options) -> dict[int, Finding]:
+    """What is found of the kernels of a file that may write in place, by where it stands."""
     from . import find
 
-    every = replace(options, select=(), ignore=(), plan=False)
-
-    def found(options: Options) -> list[Finding]:
-        return [
-            finding
-            for finding in find(module, options)
-            if finding.rule in (_RULE, _NOT_UNDERSTOOD)
-            and _plain(module.text[finding.start : finding.end]) in texts
-        ]
-
-    if found(every):
-        yield from found(replace(every, plan=True))
+    return {found.start: found for found in find(module, options) if found.rule in _RULES}
 
 
-def _may_write_in_place(module: ModuleFacts, call: ast.Call, options: Options) -> bool:
-    """Whether a call is of an op that overwrites what it reads."""
+def _may_write(module: ModuleFacts, call: ast.Call, options: Options) -> bool:
+    """Whether a call may be of an op that overwrites what it reads."""
     try:
         matched = match(module, call, options)
     except Ambiguous:
         return True
     if matched is None or matched[0].equivalent is None:
         return False
-    read = {n.id for n in ast.walk(_value(matched[0].equivalent)) if isinstance(n, ast.Name)}
-    return any(argument.name in read for argument in matched[0].signature.written)
+    return not _read(matched[0].equivalent).isdisjoint(a.name for a in matched[0].signature.written)
 
 
-def _value(equivalent: str) -> ast.AST:
+@cache
+def _read(equivalent: str) -> frozenset[str]:
     statement = ast.parse(equivalent).body[0]
-    return getattr(statement, "value", statement)
+    value = getattr(statement, "value", None) or statement
+    return frozenset(n.id for n in ast.walk(value) if isinstance(n, ast.Name))
 
 
 def _plain(text: str) -> str:
