@@ -16,7 +16,7 @@ OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=("exllamav2_ext.rms_norm_", "exllamav2.ext.exllamav2_ext.rms_norm_"),
         schema="rms_norm_(Tensor(a!) x, Tensor w, float epsilon) -> ()",
-        equivalent="x = rms_norm_clamped(x, w, epsilon)",
+        equivalent="x = rms_norm_clamped(x, w, epsilon, x.dtype)",
         source=_EXLLAMA,
     ),
     FusedOp(

@@ -67,16 +67,14 @@ def rms_norm_weight_dtype(
 
 
 def rms_norm_clamped(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype | None = None
+    x: torch.Tensor, weight: torch.Tensor, eps: float, out_dtype: torch.dtype
 ) -> torch.Tensor:
-    """RMSNorm in float32 of values held within the range of float16, rounded once to ``dtype``.
+    """RMSNorm in float32 of values held within the range of float16, rounded once to ``out_dtype``.
 
     exllamav2's order: an overflown activation counts as the largest float16, not as infinity.
     """
     x_fp32 = x.float().clamp(-65504.0, 65504.0)
-    return F.rms_norm(x_fp32, x.shape[-1:], weight.float(), eps).to(
-        x.dtype if dtype is None else dtype
-    )
+    return F.rms_norm(x_fp32, x.shape[-1:], weight.float(), eps).to(out_dtype)
 
 
 def gemma_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

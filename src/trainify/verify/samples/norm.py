@@ -56,6 +56,7 @@ def norms(draw: Draw) -> Values:
         "bias": draw.maybe("bias", bias),
         "x_bias": draw.maybe("x_bias", second),
         "eps": draw.pick("eps", 1e-5, 1e-6),
+        "out_dtype": draw.dtype,
         # Codes lie well within their range: what is cut off gets no gradient.
         "scale": draw.tensor(1, dtype=draw.wide).abs() + 0.5,
         "dtype": draw.pick("dtype", torch.int8, torch.float8_e4m3fn),
