@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from .called import positional
+from .called import modules_of, positional
 from .flow import COMPOUND, view_of
 from .handed_on import handed_on, objects_with
 from .memo import once
@@ -33,9 +33,13 @@ def relied_on(
 ) -> frozenset[str]:
     """The parameters whose arguments some caller expects a statement to write.
 
-    Its callers are looked for once, which takes longer than to ask about all of them.
+    Its callers are looked for once, which takes longer than to ask about all of them; theirs, at a
+    ``depth``, in their own file.
     """
     names = frozenset(argument.arg for argument in parameters(function.args))
+    if depth:
+        near = list(_calls_near(module, function))
+        return frozenset(_by_calls(module, function, statement, near, names, depth))
     objects = objects_with(module, function)
     known = list(module.project.calls_of(module, function))
     if objects is not None:  # also of those that lists and tables hold
@@ -43,13 +47,8 @@ def relied_on(
         known += ((f, call) for f in files for call in f.calls if objects.origins(f, call.func))
     if _may_be_thrown_away(module, function, {call for _, call in known}):
         return names
-    known = [each for each in known if _runs(module, function, statement, *each)]
-    found = {
-        name
-        for name in names
-        if any(_relies(module, function, name, other, call, depth) for other, call in known)
-        or (_STATE.search(name) and _is_kept_at_times(function, name))
-    }
+    found = _by_calls(module, function, statement, known, names, depth)
+    found |= {n for n in names if _STATE.search(n) and _is_kept_at_times(function, n)}
     for handed in handed_on(module, function, objects):
         statement = handed.module.statement(handed.call)
         if isinstance(statement, ast.Expr) and statement.value is handed.call:
@@ -58,6 +57,41 @@ def relied_on(
             if _is_read_elsewhere(handed.module, handed.call, argument):
                 found |= names if name is None else {name}
     return frozenset(found)
+
+
+def _calls_near(
+    module: ModuleFacts, function: FunctionNode
+) -> Iterator[tuple[ModuleFacts, ast.Call]]:
+    """The calls of a function in its own file, also as a layer that a list holds."""
+    found = list(module.project.calls_of(module, function, among=()))
+    yield from found
+    cls = module.method_class(function)
+    if cls is None or not function.name.startswith(("forward", "__call__")):
+        return
+    known = {call for _, call in found}
+    for call in module.calls:
+        if call not in known and any(
+            isinstance(made, ast.Call) and last_name(made.func) == cls.name
+            for made in modules_of(module, call.func)
+        ):
+            yield module, call
+
+
+def _by_calls(
+    module: ModuleFacts,
+    function: FunctionNode,
+    statement: ast.stmt,
+    known: Iterable[tuple[ModuleFacts, ast.Call]],
+    names: Collection[str],
+    depth: int,
+) -> set[str]:
+    """Those of the parameters whose arguments one of the calls expects to be written."""
+    running = [each for each in known if _runs(module, function, statement, *each)]
+    return {
+        name
+        for name in names
+        if any(_relies(module, function, name, other, call, depth) for other, call in running)
+    }
 
 
 def _runs(
