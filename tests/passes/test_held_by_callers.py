@@ -6,12 +6,11 @@ would be another one.  Each program runs before and after its fix.
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from stand_in_kernels import fused_add_rms_norm, stand_in
 from verbs import findings, fix
 
 from trainify.findings import Safety
@@ -160,16 +159,7 @@ class Model(nn.Module):
 
 @pytest.fixture(autouse=True)
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    @torch.no_grad()
-    def fused_add_rmsnorm(
-        x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-    ) -> None:
-        residual.data.add_(x)
-        x.data.copy_(torch.nn.functional.rms_norm(residual, x.shape[-1:], weight, eps))
-
-    library = ModuleType("sgl_kernel")
-    vars(library).update(fused_add_rmsnorm=fused_add_rmsnorm)
-    monkeypatch.setitem(sys.modules, "sgl_kernel", library)
+    stand_in(monkeypatch, "sgl_kernel", fused_add_rmsnorm=fused_add_rms_norm)
 
 
 def computed(text: str) -> torch.Tensor:

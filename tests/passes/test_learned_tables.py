@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from stand_in_kernels import stand_in
 from verbs import findings, fix
 
 TEXT = """\
@@ -51,11 +50,7 @@ def test_a_table_learns_where_nothing_else_does(
     def kernel(*given: object) -> None:
         raise AssertionError("the kernel runs where a gradient is wanted")
 
-    library, package = ModuleType("vllm._custom_ops"), ModuleType("vllm")
-    library.rotary_embedding = kernel  # type: ignore[attr-defined]
-    package._custom_ops = library  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "vllm", package)
-    monkeypatch.setitem(sys.modules, "vllm._custom_ops", library)
+    stand_in(monkeypatch, "vllm._custom_ops", rotary_embedding=kernel)
     scope: dict[str, Any] = {}
     exec(compile(fix(LEARNED, strategy=strategy), "m.py", "exec"), scope)
     torch.manual_seed(0)

@@ -5,14 +5,13 @@ What overwrites that later was harmless before the fix, and makes backward raise
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from stand_in_kernels import fused_add_rms_norm, stand_in
 from verbs import findings, fix
 
 from trainify.engine import Options, check_paths, fix_paths
@@ -74,18 +73,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     def rms_norm(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
         out.data.copy_(F.rms_norm(x, x.shape[-1:], weight, eps))
 
-    @torch.no_grad()
-    def fused_add_rms_norm(
-        x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-    ) -> None:
-        residual.data.add_(x)
-        x.data.copy_(F.rms_norm(residual, x.shape[-1:], weight, eps))
-
-    library, ops = ModuleType("vllm"), ModuleType("vllm._custom_ops")
-    vars(ops).update(rms_norm=rms_norm, fused_add_rms_norm=fused_add_rms_norm)
-    vars(library).update(_custom_ops=ops)
-    monkeypatch.setitem(sys.modules, "vllm", library)
-    monkeypatch.setitem(sys.modules, "vllm._custom_ops", ops)
+    kernels = {"rms_norm": rms_norm, "fused_add_rms_norm": fused_add_rms_norm}
+    stand_in(monkeypatch, "vllm._custom_ops", **kernels)
 
 
 def gradients(text: str) -> list[torch.Tensor]:

@@ -6,15 +6,13 @@ the kernel stays, it still raises.
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+from stand_in_kernels import fused_add_rms_norm, stand_in
 from verbs import findings, fix
 
 from trainify.engine import Options, fix_paths
@@ -95,16 +93,7 @@ class Model(nn.Module):
 
 @pytest.fixture(autouse=True)
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    @torch.no_grad()
-    def fused_add_rmsnorm(
-        x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-    ) -> None:
-        residual.data.add_(x)
-        x.data.copy_(F.rms_norm(residual, x.shape[-1:], weight, eps))
-
-    library = ModuleType("sgl_kernel")
-    vars(library).update(fused_add_rmsnorm=fused_add_rmsnorm)
-    monkeypatch.setitem(sys.modules, "sgl_kernel", library)
+    stand_in(monkeypatch, "sgl_kernel", fused_add_rmsnorm=fused_add_rms_norm)
 
 
 def gradient(text: str) -> torch.Tensor:
