@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .called import functions_of
 from .flow import is_view_method
-from .layers import definition_of, is_module_class
+from .layers import classes_named, is_module_class
 from .names import is_none, last_name, parameters, self_name
 
 if TYPE_CHECKING:
@@ -186,10 +186,8 @@ def _holds(module: ModuleFacts, call: ast.Call) -> bool:
     name = last_name(call.func)
     if not name[:1].isupper() or not isinstance(call.func, (ast.Name, ast.Attribute)):
         return False
-    for target in module.resolve(call.func):
-        found = definition_of(module, call.func, target.name)
-        if found is not None:
-            return not is_module_class(*found)
+    for found in classes_named(module, call.func):
+        return not is_module_class(*found)
     return name.endswith(("Output", "Outputs"))
 
 

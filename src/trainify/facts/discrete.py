@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from .called import method, modules_of
-from .layers import definition_of
+from .layers import classes_named
 from .memo import once
 from .names import is_none, self_name
 from .trainable import returns_numbers
@@ -148,11 +148,7 @@ class _Values:
         """The class of the project that an expression makes an object of."""
         if not isinstance(made, ast.Call):
             return None
-        for target in self.module.resolve(made.func):
-            home = definition_of(self.module, made.func, target.name)
-            if home is not None:
-                return home
-        return None
+        return next(classes_named(self.module, made.func), None)
 
 
 def _is_number(node: ast.expr) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .layers import bases_of, definition_of
+from .layers import bases_of, classes_named
 from .names import last_name, parameters
 
 if TYPE_CHECKING:
@@ -151,9 +151,5 @@ def _declared(
 
 
 def _named(module: ModuleFacts, node: ast.expr) -> Iterator[tuple[ModuleFacts, ast.ClassDef]]:
-    if not isinstance(node, (ast.Name, ast.Attribute)):
-        return
-    for target in module.resolve(node):
-        found = definition_of(module, node, target.name)
-        if found is not None:
-            yield found
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        yield from classes_named(module, node)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .called import functions_of, method, modules_of
 from .flow import COMPOUND, is_view, stores
-from .layers import definition_of
+from .layers import classes_named
 from .names import last_name, parameters, passed
 from .walk import walk
 
@@ -58,8 +58,7 @@ def _functions(module: ModuleFacts, callee: ast.expr) -> Iterator[tuple[ModuleFa
         return
     yield from functions_of(module, callee)
     for made in modules_of(module, callee):
-        for target in module.resolve(made.func) if isinstance(made, ast.Call) else ():
-            layer = definition_of(module, made.func, target.name)  # type: ignore[attr-defined]
-            forward = method(layer[1], "forward") if layer is not None else None
-            if layer is not None and forward is not None:
-                yield layer[0], forward
+        for home, cls in classes_named(module, made.func) if isinstance(made, ast.Call) else ():
+            forward = method(cls, "forward")
+            if forward is not None:
+                yield home, forward

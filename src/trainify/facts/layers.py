@@ -113,10 +113,7 @@ def _is_foreign(module: ModuleFacts, cls: ast.ClassDef, base: ast.expr) -> bool:
 def bases_of(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[tuple[ModuleFacts, ast.ClassDef]]:
     """The classes of the project that a class derives from, each with its file."""
     for base in cls.bases:
-        for target in module.resolve(base, cls):
-            home = definition_of(module, base, target.name)
-            if home is not None:
-                yield home
+        yield from classes_named(module, base, cls)
 
 
 def made_by(module: ModuleFacts, node: ast.expr, depth: int = 0) -> Made | None:
@@ -317,6 +314,16 @@ def _function_elsewhere(
             beyond = other.project.find_module(other, owner)
             return _function_elsewhere(other, beyond, binding.qualified, depth - 1)
     return None
+
+
+def classes_named(
+    module: ModuleFacts, node: ast.expr, at: ast.stmt | None = None
+) -> Iterator[tuple[ModuleFacts, ast.ClassDef]]:
+    """The classes of the project that a name stands for, each with its file; ``at`` as there."""
+    for target in module.resolve(node, at):
+        found = definition_of(module, node, target.name)
+        if found is not None:
+            yield found
 
 
 def definition_of(

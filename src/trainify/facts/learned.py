@@ -10,7 +10,7 @@ from .called import functions_of, methods_named, modules_of
 from .flow import is_view_method
 from .frozen import is_false, is_frozen
 from .grad_mode import scope_around
-from .layers import definition_of
+from .layers import classes_named
 from .memo import once
 from .names import last_name
 from .walk import statements
@@ -118,7 +118,5 @@ def _run_by(module: ModuleFacts, call: ast.Call) -> Iterator[tuple[ModuleFacts, 
     yield from functions_of(module, call.func)
     for made in modules_of(module, call.func):
         if isinstance(made, ast.Call):
-            for target in module.resolve(made.func):
-                found = definition_of(module, made.func, target.name)
-                if found is not None:
-                    yield from methods_named(*found, "forward")
+            for home, cls in classes_named(module, made.func):
+                yield from methods_named(home, cls, "forward")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .called import method
 from .frozen import is_frozen
-from .layers import definition_of, has_weights, is_module_class
+from .layers import classes_named, has_weights, is_module_class
 from .memo import once
 from .names import parameters
 from .trainable import is_reference
@@ -49,8 +49,7 @@ def _is_with_weights(module: ModuleFacts, node: ast.AST) -> bool:
     """Whether an annotation, or a part of one, names a module of the project that has weights."""
     if not isinstance(node, (ast.Name, ast.Attribute)):
         return False
-    for target in module.resolve(node):
-        home = definition_of(module, node, target.name)
-        if home is not None and is_module_class(*home):
+    for home in classes_named(module, node):
+        if is_module_class(*home):
             return has_weights(*home) or is_put_together(*home)
     return False

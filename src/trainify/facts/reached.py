@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .called import functions_of, methods_named, modules_of
 from .grad_mode import scope_around
-from .layers import bases_of, definition_of
+from .layers import bases_of, classes_named
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -68,7 +68,4 @@ def _classes(module: ModuleFacts, node: ast.expr) -> Iterator[tuple[ModuleFacts,
     for value in made:
         for call in ast.walk(value):
             if isinstance(call, ast.Call):
-                for target in module.resolve(call.func):
-                    found = definition_of(module, call.func, target.name)
-                    if found is not None:
-                        yield found
+                yield from classes_named(module, call.func)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...facts import ModuleFacts
 from ...facts.called import method, positional
 from ...facts.frozen import freezes, is_frozen
-from ...facts.layers import definition_of
+from ...facts.layers import classes_named
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
@@ -81,12 +81,10 @@ def _is_frozen_argument(
     module: ModuleFacts, call: ast.Call, given: ast.expr, frozen: bool
 ) -> bool | None:
     """The same of what the constructor of a class of the project gets, and keeps as a part."""
-    for target in module.resolve(call.func):
-        found = definition_of(module, call.func, target.name)
-        init = method(found[1], "__init__") if found is not None else None
-        if found is None or init is None:
+    for home, owner in classes_named(module, call.func):
+        init = method(owner, "__init__")
+        if init is None:
             continue
-        home, owner = found
         named = next((k.arg for k in call.keywords if k.value is given), None)
         if named is None and given in call.args:
             names, place = positional(home, init), call.args.index(given)
