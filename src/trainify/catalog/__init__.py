@@ -9,6 +9,7 @@ are never reported, ``unverified.txt`` names kernels of which only the source wa
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import re
@@ -132,6 +133,14 @@ class FusedOp:
     @cached_property
     def signature(self) -> Schema:
         return parse_schema(self.schema)
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The names that the equivalent computes from: arguments, functions; none without one."""
+        statement = ast.parse(self.equivalent or "pass").body[0]
+        value = getattr(statement, "value", None)
+        nodes = ast.walk(value) if value is not None else ()
+        return frozenset(node.id for node in nodes if isinstance(node, ast.Name))
 
     @property
     def name(self) -> str:

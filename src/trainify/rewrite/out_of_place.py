@@ -121,11 +121,9 @@ def is_hidden(write: Write) -> bool:
 
     Those that it learns nothing from are left to pass the gradient on, ``x.data.round_()``.
     """
-    call = write.statement.value if isinstance(write.statement, ast.Expr) else None
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-        if call.func.attr in _STRAIGHT_THROUGH:
-            return False
-    return any(detached(node) is not None for node in root_of(write.target)[1])
+    return not _is_estimate(write) and any(
+        detached(node) is not None for node in root_of(write.target)[1]
+    )
 
 
 def _recorded(module: ModuleFacts, write: Write, wants: list[str] | None) -> branch.Change | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 
 from ..catalog import BindError, FusedOp, lookup
 from ..catalog.own import registered
@@ -81,13 +80,9 @@ def _saves(module: ModuleFacts, call: ast.Call, argument: ast.expr, depth: int =
     return False
 
 
-@cache
 def _saved(op: FusedOp) -> frozenset[str]:
     """The arguments of an op that its equivalent saves."""
     assert op.equivalent is not None
-    statement = ast.parse(op.equivalent).body[0]
-    value = getattr(statement, "value", None)
-    if value is None or _ONLY_SUMS.search(ast.unparse(value)):
+    if _ONLY_SUMS.search(op.equivalent.partition(" = ")[2] or op.equivalent):
         return frozenset()
-    names = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
-    return frozenset(a.name for a in op.signature.arguments if a.is_tensor and a.name in names)
+    return frozenset(a.name for a in op.signature.arguments if a.is_tensor and a.name in op.reads)

@@ -14,12 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from .local import LARGEST
 from .parts import has_parts, parts
 from .saved import out_of_sight
 from .trace import Call, tensors_in
-
-_LARGEST = 1 << 24
-"""Elements; a call on larger tensors would take too much memory to be repeated."""
 
 
 def arguments_behind(
@@ -34,7 +32,7 @@ def arguments_behind(
     several = len(call.outs) + len(call.written) > 1
     if not (call.opaque and several and len(wanted) > 1 and where[0] in ("out", "written")):
         return everything
-    if sum(each.numel() for each in tensors) > _LARGEST:
+    if sum(each.numel() for each in tensors) > LARGEST:
         return everything
     again = _Again(call.function, args, kwargs, tensors, where)
     devices = {tensor.device.index for tensor in tensors if tensor.is_cuda}

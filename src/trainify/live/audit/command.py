@@ -144,9 +144,10 @@ def _errors_in_one_line(ctx: click.Context, target: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:  # an exit code of theirs would be taken for a verdict
         if os.environ.get("TRAINIFY_DEBUG"):
             traceback.print_exc()
-        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        from .places import said
+
         where = f" ({place})" if (place := _place_of(error)) else ""
-        click.echo(f"trainify: {target}: {said}{where}", err=True)
+        click.echo(f"trainify: {target}: {said(error)}{where}", err=True)
         ctx.exit(2)
 
 

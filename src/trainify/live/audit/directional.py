@@ -21,6 +21,7 @@ from .casts import Casting, Move, edge_of
 from .compared import arriving, set_aside
 from .noise import add_noise, along_noise, is_zero
 from .parts import parts
+from .places import said
 from .runs import Step
 from .widen import Widening, widened
 
@@ -58,7 +59,7 @@ def prove(step: Step, tell: Callable[[str], None]) -> Proof:
         with Widening(torch.float64):
             return _prove(_InPlace(widened(step, torch.float64)), _FINE, "float64", tell)
     except Exception as error:  # a kernel that refuses float64, a model that cannot be copied
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        reason = said(error)
     if any(parameter.element_size() < 4 for parameter in step.parameters.values()):
         reason = f"in float64, {reason}"
         return Proof(doubts=[f"gradients were not held against finite differences: {reason}"])
@@ -66,7 +67,7 @@ def prove(step: Step, tell: Callable[[str], None]) -> Proof:
     try:
         proof = _prove(_InPlace(step), _COARSE, "float32", tell)
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        reason = said(error)
         return Proof(doubts=[f"gradients were not held against finite differences: {reason}"])
     if proof.said:
         proof.said += f"; float64 is refused ({reason})"

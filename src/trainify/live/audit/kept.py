@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .allowed import Allowed
 from .cuts import MISSING, Suspect
-from .places import Place
+from .places import Place, said
 from .report import Cause, Cut
 from .runs import Step
 from .through import history_behind
@@ -99,7 +99,7 @@ def kept_graphs(step: Step, allowed: Allowed) -> tuple[list[Cut], list[str], str
         with step.backward():
             torch.autograd.grad(loss, parameters, allow_unused=True)
     except Exception as error:
-        said = f"{type(error).__name__}: {error}".partition("\n")[0].partition(" (")[0]
+        reason = said(error).partition(" (")[0]
     else:
         return [], notes, ""
     cuts: dict[Place, Cut] = {}
@@ -119,7 +119,7 @@ def kept_graphs(step: Step, allowed: Allowed) -> tuple[list[Cut], list[str], str
             "goes on into this one's, which is freed. Keep it detached.",
             modules=(each.module,) if each.module else (),
         )  # fmt: skip
-    return list(cuts.values()), list(dict.fromkeys(notes)), said if cuts else ""
+    return list(cuts.values()), list(dict.fromkeys(notes)), reason if cuts else ""
 
 
 def _given(step: Step, makers: _Makers) -> list[str]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from .casts import edge_of
-from .near import from_near
+from .near import TIMES, from_near
 from .parts import has_parts, of_precision, parts
 from .places import Place
 from .saved import out_of_sight
@@ -26,10 +26,9 @@ from .trace import Call, Key, Observer, tensors_in
 _STEPS = (1e-2, 2.5e-3)
 """Relative to the size of the input."""
 _TOLERANCE = 2e-2
-_TIMES = 1.3
 _ROUNDED = 0.2
 """The share of a gradient that rounding may take, to eight bits at least."""
-_LARGEST = 1 << 24
+LARGEST = 1 << 24
 """Elements; a call on larger tensors would take too much memory to be repeated."""
 
 
@@ -68,7 +67,7 @@ class LocalChecks(Observer):
             return
         wanted = [i for i, t in enumerate(tensors) if t.requires_grad and has_parts(t)]
         site = _site(call.key)
-        if not wanted or site in self.checked or sum(t.numel() for t in tensors) > _LARGEST:
+        if not wanted or site in self.checked or sum(t.numel() for t in tensors) > LARGEST:
             return
         self.checked.add(site)
         function = _apply(call.function)
@@ -272,11 +271,11 @@ class Trial:
         if gradient is None:
             return 0.0
         if not self._larger:
-            self._larger = self.gradients(_TIMES)
+            self._larger = self.gradients(TIMES)
         larger = self._larger[i]
         if larger is None:
             return 0.0
-        share = ((larger - _TIMES * gradient).norm() / larger.norm()).item()
+        share = ((larger - TIMES * gradient).norm() / larger.norm()).item()
         return 4 * share * float((gradient * direction).norm()) if share <= _ROUNDED else 0.0
 
     def _passes_on(self, i: int, gradient: Tensor | None) -> bool:

@@ -30,7 +30,7 @@ _SAME = 1e-3
 """The share by which differences may be others with another step."""
 _TOLERANCE = 4e-3
 """The share by which a gradient may be another: an approximation is that by less."""
-_TIMES = 1.3
+TIMES = 1.3
 
 _WHOLE = {"round", "floor", "ceil", "trunc", "fix", "long", "int", "short", "char", "byte"}
 
@@ -102,12 +102,12 @@ def _plus(value: Tensor, numbers: Tensor, times: float) -> Tensor:
 
 def _is_linear(trial: Trial, gradients: dict[int, Tensor | None], inputs: Sequence[int]) -> bool:
     """Whether backward gives so much more for what is so much more, and always the same."""
-    others = trial.gradients(_TIMES, seed=0)
+    others = trial.gradients(TIMES, seed=0)
     for i in inputs:
         one, other = gradients[i], others[i]
         if one is None or other is None:
             return False
-        if not (other - _TIMES * one).norm() <= 1e-9 * other.norm():
+        if not (other - TIMES * one).norm() <= 1e-9 * other.norm():
             return False
     return True
 

@@ -190,9 +190,13 @@ def parsed(path: str) -> ast.Module | None:
         return None
 
 
+def said(error: BaseException) -> str:
+    """The first line of what an exception says, with its type."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
 def raised(error: Exception, places: Places) -> str:
     """An exception in one line, with the innermost line of a person's code that it went through."""
-    said = f"{type(error).__name__}: {error}".partition("\n")[0]
     found = None
     trace = error.__traceback__
     while trace is not None:
@@ -200,4 +204,4 @@ def raised(error: Exception, places: Places) -> str:
         if places.is_users(path):
             found = f"{path}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return f"{said} ({found})" if found else said
+    return f"{said(error)} ({found})" if found else said(error)

@@ -29,10 +29,10 @@ from .locate import Locator
 from .matters import Trials
 from .messages import STOPS, cut_of
 from .noise import is_zero
-from .places import Place
+from .places import Place, said
 from .report import Cause, Cut, patterns
 from .running import is_statistic
-from .runs import Step, as_in_training, said
+from .runs import Step, as_in_training
 from .saved import Saved, Saving, is_checkpoint
 from .steps import is_of_a_step
 from .targets import is_target

@@ -19,7 +19,7 @@ from .hooks import Hooks
 from .losses import Loss, given_loss, loss_of, made_from
 from .noise import is_zero
 from .pinned import Pinned
-from .places import Place, Places
+from .places import Place, Places, said
 from .state import State, nudge
 from .trace import Observer, Trace, Tracer, Unseen
 
@@ -142,8 +142,11 @@ class Step:
         inputs = self.inputs if inputs is None else inputs
         keywords = self.keywords if keywords is None else keywords
         with as_in_training():
-            out = self.model(*inputs, **keywords)
-            return _one_number(loss_of(out) if self.loss is None else self.loss(out))
+            return self._loss(inputs, keywords)
+
+    def _loss(self, inputs: Any, keywords: Any) -> Tensor:
+        out = self.model(*inputs, **keywords)
+        return _one_number(loss_of(out) if self.loss is None else self.loss(out))
 
     def _inference(self) -> None:
         self.inferring = True
@@ -154,8 +157,7 @@ class Step:
         try:
             with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
                 warnings.simplefilter("ignore")
-                out = self.model(*self.inputs, **self.keywords)
-                loss = _one_number(loss_of(out) if self.loss is None else self.loss(out))
+                loss = self._loss(self.inputs, self.keywords)
                 with self.backward():
                     torch.autograd.grad(loss, list(self.parameters.values()), allow_unused=True)
         except Exception as raised:
@@ -206,11 +208,6 @@ def _one_number(out: Any) -> Tensor:
     if not out.is_floating_point():
         raise ValueError(f"loss must return a floating-point number, not {out.dtype}")
     return out.reshape(())
-
-
-def said(raised: Exception) -> str:
-    """The first line of what an exception says, with its type."""
-    return f"{type(raised).__name__}: {raised}".partition("\n")[0]
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts, parse_module
@@ -94,14 +93,7 @@ def _may_write(module: ModuleFacts, call: ast.Call, options: Options) -> bool:
         return True
     if matched is None or matched[0].equivalent is None:
         return False
-    return not _read(matched[0].equivalent).isdisjoint(a.name for a in matched[0].signature.written)
-
-
-@cache
-def _read(equivalent: str) -> frozenset[str]:
-    statement = ast.parse(equivalent).body[0]
-    value = getattr(statement, "value", None) or statement
-    return frozenset(n.id for n in ast.walk(value) if isinstance(n, ast.Name))
+    return not matched[0].reads.isdisjoint(a.name for a in matched[0].signature.written)
 
 
 def _plain(text: str) -> str:

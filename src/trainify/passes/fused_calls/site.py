@@ -69,11 +69,10 @@ class Site:
         assert isinstance(tree, (ast.Assign, ast.Expr))
         return ast.unparse(tree.value)
 
-    @cached_property
+    @property
     def reads(self) -> frozenset[str]:
         """The arguments that the equivalent reads."""
-        tree = ast.parse(self.value)
-        return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
+        return self.op.reads
 
     @cached_property
     def values_read(self) -> frozenset[str]:
