@@ -50,7 +50,8 @@ class Suspect:
     where: tuple[str, int]
     """Which tensor of the call: ``out``, ``written`` or ``in`` and its index, or ``host``.
 
-    Or how many-th it is of what autograd has ``saved``, or the context of a function has ``kept``.
+    Or how many-th it is of what autograd has ``saved``, a ``weight`` if it is one, or of what the
+    context of a function has ``kept``.
     """
     hidden: bool = False
     """Whether it happened before the call, out of torch's sight."""

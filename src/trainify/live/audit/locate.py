@@ -63,7 +63,7 @@ class Locator(Observer):
         first.update((id(s), (None, "known", i)) for i, s in enumerate(base.known))
         for suspect in suspects:
             what, i = suspect.where
-            if what in ("saved", "kept"):
+            if what in ("saved", "kept", "weight"):
                 self._begin.setdefault(suspect.call.key, []).append((what, i, suspect))
                 continue
             earlier = suspect.call.ins[i].earlier
@@ -124,7 +124,7 @@ class Locator(Observer):
 
     def _saved(self, call: Call | None, number: int, tensor: Tensor) -> None:
         for what, i, suspect in self._begin.get(call.key if call else None, ()):
-            if what == "saved" and i == number:
+            if what in ("saved", "weight") and i == number:
                 if is_checkpoint(suspect.call):
                     with torch._C.DisableTorchFunction():
                         self._watched.append((tensor, digest(tensor), suspect))
@@ -175,6 +175,8 @@ class Locator(Observer):
         suspect.op, arguments = line.leaf() if suspect.leaf else line.call()
         if suspect.op is None and suspect.cause is Cause.KERNEL and line.makes(_VARIABLE):
             suspect.cause, suspect.op = Cause.DETACH, "torch.autograd.Variable"
+        if suspect.where[0] == "weight":  # of which it is known whose gradient is another
+            return
         walk = Walk(self._names)
         suspect.parameters |= walk.parameters(arguments)
         if tensor is not None:
@@ -185,13 +187,15 @@ class Locator(Observer):
         self.found.add(id(suspect))
         suspect.place = call.place
         suspect.module = call.module
-        if call.scope is not None and suspect.where[0] != "kept":  # with gradients on it is as bad
+        what = suspect.where[0]
+        if call.scope is not None and what not in ("kept", "weight"):  # with gradients on as bad
             suspect.cause, suspect.scope = Cause.GRAD_MODE, call.scope
             suspect.within = call.within
         suspect.op = call.name
         if suspect.cause is Cause.KERNEL and not call.opaque:  # torch's own, of another version
             suspect.cause, suspect.op = Cause.DATA, "torch.Tensor.data"
-        suspect.parameters |= Walk(self._names).parameters(tensors)
+        if what != "weight":
+            suspect.parameters |= Walk(self._names).parameters(tensors)
 
 
 def _sights(call: Call) -> Iterator[tuple[str, int, Sight]]:

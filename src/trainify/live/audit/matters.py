@@ -73,7 +73,7 @@ class Trial:
 
     def matters(self, group: Sequence[Suspect]) -> bool:
         """Whether the loss changes with what suspects at one site stand for."""
-        if any(each.where[0] in ("saved", "kept") for each in group):
+        if any(each.where[0] in ("saved", "kept", "weight") for each in group):
             return True
         # An alias only makes it possible to write without being seen, so it is tried on its own.
         aliases = [each for each in group if each.cause in (Cause.DATA, Cause.DETACH)]

@@ -100,10 +100,13 @@ def _message(suspect: Suspect, kind: str) -> str:
             "constant."
         )
     if cause is Cause.SAVED:
-        return (
+        said = (
             f"What {suspect.call.name} has saved for backward ({suspect.call.place}) is "
             "overwritten here: its gradient is computed from other values, or backward raises."
         )
+        if suspect.where[0] == "weight":
+            said += " Edit a weight before it is used, or after the optimizer's step."
+        return said
     if cause is Cause.BACKWARD:
         if op.endswith(".CheckpointFunction"):
             return (

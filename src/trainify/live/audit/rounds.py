@@ -19,6 +19,7 @@ from .attributes import Apart, Attributes
 from .checkpoints import Repeats, as_they_are, gone
 from .compared import Gradients, arriving, set_aside, summed
 from .cuts import MISSING, WRONG, Comparison, Suspect
+from .edited import edited_weights
 from .endless import is_finite, is_overflow, where_endless
 from .heads import is_of_a_head
 from .hooks import watch
@@ -135,9 +136,13 @@ class _Round:
         if repeated:
             repeated, got, error = self._repeated(repeated, got, error)
         keeps = any(held(step.model)) or any(each.grad_fn is not None for each in step.state.given)
+        edited = []
+        if step.writes and not error:
+            self.tell("the gradients with weights as they were used")
+            edited = edited_weights(step, trace)
         self.tell("forward with other parameters")
         checks = LocalChecks()
-        step.state.trusting = not any(
+        step.state.trusting = not step.writes and not any(
             call.opaque or call.name == "torch.Tensor.data" for call in trace.calls
         )
         step.rounding = max((torch.finfo(dtype).eps for dtype in trace.types), default=0.0)
@@ -149,6 +154,7 @@ class _Round:
             *_backwards(trace, checks),
             *observer.suspects(),
             *self._overwritten(observer.overwritten(), error),
+            *edited,
         ]
         cuts = [*self._judge(suspects, trace, value, got), *map(cut_of, by_site(repeated))]
         cuts += self._endless(trace) if self.endless else []
@@ -189,6 +195,7 @@ class _Round:
         parameters = self.step.parameters
         within = self.within.gradients
         if not (loss.requires_grad and parameters):
+            self.step.writes = not self.step.state.as_before(self.step.model.parameters())
             self.zeros = [n for n, g in within.items() if is_zero(g)]
             self.endless = [n for n, g in within.items() if not is_finite(g)]
             return {name: name in within for name in parameters}, ""
@@ -593,7 +600,7 @@ def by_site(suspects: Sequence[Suspect]) -> list[list[Suspect]]:
 def _same(suspect: Suspect, base: Trace, again: Trace, twin: Call) -> bool:
     what, i = suspect.where
     call = suspect.call
-    if what in ("host", "saved", "kept"):
+    if what in ("host", "saved", "kept", "weight"):
         return True
     if what == "written":
         pair = call.written.get(i), twin.written.get(i)

@@ -42,6 +42,8 @@ class Saving:
                 last, number = call, -1
             number += 1
             note = told(call, number, tensor)
+            if tensor.is_leaf and tensor.requires_grad:  # of which ``.data`` can be set
+                return tensor, note
             with torch._C.DisableTorchFunction():  # a result would keep the graph that keeps it
                 return tensor.detach(), note
 
@@ -127,18 +129,19 @@ class Saved:
     written = False
     """Whether something that backward asked for was written into, be it with the same values."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, weights: bool = False) -> None:
+        """``weights`` are looked at alone, or not at all: they are as large as the model."""
         self._trace = trace
+        self._weights = weights
         self._pairs: list[tuple[int, int, Call, int]] = []
         self._fresh: list[tuple[Tensor, _Note]] = []
 
     def told(self, call: Call | None, number: int, tensor: Tensor) -> Any:
         if tensor.is_inference():
             return None
-        base = tensor if tensor._base is None else tensor._base
         note = _Note(call, number, tensor._version)
-        if call is None or (base.is_leaf and base.requires_grad):
-            return note  # a parameter, or a view of one: as large as the model
+        if call is None or is_weight(tensor) != self._weights:
+            return note
         if tensor.dim() == 1 and "batch_norm" in call.name:
             return note  # running statistics, which backward does not look at in training
         if is_checkpoint(call):
@@ -170,6 +173,12 @@ class Saved:
             for before, after, call, number in sorted(self._pairs, key=lambda pair: pair[0])
             if digests[before] != digests[after]
         ]
+
+
+def is_weight(tensor: Tensor) -> bool:
+    """Whether it is a parameter, or a view of one."""
+    base = tensor if tensor._base is None else tensor._base
+    return base.is_leaf and base.requires_grad
 
 
 @dataclass
