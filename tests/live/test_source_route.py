@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import inspect
 import io
 import linecache
@@ -341,6 +342,95 @@ def test_helpers_wherever_they_are_held(tmp_path: Path, how: str) -> None:
     assert "F" not in vars(norms)
 
 
+BOUND = """
+from functools import partial
+
+class Holder(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+def make(function):
+    return lambda x: function(x)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 8))
+        self.inner = nn.Identity()
+        HELD
+
+    def norm(self, x):
+        out = torch.empty_like(x)
+        torch.ops._C.rms_norm(out, x, self.weight.data, 1e-6)
+        return out
+
+    def before(self, module, args, scale=1.0):
+        return self.norm(*args) * scale
+
+    def after(self, module, args, result):
+        out = torch.empty_like(result)
+        torch.ops._C.rms_norm(out, result, self.weight.data, 1e-6)
+        return out
+
+    def forward(self, x):
+        return CALL
+"""
+BOUND_IN = {
+    "an attribute": ("self.held = self.norm", "self.held(x)"),
+    "a table": ("self.held = {'norm': [self.norm]}", "self.held['norm'][0](x)"),
+    "a closure": ("self.held = make(self.norm)", "self.held(x)"),
+    "another module": ("self.inner = Holder(self.norm)", "self.inner(x)"),
+    "a hook": ("self.inner.register_forward_hook(self.after)", "self.inner(x)"),
+    "a hook before": ("self.inner.register_forward_pre_hook(self.before)", "self.inner(x)"),
+    "a partial": (
+        "self.inner.register_forward_pre_hook(partial(self.before, scale=1.0))",
+        "self.inner(x)",
+    ),
+}
+
+
+@pytest.mark.parametrize("where", BOUND_IN)
+def test_methods_that_are_held_bound(tmp_path: Path, where: str) -> None:
+    held, call = BOUND_IN[where]
+    text = BOUND.replace("HELD", held).replace("CALL", call)
+    model = package(tmp_path, model=text)["model"].Model()
+    assert not is_right(model)
+    for strategy in ("flag", "attach"):
+        trainable(model, strategy=strategy)
+        assert is_right(model)
+        assert where == "a closure" or is_right(copy.deepcopy(model))  # which is not copied
+        gc.collect()  # a copy needs it too
+        apply.restore(model)
+        assert not is_right(model)
+
+
+AT_REST = """
+def saved(module, *args):
+    torch.ops._C.rms_norm(module.fc.weight, *args)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.register_state_dict_post_hook(saved)
+        self.register_load_state_dict_post_hook(saved)
+        self.make = lambda: torch.zeros(3)
+
+    def forward(self, x):
+        return self.fc(x)
+"""
+
+
+def test_what_no_step_runs_is_not_looked_at(tmp_path: Path) -> None:
+    """Hooks of state, and lambdas in which nothing is to be mended."""
+    found = find(package(tmp_path, model=AT_REST)["model"].Model())
+    assert not found.plan and not found.remaining and not found.refused
+
+
 def test_a_helper_stays_rewritten_for_the_last_that_needs_it(tmp_path: Path) -> None:
     first, _ = with_helpers(tmp_path)
     second = copy.deepcopy(first)
@@ -422,7 +512,10 @@ def test_tracebacks_and_inspect_show_the_new_lines(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_rewritten_says_why(tmp_path: Path) -> None:
-    text = NORM + "class Lambda(Norm):\n    forward = lambda self, x: x * torch.ops._C.rms_norm\n"
+    text = (
+        NORM
+        + "class Lambda(Norm):\n    forward = lambda self, x: torch.ops._C.rms_norm(x, x, x, 1)\n"
+    )
     norm = package(tmp_path, norm=text)["norm"]
     (reason,) = find(norm.Lambda()).refused
     assert reason.endswith("norm.py:14: a lambda has no body to rewrite")

@@ -331,7 +331,7 @@ class Model(nn.Module):
         self.fc = nn.Linear(8, 8)
         self.norm = Norm()
 
-    halved = lambda self, x: x / 2
+    halved = lambda self, x: torch.ops._C.rms_norm(x.clone(), x, x[0], 1e-6) or x / 2
 
     def forward(self, x):
         for layer in self.layers:

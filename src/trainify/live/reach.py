@@ -43,6 +43,9 @@ class Member:
 class Reached:
     """``methods`` are those of the classes of a model's modules, ``helpers`` all others.
 
+    A method that something beside its own module holds, as a table or a hook does, is a helper: it
+    stays the function that it is, whatever class the module gets.
+
     ``kernels`` are the functions that the catalog knows, by ``module:name``, ``ops`` the registered
     ops (``namespace::name``) that are read by name in any of all these functions.
     """
@@ -73,8 +76,11 @@ def reached(model: nn.Module, held: Iterable[object] = ()) -> Reached:
     graph = _Graph()
     for module in model.modules():
         graph.module(type(module))
-        for value in vars(module).values():
-            graph.value(value)
+        for name, value in vars(module).items():
+            if isinstance(value, MethodType) and value.__self__ is module:
+                graph.method(value)
+            elif name not in _OF_STATE:
+                graph.value(value)
     for value in held:
         graph.value(value)
     graph.grow()
@@ -83,7 +89,7 @@ def reached(model: nn.Module, held: Iterable[object] = ()) -> Reached:
         for cls in graph.classes
         if issubclass(cls, nn.Module)
         for member in members(cls)
-        if member.name not in ("__init__", "__new__")
+        if member.name not in ("__init__", "__new__") and member.function not in graph.held
     )
     mine = {member.function for member in own}
     return Reached(
@@ -92,6 +98,11 @@ def reached(model: nn.Module, held: Iterable[object] = ()) -> Reached:
         graph.kernels,
         frozenset(graph.ops.union(*(kernel.ops for kernel in graph.kernels.values()))),
     )
+
+
+_OF_STATE = frozenset({"_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
+                       "_load_state_dict_post_hooks"})  # fmt: skip
+"""Where a module holds hooks that run when its state is saved or loaded, and in no step."""
 
 
 def members(cls: type) -> Iterator[Member]:
@@ -109,6 +120,8 @@ class _Graph:
         self.found: dict[FunctionType, Member] = {}
         self.kernels: dict[str, Kernel] = {}
         self.ops: set[str] = set()
+        self.held: set[FunctionType] = set()
+        """Methods of modules that others hold, bound."""
         self._siblings = _Packages()
         self._waiting: list[FunctionType] = []
         self._seen: set[int] = set()
@@ -152,8 +165,10 @@ class _Graph:
         if isinstance(value, _CALLABLE):
             self._named("", "", value)
         elif isinstance(value, MethodType):
-            self.module(type(value.__self__))
-            self._named("", "", value.__func__)  # any function, that was bound by hand
+            self.method(value)
+            function = innermost(value)
+            if function is not None and isinstance(value.__self__, nn.Module):
+                self.held.add(function)
             self.value(value.__self__, depth)
         elif isinstance(value, (dict, list, tuple)):
             for each in _elements(value):
@@ -163,6 +178,12 @@ class _Graph:
             self.module(type(value))
             for each in _attributes(value):
                 self.value(each, depth - 1)
+
+    def method(self, value: MethodType) -> None:
+        """A method of an object, or any function that was bound to it by hand."""
+        self.module(type(value.__self__))
+        self.names.add(getattr(value, "__name__", ""))
+        self._named("", "", value.__func__)
 
     def _named(self, holder: str, name: str, value: object) -> None:
         """What is read in a function, from the module ``holder`` if that is known."""

@@ -22,6 +22,7 @@ from ..facts import Project
 from ..findings import Finding, Fix, Proven
 from ..output.diff import LineMap
 from ..source import Change, Positions, SourceError, decode, encode, split_lines
+from .loads import last_line
 from .partial import Span, partial
 from .shared import Shared
 
@@ -104,16 +105,24 @@ class Rewritten:
         only = replace(self._options, select=_LASTING)
         return check_text(self.before, self.path, only, self._project)
 
+    @cached_property
+    def _found(self) -> list[Finding]:
+        """All that is found, by its place in the old text."""
+        return check_text(self.before, self.path, self._options, self._project)
+
     def of(self, function: FunctionType, code: CodeType) -> tuple[Definition, Definition] | None:
         """A function, whose code is ``code``, as it is and as it becomes.
 
         None where it stays as it is.  Raises :class:`Refused` where the file is not what it was
-        when it was imported, or where there is no ``def`` to rewrite.
+        when it was imported, or where something would be fixed in a lambda.
         """
         if not self.concerned:
             return None
         if code.co_name == "<lambda>":
-            raise Refused(f"{self.path}:{code.co_firstlineno}: a lambda has no body to rewrite")
+            lines = range(code.co_firstlineno, last_line(code) + 1)
+            if any(finding.line in lines for finding in self._found):
+                raise Refused(f"{self.path}:{code.co_firstlineno}: a lambda has no body to rewrite")
+            return None
         key = code.co_name, code.co_firstlineno
         if self._codes.get(key) != code:
             raise Refused(f"{self.path} is not what was imported of it; import it again")
@@ -279,6 +288,11 @@ def _new_file(source: Rewritten) -> str:
         file = f"{source.path} (trainify {number})"
     _by_file[file] = source
     return file
+
+
+def is_written(code: CodeType) -> bool:
+    """Whether a function's code is from here: of what a file is rewritten to, not of the file."""
+    return code.co_filename in _by_file
 
 
 def original_place(path: str, line: int) -> tuple[str, int]:

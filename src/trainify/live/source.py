@@ -19,7 +19,7 @@ from . import inplace
 from .inplace import name_of, original_code
 from .loads import last_line
 from .reach import Member, Reached, members
-from .rewritten import Refused, Rewritten, Settings, config_of, source_of
+from .rewritten import Refused, Rewritten, Settings, config_of, is_written, source_of
 from .swap import Plan
 
 
@@ -78,6 +78,8 @@ def find(model: nn.Module, settings: Settings, graph: Reached) -> Found:
 
     def changes(member: Member) -> bool:
         code = original_code(member.function)
+        if is_written(code):  # what another model needs beside the functions of its file
+            return False
         try:
             source = source_of(code, settings)
             sources[source] = None
