@@ -758,12 +758,6 @@ def expect_merge(v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor) -> tuple[Te
 
 ATTENTIONS += [
     Case(
-        attention.varlen_attention_fwd,
-        lambda q, k, v, cq, ck, scale, causal, left, right, cap: expect_varlen(
-            q, k, v, cq, ck, scale, causal, (left, right), cap
-        ),
-    ),
-    Case(
         attention.attention_fwd,
         lambda q, k, v, scale, causal, left, right, cap: expect_attention(
             q, k, v, scale, causal, (left, right), cap
@@ -1107,16 +1101,56 @@ def expect_paged_varlen(
     k_cache: Tensor,
     v_cache: Tensor,
     cu_q: Tensor,
-    k_lens: Tensor,
-    table: Tensor,
+    k_lens: Tensor | None,
+    table: Tensor | None,
     *options: Any,
 ) -> Tensor:
     out = []
-    for i, pages in enumerate(table.tolist()):
-        k, v = (torch.cat([c[p] for p in pages])[: k_lens[i]] for c in (k_cache, v_cache))
-        rows = q[cu_q[i] : cu_q[i + 1]]
-        out.append(expect_attention(rows[None], k[None], v[None], *options)[0])
+    for i in range(len(cu_q) - 1):
+        pages = [i] if table is None else table[i].tolist()
+        k, v = (torch.cat([c[p] for p in pages]) for c in (k_cache, v_cache))
+        length = len(k) if k_lens is None else int(k_lens[i])
+        rows = q[None, cu_q[i] : cu_q[i + 1]]
+        out.append(expect_attention(rows, k[None, :length], v[None, :length], *options)[0])
     return torch.cat(out)
+
+
+def expect_varlen_or_paged(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_q: Tensor,
+    cu_k: Tensor | None,
+    k_lens: Tensor | None,
+    table: Tensor | None,
+    *options: Any,
+) -> Tensor:
+    out = []
+    for i in range(len(cu_q) - 1):
+        start, end = (0, 0) if cu_k is None else (int(cu_k[i]), int(cu_k[i + 1]))
+        length = end - start if k_lens is None else int(k_lens[i])
+        keys, values = k[start:], v[start:]
+        if table is not None:
+            keys, values = (torch.cat([c[p] for p in table[i].tolist()]) for c in (k, v))
+        rows = q[None, cu_q[i] : cu_q[i + 1]]
+        out.append(expect_attention(rows, keys[None, :length], values[None, :length], *options)[0])
+    return torch.cat(out)
+
+
+def expect_cached_or_packed(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    lengths: Any,
+    table: Tensor | None,
+    cu_q: Tensor | None,
+    *options: Any,
+) -> Tensor:
+    if cu_q is None:
+        return expect_cached(q, k_cache, v_cache, lengths, table, *options)
+    count = len(cu_q) - 1
+    k_lens = None if lengths is None else torch.as_tensor(lengths).expand(count)
+    return expect_paged_varlen(q, k_cache, v_cache, cu_q, k_lens, table, *options)
 
 
 def expect_mla(
@@ -1175,6 +1209,14 @@ ATTENTIONS += [
     ),
     Case(attention.attention_in_layout, expect_layout),
     Case(attention.paged_varlen_attention, expect_paged_varlen),
+    Case(attention.varlen_or_paged_attention, expect_varlen_or_paged),
+    Case(
+        attention.varlen_attention_fwd,
+        lambda q, k, v, cq, ck, scale, causal, left, right, cap, lens, table: (
+            expect_varlen_or_paged(q, k, v, cq, ck, lens, table, scale, causal, (left, right), cap)
+        ),
+    ),
+    Case(attention.cached_or_packed_attention, expect_cached_or_packed),
     Case(attention.mla_decode, expect_mla),
     Case(attention.attention_with_sinks, expect_sinks),
 ]

@@ -47,8 +47,8 @@ OPS: tuple[FusedOp, ...] = (
         "int attention_chunk=0, float softcap=0.0, bool rotary_interleaved=True, "
         "Tensor? scheduler_metadata=None, int num_splits=0, bool? pack_gqa=None, "
         "int sm_margin=0, bool return_softmax_lse=False) -> Tensor",
-        equivalent="cached_attention(q, k_cache, v_cache, cache_seqlens, page_table, "
-        "softmax_scale, causal, window_size, softcap)",
+        equivalent="cached_or_packed_attention(q, k_cache, v_cache, cache_seqlens, page_table, "
+        "cu_seqlens_q, softmax_scale, causal, window_size, softcap)",
         source="hopper/flash_attn_interface.py",
         unsupported=(
             "k",
@@ -58,7 +58,6 @@ OPS: tuple[FusedOp, ...] = (
             "rotary_sin",
             "cache_batch_idx",
             "cache_leftpad",
-            "cu_seqlens_q",
             "q_descale",
             "k_descale",
             "v_descale",
@@ -77,13 +76,11 @@ OPS: tuple[FusedOp, ...] = (
         "int window_size_left=-1, int window_size_right=-1, float softcap=0.0, "
         "bool return_softmax=False, Generator? gen=None) -> (Tensor, Tensor, Tensor, Tensor)",
         equivalent="varlen_attention_fwd(q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, "
-        "is_causal, window_size_left, window_size_right, softcap)",
+        "is_causal, window_size_left, window_size_right, softcap, seqused_k, block_table)",
         source=_RAW,
         unsupported=(
             "out",
-            "seqused_k",
             "leftpad_k",
-            "block_table",
             "alibi_slopes",
             "p_dropout",
             "return_softmax",
@@ -128,15 +125,13 @@ OPS: tuple[FusedOp, ...] = (
         "bool return_softmax=False, Tensor? block_table=None, Tensor? leftpad_k=None, "
         "Tensor? seqused_k=None) -> (Tensor, Tensor, Tensor, Tensor)",
         equivalent="varlen_attention_fwd(q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, "
-        "causal, window_size_left, window_size_right, softcap)",
+        "causal, window_size_left, window_size_right, softcap, seqused_k, block_table)",
         source=f"{_INTERFACE}, since flash-attn 2.7",
         unsupported=(
             "dropout_p",
             "alibi_slopes",
             "return_softmax",
-            "block_table",
             "leftpad_k",
-            "seqused_k",
         ),
     ),
     FusedOp(

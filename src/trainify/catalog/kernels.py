@@ -213,13 +213,11 @@ OPS: tuple[FusedOp, ...] = (
         "bool return_softmax=False, Generator? gen_=None) -> (Tensor, Tensor, "
         "Tensor, Tensor)",
         equivalent="varlen_attention_fwd(q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, "
-        "is_causal, window_size_left, window_size_right, softcap)",
+        "is_causal, window_size_left, window_size_right, softcap, seqused_k_, block_table_)",
         source="flash-attn2/torch-ext/torch_binding.cpp",
         unsupported=(
             "out_",
-            "seqused_k_",
             "leftpad_k_",
-            "block_table_",
             "alibi_slopes_",
             "p_dropout",
             "return_softmax",

@@ -39,7 +39,6 @@ _NO_CACHED = (
     "rotary_sin",
     "cache_batch_idx",
     "cache_leftpad",
-    "cu_seqlens_q",
     "q_descale",
     "k_descale",
     "v_descale",
@@ -49,6 +48,20 @@ _NO_CACHED = (
     "sinks",
     "score_mod",
 )
+_NO_VARLEN = (
+    "seqused_q",
+    "qv",
+    "q_descale",
+    "k_descale",
+    "v_descale",
+    "attention_chunk",
+    "only_qv",
+    "return_softmax_lse",
+    "sinks",
+    "score_mod",
+)
+# What only the fourth version takes.
+_NO_FOURTH = ("sfq", "sfk", "sfv", "rel_bias", "mask_mod")
 
 OPS: tuple[FusedOp, ...] = (
     FusedOp(
@@ -198,23 +211,10 @@ OPS: tuple[FusedOp, ...] = (
         "int num_splits=1, bool? pack_gqa=None, bool only_qv=False, int sm_margin=0, "
         "bool return_softmax_lse=False, Tensor? sinks=None, Any score_mod=None, "
         "Any aux_tensors=None, int ver=3, Tensor(a!)? out=None) -> Tensor(a!)",
-        equivalent="varlen_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal, "
-        "window_size, softcap)",
+        equivalent="varlen_or_paged_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, "
+        "page_table, softmax_scale, causal, window_size, softcap)",
         source=_FLASH,
-        unsupported=(
-            "seqused_q",
-            "seqused_k",
-            "page_table",
-            "qv",
-            "q_descale",
-            "k_descale",
-            "v_descale",
-            "attention_chunk",
-            "only_qv",
-            "return_softmax_lse",
-            "sinks",
-            "score_mod",
-        ),
+        unsupported=_NO_VARLEN,
     ),
     FusedOp(
         names=(
@@ -233,8 +233,8 @@ OPS: tuple[FusedOp, ...] = (
         "bool only_qv=False, int sm_margin=0, bool return_softmax_lse=False, "
         "Tensor? sinks=None, Any score_mod=None, Any aux_tensors=None, int ver=3, "
         "Tensor(a!)? out=None) -> Tensor(a!)",
-        equivalent="cached_attention(q, k_cache, v_cache, cache_seqlens, page_table, "
-        "softmax_scale, causal, window_size, softcap)",
+        equivalent="cached_or_packed_attention(q, k_cache, v_cache, cache_seqlens, page_table, "
+        "cu_seqlens_q, softmax_scale, causal, window_size, softcap)",
         source=_FLASH,
         unsupported=_NO_CACHED,
     ),
@@ -560,23 +560,10 @@ OPS: tuple[FusedOp, ...] = (
         "int num_splits=1, bool? pack_gqa=None, bool only_qv=False, int sm_margin=0, bool "
         "return_softmax_lse=False, Tensor? sinks=None, Any score_mod=None, Any aux_tensors=None, "
         "int ver=3, Tensor(a!)? out=None) -> Tensor(a!)",
-        equivalent="varlen_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal, "
-        "window_size, softcap)",
+        equivalent="varlen_or_paged_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, "
+        "page_table, softmax_scale, causal, window_size, softcap)",
         source="sglang/kernels/ops/attention/flash_attention_v3.py, sglang 0.5.23",
-        unsupported=(
-            "seqused_q",
-            "seqused_k",
-            "page_table",
-            "qv",
-            "q_descale",
-            "k_descale",
-            "v_descale",
-            "attention_chunk",
-            "only_qv",
-            "return_softmax_lse",
-            "sinks",
-            "score_mod",
-        ),
+        unsupported=_NO_VARLEN,
     ),
     FusedOp(
         names=("sglang.kernels.ops.attention.flash_attention_v3.flash_attn_with_kvcache",),
@@ -591,10 +578,46 @@ OPS: tuple[FusedOp, ...] = (
         "pack_gqa=None, bool only_qv=False, int sm_margin=0, bool return_softmax_lse=False, "
         "Tensor? sinks=None, Any score_mod=None, Any aux_tensors=None, int ver=3, Tensor(a!)? "
         "out=None) -> Tensor(a!)",
-        equivalent="cached_attention(q, k_cache, v_cache, cache_seqlens, page_table, "
-        "softmax_scale, causal, window_size, softcap)",
+        equivalent="cached_or_packed_attention(q, k_cache, v_cache, cache_seqlens, page_table, "
+        "cu_seqlens_q, softmax_scale, causal, window_size, softcap)",
         source="sglang/kernels/ops/attention/flash_attention_v3.py, sglang 0.5.23",
         unsupported=_NO_CACHED,
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.attention.flash_attention.flash_attn_varlen_func",),
+        schema="flash_attn_varlen_func(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor "
+        "cu_seqlens_k, int? max_seqlen_q=None, int? max_seqlen_k=None, Tensor? seqused_q=None, "
+        "Tensor? seqused_k=None, Tensor? page_table=None, float? softmax_scale=None, bool "
+        "causal=False, Tensor? qv=None, Tensor? q_descale=None, Tensor? k_descale=None, Tensor? "
+        "v_descale=None, int[2] window_size=(-1, -1), int attention_chunk=0, float softcap=0.0, "
+        "int num_splits=1, bool? pack_gqa=None, bool only_qv=False, int sm_margin=0, bool "
+        "return_softmax_lse=False, Tensor? sinks=None, Any score_mod=None, Any aux_tensors=None, "
+        "Tensor? sfq=None, Tensor? sfk=None, Tensor? sfv=None, Tensor? rel_bias=None, Any "
+        "rel_bias_prep_cache=None, int ver=3, Tensor(a!)? out=None, Any mask_mod=None)"
+        " -> Tensor(a!)",
+        equivalent="varlen_or_paged_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, "
+        "page_table, softmax_scale, causal, window_size, softcap)",
+        source="sglang/kernels/ops/attention/flash_attention.py, sglang 0.5.23",
+        unsupported=(*_NO_VARLEN, *_NO_FOURTH),
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.attention.flash_attention.flash_attn_with_kvcache",),
+        schema="flash_attn_with_kvcache(Tensor q, Tensor k_cache, Tensor v_cache, Tensor? k=None, "
+        "Tensor? v=None, Tensor? qv=None, Tensor? rotary_cos=None, Tensor? rotary_sin=None, "
+        "Tensor? cache_seqlens=None, Tensor? cache_batch_idx=None, Tensor? cache_leftpad=None, "
+        "Tensor? page_table=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k_new=None, int? "
+        "max_seqlen_q=None, Tensor? rotary_seqlens=None, Tensor? q_descale=None, Tensor? "
+        "k_descale=None, Tensor? v_descale=None, float? softmax_scale=None, bool causal=False, "
+        "int[2] window_size=(-1, -1), int? attention_chunk=None, float softcap=0.0, bool "
+        "rotary_interleaved=True, Tensor? scheduler_metadata=None, int num_splits=0, bool? "
+        "pack_gqa=None, bool only_qv=False, int sm_margin=0, bool return_softmax_lse=False, "
+        "Tensor? sinks=None, Any score_mod=None, Any aux_tensors=None, Tensor? sfq=None, Tensor? "
+        "sfk=None, Tensor? sfv=None, Tensor? rel_bias=None, Any rel_bias_prep_cache=None, int "
+        "ver=3, Tensor(a!)? out=None, int? max_seqlen_k=None, Any mask_mod=None) -> Tensor(a!)",
+        equivalent="cached_or_packed_attention(q, k_cache, v_cache, cache_seqlens, page_table, "
+        "cu_seqlens_q, softmax_scale, causal, window_size, softcap)",
+        source="sglang/kernels/ops/attention/flash_attention.py, sglang 0.5.23",
+        unsupported=(*_NO_CACHED, *_NO_FOURTH),
     ),
     FusedOp(
         names=("sgl_kernel.causal_conv1d_update",),

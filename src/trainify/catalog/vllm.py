@@ -320,16 +320,14 @@ OPS: tuple[FusedOp, ...] = (
         "Tensor? cp_tot_seqused_k=None, Any mask_mod=None, Any block_sparse_tensors=None, "
         "Any aux_tensors=None, Any aux_tensor_leading_dims=None, Tensor? dynamic_causal=None, "
         "Tensor? gather_kv_indices=None, Tensor? gather_kv_valid_length=None) -> Tensor",
-        equivalent="varlen_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal, "
-        "window_size, softcap)",
+        equivalent="varlen_or_paged_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, "
+        "block_table, softmax_scale, causal, window_size, softcap)",
         source="vllm/vllm_flash_attn/flash_attn_interface.py, vllm 0.33.0",
         unsupported=(
-            "seqused_k",
             "q_v",
             "dropout_p",
             "alibi_slopes",
             "return_attn_probs",
-            "block_table",
             "return_softmax_lse",
             "q_descale",
             "k_descale",
@@ -355,13 +353,11 @@ OPS: tuple[FusedOp, ...] = (
         "bool return_softmax=False, int num_splits=0, Generator? gen=None)"
         " -> (Tensor, Tensor, Tensor, Tensor)",
         equivalent="varlen_attention_fwd(q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, "
-        "is_causal, window_size_left, window_size_right, softcap)",
+        "is_causal, window_size_left, window_size_right, softcap, seqused_k, block_table)",
         source="csrc/flash_attn/flash_api_torch_lib.cpp of vllm-flash-attn, 617264c1c795",
         unsupported=(
             "out",
-            "seqused_k",
             "leftpad_k",
-            "block_table",
             "alibi_slopes",
             "p_dropout",
             "return_softmax",

@@ -194,6 +194,95 @@ def varlen_attention(
     )
 
 
+def paged_varlen_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    k_lens: torch.Tensor | None,
+    block_table: torch.Tensor | None,
+    scale: float | None = None,
+    causal: bool = True,
+    window: tuple[int, int] | None = None,
+    softcap: float = 0.0,
+) -> torch.Tensor:
+    """Attention of the sequences packed in q [T, Hq, D] over paged keys and values.
+
+    The caches are [pages, page, Hkv, D]; sequence i owns the first k_lens[i] positions of the pages
+    ``block_table[i]``.  Without lengths these are all, and without a table the page is i.
+    """
+    left, right = window or (-1, -1)
+    q_lens = cu_seqlens_q.diff().tolist()
+    if block_table is None:
+        block_table = torch.arange(len(q_lens), device=q.device).unsqueeze(-1)
+    lengths = [None] * len(q_lens) if k_lens is None else k_lens.tolist()
+    sequences = zip(q.split(q_lens), lengths, block_table, strict=True)
+    return torch.cat(
+        [
+            attention(
+                rows[None],
+                k_cache[pages].flatten(0, 1)[None, :length],
+                v_cache[pages].flatten(0, 1)[None, :length],
+                scale,
+                causal,
+                left,
+                right,
+                softcap,
+            )[0]
+            for rows, length, pages in sequences
+        ]
+    )
+
+
+def varlen_or_paged_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    k_lens: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    softcap: float = 0.0,
+) -> torch.Tensor:
+    """Attention of the sequences packed in q [T, Hq, D] over keys that are packed, or in pages.
+
+    Packed, sequence i owns the rows of k and v [T, Hkv, D] from cu_seqlens_k[i] on.  With a
+    ``block_table``, it owns the first positions of the pages block_table[i], where k and v are
+    pages [pages, page, Hkv, D].  How many is k_lens[i], where that is given: pages then go without
+    ``cu_seqlens_k``, which is None.
+    """
+    if k_lens is None and block_table is None:
+        return varlen_attention(
+            q,
+            k,
+            v,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            scale,
+            causal=causal,
+            window=window,
+            softcap=softcap,
+        )
+    if cu_seqlens_k is None:
+        return paged_varlen_attention(
+            q, k, v, cu_seqlens_q, k_lens, block_table, scale, causal, window, softcap
+        )
+    lengths = cu_seqlens_k.diff() if k_lens is None else k_lens
+    if block_table is None:
+        starts = zip(cu_seqlens_k.tolist(), lengths.tolist(), strict=False)
+        rows = torch.cat([torch.arange(at, at + length, device=k.device) for at, length in starts])
+        ends = F.pad(lengths.cumsum(0), (1, 0))
+        return varlen_attention(
+            q, k[rows], v[rows], cu_seqlens_q, ends, scale, causal, window, softcap
+        )
+    return paged_varlen_attention(
+        q, k, v, cu_seqlens_q, lengths, block_table, scale, causal, window, softcap
+    )
+
+
 def varlen_attention_fwd(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -205,14 +294,27 @@ def varlen_attention_fwd(
     window_left: int,
     window_right: int,
     softcap: float,
+    k_lens: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, None, None, None]:
-    """As varlen_attention; returns (result, None, None, None).
+    """As varlen_or_paged_attention; returns (result, None, None, None).
 
     flash-attention's ``varlen_fwd``, whose log-sum-exp, dropout mask and random state, which only
     its own backward needs, are None.
     """
-    window = (window_left, window_right)
-    out = varlen_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, scale, causal, window, softcap)
+    out = varlen_or_paged_attention(
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        k_lens,
+        block_table,
+        scale,
+        causal,
+        (window_left, window_right),
+        softcap,
+    )
     return out, None, None, None
 
 
@@ -280,6 +382,34 @@ def cached_attention(
         mask = mask & (columns >= rows - left)
     q, k, v = q.transpose(1, 2), k_cache.transpose(1, 2), v_cache.transpose(1, 2)
     return attention_bhsd(q, k, v, mask, False, scale, softcap).transpose(1, 2)
+
+
+def cached_or_packed_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    cache_seqlens: torch.Tensor | int | None = None,
+    page_table: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    softcap: float = 0.0,
+) -> torch.Tensor:
+    """As cached_attention, or, with ``cu_seqlens_q``, of sequences packed in q [T, Hq, D].
+
+    Sequence i has the rows cu_seqlens_q[i]:cu_seqlens_q[i + 1] of q, which are its last positions.
+    """
+    if cu_seqlens_q is None:
+        return cached_attention(
+            q, k_cache, v_cache, cache_seqlens, page_table, scale, causal, window, softcap
+        )
+    k_lens = None
+    if cache_seqlens is not None:
+        k_lens = torch.as_tensor(cache_seqlens, device=q.device).expand(cu_seqlens_q.shape[0] - 1)
+    return paged_varlen_attention(
+        q, k_cache, v_cache, cu_seqlens_q, k_lens, page_table, scale, causal, window, softcap
+    )
 
 
 def paged_attention(
@@ -616,44 +746,6 @@ def attention_in_layout(
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     out = attention_bhsd(q, k, v, None, causal, scale)
     return out.transpose(1, 2) if layout == "NHD" else out
-
-
-def paged_varlen_attention(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    k_lens: torch.Tensor,
-    block_table: torch.Tensor,
-    scale: float | None = None,
-    causal: bool = True,
-    window: tuple[int, int] | None = None,
-    softcap: float = 0.0,
-) -> torch.Tensor:
-    """Attention of the sequences packed in q [T, Hq, D] over paged keys and values.
-
-    The caches are [pages, page, Hkv, D]; sequence i owns the first k_lens[i] positions of the pages
-    ``block_table[i]``.
-    """
-    left, right = window or (-1, -1)
-    sequences = zip(
-        q.split(cu_seqlens_q.diff().tolist()), k_lens.tolist(), block_table, strict=True
-    )
-    return torch.cat(
-        [
-            attention(
-                rows[None],
-                k_cache[pages].flatten(0, 1)[None, :length],
-                v_cache[pages].flatten(0, 1)[None, :length],
-                scale,
-                causal,
-                left,
-                right,
-                softcap,
-            )[0]
-            for rows, length, pages in sequences
-        ]
-    )
 
 
 def mla_decode(

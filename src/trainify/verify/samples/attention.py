@@ -66,7 +66,7 @@ def in_layout(draw: Draw) -> Values:
     return {**options(draw), "q": q, "k": k, "v": v, "layout": layout}
 
 
-@draws_for(attention.varlen_attention, attention.varlen_attention_fwd)
+@draws_for(attention.varlen_attention)
 def varlen(draw: Draw) -> Values:
     (q_heads, kv_heads), dim = heads(draw), draw.head_dim
     q_lens, k_lens = draw.pick(

@@ -47,6 +47,15 @@ def paged(draw: Draw) -> Values:
 
 
 @draws_for(attention.paged_varlen_attention)
+def maybe_paged_varlen(draw: Draw) -> Values:
+    """Also a page for each sequence, all of it used."""
+    values = paged_varlen(draw)
+    maybe = {name: draw.maybe(name, values[name]) for name in ("k_lens", "block_table")}
+    if maybe["block_table"] is None and maybe["k_lens"] is not None:
+        maybe["k_lens"] = draw.whole([1, 2])
+    return {**values, **maybe}
+
+
 def paged_varlen(draw: Draw) -> Values:
     (q_heads, kv_heads), dim = heads(draw), draw.head_dim
     q_lens = [draw.size(1, 2), draw.size(1, 3)]
@@ -59,6 +68,40 @@ def paged_varlen(draw: Draw) -> Values:
         "block_table": draw.chosen(1, 5, 4).view(2, 2),
         **options(draw),
     }
+
+
+@draws_for(attention.varlen_or_paged_attention, attention.varlen_attention_fwd)
+def varlen_or_paged(draw: Draw) -> Values:
+    """Keys in pages, or packed; where their lengths are given as well, not all of them are used."""
+    values = paged_varlen(draw)
+    table = draw.maybe("block_table", values["block_table"])
+    k_lens = draw.maybe("k_lens", values["k_lens"])
+    starts = draw.starts([3, 4] if k_lens is None else [4, 4])
+    if table is None:
+        shape = values["k_cache"].shape[2:]
+        k, v = (draw.tensor(7 if k_lens is None else 8, *shape) for _ in range(2))
+    else:
+        k, v = values["k_cache"], values["v_cache"]
+        starts = starts if k_lens is None else draw.maybe("cu_seqlens_k", starts)
+    return {
+        **values,
+        "k": k,
+        "v": v,
+        "cu_seqlens_k": starts,
+        "k_lens": k_lens,
+        "block_table": table,
+    }
+
+
+@draws_for(attention.cached_or_packed_attention)
+def cached_or_packed(draw: Draw) -> Values:
+    values = cached(draw)
+    values["page_table"] = values["block_table"]
+    lengths = draw.maybe("cu_seqlens_q", [draw.size(1, 2) for _ in values["q"]])
+    if lengths is None:
+        return {**values, "cu_seqlens_q": None}
+    q = draw.tensor(sum(lengths), *values["q"].shape[2:])
+    return {**values, "q": q, "cu_seqlens_q": draw.starts(lengths)}
 
 
 @draws_for(attention.mla_decode)

@@ -1,0 +1,142 @@
+"""Attention over paged keys, as vLLM and SGLang call it: how many keys there are is said apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from stand_in_kernels import stand_in
+from verbs import findings, fix
+
+VLLM = """\
+import torch
+from torch import nn
+from vllm.vllm_flash_attn import flash_attn_varlen_func
+
+
+class Attention(nn.Module):
+    def forward(self, q, k_cache, v_cache, meta):
+        return flash_attn_varlen_func(
+            q=q,
+            k=k_cache,
+            v=v_cache,
+            cu_seqlens_q=meta["starts"],
+            max_seqlen_q=3,
+            max_seqlen_k=4,
+            seqused_k=meta["lengths"],
+            softmax_scale=0.5,
+            causal=True,
+            block_table=meta["table"],
+        )
+"""
+FILLED = VLLM.replace("    return flash", "    out = torch.empty_like(q)\n        flash").replace(
+    "            q=q,", "            out=out,\n            q=q,"
+)
+FILLED += "        return out\n"
+SGLANG = """\
+import torch
+from torch import nn
+from sgl_kernel.flash_attn import flash_attn_with_kvcache
+
+
+class Attention(nn.Module):
+    def forward(self, q, k_cache, v_cache, meta):
+        return flash_attn_with_kvcache(
+            q=q,
+            k_cache=k_cache,
+            v_cache=v_cache,
+            page_table=meta["table"],
+            cache_seqlens=meta["lengths"],
+            cu_seqlens_q=meta["starts"],
+            cu_seqlens_k_new=None,
+            max_seqlen_q=3,
+            softmax_scale=0.5,
+            causal=True,
+            window_size=(-1, -1),
+        )
+"""
+DISPATCHED = SGLANG.replace("sgl_kernel.flash_attn", "sglang.kernels.ops.attention.flash_attention")
+
+
+def meta() -> dict[str, torch.Tensor]:
+    """Three tokens that come after one, then one that comes after two."""
+    return {
+        "starts": torch.tensor([0, 3, 4], dtype=torch.int32),
+        "lengths": torch.tensor([4, 3], dtype=torch.int32),
+        "table": torch.tensor([[3, 1], [0, 4]], dtype=torch.int32),
+    }
+
+
+def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """What it is, query by query."""
+    known, out = meta(), []
+    starts, lengths = known["starts"].tolist(), known["lengths"].tolist()
+    for i, length in enumerate(lengths):
+        keys, values = (torch.cat([c[p] for p in known["table"][i].tolist()]) for c in (k, v))
+        for row in range(starts[i], starts[i + 1]):
+            seen = length - (starts[i + 1] - 1 - row)
+            scores = torch.einsum("hd,khd->hk", q[row], keys[:seen]) * 0.5
+            out.append(torch.einsum("hk,khd->hd", F.softmax(scores, -1), values[:seen]))
+    return torch.stack(out)
+
+
+@torch.no_grad()
+def varlen(q: Any, k: Any, v: Any, *, out: Any = None, **others: Any) -> torch.Tensor:
+    result = dense(q, k, v)
+    return result if out is None else out.copy_(result)
+
+
+@torch.no_grad()
+def with_kvcache(q: Any, k_cache: Any, v_cache: Any, **others: Any) -> torch.Tensor:
+    return dense(q, k_cache, v_cache)
+
+
+@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
+@pytest.mark.parametrize(
+    ("text", "library", "kernel"),
+    [
+        (VLLM, "vllm.vllm_flash_attn", varlen),
+        (FILLED, "vllm.vllm_flash_attn", varlen),
+        (SGLANG, "sgl_kernel.flash_attn", with_kvcache),
+        (DISPATCHED, "sglang.kernels.ops.attention.flash_attention", with_kvcache),
+    ],
+)
+def test_it_computes_the_same_and_has_its_gradient(
+    text: str, library: str, kernel: Any, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "flash_attn_varlen_func" if kernel is varlen else "flash_attn_with_kvcache"
+    stand_in(monkeypatch, library, **{name: kernel})
+    scope: dict[str, Any] = {}
+    exec(compile(fix(text, strategy=strategy), "m.py", "exec"), scope)
+    torch.manual_seed(0)
+    q = torch.randn(4, 2, 4, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(5, 2, 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    layer, weights = scope["Attention"](), torch.randn(4, 2, 4, dtype=torch.float64)
+    found = layer(q, k, v, meta())
+    torch.testing.assert_close(found, dense(q, k, v))
+    right = torch.autograd.grad((dense(q, k, v) * weights).sum(), [q, k, v])
+    if kernel is varlen:
+        torch.testing.assert_close(torch.autograd.grad((found * weights).sum(), [q, k, v]), right)
+    else:  # its caches are caches
+        (of_q,) = torch.autograd.grad((found * weights).sum(), [q])
+        torch.testing.assert_close(of_q, right[0])
+    with torch.no_grad():
+        assert torch.equal(layer(q, k, v, meta()), dense(q, k, v)) or strategy == "replace"
+
+
+def test_without_a_table_the_keys_are_packed() -> None:
+    text = VLLM.replace("seqused_k", "cu_seqlens_k").replace(
+        """
+            block_table=meta["table"],""",
+        "",
+    )
+    assert "return varlen_attention(" in fix(text) and "paged" not in fix(text)
+
+
+def test_what_is_not_covered_is_said() -> None:
+    (found,) = findings(VLLM.replace("causal=True", "causal=True, s_aux=self.sinks"))
+    assert "`s_aux` is passed" in found.message
+    (found,) = findings(SGLANG.replace("causal=True", "causal=True, sinks=self.sinks"))
+    assert "`sinks` is passed" in found.message
