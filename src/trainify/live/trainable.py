@@ -50,7 +50,7 @@ class NotTrainable(RuntimeError):
 
 
 class NotEverything(UserWarning):
-    """Something in a model's source cuts the gradient and has no fix."""
+    """Something in a model's source cuts the gradient and has no fix, or it has no parameters."""
 
 
 def trainify(
@@ -192,6 +192,8 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans, other: Sequence[str]
                 elif other:
                     restore(model)
                     raise NotTrainable(_lines(other), report, plans.found)
+                if not (report.trainable or report.frozen):
+                    warnings.warn(_lines(report.notes), NotEverything, stacklevel=3)
                 if plans.mistakes.told:
                     warnings.warn(plans.mistakes.told, StopRemoved, stacklevel=3)
                 return

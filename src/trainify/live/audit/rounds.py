@@ -39,6 +39,7 @@ from .steps import is_of_a_step
 from .targets import is_target
 from .through import Lines, history_behind, lines_through
 from .trace import Call, Observer, Sight, Trace, Tracer, Unseen, node_of, result, tensor_of
+from .unregistered import Hidden, hidden_in, reached_by
 from .within import Within
 
 Progress = Callable[[str], None]
@@ -85,6 +86,8 @@ class Outcome:
     """Parameters whose gradient is infinite, or not a number."""
     within: list[Place]
     """Where the forward goes backward by itself."""
+    hidden: list[Hidden]
+    """Weights in the graph of the loss that are in no module's parameters."""
     keeps: bool
     """Whether the model, or what it was given, holds something with a history after the step."""
     notes: list[str]
@@ -118,6 +121,7 @@ class _Round:
     def outcome(self) -> Outcome:
         step = self.step
         self.tell("forward and backward")
+        hidden = hidden_in(step.model)
         observer = _Base(step)
         trace, loss = step.run(observer)
         step.sealed = _is_sealed(step.model, trace)
@@ -130,6 +134,7 @@ class _Round:
         if not math.isfinite(value):
             raise ValueError(f"the loss is {value}: nothing can be said of its gradients")
         behind = history_behind(loss) if step.ignored else set()
+        found = reached_by(loss, hidden)
         reached = set() if all(got.values()) else Walk(step.names).parameters([loss])
         del loss
         repeated = observer.repeated()
@@ -187,7 +192,7 @@ class _Round:
         return Outcome(
             trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, self.stops,
             reached, bool(checks.shaped), self.beside, self.weak, through, self.spared,
-            self.endless, self.within.places, keeps, self.notes,
+            self.endless, self.within.places, found, keeps, self.notes,
         )  # fmt: skip
 
     def _gradients(self, loss: Tensor) -> tuple[dict[str, bool], str]:

@@ -26,6 +26,7 @@ from .rounds import Outcome, Progress, by_site, look
 from .runs import Step
 from .through import Lines
 from .ungiven import Ungiven, ungiven
+from .unregistered import Hidden, said_of
 
 _ROUNDS = 3
 """How often it is looked behind scopes without gradients."""
@@ -205,6 +206,8 @@ class _Audit:
                 f"no gradient ends at what is allowed by {', '.join(map(repr, unmatched))}: it may "
                 "be misspelt, or of an older version of the source"
             )
+        if apart := [each for each in seen.hidden if each not in self._hidden(seen)]:
+            self.notes.append(said_of(apart))
         if not step.parameters:
             self.notes.append("no parameter requires a gradient: there is nothing to train")
         return Report(
@@ -245,12 +248,18 @@ class _Audit:
                 f"the gradient of {', '.join(patterns(endless))} is infinite or not a number, and "
                 "the loss is finite; where that comes up was not found"
             )
+        if hidden := self._hidden(seen):
+            return said_of(hidden)
         if self.step.parameters and not cuts and not any(seen.got.values()):
             return (
                 "no parameter gets a gradient: the loss depends on none, or by steps only, as a "
                 "comparison or a rounding makes them"
             )
         return ""
+
+    def _hidden(self, seen: Outcome) -> list[Hidden]:
+        """Weights that nobody trains: all of them where there is nothing else to train."""
+        return [e for e in seen.hidden if not e.meant or not self.step.parameters]
 
     def _ungiven(self, names: Sequence[str], seen: Outcome) -> Ungiven:
         """What to think of parameters that get no gradient, and of which no cut says why."""
