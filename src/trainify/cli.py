@@ -165,16 +165,16 @@ def check(
 
 
 def _show_text(reports: Iterable[FileReport], options: Options) -> tuple[list[Finding], int]:
-    from .output.text import finding_block
+    from .output.text import finding_block, without_repetition
     from .source import split_lines
 
     findings, files = [], 0
     for report in reports:
         files += 1
         lines = split_lines(report.text)
-        for finding in report.findings:
+        for finding in without_repetition(report.findings):
             click.echo(finding_block(finding, report.text, lines, options.strategy) + "\n")
-            findings.append(finding)
+        findings += report.findings
     return findings, files
 
 

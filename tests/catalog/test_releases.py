@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from trainify.catalog import lookup, named_releases
+from trainify.cli import cli
 from trainify.config import ConfigError, load_config
 from trainify.engine import Options, check_text, fix_paths, fix_text
 from trainify.releases import LIBRARIES, Release, admits, assumed_version, find_releases
@@ -167,6 +170,43 @@ def test_without_a_release_the_newest_is_assumed_and_said_to_be() -> None:
     assert finding.message.endswith(
         "(As in vllm>=0.20,!=0.23.0: nothing says which release is used, so the newest is assumed.)"
     )
+
+
+TWO = """\
+import torch
+from torch import nn
+from vllm import _custom_ops as ops
+
+
+class Norms(nn.Module):
+    def forward(self, x, positions, q, k):
+        one = torch.empty_like(x)
+        ops.rms_norm(one, x, self.first.data, self.eps)
+        two = torch.empty_like(x)
+        ops.rms_norm(two, one, self.second.data, self.eps)
+        ops.rotary_embedding(positions, q, k, 8, self.table, True)
+        return two, q, k
+"""
+SAID = "nothing says which release is used, so the newest is assumed"
+
+
+@pytest.mark.parametrize(("pinned", "reason"), [("", f": {SAID}"), ("==0.33.0", ", says")])
+def test_text_says_it_once_for_a_file(tmp_path: Path, pinned: str, reason: str) -> None:
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text(TWO)
+    if pinned:
+        (tmp_path / "requirements.txt").write_text(f"vllm{pinned}\n")
+    shown = CliRunner().invoke(cli, ["check", str(tmp_path), "--no-cache"]).output
+    assert shown.count(reason) == 2 and shown.count("TRN10") == 6
+    for each in shown.split("b.py:", 1):
+        assert reason in each.split("TRN10")[1]
+    named = re.findall(r"\(As in (vllm[^:,)]*)", shown)
+    assert len(named) == 2 * len(set(named))
+    # What is read by machines, or alone, says all of it.
+    told = json.loads(
+        CliRunner().invoke(cli, ["check", str(tmp_path), "--no-cache", "--format", "json"]).output
+    )
+    assert sum(reason in each["message"] for each in told) == 6
 
 
 def test_a_release_can_be_stated(tmp_path: Path) -> None:

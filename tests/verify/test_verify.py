@@ -14,8 +14,9 @@ import torch
 
 from trainify.catalog import FusedOp, all_ops, lookup
 from trainify.catalog.layers import FusedLayer
+from trainify.output.verdicts import table
 from trainify.passes import all_rules
-from trainify.verify import Comparison, Job, VerifyError, verify
+from trainify.verify import Comparison, Job, Verdict, VerifyError, verify
 from trainify.verify.checks import gradient
 from trainify.verify.kernels import Libraries
 
@@ -493,3 +494,13 @@ def test_a_comparison_crosses_processes() -> None:
     from dataclasses import asdict
 
     assert Comparison(**json.loads(json.dumps(asdict(Comparison("float32", "cpu"))))).equal == 1
+
+
+def test_what_is_not_equal_is_not_said_to_differ_by_nothing() -> None:
+    small = Comparison("bfloat16", "cpu", equal=0.984)
+    op = lookup("sgl_kernel.silu_and_mul")
+    assert op is not None
+    verdict = Verdict(Job("a.b", op), forward=[small])
+    assert any("98.4 % equal, all but small values" in line for line in table([verdict]))
+    small.ulps = 2
+    assert any("98.4 % equal, 2 ulp" in line for line in table([verdict]))

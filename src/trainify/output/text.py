@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,26 @@ _CONTEXT = 3
 def place(finding: Finding) -> str:
     """``path:line:column``, which terminals and editors turn into a link."""
     return visible(f"{finding.path}:{finding.line}:{finding.column}")
+
+
+def without_repetition(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Findings of one file, of which each release is named by the first that it matters for.
+
+    That nothing says which release is used is said once, whatever the releases.
+    """
+    said: set[str] = set()
+    for finding in findings:
+        message = finding.message
+        for sentence in _RELEASE.finditer(message):
+            range_, reason = sentence["range"], sentence["reason"]
+            kept = "" if range_ in said else f" (As in {range_}{'' if reason in said else reason}.)"
+            message = message.replace(sentence[0], kept)
+            said |= {range_, reason}
+        yield replace(finding, message=message) if message != finding.message else finding
+
+
+_RELEASE = re.compile(r" \(As in (?P<range>[^():]+?)(?P<reason>(: nothing says|, says )[^()]+)\.\)")
+"""The sentence of :func:`trainify.passes.fused_calls.messages.release_of`."""
 
 
 def finding_block(finding: Finding, text: str, lines: Sequence[str], strategy: str) -> str:

@@ -47,7 +47,8 @@ def _measured(each: Comparison) -> str:
     elif each.equal == 1:
         told = "equal"
     else:
-        told = f"{floor(1000 * each.equal) / 10} % equal, {each.ulps} ulp"
+        rest = f"{each.ulps} ulp" if each.ulps else "all but small values"
+        told = f"{floor(1000 * each.equal) / 10} % equal, {rest}"
     return f"{each.dtype:<9}{told}" + (f" ({each.note})" if each.note else "")
 
 
