@@ -218,6 +218,23 @@ MISTAKES = {
 """,
         ("return self.fc(x).tanh()",),
     ),
+    "logged as an array": Case(
+        """
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.fc(x)
+            self.seen = h.mean(0).numpy()
+        return self.head(h)
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        with torch.no_grad():
+            self.seen = h.mean(0).detach().numpy()
+        return self.head(h)
+""",
+        ("h = self.fc(x)",),
+    ),
     "switch": Case(
         """
     def forward(self, x):
@@ -1302,6 +1319,20 @@ def test_a_network_of_which_little_is_to_learn_is_no_probe(tmp_path: Path, lines
     with pytest.warns(trainify.StopRemoved):
         trainify.trainify(model, batch())
     assert trainify.source_diff(model)
+
+
+def test_a_line_that_does_not_run_without_the_scope_is_named(tmp_path: Path) -> None:
+    lines = """
+    @torch.no_grad()
+    def forward(self, x):
+        h = self.fc(x)
+        h = h / float(np.asarray(h).max())
+        return self.head(h)
+"""
+    model = build(tmp_path, lines)
+    line = 1 + text_of(model).splitlines().index("        h = h / float(np.asarray(h).max())")
+    with pytest.raises(trainify.NotTrainable, match=rf"running it: .*model\.py:{line}\)$"):
+        trainify.trainify(model, batch())
 
 
 def test_a_scope_is_allowed_by_its_own_line(tmp_path: Path) -> None:

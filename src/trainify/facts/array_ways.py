@@ -100,7 +100,7 @@ def _ways(
                 return
             if _collects(parent) and names < _MAX_NAMES:
                 assert isinstance(parent.func, ast.Attribute)
-                for held in _loads_of(module, parent.func.value, module.statement(parent)):
+                for held in loads_of(module, parent.func.value, module.statement(parent)):
                     yield from _ways(module, held, names + 1, followed)
                 return
             if _sends(parent) and names < _MAX_NAMES:
@@ -134,7 +134,7 @@ def _ways(
                 yield "array", child
                 return
             for target in parent.targets if isinstance(parent, ast.Assign) else [parent.target]:
-                for read in _loads_of(module, target, parent):
+                for read in loads_of(module, target, parent):
                     yield from _ways(module, read, names + 1, followed)
 
 
@@ -245,11 +245,11 @@ def _loads_in(root: ast.AST, names: frozenset[str]) -> Iterator[ast.Name]:
             yield node
 
 
-def _loads_of(module: ModuleFacts, target: ast.expr, at: ast.stmt) -> Iterator[ast.expr]:
+def loads_of(module: ModuleFacts, target: ast.expr, at: ast.stmt) -> Iterator[ast.expr]:
     """Where what a statement binds is read, or what it puts into a container or an attribute."""
     if isinstance(target, (ast.Tuple, ast.List)):
         for element in target.elts:
-            yield from _loads_of(module, element, at)
+            yield from loads_of(module, element, at)
         return
     held = isinstance(target, ast.Subscript) or isinstance(getattr(target, "ctx", None), ast.Load)
     while isinstance(target, (ast.Subscript, ast.Starred)):
@@ -279,4 +279,4 @@ def buffer_loads(module: ModuleFacts, call: ast.Call, buffer: ast.expr) -> Itera
     at = module.statement(call)
     last = at.end_lineno or at.lineno
     if isinstance(buffer, ast.Name):
-        yield from (load for load in _loads_of(module, buffer, at) if load.lineno > last)
+        yield from (load for load in loads_of(module, buffer, at) if load.lineno > last)

@@ -37,6 +37,12 @@ def gives_integers(module: ModuleFacts, function: FunctionNode) -> bool:
     return returns_numbers(function) or _returns(module, function, 0)
 
 
+def is_discrete(module: ModuleFacts, node: ast.expr) -> bool:
+    """Whether a value holds integers or a mask, as far as its function shows."""
+    function = module.function(node)
+    return function is not None and _Values(module, function, 0).are_all(node)
+
+
 def _returns(module: ModuleFacts, function: FunctionNode, depth: int) -> bool:
     """The same of a function that another one calls, which is not gone into forever."""
     found = [s for s in statements(function, nested=True) if isinstance(s, ast.Return)]

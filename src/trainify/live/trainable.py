@@ -17,6 +17,7 @@ from .attach import CannotAttach, attached_ops, known_ops
 from .audit import Cut, Report
 from .audit.losses import Loss
 from .audit.messages import if_meant
+from .audit.places import Places, raised
 from .audit.run import audit
 from .audit.runs import Step
 from .confirm import Mistakes, StopRemoved
@@ -209,7 +210,7 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans, other: Sequence[str]
             break
     restore(model)
     cuts = report.cuts if report else ()
-    said = by_file(f"running it: {type(error).__name__}: {error}") if error else ""
+    said = by_file(f"running it: {raised(error, Places(model.modules()))}") if error else ""
     said = said or plans.mistakes.undecided or (report.error if report else "")
     found = plans.found.of(plans.around(cuts)) if cuts and not error else plans.found
     raise NotTrainable(_message(cuts, found, said), report, found) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ from ..facts.words import undeclared
 from ..findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety
 from . import Look, Needle, Rule
 from .caches import ends_on_purpose
+from .forward_scopes.still_runs import still_runs
 from .fused_calls.left_in_place import held_back
 
 if TYPE_CHECKING:
@@ -90,6 +92,7 @@ class Captioner(nn.Module):
     ),
 )
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _HELPS = re.compile(
     rb"\n(?:[ \t]+@[^\n]*(?:no_grad|inference_mode)[^\n]*\n"
     rb"[ \t]+def (?!_|get_|init|reset)\w+\(\s*self,"
@@ -261,8 +264,11 @@ def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
         return
     text = module.source(scope.node)
     message = f"What is computed under `{text}` is trained through, and its gradient ends there."
-    fixes = dict.fromkeys(STRATEGIES, Fix(f"Compute it outside {text}", tuple(edits)))
-    yield module.finding("TRN206", message, scope.node, fixes)
+    fix = Fix(f"Compute it outside {text}", tuple(edits))
+    home = scope.owner if isinstance(scope.owner, _FUNCTIONS) else module.function(scope.owner)
+    with_repairs = still_runs(module, fix, [home] if home is not None else [], scope)
+    fix = replace(fix, edits=with_repairs.edits)  # what more it takes, a run shows
+    yield module.finding("TRN206", message, scope.node, dict.fromkeys(STRATEGIES, fix))
 
 
 def _attributes(
@@ -335,7 +341,7 @@ def _finding(
     listed = ", ".join(f"`self.{name}`" for name in names)
     verb = "reaches" if len(names) == 1 else "reach"
     what = f"`{text}`"
-    if isinstance(scope.owner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if isinstance(scope.owner, _FUNCTIONS):
         what = f"`{scope.owner.name}`, which runs under {what}"
     message = (
         f"{listed} {verb} the result of `{cls.name}.{function.name}` only through {what}, and "
@@ -343,8 +349,11 @@ def _finding(
     )
     message = message if len(names) == 1 else message.replace("so learns", "so learn")
     fix = _fix(module, graph, function, steps, scope)
-    covered = _covered(module, graph, scope)
-    fixes = held_back(module, fix, covered, options) if fix is not None else {}
+    fixes = {}
+    if fix is not None:
+        home = scope.owner if isinstance(scope.owner, _FUNCTIONS) else function
+        fix = still_runs(module, fix, [home], scope, parting=True)
+        fixes = held_back(module, fix, _covered(module, graph, scope), options)
     related = module.related("Its result is what they are to learn from.", head(function))
     return module.finding("TRN206", message, scope.node, fixes, [related])
 
@@ -356,7 +365,7 @@ def _fix(
 
     text = module.source(scope.node)
     owner = scope.owner
-    if isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if isinstance(owner, _FUNCTIONS):
         removal = rewrite.without_decorator(module, scope.node)
         if removal is None:
             return None
@@ -402,7 +411,7 @@ def _covered(module: ModuleFacts, graph: Graph, scope: Scope) -> list[ast.stmt]:
     """The statements under a scope of a forward, or all of what may be."""
     if isinstance(scope.owner, (ast.With, ast.AsyncWith)) and scope.wraps is None:
         return scope.owner.body
-    if isinstance(scope.owner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if isinstance(scope.owner, _FUNCTIONS):
         return scope.owner.body
     return [scope.owner] if scope.wraps is not None else list(graph.function.body)
 

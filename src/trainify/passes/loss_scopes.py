@@ -26,6 +26,7 @@ from ..facts.names import default_of, last_name, passed
 from ..facts.words import declare
 from ..findings import Edit, Finding, Fix, Related, Safety
 from . import Look, Needle, Rule
+from .forward_scopes.still_runs import still_runs
 from .fused_calls.left_in_place import held_back
 
 if TYPE_CHECKING:
@@ -178,6 +179,8 @@ class _Fault:
             safety = Safety.UNSAFE
             look_at = _look_at(parting)
         fix = Fix(f"Compute {self.name} outside {text}", tuple(edits), safety, look_at)
+        function = self.module.function(self.at) or self.module.tree
+        fix = still_runs(self.module, fix, [function], self.scope, parting=True)
         fixes = held_back(self.module, fix, self.path, options)
         return self.module.finding("TRN202", message, self.at, fixes, related)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.grad_mode import scope_around
 from ..facts.guards import gradient_unwanted
 from ..facts.models import learns
 from ..facts.saved import is_parameter
@@ -96,6 +97,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         if gradient_unwanted(module, statement) or _called_without_grad(module, statement):
             continue
+        if scope_around(module, statement) is not None:
+            continue  # who takes the scope of a forward off keeps it there
         text = module.source(weight)
         yield module.finding(
             "TRN407",
@@ -148,4 +151,6 @@ def _called_without_grad(module: ModuleFacts, statement: ast.stmt) -> bool:
     """Whether every call of the function around, of those in the file, wants no gradient."""
     function: FunctionNode | None = module.function(statement)
     calls = list(callers(module, function)) if function is not None else []
-    return bool(calls) and all(gradient_unwanted(module, call) for call in calls)
+    return bool(calls) and all(
+        gradient_unwanted(module, call) or scope_around(module, call) is not None for call in calls
+    )

@@ -43,7 +43,9 @@ RULES = (
             "under inference_mode cannot be saved for backward. Where no such place shows, it can "
             "follow self.training, which serves as before only if the model is in eval mode there. "
             "A class that learns by another method, or by the base whose forward it only puts "
-            "under a scope, acts by its forward: that scope is meant."
+            "under a scope, acts by its forward: that scope is meant. What only ran because of the "
+            "scope is repaired along where that costs no gradient: numpy() for a log is detached, "
+            "a write into a weight stays under no_grad."
         ),
         before="""\
 import torch

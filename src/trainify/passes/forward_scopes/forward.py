@@ -36,6 +36,7 @@ from .starts import (
     may_run,
     starts_in,
 )
+from .still_runs import raises_without, still_runs
 from .words import may_start
 
 if TYPE_CHECKING:
@@ -111,7 +112,10 @@ def covered_forward(
     look_at = "; ".join(filter(None, (look_at, *_besides(module, cover, starts, known))))
     edits = [*edits, *(edit for each in followed_too for edit in each)]
     fix = Fix(title, tuple(edits), Safety.UNSAFE if look_at else Safety.SAFE, look_at)
-    covered = [s for each in (function, *(part.function for part in parts)) for s in each.body]
+    functions = [function, *(part.function for part in parts)]
+    fix = still_runs(module, fix, functions, cover.scope)
+    fix = raises_without(module, fix, functions, cover.scope, options)
+    covered = [s for each in functions for s in each.body]
     return module.finding("TRN201", message, node, held_back(module, fix, covered, options))
 
 

@@ -16,6 +16,7 @@ from ...findings import Finding, Fix
 from ..fused_calls.left_in_place import held_back
 from .cover import Cover
 from .edits import take_off
+from .still_runs import still_runs
 from .wrappers import has_wrappers, wrappers
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def covered_instances(module: ModuleFacts, options: Options) -> Iterator[Finding
         )
         removal = take_off(module, Cover(cast("FunctionNode", function), scope, statement))
         fix = Fix(f"Leave {target} as it is", tuple(removal))
+        fix = still_runs(module, fix, [function], scope)
         fixes = held_back(module, fix, [statement], options) if removal else {}
         yield module.finding("TRN201", message, scope.node, fixes)
 
