@@ -390,3 +390,44 @@ def test_layers_of_a_base_class_in_another_file(tmp_path: Path) -> None:
     (tmp_path / "base.py").write_text(base.replace("nn.Linear(d, d)", "grown(d)"))
     fixed = fix_text(path.read_text(), str(path), Options(), Project([tmp_path])).text
     assert ".detach()" not in fixed
+
+
+REPEATED = {
+    "over time": "self.k(x.mean(1, keepdim=True))",
+    "a batch of one": "self.k(self.p).unsqueeze(0)",
+    "in a condition": "self.k(x)[:, -1:] if T > 1 else self.k(x)",
+    "a weight": "self.p",
+    "scaled": "self.p * 0.5",
+}
+
+
+NAMED, UNDER_NO_GRAD = "xk = VALUE\nAT = xk", "with torch.no_grad():\n    AT = VALUE"
+
+
+@pytest.mark.parametrize(
+    ("value", "write"),
+    [
+        *((value, NAMED) for value in REPEATED.values()),
+        *((REPEATED[how], UNDER_NO_GRAD) for how in ("over time", "a batch of one")),
+    ],
+)
+def test_what_the_write_repeats_is_repeated(value: str, write: str) -> None:
+    """Joined as it is, it would be one row where the cache has T."""
+    weight = "        self.p = nn.Parameter(torch.randn(1, d))\n"
+    head = OWN.replace("        self.o =", weight + "        self.o =")
+    result = "return self.o(self.q(x) @ k.mT @ k)"
+    writes = write.replace("AT", "self.ck[:B, pos : pos + T]").replace("VALUE", value)
+    reads = f"k = self.ck[:B, : pos + T]\n{result}"
+    text = attention(head, writes, reads, NAMES["caches"])
+    fixed = fix(text, unsafe=True)  # under no_grad it may be meant
+    assert fixed != text
+    right = attention(head, f"k = ({value}).expand(B, T, 8)", result)
+    torch.testing.assert_close(steps(fixed), steps(right))
+    assert all(map(torch.equal, served(fixed), served(text)))
+
+
+def test_means_on_the_way_to_a_value_repeat_nothing() -> None:
+    norm = "x = x * x.pow(2).mean(-1, keepdim=True).rsqrt()\n"
+    write = "xk = self.k(x)\nself.ck[:B, pos : pos + T] = xk"
+    text = attention(OWN, norm + write, "keys = self.ck[:B, : pos + T]\nreturn keys.relu()")
+    assert "torch.cat((self.ck[:B, :pos], xk), dim=1)" in fix(text)

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.broadcasts import may_broadcast
 from ..facts.differentiation import MAKES_TENSOR
 from ..facts.flow import is_allocation, is_view_method, view_of
 from ..facts.guards import gradient_unwanted
@@ -747,6 +748,8 @@ def _joined(module: ModuleFacts, write: Write, read: ast.stmt) -> str | None:
         return None
     if not isinstance(write.statement, ast.Assign) or view_of(write.value) is None:
         return None  # what is computed is computed once
+    if may_broadcast(module, write.value):
+        return None  # the cache has it several times
     found = prefix_before(module, write, read.value)
     if found is None:
         return None

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.broadcasts import may_broadcast
 from ..facts.cache_readers import is_about, readers_of
 from ..facts.cache_writes import are_apart
 from ..facts.flow import VIEW_ATTRIBUTES, is_view_method
@@ -164,8 +165,8 @@ def _prefix(
     from ..passes.caches import prefix_before
 
     read = module.parent(reads[0])
-    if not isinstance(read, ast.Subscript):
-        return None
+    if not isinstance(read, ast.Subscript) or may_broadcast(module, write.value):
+        return None  # a copy of the cache has it as often as the cache
     key = ast.dump(read)
     for each in reads:
         parent = module.parent(each)
