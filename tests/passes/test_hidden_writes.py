@@ -90,3 +90,59 @@ def test_what_backward_does_is_said(write: str, says: str) -> None:
         "        return x + y\n"
     )
     assert found.rule == "TRN404" and says in found.message
+
+
+MIDDLE = """\
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = self.a(x)
+        WRITE
+        return self.b(h)
+"""
+
+
+@pytest.mark.parametrize(
+    ("write", "seen"),
+    [
+        ("h.data.clamp_(-0.1, 0.1)", "h = h.clamp(-0.1, 0.1)"),
+        ("h.detach().mul_(2.0)", "h = h * 2.0"),
+        ("h.data[:, 0] = 0", "h = torch.cat((0 * h[:, :1], h[:, 1:]), -1)"),
+        ("h.data *= 3.0", "h = h * 3.0"),
+    ],
+)
+def test_a_write_into_what_nobody_saved(write: str, seen: str) -> None:
+    text = MIDDLE.replace("WRITE", write)
+    (found,) = findings(text)
+    assert found.rule == "TRN301" and fix(text) == text
+    gradients = []
+    for program in (fix(text, unsafe=True), MIDDLE.replace("WRITE", seen)):
+        scope: dict[str, Any] = {"__name__": "m"}
+        exec(compile(program, "m.py", "exec"), scope)
+        torch.manual_seed(0)
+        model = scope["Model"]()
+        (model(torch.linspace(-1, 1, 16).view(2, 8)) * torch.arange(8)).sum().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "h.data.round_()",  # a straight-through estimate
+        "x.data.clamp_(-1, 1)",  # what comes in
+        "self.a.weight.data.clamp_(-1, 1)",
+        "h.data.clamp_(-1, 1)  # no gradient through this",
+        "seen = h.clone()\n        seen.data.clamp_(-1, 1)",  # which nobody reads
+    ],
+)
+def test_writes_that_are_left_alone(write: str) -> None:
+    assert not findings(MIDDLE.replace("WRITE", write))

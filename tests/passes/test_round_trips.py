@@ -580,3 +580,46 @@ def test_a_tensor_that_is_made_of_a_tensor_keeps_its_graph(made: str) -> None:
     x = torch.ones((), requires_grad=True)
     scope["step"](lambda t: (t + t,), x)
     assert x.grad is not None
+
+
+GATES = """\
+import torch
+from torch import nn
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        gates = [{element} for g in torch.sigmoid(self.a(x)).mean(0)]
+        return self.b(x * torch.tensor(gates{rest}))
+"""
+
+
+@pytest.mark.parametrize("rest", ["", ", dtype=torch.float32"])
+@pytest.mark.parametrize("element", ["float(g)", "g.item()"])
+def test_numbers_in_a_list_become_a_tensor_again(element: str, rest: str) -> None:
+    """The gates are stacked where they are made, so that what is behind them learns."""
+    text = GATES.format(element=element, rest=rest)
+    plain = text.replace(f"[{element}", "torch.stack([g").replace("mean(0)]", "mean(0)])")
+    plain = plain.replace(f"torch.tensor(gates{rest})", "gates")
+    gradients = []
+    for program in (fix(text, unsafe=True), plain):
+        scope: dict[str, Any] = {"__name__": "m"}
+        exec(compile(program, "m.py", "exec"), scope)
+        torch.manual_seed(0)
+        model = scope["Gated"]()
+        model(torch.linspace(-1, 1, 16).view(2, 8)).square().sum().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    for found, right in zip(*gradients, strict=True):
+        assert found is not None
+        torch.testing.assert_close(found, right)
+
+
+def test_numbers_that_are_read_elsewhere_stay_numbers() -> None:
+    text = GATES.format(element="float(g)", rest="").replace(
+        "        return", "        self.seen = gates\n        return"
+    )
+    assert fix(text, unsafe=True) == text and rules(text) == ["TRN302"]

@@ -1,4 +1,4 @@
-"""Local names that hold an array, on the way from one tensor to another."""
+"""Local names that hold an array, or a list of numbers, on the way from one tensor to another."""
 
 from __future__ import annotations
 
@@ -63,7 +63,18 @@ def _is_array(module: ModuleFacts, flow: FunctionFlow, node: ast.expr) -> bool:
         return _is_array(module, flow, node.left) or _is_array(module, flow, node.right)
     if isinstance(node, ast.UnaryOp):
         return _is_array(module, flow, node.operand)
+    if isinstance(node, ast.ListComp):
+        return _is_number(node.elt)
     return isinstance(node, ast.Name) and array(module, flow, node) is not None
+
+
+def _is_number(node: ast.expr) -> bool:
+    """``float(g)``, ``g.item()``: numbers in a list are an array but for its name."""
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Name):
+        return node.func.id == "float" and len(node.args) == 1
+    return isinstance(node.func, ast.Attribute) and node.func.attr == "item" and not node.args
 
 
 def _names(node: ast.expr) -> Iterator[ast.Name]:

@@ -207,7 +207,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         if not in_network(module, function) and not _is_trained(module, hit):
             continue
-        if function is not None and hit.rule == "TRN403" and _quantizes(module, function):
+        if function is not None and hit.rule == "TRN403" and quantizes(module, function):
             continue
         if function is None or not serves_backward(module, function):
             if not _comes_second(module, found, hit):
@@ -293,7 +293,7 @@ def _rows(module: ModuleFacts) -> Iterator[Finding]:
 _CODES = re.compile(r"\b_int_mm\(|\.to\(\s*(?:dtype\s*=\s*)?torch\.u?int8\b|\.char\(\)")
 
 
-def _quantizes(module: ModuleFacts, function: ast.stmt) -> bool:
+def quantizes(module: ModuleFacts, function: ast.stmt) -> bool:
     """Whether a function makes integer codes of what it is given: no gradient gets past those.
 
     What it overwrites on the way, a scale, is not what keeps it from being trained through.
@@ -507,7 +507,7 @@ class _Made:
 def _overwrite(module: ModuleFacts, options: Options, statement: ast.stmt) -> Harm | None:
     """``t.mul_(...)`` or ``t[:n] *= ...`` after an operation that saved ``t``, its result."""
     write = module.writes.get(statement)
-    harm = _harm(module, write) if write is not None else None
+    harm = overwritten(module, write) if write is not None else None
     if write is None or harm is None:
         return None
     message, made = harm
@@ -562,7 +562,7 @@ def _unless(module: ModuleFacts, writer: ast.Call) -> str:
     return " unless its probability is 0" if "dropout" in name.lower() else ""
 
 
-def _harm(module: ModuleFacts, write: Write) -> tuple[str, _Made] | None:
+def overwritten(module: ModuleFacts, write: Write) -> tuple[str, _Made] | None:
     """What is wrong with a write, and the operation that it harms."""
     text = module.source(write.target)
     made = _made_by(module, write) if write.name is not None else _nameless(module, write)
