@@ -37,6 +37,23 @@ class Model(nn.Module):
         ops.rotary_embedding(torch.arange(5), q, k, 4, self.table, True)
         return q * k
 """,
+    "a parameter of a base": """\
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.table = nn.Linear(8, 8), nn.Parameter(table())
+
+
+class Middle(Base):
+    pass
+
+
+class Model(Middle):
+    def forward(self, x):
+        q, k = self.a(x), 2 * self.a(x)
+        ops.rotary_embedding(torch.arange(5), q, k, 4, self.table, True)
+        return q * k
+""",
     "made from a parameter": """\
 class Model(nn.Module):
     def __init__(self):
@@ -97,6 +114,10 @@ CONSTANT = {
     ),
     "a frozen parameter": MODELS["a parameter"].replace(
         "nn.Parameter(table())", "nn.Parameter(table(), requires_grad=False)"
+    ),
+    "a parameter that a base has frozen": MODELS["a parameter of a base"].replace(
+        "nn.Parameter(table())\n",
+        "nn.Parameter(table())\n        self.table.requires_grad_(False)\n",
     ),
     "a detached one": MODELS["made from a parameter"].replace("self.scale\n", "self.scale.data\n"),
 }

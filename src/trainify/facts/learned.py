@@ -10,7 +10,7 @@ from .called import functions_of, methods_named, modules_of
 from .flow import is_view_method
 from .frozen import is_false, is_frozen
 from .grad_mode import scope_around
-from .layers import classes_named
+from .layers import bases_of, classes_named
 from .memo import once
 from .names import last_name
 from .walk import statements
@@ -37,10 +37,9 @@ def is_learned(module: ModuleFacts, node: ast.expr, depth: int = _MAX_DEPTH) -> 
         cls = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
         if cls is None:
             return is_learned(module, node.value, depth)
-        bindings = module.names.attributes(cls).get(node.attr, ())
-        return any(
-            b.value is not None and _is_parameter(module, b.value) for b in bindings
-        ) and not is_frozen(module, cls, node.attr)
+        return _holds_parameter(module, cls, node.attr, _MAX_DEPTH) and not is_frozen(
+            module, cls, node.attr
+        )
     if isinstance(node, ast.Name):
         return any(is_learned(home, value, depth - 1) for home, value in _values(module, node))
     if isinstance(node, (ast.Compare, ast.Constant, ast.Lambda)):
@@ -55,6 +54,21 @@ def is_learned(module: ModuleFacts, node: ast.expr, depth: int = _MAX_DEPTH) -> 
         return is_learned(module, node.value, depth)
     children = (child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
     return any(is_learned(module, child, depth) for child in children)
+
+
+def _holds_parameter(module: ModuleFacts, cls: ast.ClassDef, attribute: str, depth: int) -> bool:
+    """Whether a class, or the base that sets an attribute where it does not, makes it a parameter.
+
+    One that a base freezes is not.
+    """
+    bindings = module.names.attributes(cls).get(attribute, ())
+    if bindings or depth == 0:
+        return any(b.value is not None and _is_parameter(module, b.value) for b in bindings)
+    return any(
+        _holds_parameter(home, base, attribute, depth - 1) and not is_frozen(home, base, attribute)
+        for home, base in bases_of(module, cls)
+        if base is not cls
+    )
 
 
 def _is_parameter(module: ModuleFacts, made: ast.expr) -> bool:
