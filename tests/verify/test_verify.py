@@ -284,16 +284,20 @@ class Needy(Right):
 
 class Older(nn.Module):
     pass
+
+
+def get_norm(config):
+    return Right(config.size)
 """
 
 
 def test_twins(run, tmp_path: Path) -> None:
     (tmp_path / "lib" / "serving_norms.py").write_text(LAYERS)
-    names = ("Right", "Other", "Alone", "Cut", "Needy", "Older")
+    names = ("Right", "Other", "Alone", "Cut", "Needy", "Older", "get_norm")
     layer = FusedLayer(module="serving_norms", classes=names, source="read")
     elsewhere = FusedLayer(module="serving_more.norms", classes=("Right",), source="read")
     jobs = [Job(name, each) for each in (layer, elsewhere) for name in each.names]
-    right, other, alone, cut, needy, older, absent = verify(jobs)[0]
+    right, other, alone, cut, needy, older, given, absent = verify(jobs)[0]
     assert [each.dtype for each in right.forward] == ["float32", "bfloat16", "float16"]
     assert right.gradient == "ok" and not right.wrong
     assert "differs by" in other.wrong[0]
@@ -303,6 +307,7 @@ def test_twins(run, tmp_path: Path) -> None:
     assert needy.gradient == f"not checked: {needy.not_run}" and not needy.wrong
     gone = "the serving_norms installed has no forward_native in serving_norms.Older"
     assert older.wrong == [gone]
+    assert given.not_run == "a configuration says which layer it gives" and not given.wrong
     assert absent.not_run == "serving_more is not installed"
     assert absent.gradient == "not checked: serving_more is not installed" and not absent.wrong
 

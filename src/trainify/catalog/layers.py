@@ -24,6 +24,10 @@ class FusedLayer:
     ``source``   where that was read.
     ``cut``      why the twin has no gradient either; empty where it has.
     ``since``    the releases the row holds for, as ``"vllm>=0.20"``; empty for all.
+    ``overwrites``  the arguments that the kernel writes its results into, and the twin does not,
+                 by place and name: results come in this order.
+    ``together`` whether it does so only where all of these are given.
+    ``look_at``  what a person should check of the twin; where it is set, no fix is safe.
     """
 
     module: str
@@ -32,6 +36,9 @@ class FusedLayer:
     twin: str = "forward_native"
     cut: str = ""
     since: str = ""
+    overwrites: tuple[tuple[int, str], ...] = ()
+    together: bool = False
+    look_at: str = ""
 
     @property
     def equivalent(self) -> str:
@@ -63,6 +70,19 @@ _FIRST = {
 }
 """The layers that vLLM had before 0.5, when a twin was called ``_forward``."""
 
+_RESIDUAL = ((0, "x"), (1, "residual"))
+_ROTATED = ((1, "query"), (2, "key"))
+_FIRST_WRITTEN = {
+    _NORMS: _RESIDUAL,
+    "vllm.model_executor.layers.rotary_embedding": _ROTATED,
+}
+_OF_CONFIG = (
+    "that the rope which the configuration asks for has a `forward_native` (longrope's is plain "
+    "PyTorch and has none)"
+)
+_CONTEXT = "the keys and values that it attends to come from a context of the server, not its call"
+_EXPERTS = "its experts run kernels without a backward, and it has no other forward"
+
 _WEIGHT_DATA = "its forward_native computes with `weight.data`: the weight gets no gradient"
 
 LAYERS: tuple[FusedLayer, ...] = (
@@ -85,6 +105,8 @@ LAYERS: tuple[FusedLayer, ...] = (
         classes=("RMSNorm",),
         source="vllm 0.5.0, 0.8.5 and 0.11.0",
         since="vllm>=0.5,<0.11.1",
+        overwrites=_RESIDUAL,
+        together=True,
     ),
     FusedLayer(
         module=_NORMS,
@@ -108,6 +130,23 @@ LAYERS: tuple[FusedLayer, ...] = (
         classes=("RotaryEmbedding", "LinearScalingRotaryEmbedding", "Llama3RotaryEmbedding"),
         source="vllm 0.5.0 and 0.33.0",
         since="vllm>=0.5",
+        overwrites=_ROTATED,
+    ),
+    FusedLayer(
+        module="vllm.model_executor.layers.rotary_embedding",
+        classes=("get_rope",),
+        source="vllm 0.5.0 and 0.33.0",
+        since="vllm>=0.5",
+        overwrites=_ROTATED,
+        look_at=_OF_CONFIG,
+    ),
+    *(
+        FusedLayer(module=module, classes=classes, source="vllm 0.8.5 and 0.33.0", twin="", cut=cut)
+        for module, classes, cut in (
+            ("vllm.attention", ("Attention", "layer.Attention", "layer.MLAAttention"), _CONTEXT),
+            ("vllm.model_executor.layers.attention", ("Attention", "MLAAttention"), _CONTEXT),
+            ("vllm.model_executor.layers.fused_moe", ("FusedMoE", "layer.FusedMoE"), _EXPERTS),
+        )
     ),
     *(
         row
@@ -119,6 +158,8 @@ LAYERS: tuple[FusedLayer, ...] = (
                 twin="_forward",
                 source="vllm 0.2.3, 0.2.7, 0.3.3, 0.4.1 and 0.4.3",
                 since="vllm>=0.2.3,<0.5",
+                overwrites=_FIRST_WRITTEN.get(module, ()),
+                together=module == _NORMS,
             ),
             FusedLayer(
                 module=module,
@@ -134,6 +175,8 @@ LAYERS: tuple[FusedLayer, ...] = (
         module="sglang.srt.layers.layernorm",
         classes=("RMSNorm", "LayerNorm", "GemmaRMSNorm", "Gemma3RMSNorm", "Gemma4RMSNorm"),
         source="sglang 0.5.23",
+        overwrites=_RESIDUAL,
+        together=True,
     ),
     FusedLayer(
         module="sglang.srt.layers.activation",
@@ -144,6 +187,28 @@ LAYERS: tuple[FusedLayer, ...] = (
         module="sglang.srt.layers.rotary_embedding.base",
         classes=("RotaryEmbedding", "LinearScalingRotaryEmbedding"),
         source="sglang 0.5.23",
+        overwrites=_ROTATED,
+    ),
+    FusedLayer(
+        module="sglang.srt.layers.rotary_embedding",
+        classes=("get_rope", "factory.get_rope"),
+        source="sglang 0.5.23",
+        overwrites=_ROTATED,
+        look_at=_OF_CONFIG,
+    ),
+    FusedLayer(
+        module="sglang.srt.layers.radix_attention",
+        classes=("RadixAttention",),
+        source="sglang 0.5.23",
+        twin="",
+        cut=_CONTEXT,
+    ),
+    FusedLayer(
+        module="sglang.srt.layers.moe.fused_moe_triton",
+        classes=("FusedMoE", "layer.FusedMoE"),
+        source="sglang 0.5.23",
+        twin="",
+        cut=_EXPERTS,
     ),
     *(
         FusedLayer(

@@ -80,7 +80,8 @@ NEEDLES = tuple(dict.fromkeys(map(_needle, LAYERS)))
 class _Use:
     """A call that runs a fused layer, by the expression ``node`` that holds it there.
 
-    ``kept`` says why it stays as it is; empty where its twin can be called.
+    ``kept`` says why it stays as it is; empty where its twin can be called.  ``look_at`` is what a
+    person should check then.
     """
 
     call: ast.Call
@@ -88,6 +89,7 @@ class _Use:
     name: str
     layer: FusedLayer
     kept: str = ""
+    look_at: tuple[str, ...] = ()
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
@@ -103,23 +105,26 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     from ..rewrite import branch
 
     changes = [_change(module, statement, uses) for statement, uses in found.items()]
+    changed = [change for change in changes if change.lines or change.expressions]
+    fixes: dict[ast.stmt, dict[str, Fix]] = {}
     vocabulary = branch.Vocabulary(module)
-    for run in branch.group(module, changes):
-        fixes: dict[str, Fix] = {}
-        if all(change.lines or change.expressions for change in run):
-            try:
-                fixes = branch.fixes(module, vocabulary, run, options.flag)
-                fixes["attach"] = fixes["flag"]  # the kernel is the library's to call
-            except branch.CannotPlace:
-                fixes = {}
-        for change in run:
-            for use in found[change.first]:
-                message = _message(module, use) + release_of(use.layer, options)
-                told = module.finding("TRN109", message, use.call, fixes)
-                yield replace(told, op=use.name)
+    for run in branch.group(module, changed):
+        try:
+            of_run = branch.fixes(module, vocabulary, run, options.flag)
+        except branch.CannotPlace:
+            continue
+        of_run["attach"] = of_run["flag"]  # the kernel is the library's to call
+        fixes.update((change.first, of_run) for change in run)
+    for statement, uses in found.items():
+        for use in uses:
+            message = _message(module, use) + release_of(use.layer, options)
+            told = module.finding("TRN109", message, use.call, fixes.get(statement, {}))
+            yield replace(told, op=use.name)
 
 
 def _use(module: ModuleFacts, call: ast.Call, options: Options) -> _Use | None:
+    from ..rewrite.overwritten_arguments import StillRead, overwritten_before
+
     node = call.func
     if last_name(node) == "checkpoint" and call.args:  # which runs what it is given
         node = call.args[0]
@@ -131,7 +136,13 @@ def _use(module: ModuleFacts, call: ast.Call, options: Options) -> _Use | None:
     kept = next((other.cut for _, other in known if other.cut), "")
     if not kept and (None in layers or any(other.twin != layer.twin for _, other in known)):
         kept = "it may be something that has no such twin"
-    return _Use(call, node, name, layer, kept or _set_elsewhere(module, node, options))
+    kept = kept or _set_elsewhere(module, node, options)
+    doubts = dict.fromkeys(other.look_at for _, other in known if other.look_at)
+    try:
+        doubts.update(dict.fromkeys(() if kept else overwritten_before(module, call, node, layer)))
+    except StillRead as error:
+        kept = str(error)
+    return _Use(call, node, name, layer, kept, tuple(doubts))
 
 
 def _layers(
@@ -216,7 +227,9 @@ def _change(module: ModuleFacts, statement: ast.stmt, uses: list[_Use]) -> Chang
     from ..rewrite.branch import Change, Exchange
     from .fused_calls.site import runs_later
 
-    change = Change([statement], [], wants=_wants(uses), title=uses[0].layer.twin)
+    look_at = list(dict.fromkeys(doubt for use in uses for doubt in use.look_at))
+    change = Change([statement], [], wants=_wants(uses), look_at=look_at)
+    change.title = uses[0].layer.twin
     if any(use.kept for use in uses):
         return change
     simple = isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return))

@@ -30,6 +30,8 @@ class _Layer:
         cls = libraries.named(job.name)
         self.kind = job.op.module
         self.wrong = ""
+        if not isinstance(cls, type):
+            raise Unavailable("a configuration says which layer it gives")
         if not hasattr(cls, job.op.twin):
             root = job.name.partition(".")[0]
             self.wrong = f"the {root} installed has no {job.op.twin} in {job.name}"
