@@ -170,3 +170,90 @@ RIGHT = {
 @pytest.mark.parametrize(("made", "body"), RIGHT.values(), ids=RIGHT.keys())
 def test_lists_and_dicts_that_are_right(made: str, body: str) -> None:
     stays(memory(made, body), select=("TRN408",))
+
+
+ANEW = {
+    "by a constant key": """\
+        def forward(self, x):
+            self.state["h"] = self.k(x)
+            y = self.k(self.state["h"])
+            return y + self.state["h"]
+        """,
+    "beside another key": """\
+        def forward(self, x):
+            self.state["h"] = self.k(x)
+            self.state["g"] = self.k(self.state["h"])
+            return self.state["g"] + self.state["h"]
+        """,
+    "by the place of a layer": """\
+        def forward(self, x):
+            for i, layer in enumerate(self.layers):
+                self.state[i] = layer(x)
+                x = x + self.state[i]
+            return x + self.state[0]
+        """,
+    "all of them": """\
+        def forward(self, x):
+            for i in range(len(self.layers)):
+                x = self.layers[i](x)
+                self.state[i] = x
+            return torch.stack(list(self.state.values())).sum(0)
+        """,
+}
+
+
+@pytest.mark.parametrize("name", ANEW)
+def test_what_each_call_puts_in_before_it_reads_stays(name: str) -> None:
+    text = memory("self.state = {}", ANEW[name])
+    stays(text)
+    assert two_steps(text).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # What the first steps have put in is read again, by another key.
+        """\
+        def forward(self, x):
+            n = len(self.state)
+            self.state[n] = self.k(x)
+            return torch.stack(list(self.state.values())).sum(0)
+        """,
+        """\
+        def forward(self, x):
+            for i, layer in enumerate(self.layers):
+                x = layer(x)
+                self.state[i] = x
+                x = x + self.state.get(1 - i, 0)
+            return x
+        """,
+        """\
+        def forward(self, x):
+            if not self.state:
+                self.state["h"] = self.k(x)
+            return x + self.state["h"]
+        """,
+    ],
+)
+def test_what_is_read_before_it_is_put_in_anew(body: str) -> None:
+    text = memory("self.state = {}", body)
+    assert [f.rule for f in findings(text)] == ["TRN408"]
+    with pytest.raises(RuntimeError, match="second time"):
+        two_steps(text)
+
+
+def test_rows_that_a_loop_writes_into_a_buffer() -> None:
+    text = memory(
+        'self.register_buffer("rows", torch.zeros(2, 4))',
+        """\
+        def forward(self, x):
+            self.rows.zero_()
+            for i, row in enumerate(self.k(x)[0]):
+                self.rows[i] = row
+            return self.rows * 2
+        """,
+    )
+    assert [f.rule for f in findings(text)] == ["TRN408"]
+    with pytest.raises(RuntimeError, match="second time"):
+        two_steps(text)
+    stays(text.replace("= row\n", "= row.detach()\n"))

@@ -470,9 +470,23 @@ def _name_carries(module: ModuleFacts, node: ast.Name, depth: int) -> bool:
             annotation = argument.annotation if argument is not None else None
             if annotation is not None and "Tensor" not in module.source(annotation):
                 return False
-        elif definition.value is None or not carries(module, definition.value, depth + 1):
+            continue
+        value = definition.value
+        if value is None and isinstance(definition.statement, (ast.For, ast.AsyncFor)):
+            value = _looped(definition.statement, node.id)
+        if value is None or not carries(module, value, depth + 1):
             return False
     return True
+
+
+def _looped(loop: ast.For | ast.AsyncFor, name: str) -> ast.expr | None:
+    """What a loop takes rows of for a name: ``h`` in ``for i, row in enumerate(h)``."""
+    target, held = loop.target, loop.iter
+    if isinstance(target, ast.Tuple) and len(target.elts) == 2 and isinstance(held, ast.Call):
+        if not isinstance(held.func, ast.Name) or held.func.id != "enumerate" or not held.args:
+            return None
+        target, held = target.elts[1], held.args[0]
+    return held if isinstance(target, ast.Name) and target.id == name else None
 
 
 def _attribute_carries(module: ModuleFacts, node: ast.Attribute, depth: int) -> bool:

@@ -36,8 +36,8 @@ def in_holders(module: ModuleFacts) -> Iterator[Finding]:
             has_graph(module, function, value) or _is_of_layers(module, function, value)
         ):
             continue
-        before, after = _reads_of(module, function, owner, statement)
-        if not before and not after:
+        before, after = _reads_of(module, function, owner, statement, index)
+        if not before and (not after or _is_put_anew(module, function, owner, statement, index)):
             continue
         if is_made_anew(module, function, owner, statement):
             continue
@@ -115,9 +115,16 @@ def _is_emptied(module: ModuleFacts, owner: ast.Attribute) -> bool:
 
 
 def _reads_of(
-    module: ModuleFacts, function: FunctionNode, owner: ast.Attribute, statement: ast.stmt
+    module: ModuleFacts,
+    function: FunctionNode,
+    owner: ast.Attribute,
+    statement: ast.stmt,
+    index: ast.expr | None,
 ) -> tuple[bool, bool]:
-    """Whether a step reads values of a list or a dict before it puts one in, and afterwards."""
+    """Whether a step reads values of a list or a dict before it puts one in, and afterwards.
+
+    What it reads by another key is not that value.
+    """
     before = after = False
     for node in ast.walk(function):
         if not is_same(node, owner) or not isinstance(node.ctx, ast.Load):
@@ -129,11 +136,53 @@ def _reads_of(
             continue
         if isinstance(parent, ast.Call) and getattr(parent.func, "id", "") == "len":
             continue
+        if isinstance(parent, ast.Subscript) and _are_apart(parent.slice, index):
+            continue
         before, after = (
             before or node.lineno < statement.lineno,
             after or (node.lineno > statement.lineno),
         )
     return before, after
+
+
+def _are_apart(one: ast.expr, other: ast.expr | None) -> bool:
+    """Whether two keys are constants, and not the same."""
+    if not isinstance(one, ast.Constant) or not isinstance(other, ast.Constant):
+        return False
+    return one.value != other.value
+
+
+def _is_put_anew(
+    module: ModuleFacts,
+    function: FunctionNode,
+    owner: ast.Attribute,
+    statement: ast.stmt,
+    index: ast.expr | None,
+) -> bool:
+    """Whether each call puts a value in by the same keys, before it reads there: ``self.seen[i]``.
+
+    The keys are constants, or those of a loop over what the object has: ``enumerate(self.layers)``.
+    """
+    around = [a for a in module.ancestors(statement) if isinstance(a, ast.stmt)]
+    around = around[: around.index(function)]
+    if index is None or not all(isinstance(each, ast.For) for each in around):
+        return False
+    loops = [each for each in around if isinstance(each, ast.For)]
+    bound = {n.id for loop in loops for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    used = {n.id for n in ast.walk(index) if isinstance(n, ast.Name)}
+    own = set(module.flow(function).parameters[:1]) | {"enumerate", "range", "len", "zip"}
+    turns = {n.id for loop in loops for n in ast.walk(loop.iter) if isinstance(n, ast.Name)}
+    if not used <= bound or not turns <= own:
+        return False
+    if any(isinstance(n, (ast.Break, ast.Continue)) for loop in loops for n in ast.walk(loop)):
+        return False
+    last = max((loop.end_lineno or 0 for loop in loops), default=0)
+    for node in ast.walk(function):
+        if is_same(node, owner) and isinstance(node.ctx, ast.Load) and node.lineno <= last:
+            held = module.parent(node)
+            if not isinstance(held, ast.Subscript) or ast.dump(held.slice) != ast.dump(index):
+                return False
+    return True
 
 
 def _is_of_turn(
