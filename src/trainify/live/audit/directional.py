@@ -5,6 +5,9 @@ terms of third order.  Where v is so short that the curvature does not count, an
 one side is enough to see that both agree; to say that they do not it takes two.  v has a share with
 the sign of each element's gradient and a share at random, scaled so that each parameter contributes
 about the same; what is wrong with one shows in the sum.
+
+In float32 no distance is free of both, so there are several: what the curvature adds grows with the
+square of the distance, and what does not fit to that is how far rounding goes.
 """
 
 from __future__ import annotations
@@ -48,18 +51,24 @@ def prove(step: Step, tell: Callable[[str], None]) -> Proof:
     """
     tell("directional derivatives in float64")
     real = not any(parameter.is_complex() for parameter in step.parameters.values())
-    if real and not step.writes and not step.pinned.used:
+    casts = real and not step.writes and not step.pinned.used
+    if casts:
         try:
             proof = _prove(Casting(step), _FINE, "float64", tell)
             if proof.said:
                 return proof
         except Exception:  # a module in TorchScript, say, that hides its parameters
-            pass
+            casts = False
     try:
         with Widening(torch.float64):
             return _prove(_InPlace(widened(step, torch.float64)), _FINE, "float64", tell)
     except Exception as error:  # a kernel that refuses float64, a model that cannot be copied
         reason = said(error)
+    if casts:  # a method that is bound to the original, say, which a copy goes on calling
+        try:
+            return _prove(Casting(step), _CAST, "float64", tell)
+        except Exception as error:
+            reason = said(error)
     if any(parameter.element_size() < 4 for parameter in step.parameters.values()):
         reason = f"in float64, {reason}"
         return Proof(doubts=[f"gradients were not held against finite differences: {reason}"])
@@ -121,10 +130,16 @@ class _Precision:
     """Largest difference that is none, relative to the derivative."""
     near: float = 0.0
     """The share of a step at which one side is enough to agree; 0 where it never is."""
+    most: float = 0.0
+    """What the tolerance may become where rounding and kinks are seen to go so far."""
 
 
 _FINE = _Precision(1e-5, 1e-6, 1e-3)
-_COARSE = _Precision(1e-2, 3e-2)
+_CAST = _Precision(1e-5, 1e-4, 1e-3)
+"""With gradients in float32, where there are no others to hold the differences against."""
+_COARSE = _Precision(1e-2, 5e-4, most=3e-2)
+_SHARES = (1.0, 0.85, 0.7, 0.55, 0.4, 0.2)
+"""Of a step, at which slopes are taken where none of them is free of rounding."""
 
 
 def _prove(runs: _Runs, precision: _Precision, name: str, tell: Callable[[str], None]) -> Proof:
@@ -150,7 +165,8 @@ def _prove(runs: _Runs, precision: _Precision, name: str, tell: Callable[[str], 
         return Proof(doubts=["no gradient is other than zero: there is nothing to compare"])
     verdict = directions.compare(names)
     if verdict.agrees:
-        return Proof(f"{name}: the loss changes along {_counted(names)}, to {verdict.error:.0e}")
+        close = max(verdict.error, verdict.spread / max(abs(verdict.told), 1e-300))
+        return Proof(f"{name}: the loss changes along {_counted(names)}, to {close:.0e}")
     if abs(runs.value({}) - value) > 1e-3 * precision.tolerance * abs(value):
         return Proof(
             doubts=[
@@ -165,18 +181,59 @@ def _prove(runs: _Runs, precision: _Precision, name: str, tell: Callable[[str], 
         )
         return Proof(doubts=[doubt])
     tell("parameters whose gradient is another")
-    return Proof(
-        wrong={
-            each: f"{one.told:.6g} against {one.measured:.6g} in {name}"
-            for each, one in directions.search(names)
-        }
+    wrong = {
+        each: f"{one.told:.6g} against {one.measured:.6g} in {name}"
+        for each, one in directions.search(names)
+    }
+    if wrong:
+        return Proof(wrong=wrong)
+    doubt = (
+        f"along all parameters together the loss changes by another amount in {name} than their "
+        f"gradients say ({verdict.measured:.6g} against {verdict.told:.6g}); by which of them it "
+        "does was not found"
     )
+    return Proof(doubts=[doubt])
 
 
 def _counted(names: Sequence[str]) -> str:
     if len(names) == 1:
         return "1 parameter as its gradient says"
     return f"{len(names)} parameters as their gradients say"
+
+
+_LAST_BIT = 2.0**-24
+"""Of a loss in float32."""
+_CERTAIN = 10.0
+"""How many times what is not known of a slope a difference has to be."""
+
+
+def _without_curvature(shares: Sequence[float], slopes: Sequence[float]) -> tuple[float, float]:
+    """The slope at no distance, and what is not known of it.
+
+    What curvature adds grows with the square of the distance, what kinks add by less.
+    """
+    found, spread = _at_zero([share**2 for share in shares], slopes, shares)
+    other, _ = _at_zero(shares, slopes, shares)
+    return found, max(spread, abs(found - other))
+
+
+def _at_zero(
+    xs: Sequence[float], ys: Sequence[float], shares: Sequence[float]
+) -> tuple[float, float]:
+    """Where a line through points is at zero, and how far off that may be.
+
+    Rounding is divided by the share, so that points count by its square.
+    """
+    weights = [share**2 / sum(each**2 for each in shares) for share in shares]
+
+    def mean(values: Sequence[float]) -> float:
+        return sum(w * value for w, value in zip(weights, values, strict=True))
+
+    x, y = mean(xs), mean(ys)
+    variance = mean([(each - x) ** 2 for each in xs])
+    rise = mean([(a - x) * (b - y) for a, b in zip(xs, ys, strict=True)]) / variance
+    left = mean([(b - y - rise * (a - x)) ** 2 for a, b in zip(xs, ys, strict=True)])
+    return y - rise * x, (left * (1 + x**2 / variance)) ** 0.5
 
 
 @dataclass
@@ -197,7 +254,7 @@ class _Compared:
     @property
     def certain(self) -> bool:
         """Whether a disagreement does not come from the size of the step."""
-        return self.spread <= 0.1 * abs(self.told - self.measured)
+        return _CERTAIN * self.spread <= abs(self.told - self.measured)
 
 
 class _Directions:
@@ -211,6 +268,7 @@ class _Directions:
         self._loss = loss
         self._precision = precision
         self._spent = 0
+        self._noise = _LAST_BIT * abs(loss)
         step = runs.step
         padding = {
             id(module.weight): module.padding_idx
@@ -241,7 +299,13 @@ class _Directions:
             if compared.agrees:
                 return compared
         compared = _Compared(told, self._slope(names, 1.0), 0.0, tolerance)
-        if not compared.agrees:
+        if not compared.agrees and self._precision.most:
+            slopes = [compared.measured, *(self._slope(names, each) for each in _SHARES[1:])]
+            found, noise = _without_curvature(_SHARES, slopes)
+            self._noise = noise = max(noise, self._noise)  # one of the loss, along whatever
+            tolerance = max(tolerance, min(_CERTAIN * noise / abs(told), self._precision.most))
+            compared = _Compared(told, found, noise, tolerance)
+        elif not compared.agrees:
             half = self._slope(names, 0.5)
             spread = abs(half - compared.measured)
             compared = _Compared(told, half, spread, tolerance)
@@ -250,7 +314,8 @@ class _Directions:
     def search(self, names: Sequence[str]) -> Iterator[tuple[str, _Compared]]:
         """The parameters that a disagreement comes from, by halves."""
         groups = [list(names)]
-        while groups and self._spent < _MOST:
+        most = _MOST * (3 if self._precision.most else 1)
+        while groups and self._spent < most:
             group = groups.pop()
             compared = self.compare(group)
             if compared.agrees or not compared.certain:

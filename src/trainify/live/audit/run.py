@@ -192,7 +192,7 @@ class _Audit:
             named = tuple(name for name in step.parameters if name in lost or name in said.wrong)
             cuts = [cut if cut.parameters else replace(cut, parameters=named) for cut in cuts]
         hit.update(lost, seen.endless)
-        self._doubt(found, said, seen.stopped)
+        self._doubt(found, said, seen.stopped, hit if bare else ())
         kept, error = self._kept(seen)
         missing = tuple(name for name, got in seen.got.items() if name in hit and not got)
         wrong = tuple(name for name, got in seen.got.items() if name in hit and got)
@@ -280,8 +280,10 @@ class _Audit:
         ids = {id(tensor) for sight, tensor in pairs if id(sight) in given}
         return {name for name, parameter in self.step.parameters.items() if id(parameter) in ids}
 
-    def _doubt(self, found: Ungiven, proof: Proof, stopped: Sequence[Place]) -> None:
-        """Say what numbers say."""
+    def _doubt(
+        self, found: Ungiven, proof: Proof, stopped: Sequence[Place], accused: Collection[str]
+    ) -> None:
+        """Say what numbers say.  Of those that are ``accused`` there is a place that was found."""
         if found.meant:
             self.notes.append(
                 f"the loss changes with {', '.join(patterns(found.meant))}, of which the gradient "
@@ -299,11 +301,13 @@ class _Audit:
             return
         names = ", ".join(patterns(proof.wrong))
         said = f"the gradient of {names} is not the derivative of the loss"
-        if stopped:
+        first, numbers = next(iter(proof.wrong.items()))
+        if accused:
+            said += f" ({first}: {numbers})"
+        elif stopped:
             said += ", as it should be: gradients are stopped or shaped on purpose at "
             said += _listed(stopped)
         else:
-            first, numbers = next(iter(proof.wrong.items()))
             said += f" ({first}: {numbers}). Numbers alone accuse nobody: no place was found, so "
             said += "none is counted as wrong"
         self.notes.append(said)
