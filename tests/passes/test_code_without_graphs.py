@@ -79,7 +79,7 @@ LEFT = {
     "resized": "h.resize_(2, 8)",
     "a weight that backward needs": "h = self.b(h)\nself.b.weight.mul_(0.5)",
     "below .data": "h.data.clamp_(-0.1, 0.1)",
-    "a piece of a split": "parts = h.chunk(2, -1)\nparts[0].mul_(0.5)",
+    "a piece of a split": "parts = h.unbind(0)\nparts[0].mul_(0.5)",
 }
 
 

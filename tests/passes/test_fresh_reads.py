@@ -431,3 +431,16 @@ def test_means_on_the_way_to_a_value_repeat_nothing() -> None:
     write = "xk = self.k(x)\nself.ck[:B, pos : pos + T] = xk"
     text = attention(OWN, norm + write, "keys = self.ck[:B, : pos + T]\nreturn keys.relu()")
     assert "torch.cat((self.ck[:B, :pos], xk), dim=1)" in fix(text)
+
+
+def test_a_list_of_caches_is_no_tensor_to_clone() -> None:
+    text = attention(
+        OWN.replace(
+            "        self.o =", "        self.cache = [torch.zeros(4, 16, d)]\n        self.o ="
+        ),
+        "xk = self.k(x)\nself.cache[0][:B, pos : pos + T] = xk",
+        "keys = self.cache[0][:B, : pos + T]\nreturn self.o(self.q(x) @ keys.mT @ keys)",
+    )
+    (found,) = findings(text)
+    assert found.rule == "TRN401" and not found.fixes
+    assert "`self.cache` holds several tensors" in found.message

@@ -36,6 +36,21 @@ def is_kept_buffer(module: ModuleFacts, node: ast.Attribute) -> bool:
     )
 
 
+def is_container(module: ModuleFacts, node: ast.Attribute) -> bool:
+    """Whether ``self.name`` is a list, a tuple or a dict, of tensors perhaps."""
+    cls = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+    bindings = module.names.inherited(cls, node.attr) if cls is not None else []
+    return any(
+        isinstance(b.value, (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.DictComp))
+        or (
+            isinstance(b.value, ast.Call)
+            and isinstance(b.value.func, ast.Name)
+            and b.value.func.id in ("list", "tuple", "dict")
+        )
+        for b in bindings
+    )
+
+
 def registering(module: ModuleFacts, cls: ast.ClassDef, name: str) -> set[FunctionNode | None]:
     """The methods of a class, and of those it derives from, that register a buffer.
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.flow import view_of
+from ..facts.kept import is_container
 from ..facts.names import last_name
 from ..findings import Fix, Safety
 from . import branch, layout
@@ -49,6 +50,8 @@ def fresh_return(
         name = _new_name(module, write)
         view = view_of(write.value)
         if view is None or name is None or _changes(module, write, last):
+            return None
+        if isinstance(write.base, ast.Attribute) and is_container(module, write.base):
             return None
         statement = module.source(write.statement)
         start = module.start(write.base) - module.start(write.statement)

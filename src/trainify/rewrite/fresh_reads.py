@@ -23,7 +23,7 @@ from ..facts.broadcasts import may_broadcast
 from ..facts.cache_readers import is_about, readers_of
 from ..facts.cache_writes import are_apart
 from ..facts.flow import VIEW_ATTRIBUTES, is_view_method
-from ..facts.kept import is_kept_buffer, is_same
+from ..facts.kept import is_container, is_kept_buffer, is_same
 from ..facts.names import last_name, passed
 from ..facts.order import evaluated_before, order_matters
 from ..facts.walk import statements, walk
@@ -61,6 +61,8 @@ def fresh_reads(
     reads = reads_behind(module, function, write)
     if not reads:
         return None
+    if is_container(module, write.base):
+        raise CannotRead(f"`{module.source(write.base)}` holds several tensors")
     _refuse_what_runs_again(module, function, write)
     _refuse_other_writes(module, function, write, reads)
     _refuse_what_cannot_be_said_again(module, write)
