@@ -61,6 +61,8 @@ class Disturb(Observer):
         self._at = keys(list(suspects))
         self._share = share
         self._generator = torch.Generator().manual_seed(seed)
+        self.writes = any(each.where[0] in ("in", "written") for each in suspects)
+        """Whether it writes into memory, which may be that of a parameter."""
 
     def before(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
         for suspect in self._at.get(call.key, ()):

@@ -111,6 +111,9 @@ class Trial:
                 return self._of(self._step, observer)
         except Exception:  # the model does not take what it is given
             return None
+        finally:
+            if observer.writes:
+                self._step.state.restore(thorough=True)
 
     def _of(self, step: Step, observer: Observer) -> float:
         change = step.awake() if self._is_awake else None

@@ -98,6 +98,10 @@ def audit(
         try:
             with none_later(step.parameters.values()):
                 report = on_disk(_Audit(step, Allowed(allow), tell).report(proof))
+        except RuntimeError as error:
+            if _INFERENCE not in str(error):
+                raise
+            report = on_disk(Report(error=_kept_from_inference(step, error)))
         finally:
             step.state.end()
     return report if was_on else replace(report, notes=(_WAS_OFF, *report.notes))
@@ -114,6 +118,16 @@ def _collected_sparingly() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+_INFERENCE = "Inference tensors cannot be saved for backward"
+
+
+def _kept_from_inference(step: Step, error: RuntimeError) -> str:
+    return (
+        f"the forward raises {raised(error, step.places)}: it reads something that was made in "
+        "inference_mode before, and kept"
+    )
 
 
 _WAS_OFF = (

@@ -19,7 +19,7 @@ from .hooks import Hooks
 from .losses import Loss, given_loss, loss_of, made_from
 from .noise import is_zero
 from .pinned import Pinned
-from .places import Place, Places, said
+from .places import Place, Places, raised
 from .state import State, nudge
 from .trace import Observer, Trace, Tracer, Unseen
 
@@ -160,8 +160,8 @@ class Step:
                 loss = self._loss(self.inputs, self.keywords)
                 with self.backward():
                     torch.autograd.grad(loss, list(self.parameters.values()), allow_unused=True)
-        except Exception as raised:
-            return said(raised)
+        except Exception as error:
+            return raised(error, self.places)
         return ""
 
     def begin(self, change: Change | None = None) -> None:

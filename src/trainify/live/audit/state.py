@@ -21,6 +21,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from ..loads import codes
 from ..reach import slots
 from .digest import INTEGER
+from .memos import MEMO, Memo, memos_of
 from .noise import add_noise
 
 _DEPTH = 6
@@ -43,6 +44,8 @@ class State:
     classes and inputs hold in attributes: caches, above all.  Of the globals that methods of these
     classes read it is the tensors and the generators.
 
+    What functions remember of a run (``functools.cache``) is forgotten, if there are tensors in it.
+
     Any code may write into any of them, by a kernel that nobody sees, so there are copies while a
     model runs.  Where torch alone is at work they can be let go.
     """
@@ -59,6 +62,7 @@ class State:
         self._holders: list[tuple[Any, Any]] = []
         self._empty: list[Any] = []
         """Lists and dicts with nothing in them, which are most."""
+        self._memos: list[Memo] = []
         self._generators: list[tuple[torch.Generator, Tensor]] = []
         self.trusting = False
         """Whether a parameter is what it was as long as its version is: a step may go round that,
@@ -158,6 +162,8 @@ class State:
             for name, value in values.items():
                 if getattr(holder, name, None) is not value:
                     object.__setattr__(holder, name, value)
+        for memo in self._memos if own else ():
+            memo.forget()
         for generator, state in self._generators:
             generator.set_state(state)
         for put in self._random:
@@ -184,6 +190,8 @@ class State:
                 if values is None:
                     values = value.detach().clone()
                 self._tensors[id(value)] = _Kept(value, values, value.requires_grad, value.dtype)
+        elif isinstance(value, MEMO):
+            self._memos.append(Memo(value))
         elif isinstance(value, torch.Generator):
             self._generators.append((value, value.get_state()))
         elif (put := _putting_back(value)) is not None:
@@ -214,11 +222,12 @@ class State:
 def _globals_of(cls: type) -> Iterator[Any]:
     """Tensors that methods read as globals, by themselves or in a list, a tuple or a dict.
 
-    And generators of random numbers, by themselves.
+    And generators of random numbers, by themselves, and functions that remember their results.
     """
     for value in vars(cls).values():
         function = unwrap(value) if isinstance(value, FunctionType) else None
         if isinstance(function, FunctionType):
+            yield from memos_of(function.__code__, function.__globals__)
             for code in codes(function.__code__):
                 for name in code.co_names:
                     found: Any = function.__globals__.get(name)
