@@ -155,6 +155,8 @@ class Check:
     ) -> None:
         self.text = text
         self.options = options or Options()
+        if project is not None:
+            project.begin()
         self._module = _parse(text, path, project, parse)
         self._data = text.encode(errors="replace")
         asked = passes_for(self._data, self.options)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from .called import positional
+from .memo import once_judged
 from .names import last_name
 from .walk import walk
 
@@ -42,21 +43,21 @@ class Handed(NamedTuple):
 
 def objects_with(module: ModuleFacts, function: FunctionNode) -> Instances | None:
     """The objects whose forward a function is; None where it is none."""
-    from .instances import Instances
+    from .instances import instances_of
 
     cls = module.method_class(function)
     named = function.name in ("forward", "__call__")
-    return Instances(module, [cls]) if cls is not None and named else None
+    return instances_of(module, cls) if cls is not None and named else None
 
 
-def handed_on(
-    module: ModuleFacts, function: FunctionNode, objects: Instances | None = None
-) -> Iterator[Handed]:
-    """The calls in the project that a function is handed to, or an object whose forward it is.
+@once_judged
+def handed_on(module: ModuleFacts, function: FunctionNode) -> tuple[Handed, ...]:
+    """The calls in the project that a function is handed to, or an object whose forward it is."""
+    return tuple(_handed_on(module, function))
 
-    ``objects`` are these, where they are known already.
-    """
-    files, is_it = _looked_for(module, function, objects or objects_with(module, function))
+
+def _handed_on(module: ModuleFacts, function: FunctionNode) -> Iterator[Handed]:
+    files, is_it = _looked_for(module, function, objects_with(module, function))
     names = positional(module, function)
     for other in files:
         for call in other.calls:

@@ -29,3 +29,22 @@ def once(
         return cast("T", module.memo[key])
 
     return remembered
+
+
+def once_judged(
+    fact: Callable[Concatenate[ModuleFacts, P], T],
+) -> Callable[Concatenate[ModuleFacts, P], T]:
+    """The same for a fact that holds other files, or its own: its file must not hold it in turn.
+
+    The project remembers it as long as one file is judged.
+    """
+
+    @wraps(fact)
+    def remembered(module: ModuleFacts, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        assert not kwargs
+        memo, key = module.project.judged, (fact, (module, *args))
+        if key not in memo:
+            memo[key] = fact(module, *args, **kwargs)
+        return cast("T", memo[key])
+
+    return remembered

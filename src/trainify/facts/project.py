@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from .called import positional
-from .memo import once
+from .memo import Memo, once
 from .names import Target
 
 if TYPE_CHECKING:
@@ -27,8 +27,11 @@ class Project:
     ``roots`` are the paths given by the user; nothing is read before it is asked for.
     """
 
-    max_modules = 2
-    """Other files whose syntax trees are kept at a time."""
+    max_trees = 1_000_000
+    """Characters of other files whose syntax trees are kept, which take forty times as much."""
+
+    max_trees_between = 100_000
+    """The same from one file that is judged to the next."""
 
     max_contents = 16
     """Other files whose bytes are kept at a time."""
@@ -40,6 +43,9 @@ class Project:
     def forget(self) -> None:
         """Read every file again when it is asked for."""
         self._modules: dict[Path, ModuleFacts | None] = {}
+        """What was asked for last comes last."""
+        self.judged: Memo = {}
+        """Facts that hold trees of several files; see :meth:`begin`."""
         self._exports: dict[str, tuple[Target, ...]] = {}
         self._found: dict[tuple[Path, str], Path | None] = {}
         self._seen: dict[tuple[str, str], Path | None] = {}
@@ -228,19 +234,31 @@ class Project:
 
     def load(self, path: Path) -> ModuleFacts | None:
         """Parse another file of the project; None where it cannot be read."""
-        if path not in self._modules:
-            from .module import parse_module
+        if path in self._modules:
+            self._modules[path] = found = self._modules.pop(path)
+            return found
+        from .module import parse_module
 
-            self._loaded.add(path)
-            if len(self._modules) > self.max_modules:
-                self._modules.clear()
-
-            try:
-                text = self.read(path).decode("utf-8-sig")
-                self._modules[path] = parse_module(text, str(path), self)
-            except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-                self._modules[path] = None
+        self._loaded.add(path)
+        self._drop_trees(self.max_trees)
+        try:
+            text = self.read(path).decode("utf-8-sig")
+            self._modules[path] = parse_module(text, str(path), self)
+        except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+            self._modules[path] = None
         return self._modules[path]
+
+    def begin(self) -> None:
+        """Let go of what was held for the file that was judged last."""
+        self.judged.clear()
+        self._drop_trees(self.max_trees_between)
+
+    def _drop_trees(self, most: int) -> None:
+        """Keep those asked for last, of no more than so many characters."""
+        length = sum(len(each.text) for each in self._modules.values() if each is not None)
+        while length > most:
+            oldest = self._modules.pop(next(iter(self._modules)))
+            length -= len(oldest.text) if oldest is not None else 0
 
     def parse(self, text: str, path: str) -> ModuleFacts:
         """Parse a file of the run, unless another one has just led to it; raises as ast does."""
@@ -324,16 +342,20 @@ class Project:
         return chain([module], self.others(module, mentions))
 
     def naming(
-        self, module: ModuleFacts, words: Collection[str], importing: Collection[Path]
+        self, module: ModuleFacts, words: Collection[str], importing: Set[Path]
     ) -> Iterator[ModuleFacts]:
-        """The other files with one of the words that import one of some files, or a package."""
+        """The other files with one of the words that import one of some files, or a package.
+
+        Those ``importing`` are told from are not among them.
+        """
         named = rb"\b(?:%s)\b" % b"|".join(re.escape(word.encode()) for word in sorted(words))
         here, search = Path(module.path).absolute(), re.compile(named).search
         for path in self.neighbours(module.path):
-            if path.absolute() == here or not search(self._bytes(path)):
+            absolute = path.absolute()
+            if absolute == here or absolute in importing or not search(self._bytes(path)):
                 continue
             imports = self.imports(path)
-            if imports & set(importing) or any(i.name == "__init__.py" for i in imports):
+            if imports & importing or any(i.name == "__init__.py" for i in imports):
                 other = self.load(path)
                 if other is not None:
                     yield other

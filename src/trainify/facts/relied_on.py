@@ -49,7 +49,7 @@ def relied_on(
         return names
     found = _by_calls(module, function, statement, known, names, depth)
     found |= {n for n in names if _STATE.search(n) and _is_kept_at_times(function, n)}
-    for handed in handed_on(module, function, objects):
+    for handed in handed_on(module, function):
         statement = handed.module.statement(handed.call)
         if isinstance(statement, ast.Expr) and statement.value is handed.call:
             return names

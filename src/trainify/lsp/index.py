@@ -14,7 +14,7 @@ class OpenProject(Project):
     What was read stays known until it changes.
     """
 
-    max_modules = 24
+    max_trees_between = Project.max_trees
     max_contents = 400
 
     def __init__(self, roots: Iterable[str], opened: Callable[[str], str | None]) -> None:
@@ -41,6 +41,7 @@ class OpenProject(Project):
 
     def settle(self) -> None:
         """Let other files follow what has changed."""
+        self.judged.clear()
         self._exports.clear()
         self.module_classes.clear()
         self.extensions.clear()

@@ -5,7 +5,7 @@ never by what a name looks like.  What does not show is told apart from what is 
 class.
 """
 
-from .found import Instances
+from .found import Instances, instances_of
 from .naming import ClassId, annotated, class_id, named
 
-__all__ = ["ClassId", "Instances", "annotated", "class_id", "named"]
+__all__ = ["ClassId", "Instances", "annotated", "class_id", "instances_of", "named"]

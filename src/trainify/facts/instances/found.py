@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..called import positional
 from ..layers import own_class
+from ..memo import once_judged
 from ..names import last_name, parameters, passed, self_name
 from .naming import ClassId, class_id, functions_in, path_of
 from .origins import MAX_FILES, Origin, Origins, evaluates
@@ -228,6 +229,12 @@ class Instances(Origins):
 
     def _argument(self, module: ModuleFacts, node: ast.expr) -> list[Origin]:
         return self._leading(module, node) if isinstance(node, _ARGUMENTS) else []
+
+
+@once_judged
+def instances_of(module: ModuleFacts, cls: ast.ClassDef) -> Instances:
+    """The objects of one class; finding the files that have them takes longer than any question."""
+    return Instances(module, [cls])
 
 
 # -- what there is in a file ----------------------------------------------------------------------

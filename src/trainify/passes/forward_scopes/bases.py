@@ -14,7 +14,7 @@ from ...facts import ModuleFacts
 from ...facts.backpropagated import called_by_losses
 from ...facts.grad_mode import own_nodes, scope_around
 from ...facts.graph import Graph, results
-from ...facts.instances import Instances, class_id
+from ...facts.instances import class_id, instances_of
 from ...facts.layers import bases_of
 from ...facts.learning import backward_values, may_learn
 from ...facts.names import last_name
@@ -92,7 +92,7 @@ def _is_used_itself(home: ModuleFacts, base: ast.ClassDef) -> bool:
 
 def _is_run_by_loss(module: ModuleFacts, cls: ast.ClassDef) -> bool:
     """Whether a loss comes from what an object of the class computes."""
-    instances, made = Instances(module, [cls]), class_id(module, cls)
+    instances, made = instances_of(module, cls), class_id(module, cls)
     return any(
         _gives_loss(home, call)
         for home in instances.files

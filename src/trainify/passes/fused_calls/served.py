@@ -17,7 +17,7 @@ from ...facts import ModuleFacts
 from ...facts.array_ways import array_ways, buffer_loads, makes_arrays
 from ...facts.frozen import freezes
 from ...facts.grad_mode import scope_around
-from ...facts.instances import ClassId, Instances, class_id
+from ...facts.instances import ClassId, Instances, class_id, instances_of
 from ...facts.layers import bases_of, made_by, may_be_module, own_class
 from ...facts.learning import is_tensor_method
 from ...facts.memo import once
@@ -293,7 +293,7 @@ def _derives(module: ModuleFacts, node: ast.AST, made: ClassId) -> bool:
 
 
 def _instances(module: ModuleFacts, cls: ast.ClassDef) -> Instances | None:
-    instances = Instances(module, [cls])
+    instances = instances_of(module, cls)
     for other in instances.files:
         if any(s is not None and s.mode is not None for s in other.grad_switches.values()):
             return None
