@@ -97,7 +97,28 @@ def expect_4bit_linear(
     return (out if bias is None else out + wide(bias)).to(x.dtype)
 
 
+def expect_of_codes(
+    x: Tensor, b: Tensor, scale: Tensor, dtype: torch.dtype, bias: Tensor | None
+) -> Tensor:
+    out = wide(x) @ (
+        wide(b) * wide(scale).expand(1, b.shape[1]) if scale.dim() == 2 else wide(b) * wide(scale)
+    )
+    return (out if bias is None else out + wide(bias)).to(dtype)
+
+
+def expect_block_of_codes(
+    x: Tensor, b: Tensor, scale: Tensor, block_n: int, block_k: int, dtype: torch.dtype
+) -> Tensor:
+    weight = wide(b).clone()
+    for n in range(weight.shape[0]):
+        for k in range(weight.shape[1]):
+            weight[n, k] *= wide(scale)[n // block_n, k // block_k]
+    return (wide(x) @ weight.T).to(dtype)
+
+
 CASES = [
+    Case(matmul.mm_of_codes, expect_of_codes),
+    Case(matmul.block_mm_of_codes, expect_block_of_codes),
     Case(matmul.scaled_grouped_mm, expect_grouped),
     Case(matmul.scaled_mm_add, expect_scaled_add),
     Case(matmul.awq_gemv_matmul, expect_gemv),

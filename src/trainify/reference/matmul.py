@@ -27,6 +27,22 @@ def scaled_mm(
     return (out if bias is None else out + bias.float()).to(out_dtype)
 
 
+def mm_of_codes(
+    x: torch.Tensor,
+    b: torch.Tensor,
+    scale_b: torch.Tensor,
+    out_dtype: torch.dtype,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Product of x [M, K] and the codes b [K, N] times their scale, in float32, rounded once.
+
+    scaled_mm where x is not rounded to codes of its own.  The scale is one number, or one for each
+    column.
+    """
+    out = x.float() @ b.float() * scale_b.float().reshape(1, -1)
+    return (out if bias is None else out + bias.float()).to(out_dtype)
+
+
 def scaled_grouped_mm(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -81,6 +97,23 @@ def block_scaled_mm(
     scale_b = scale_b.repeat_interleave(block_k, dim=1)[:, : b.shape[1]]
     scale_b = scale_b.repeat_interleave(block_n, dim=0)[: b.shape[0]]
     return ((a.float() * scale_a) @ (b.float() * scale_b).t()).to(out_dtype)
+
+
+def block_mm_of_codes(
+    x: torch.Tensor,
+    b: torch.Tensor,
+    scale_b: torch.Tensor,
+    block_n: int,
+    block_k: int,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    """Product of x [M, K] and the codes b [N, K], transposed, in float32, rounded once.
+
+    block_scaled_mm where x is not rounded to codes of its own.
+    """
+    scale_b = scale_b.repeat_interleave(block_k, dim=1)[:, : b.shape[1]]
+    scale_b = scale_b.repeat_interleave(block_n, dim=0)[: b.shape[0]]
+    return (x.float() @ (b.float() * scale_b).t()).to(out_dtype)
 
 
 def hadamard_transform(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:

@@ -13,7 +13,7 @@ from ...facts.asked import runs_behind_tests
 from ...facts.cache_writes import cache_writes
 from ...facts.grad_mode import own_nodes
 from ...facts.guards import gradient_unwanted, serves_backward
-from ...facts.names import last_name
+from ...facts.names import last_name, passed
 from ...facts.trainable import may_hold_weight
 from ...findings import Finding
 from .. import Needle, Rule, is_wanted
@@ -30,6 +30,7 @@ from .calls import (
 )
 from .messages import lost_in_cache
 from .rewriter import Rewriter, other_path, twin
+from .rounded import of_activation, only_codes
 from .site import Site
 from .words import words_for
 
@@ -238,9 +239,12 @@ def calls(module: ModuleFacts, options: Options, *, direct: bool) -> Iterator[Fi
             else:
                 yield module.finding("TRN103", message, call, twin(module, call, options))
             continue
+        op, bound = of_activation(module, call, op, bound, options) or (op, bound)
         lost = [node for name in op.loses if (node := bound[name]) is not None]
         if not op.loses or any(may_hold_weight(module, node) for node in lost):
-            sites.append(Site(module, call, op, target, bound))
+            site = Site(module, call, op, target, bound)
+            site.refused = only_codes(site, options)
+            sites.append(site)
     if direct:
         yield from _lost_in_caches(module)
     sites = [site for site in sites if is_wanted(module, options, site.code, site.call)]
@@ -263,12 +267,17 @@ def _read_as_values(module: ModuleFacts, codes: ast.Call, options: Options) -> b
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         if last_name(call.func) in ("float", "to") and last_name(owner) == name.id:
             return True
-        if any(last_name(argument) == name.id for argument in call.args):
+        if any(last_name(argument) == name.id for argument in passed(call)):
+            if gradient_unwanted(module, call):
+                continue
             try:
                 matched = match(module, call, options)
             except Ambiguous:
                 continue
-            if matched is not None and matched[0].equivalent is not None:
+            if matched is None or matched[0].equivalent is None:
+                continue
+            op, bound, _ = understood(*matched, call)
+            if bound is None or of_activation(module, call, op, bound, options) is None:
                 return True
     return False
 

@@ -43,6 +43,8 @@ class Site:
     rule: str = ""
     """The rule that found it, and what to say; those of this pass where there is none."""
     said: str = ""
+    refused: str = ""
+    """Why it is not rewritten, whatever its equivalent: what follows "Not rewritten:"."""
     beside: Sequence[Site] = ()
     """All sites of the function: what they write into one argument is decided together."""
 

@@ -13,6 +13,7 @@ from ...facts.flow import is_view_method, view_of
 from ...facts.guards import is_operator
 from ...facts.names import last_name
 from ...facts.writes import is_element
+from .rounded import ACTIVATION
 from .site import Site
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ class StatementRewriter:
     def _lines(self) -> list[str]:
         statement = self.statement
         for site in self.sites.values():
+            if site.refused:
+                raise NoRewrite(site.refused)
+            if ACTIVATION in site.bound and "attach" in self.writer.strategies:
+                raise NoRewrite("the kernel gets codes, not what a gradient is wanted of")
             unsupported = site.unsupported()
             if unsupported is not None:
                 raise NoRewrite(f"`{unsupported}` is passed, which its equivalent does not cover")

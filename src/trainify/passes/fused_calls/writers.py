@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...facts import ModuleFacts
 from ...findings import Fix
+from .rounded import ACTIVATION
 from .site import Site
 from .statements import SIMPLE
 
@@ -101,7 +102,7 @@ def attachable(site: Site) -> Call | None:
     from ...rewrite.attach import Call
     from ...rewrite.functionalize import CannotFunctionalize
 
-    if site.unsupported() is not None:
+    if site.unsupported() is not None or site.refused or ACTIVATION in site.bound:
         return None
     try:
         writes = site.writes()

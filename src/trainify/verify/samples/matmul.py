@@ -45,6 +45,12 @@ def scaled_groups(draw: Draw) -> Values:
     }
 
 
+@draws_for(matmul.mm_of_codes)
+def of_codes(draw: Draw) -> Values:
+    values = scaled(draw)
+    return {**values, "x": draw.tensor(*values["a"].shape)}
+
+
 @draws_for(matmul.scaled_mm_add)
 def scaled_sum(draw: Draw) -> Values:
     k, n = draw.features, draw.size(2, 4)
@@ -74,6 +80,12 @@ def block_scaled(draw: Draw) -> Values:
         "block_k": block_k,
         "out_dtype": draw.dtype,
     }
+
+
+@draws_for(matmul.block_mm_of_codes)
+def block_of_codes(draw: Draw) -> Values:
+    values = block_scaled(draw)
+    return {**values, "x": values["a"]}
 
 
 @draws_for(matmul.hadamard_transform)
