@@ -8,6 +8,8 @@ import pytest
 import torch
 from verbs import becomes, findings, fix, rules, stays
 
+from trainify.findings import Safety
+
 HEAD = "import torch\nfrom torch import nn\n\n\n"
 
 
@@ -475,3 +477,45 @@ def mock_caches(k, k_cache, table):
     return k
 """
     )
+
+
+@pytest.mark.parametrize("cache", ["self.k_cache", "self.cache[0]"])
+def test_what_a_helper_caches_and_its_caller_reads_back_is_no_safe_fix(cache: str) -> None:
+    """Cached detached, the keys would lose the gradient that attention has by them, in silence."""
+    text = """\
+        import torch
+        from torch import nn
+
+
+        class Attention(nn.Module):
+            def __init__(self, d=8):
+                super().__init__()
+                self.k, self.q = nn.Linear(d, d), nn.Linear(d, d)
+                self.k_cache = torch.zeros(16, d)
+
+            def store(self, k, slots):
+                self.k_cache.index_copy_(0, slots, k)
+
+            def forward(self, x):
+                slots = torch.arange(x.shape[0])
+                k = self.k(x)
+                self.store(k, slots)
+                return (self.q(x) @ KEYS.T).softmax(-1) @ k
+        """
+    text = text.replace("self.k_cache =", "self.k_cache, self.cache =").replace(
+        "torch.zeros(16, d)", "torch.zeros(16, d), [torch.zeros(16, d)]"
+    )
+    text = text.replace("self.k_cache.", f"{cache}.")
+    read_back = text.replace("KEYS", f"{cache}[: x.shape[0]]")
+    (found,) = findings(read_back)
+    each = found.fix("flag")
+    assert found.rule == "TRN401" and each is not None and each.safety is Safety.UNSAFE
+    assert "must read the fresh `k`" in each.look_at
+    fresh = fix(text.replace("KEYS", "k"))
+    assert "index_copy_(0, slots, k.detach())" in fresh
+    scope: dict[str, Any] = {}
+    exec(compile(fresh, "m.py", "exec"), scope)
+    model = scope["Attention"]()
+    for _ in range(2):
+        model(torch.ones(2, 8)).sum().backward()
+    assert model.k.weight.grad is not None

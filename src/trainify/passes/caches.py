@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.broadcasts import may_broadcast
+from ..facts.cache_readers import is_about
+from ..facts.cache_writes import are_apart
 from ..facts.differentiation import MAKES_TENSOR
 from ..facts.flow import is_allocation, is_view_method, view_of
 from ..facts.guards import gradient_unwanted
 from ..facts.integers import holds_integers
+from ..facts.kept import is_same
 from ..facts.layers import is_module_class
 from ..facts.made_for_serving import made_for_serving
 from ..facts.names import last_name
@@ -209,8 +212,10 @@ def _write(module: ModuleFacts, statement: ast.Assign | ast.Expr) -> Write | Non
     target, value, base = write.target, write.value, write.base
     if isinstance(value, ast.Constant):
         return None
+    called = statement.value.func if isinstance(statement.value, ast.Call) else None
     if isinstance(target, ast.Subscript) and not _addresses_tensor(target):
-        return None
+        if isinstance(statement, ast.Assign) or called is None or last_name(called) == "copy_":
+            return None  # one of several tensors is replaced; index_copy_ writes into it
     if not _is_activation(module, value, statement):
         return None
     return None if _is_from_cache(module, value, base, statement) else write
@@ -829,11 +834,31 @@ def _detach(module: ModuleFacts, write: Write) -> Fix | None:
     look_at = (
         "what earlier calls have cached passes no gradient on" if _is_copied(module, write) else ""
     )
-    if not _fresh_values_used(module, write):
+    if not _fresh_values_used(module, write) or _read_by_callers(module, write):
         value = module.source(write.value)
         look_at = f"attention must read the fresh `{value}` in training, not the cache"
     safety = Safety.UNSAFE if look_at else Safety.SAFE
     return Fix(f"Cache {module.source(write.value)} detached", edits, safety, look_at)
+
+
+def _read_by_callers(module: ModuleFacts, write: Write) -> bool:
+    """Whether a method of the same object reads the cache behind a call of the one that writes."""
+    function = module.function(write.statement)
+    if function is None or not isinstance(write.base, ast.Attribute):
+        return False
+    cls = module.method_class(function)
+    for call in module.calls_named(function.name):
+        caller = module.function(call)
+        if caller is None or caller is function or module.method_class(caller) is not cls:
+            continue
+        at = module.statement(call)
+        for node in ast.walk(caller):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                behind = node.lineno > (at.end_lineno or at.lineno)
+                if behind and is_same(node, write.base) and not is_about(module, node):
+                    if not are_apart(module, at, node) and not gradient_unwanted(module, node):
+                        return True
+    return False
 
 
 _COPYING = frozenset("cat concat concatenate stack pad where".split())
