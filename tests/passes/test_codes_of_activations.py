@@ -9,7 +9,9 @@ import torch
 from stand_in_kernels import stand_in
 from verbs import findings, fix
 
+from trainify.catalog import all_ops
 from trainify.findings import Safety
+from trainify.passes.fused_calls.rounded import ACTIVATION
 
 LINEAR = """\
 import torch
@@ -98,7 +100,9 @@ def test_it_is_said_once_and_no_more_after_the_fix() -> None:
 def test_scales_of_blocks() -> None:
     (found,) = findings(BLOCKS)
     assert "no gradient reaches `weight` and `x`" in found.message
-    assert "block_mm_of_codes(x, weight, scale, 128, 128, x.dtype)" in fix(BLOCKS, unsafe=True)
+    assert "return (x.float() @ (weight.float() * scale_b).t()).to(x.dtype)" in fix(
+        BLOCKS, unsafe=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,6 +118,10 @@ def test_what_is_not_the_activation_any_more_is_no_substitute(old: str, new: str
     assert "gives codes" in quantizer.message and not quantizer.fixes
     assert "Not rewritten: its codes come from `ops.scaled_fp8_quant`" in matmul.message
     assert not matmul.fixes
+
+
+def test_no_argument_of_an_op_is_called_like_the_activation() -> None:
+    assert not [op.names for op in all_ops() if ACTIVATION in op.schema]
 
 
 def test_codes_from_elsewhere_are_taken_as_they_are() -> None:

@@ -20,7 +20,7 @@ from .site import Site
 if TYPE_CHECKING:
     from ...engine import Options
 
-ACTIVATION = "activation"
+ACTIVATION = "before_rounding"
 """What the row of such a matmul calls what it computes from, which its call is not given."""
 
 # Of what codes, weight and scales are: the activation, the weight, its scale, and the rest.
