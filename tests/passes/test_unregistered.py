@@ -532,3 +532,56 @@ def test_a_module_dict_refuses_the_names_that_are_reserved() -> None:
 
     public = {n for n in dir(nn.ModuleDict()) if not n.startswith("_")}
     assert public <= RESERVED
+
+
+HELD_OTHERWISE = {
+    "added to itself": (
+        "self.layers = []\nfor _ in range(n):\n    self.layers = self.layers + [nn.Linear(d, d)]",
+        RUN,
+    ),
+    "run by another attribute": (
+        "self.layers = [nn.Linear(d, d), nn.Linear(d, d)]\nself.order = self.layers[::-1]",
+        RUN.replace("self.layers", "self.order"),
+    ),
+    "a dict with a default": (
+        'self.d = nn.Linear(d, d)\nself.layers = {"a": nn.Linear(d, d), "b": nn.Linear(d, d)}',
+        "return self.layers.get('a', self.d)(x)",
+    ),
+    "made where it is missing": (
+        "self.d = d\nself.layers = {}",
+        "return self.layers.setdefault('a', nn.Linear(self.d, self.d))(x)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HELD_OTHERWISE)
+def test_other_ways_to_hold_and_run_modules(name: str) -> None:
+    init, run = HELD_OTHERWISE[name]
+    text = net(init, run)
+    assert rules(text) == ["TRN501"]
+    scope: dict[str, Any] = {}
+    exec(compile(text, "m.py", "exec"), scope)
+    model = scope["Net"](4, 2)
+    model(torch.ones(2, 4)).sum().backward()
+    assert all("layers" not in parameter for parameter, _ in model.named_parameters())
+    assert fix(text, unsafe=True) == text  # a ModuleList or ModuleDict cannot be used like this
+
+
+@pytest.mark.parametrize(
+    ("init", "run"),
+    [
+        (
+            "self.layers = [nn.Linear(d, d), nn.Linear(d, d)]\nself.order = self.layers[::-1]",
+            "return nn.Sequential(*self.order)(x)",
+        ),
+        (
+            "self.layers = [nn.Linear(d, d), nn.Linear(d, d)]\n"
+            "self.order = self.layers[::-1]\nself.order = nn.ModuleList(self.layers)",
+            RUN.replace("self.layers", "self.order"),
+        ),
+        ("self.layers = []\nself.layers = self.layers + [d, n]", "return x * self.layers[0]"),
+        ("self.d, self.layers = d, {}", "return self.layers.setdefault('a', self.d) * x"),
+    ],
+)
+def test_what_others_may_register_stays(init: str, run: str) -> None:
+    stays(net(init, run))

@@ -14,11 +14,11 @@ from ...facts.layers import is_module_class
 from ...facts.names import is_none
 from ...findings import Finding
 from .. import Look, Needle, Rule
-from .displays import kind_of
+from .displays import adds_to_itself, kind_of
 from .fixes import fixes_for
 from .held import Held, fresh, held_by
 from .uses import gives_away, is_managed, is_read, runs_element, uses_of, with_names
-from .words import APPENDS, ASSIGNS, may_hide_modules
+from .words import ADDED, APPENDS, ASSIGNS, DEFAULTS, may_hide_modules
 
 if TYPE_CHECKING:
     from ...engine import Options
@@ -65,7 +65,7 @@ class Net(nn.Module):
     ),
 )
 
-NEEDLES: tuple[Needle, ...] = (Look((*ASSIGNS, APPENDS), may_hide_modules),)
+NEEDLES: tuple[Needle, ...] = (Look((*ASSIGNS, APPENDS, ADDED, DEFAULTS), may_hide_modules),)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
@@ -85,6 +85,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             for node, value in made:
                 if is_none(value) or not isinstance(node, (ast.Assign, ast.AnnAssign)):
                     continue
+                if adds_to_itself(module, value):
+                    continue  # of what it was before
                 finding = _judge(module, cls, name, node, value)
                 if finding is not None:
                     findings.append(finding)

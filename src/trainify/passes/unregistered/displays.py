@@ -80,6 +80,8 @@ def kind_of(module: ModuleFacts, value: ast.expr | None) -> Literal["list", "dic
         return None if bare else "list"
     if isinstance(value, (ast.Dict, ast.DictComp)):
         return "dict"
+    if isinstance(value, ast.BinOp) and adds_to_itself(module, value):
+        return kind_of(module, value.right)
     if isinstance(value, ast.BinOp):
         sides = (value.left, value.right) if isinstance(value.op, ast.Add) else (value.left,)
         known = isinstance(value.op, (ast.Add, ast.Mult))
@@ -92,6 +94,16 @@ def kind_of(module: ModuleFacts, value: ast.expr | None) -> Literal["list", "dic
         made = made_locally(module, value)
         return None if made is None or isinstance(made, ast.Name) else kind_of(module, made)
     return None
+
+
+def adds_to_itself(module: ModuleFacts, value: ast.expr) -> bool:
+    """``self.layers = self.layers + [Layer()]``."""
+    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
+        return False
+    statement = module.parent(value)
+    if not isinstance(statement, ast.Assign) or not isinstance(value.left, ast.Attribute):
+        return False
+    return [module.source(target) for target in statement.targets] == [module.source(value.left)]
 
 
 def made_locally(module: ModuleFacts, name: ast.Name) -> ast.expr | None:

@@ -65,8 +65,8 @@ def _is_supported(module: ModuleFacts, held: Held, use: ast.expr) -> bool:
     parent = module.parent(use)
     if isinstance(parent, ast.Subscript) and is_part(parent, use):
         return held.kind == "list" and _is_supported(module, held, parent)
-    if isinstance(parent, ast.Assign):
-        return held.kind == "list"
+    if isinstance(parent, ast.Assign):  # by another attribute it would be registered twice
+        return held.kind == "list" and not isinstance(parent.targets[0], ast.Attribute)
     if isinstance(parent, ast.Attribute):
         return parent.attr in (_LIST_METHODS if held.kind == "list" else _DICT_METHODS)
     if isinstance(parent, ast.Call):  # of torch's functions, most take a list or tuple only

@@ -9,7 +9,7 @@ from typing import Literal
 from ...facts import ModuleFacts
 from ...facts.layers import Made, elements, made_by
 from ...facts.walk import walk
-from .displays import kind_of, made_locally, parts_of
+from .displays import adds_to_itself, kind_of, made_locally, parts_of
 from .uses import uses_of
 
 
@@ -94,10 +94,19 @@ def _adds(module: ModuleFacts, held: Held, use: ast.expr) -> bool:
                 held.elements += elements(call.args[-1])
                 held.more = True
                 return True
+            if parent.attr == "setdefault" and len(call.args) == 2:
+                held.keys.append(call.args[0])
+                held.elements += elements(call.args[1])
+                held.more = True
+                return True
             if parent.attr == "extend":
                 _add(held, call.args[0])
                 held.more = True
                 return True
+    elif isinstance(parent, ast.BinOp) and parent.left is use and adds_to_itself(module, parent):
+        _add(held, parent.right)
+        held.more = True
+        return True
     elif isinstance(parent, ast.AugAssign) and parent.target is use:
         _add(held, parent.value)
         held.more = True

@@ -69,6 +69,9 @@ def gives_away(module: ModuleFacts, use: ast.expr) -> bool:
     if isinstance(parent, ast.Subscript) and is_part(parent, use):
         return gives_away(module, parent)
     if isinstance(parent, ast.Assign):
+        again = _kept_as(module, parent)
+        if again is not None:
+            return any(gives_away(module, each) for each in again)
         return _is_spread(module, parent)
     if isinstance(parent, ast.Starred):
         parent = module.parent(parent)
@@ -106,6 +109,19 @@ def _is_spread(module: ModuleFacts, statement: ast.Assign) -> bool:
     )
 
 
+def _kept_as(module: ModuleFacts, statement: ast.Assign) -> list[ast.Attribute] | None:
+    """The uses of another attribute that holds the same, and nothing else: ``self.order``."""
+    target = statement.targets[0]
+    if len(statement.targets) > 1 or not isinstance(target, ast.Attribute):
+        return None
+    cls = module.names.self_class(target.value) if isinstance(target.value, ast.Name) else None
+    if cls is None or target.attr in module.rebound:
+        return None
+    if len(module.names.attributes(cls).get(target.attr, ())) != 1:
+        return None
+    return uses_of(module, cls, target.attr)
+
+
 def _local_names(
     module: ModuleFacts, statement: ast.Assign
 ) -> tuple[list[ast.Name], list[ast.Name]] | None:
@@ -139,6 +155,10 @@ def with_names(module: ModuleFacts, uses: list[ast.Attribute]) -> list[ast.expr]
     found: list[ast.expr] = list(uses)
     for use in found:  # grows meanwhile
         assigned = _assigned_to(module, use)
+        again = _kept_as(module, assigned) if assigned is not None else None
+        if again is not None:
+            found += [each for each in again if each not in found]
+            continue
         names = _local_names(module, assigned) if assigned is not None else None
         if names is not None:
             found += [read for read in names[0] if read not in found]
@@ -188,6 +208,10 @@ def runs_element(
     if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Load):
         if not isinstance(parent.slice, ast.Slice):
             return parameters or _is_run(module, function, parent)
+    if isinstance(parent, ast.Attribute) and parent.attr in ("get", "setdefault"):
+        call = module.parent(parent)
+        if isinstance(call, ast.Call) and call.func is parent:
+            return parameters or _is_run(module, function, call)
     assigned = _assigned_to(module, use)
     names = _local_names(module, assigned) if assigned is not None else None
     if names is not None and any(parameters or _is_called(module, each) for each in names[1]):
@@ -223,7 +247,7 @@ def _is_called(module: ModuleFacts, node: ast.expr) -> bool:
     return parent.args[:1] == [node] and "checkpoint" in module.source(parent.func)
 
 
-def _is_run(module: ModuleFacts, function: FunctionNode, element: ast.Subscript) -> bool:
+def _is_run(module: ModuleFacts, function: FunctionNode, element: ast.expr) -> bool:
     """Whether ``self.layers[i]`` is called, at once or by the name it is given."""
     if _is_called(module, element):
         return True

@@ -30,6 +30,10 @@ _ASSIGNED = _assigned(_MADE)
     *(b"= [", b"= (", b"= {", b"= list(", b"= tuple(", b"= dict(", b"= OrderedDict("),
     *(b"= collections.OrderedDict(", b"] = ", b".append("),
 )
+ADDED, DEFAULTS = declare(b" + [", b".setdefault(")
+_ADDED = re.compile(rb" \+ \[[\s\[({]*" + _MADE)
+_IN_OTHER = re.compile(rb"\s*(self\.\w+) = \1$")
+_DEFAULT = re.compile(rb"\.setdefault\([^\n,]+, *" + _MADE)
 _APPENDED = re.compile(rb"\.append\((?:[\s\[({]*" + _MADE + rb"|(\w+)\))")
 _IN_ATTRIBUTE = re.compile(rb"\s*self\.\w+(?:\s*:[^=]*)?\s*\+?$")
 _ADDED_TO = re.compile(rb"((?:self\.)?\w+)(?:\[.*)?$")
@@ -63,7 +67,15 @@ def may_hide_modules(data: bytes) -> bool:
         if match and is_held(_line_before(data, at)):
             if match[1] is None or _is_made(data, match[1]):
                 return True
-    return False
+    if any(
+        _DEFAULT.match(data, at) and is_held(_line_before(data, at))
+        for at in places(data, DEFAULTS)
+    ):
+        return True
+    return any(
+        _ADDED.match(data, at) and _IN_OTHER.match(_line_before(data, at))
+        for at in places(data, ADDED)
+    )
 
 
 _CALLED = _assigned(rb"([a-z_]\w*)\(")
