@@ -526,7 +526,55 @@ class FunctionFlow:
         """Whether ``name`` still is at ``statement`` what it was when ``definition`` read it."""
         if definition.statement is None:
             return True
-        return self.reaching(name, definition.statement) == self.reaching(name, statement)
+        if self.reaching(name, definition.statement) != self.reaching(name, statement):
+            return False
+        return not self._renewed(name, definition.statement, statement)
+
+    def _renewed(self, name: str, made: ast.stmt, statement: ast.stmt) -> bool:
+        """Whether ``name`` gets a new tensor on each way from one statement to another in a loop.
+
+        There the same definitions reach both, and yet the value is that of another turn:
+        ``r = h; h = norm(h)`` in one turn, ``add_norm(h, r)`` in the next.
+        """
+        around = list(self.module.ancestors(made))
+        if not isinstance(made, (ast.Assign, ast.AnnAssign)):
+            return False
+        if not any(isinstance(each, _LOOPS) for each in around):
+            return False
+        current: ast.AST = made
+        for parent in around:
+            block = self._siblings(current)
+            for each in block[block.index(current) + 1 :] if current in block else ():
+                assert isinstance(each, ast.stmt)
+                if self._is_within(statement, each) or _jumps(each):
+                    return False
+                if self._gets_new(each, name):
+                    return True
+            if isinstance(parent, _LOOPS) and current in parent.body:
+                return any(
+                    self._gets_new(each, name)
+                    for each in self._before(statement, parent.body)
+                    if not _jumps(each)
+                )
+            if not isinstance(parent, (ast.If, ast.With)):
+                return False
+            current = parent
+        return False
+
+    def _before(self, statement: ast.stmt, block: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """The statements of a block before the one that another is, or stands in."""
+        for i, each in enumerate(block):
+            if self._is_within(statement, each):
+                return list(block[:i])
+        return []
+
+    def _is_within(self, statement: ast.stmt, other: ast.stmt) -> bool:
+        return statement is other or other in self.module.ancestors(statement)
+
+    def _gets_new(self, statement: ast.stmt, name: str) -> bool:
+        sure, _ = self.definitions_in(statement)
+        values = [d.value for d in sure if d.name == name]
+        return bool(values) and values[-1] is not None and _is_new(values[-1])
 
     def _disjoint(self, a: str, b: str, statement: ast.stmt) -> bool:
         """Whether two names hold pieces that do not overlap, whatever they were last set to."""
@@ -583,6 +631,11 @@ _KEEPERS = frozenset(
 )
 _LAZY = frozenset("iter zip enumerate reversed map filter chain cycle islice starmap".split())
 _CLASS = re.compile(r"[A-Z]\w*[a-z]")
+
+
+def _jumps(statement: ast.stmt) -> bool:
+    """Whether a turn of a loop may end in a statement."""
+    return any(isinstance(node, (ast.Continue, ast.Break)) for node in walk(statement))
 
 
 def stores(statement: ast.stmt, name: str) -> bool:

@@ -162,6 +162,7 @@ def _name(
     live = sorted(o for o in flow.observers(name, statement) if flow.read_after(o, statement))
     if live:
         return _observed(module, flow, statement, name, definition, live)
+    owner = owner or _parameter_once(flow, statement, name)
     if owner is not None and module.project.relies_on_mutation(
         module, flow.function, owner, statement
     ):
@@ -409,6 +410,25 @@ def _parameter_behind(flow: FunctionFlow, statement: ast.stmt, name: str) -> str
             d.is_parameter for d in flow.reaching(candidate, statement)
         ):
             return candidate
+    return None
+
+
+def _parameter_once(flow: FunctionFlow, statement: ast.stmt, name: str) -> str | None:
+    """The parameter that ``name`` was taken from, be that another tensor by now.
+
+    ``residual = x; x = norm(x)``: what is written into ``residual`` the caller has in its ``x``.
+    """
+    seen: set[tuple[str, ast.stmt]] = set()
+    waiting = [(name, statement)]
+    while waiting:
+        current, at = waiting.pop()
+        if (current, at) in seen:
+            continue
+        seen.add((current, at))
+        for definition in flow.reaching(current, at):
+            if definition.statement is None:
+                return current
+            waiting += [(v.base, definition.statement) for v in looked_at(definition.value)]
     return None
 
 
