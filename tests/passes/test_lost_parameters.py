@@ -42,6 +42,8 @@ def registered(text: str) -> dict[str, torch.Tensor]:
         ("nn.Parameter(torch.randn(d)).double()", "nn.Parameter(torch.randn(d).double())"),
         ("nn.Parameter(torch.randn(d)).clone()", "nn.Parameter(torch.randn(d).clone())"),
         ("nn.Parameter(torch.randn(d)).view(1, d)", "nn.Parameter(torch.randn(d).view(1, d))"),
+        ("nn.Parameter(torch.randn(d)).double() * 0.5", "nn.Parameter(torch.randn(d).double() * 0.5)"),
+        ("nn.Parameter(torch.randn(d)) * 0.1 + 1", "nn.Parameter(torch.randn(d) * 0.1 + 1)"),
     ],
 )  # fmt: skip
 def test_results_are_no_parameters(value: str, fixed: str) -> None:

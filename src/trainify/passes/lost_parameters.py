@@ -86,20 +86,27 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 
 
 def _changed(module: ModuleFacts, value: ast.expr) -> tuple[ast.Call, str] | None:
-    """The parameter that a value is made of, and what is done to it."""
-    if isinstance(value, ast.BinOp) and isinstance(value.op, _OPERATORS):
-        made, done = value.left, module.source(value)[len(module.source(value.left)) :].strip()
-    elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        if value.func.attr not in _MOVES | _COPIES:
-            return None
-        made, done = value.func.value, f".{value.func.attr}()"
-    else:
-        return None
-    if not isinstance(made, ast.Call) or len(made.args) != 1 or made.keywords:
+    """The parameter that a value is made of, by one operation or several, and what is done to it."""
+    made = value
+    while True:
+        if isinstance(made, ast.BinOp) and isinstance(made.op, _OPERATORS):
+            made = made.left
+        elif isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute):
+            if made.func.attr not in _MOVES | _COPIES:
+                break
+            made = made.func.value
+        else:
+            break
+    if not isinstance(made, ast.Call) or len(made.args) != 1 or made.keywords or made is value:
         return None
     if not module.is_name(made.func, "torch.nn.Parameter", "torch.nn.parameter.Parameter"):
         return None
-    return made, done
+    if module.start(made) != module.start(value):
+        return None  # in parentheses
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        if value.func.value is made:
+            return made, f".{value.func.attr}()"
+    return made, module.source(value)[len(module.source(made)) :].strip()
 
 
 def _is_used(module: ModuleFacts, cls: ast.ClassDef, name: str) -> bool:
