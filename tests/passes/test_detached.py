@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
-from verbs import becomes, findings, rules, stays
+import torch
+from verbs import becomes, findings, fix, rules, stays
 
 from trainify.engine import Options, check_paths
 from trainify.findings import Safety
@@ -447,3 +449,47 @@ def test_a_layer_of_which_only_the_data_is_used() -> None:
 )
 def test_layers_that_learn_or_are_not_to(cut: str, more: str) -> None:
     stays(ATTENTION.format(cut, more))
+
+
+PREFERENCES = """\
+import torch
+import torch.nn.functional as F
+
+
+def log_probs(model, ids):
+    return model(ids).log_softmax(-1).gather(-1, ids.unsqueeze(-1)).sum((-1, -2)).detach()
+
+
+def dpo(policy, reference, optimizer, pairs, beta{default}):
+    for chosen, rejected in pairs:
+        a, b = log_probs(policy, chosen), log_probs(policy, rejected)
+        with torch.no_grad():
+            c, d = log_probs(reference, chosen), log_probs(reference, rejected)
+        loss = -F.logsigmoid(beta * ((a - b) - (c - d))).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("default", ["", "=0.1"])
+def test_a_helper_that_detaches_both_sides_of_a_loss(default: str) -> None:
+    text = PREFERENCES.format(default=default)
+    assert rules(text) == ["TRN301"]
+    ids = torch.tensor([[0, 1], [2, 3]])
+    before = torch.nn.Embedding(4, 4).weight.detach().clone()
+    moved = []
+    for program in (fix(text, unsafe=True), text.replace(".detach()", "")):
+        scope: dict[str, Any] = {}
+        exec(compile(program, "m.py", "exec"), scope)
+        policy = torch.nn.Embedding.from_pretrained(before.clone(), freeze=False)
+        reference = torch.nn.Embedding.from_pretrained(before.clone())
+        optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
+        scope["dpo"](policy, reference, optimizer, [(ids[:1], ids[1:])], 0.5)
+        moved.append(policy.weight.detach())
+    assert not torch.equal(moved[0], before)
+    torch.testing.assert_close(*moved)
+
+
+def test_a_factor_that_may_learn_keeps_a_loss_alive() -> None:
+    stays(PREFERENCES.format(default="").replace("beta", "temperature"))

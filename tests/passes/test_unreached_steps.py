@@ -312,3 +312,41 @@ def test_models_of_an_optimizer_that_learn(params: str, more: str, after: str) -
             "\n    for", "\n\n\ndef train(body, head, loader):\n    for", 1
         )
     stays(text + after)
+
+
+DISTILL = """\
+import torch
+import torch.nn.functional as F
+
+
+def distill(teacher, student, loader):
+    optimizer = torch.optim.SGD({trained}.parameters(), lr=0.1)
+    for x in loader:
+        with torch.no_grad():
+            goal = teacher(x)
+        loss = F.mse_loss(student(x), goal)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("trained", ["teacher", "student"])
+def test_the_optimizer_has_the_teacher(trained: str) -> None:
+    text = DISTILL.format(trained=trained)
+    scope: dict[str, Any] = {}
+    exec(compile(text, "m.py", "exec"), scope)
+    teacher, student = nn.Linear(4, 4), nn.Linear(4, 4)
+    before = [p.detach().clone() for p in (*teacher.parameters(), *student.parameters())]
+    scope["distill"](teacher, student, [torch.ones(2, 4)])
+    moved = any(
+        not torch.equal(p, b)
+        for p, b in zip((*teacher.parameters(), *student.parameters()), before, strict=True)
+    )
+    assert rules(text) == ([] if moved else ["TRN605"])
+    assert moved is (trained == "student")
+
+
+@pytest.mark.parametrize("given", ["loss_fn", "model", "forward"])
+def test_what_is_given_may_run_the_model_of_the_optimizer(given: str) -> None:
+    stays(DISTILL.format(trained="teacher").replace("student", given))

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .carried import Carried, Cut, together
-from .differentiation import MAKES_TENSOR, may_cut
+from .differentiation import MAKES_TENSOR, NUMBER, may_cut
 from .gradients import Gradients
-from .names import last_name, parameters
+from .names import default_of, last_name, parameters
 from .walk import statements, walk
 
 if TYPE_CHECKING:
@@ -206,12 +206,27 @@ def losses_without_gradient(module: ModuleFacts, names: CutNames) -> Iterator[tu
     for by, function, value, at in _differentiated(module):
         if not names.in_a_module and not names.concern(function):
             continue
-        loss = Gradients(module, function).value(value, at)
+        loss = Gradients(module, function, _numbers(function)).value(value, at)
         if not loss.nothing or loss.plain or not loss.cuts:
             continue
         candidates = [cut for cut in loss.cuts if cut.sure] or list(loss.cuts)
         if len(candidates) == 1:
             yield by, candidates[0]
+
+
+_NUMBER = re.compile(r"(beta|gamma|lam|lambda_?|eps|epsilon|margin|clip\w*|\w*_coef)$")
+
+
+def _numbers(function: FunctionNode | ast.Module) -> dict[str, Carried]:
+    """The parameters of a function that are numbers, by what they are called or stand for."""
+    if isinstance(function, ast.Module):
+        return {}
+    return {
+        each.arg: NUMBER
+        for each in parameters(function.args)
+        if _NUMBER.match(each.arg)
+        or type(getattr(default_of(function.args, each.arg), "value", None)) in (int, float)
+    }
 
 
 _TRAINER = re.compile(r"Trainer$")

@@ -231,7 +231,9 @@ def _reach(
     losses: list[tuple[ast.expr, ast.stmt]],
 ) -> tuple[set[str], dict[str, Cut], bool]:
     """The models that losses have a graph to, those that are cut off, and whether that is all."""
-    models = frozenset().union(*_optimizers(module).values(), _made_here(module, function))
+    models = frozenset().union(
+        *_optimizers(module).values(), _made_here(module, function), _given_here(module, function)
+    )
     reached: set[str] = set()
     cuts: dict[str, Cut] = {}
     for step in Graph(module, function).back_from(losses):
@@ -257,6 +259,17 @@ def _made_here(module: ModuleFacts, function: FunctionNode | ast.Module) -> Iter
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             if any(True for _ in weights_made(module, statement.value)):
                 yield statement.targets[0].id
+
+
+_PART = re.compile(
+    r"(^|_)(student|generator|discriminator|actor|critic|encoder|decoder|projector|head)$"
+)
+"""Names of models that are a part of training, and have no other model as a part."""
+
+
+def _given_here(module: ModuleFacts, function: FunctionNode | ast.Module) -> Iterator[str]:
+    """The parameters of a function that are such models by their names."""
+    return (name for name in module.flow(function).parameters if _PART.search(name))
 
 
 def _given(node: ast.expr) -> Iterator[ast.expr]:
