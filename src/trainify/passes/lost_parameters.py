@@ -86,7 +86,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 
 
 def _changed(module: ModuleFacts, value: ast.expr) -> tuple[ast.Call, str] | None:
-    """The parameter that a value is made of, by one operation or several, and what is done to it."""
+    """The parameter that a value is made of, by one operation or more, and what is done to it."""
     made = value
     while True:
         if isinstance(made, ast.BinOp) and isinstance(made.op, _OPERATORS):
