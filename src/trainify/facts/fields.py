@@ -26,6 +26,9 @@ def refuses_field(module: ModuleFacts, target: ast.Attribute) -> str:
     return ""
 
 
+_TUPLES = frozenset("tuple split split_with_sizes chunk unbind tensor_split".split())
+
+
 def is_tuple(module: ModuleFacts, node: ast.Name) -> bool:
     """Whether a name surely holds a tuple, whose elements cannot be set: ``*states``."""
     function = module.function(node)
@@ -40,7 +43,7 @@ def is_tuple(module: ModuleFacts, node: ast.Name) -> bool:
     if any(last_name(part) in ("tuple", "Tuple") for part in map(_without_arguments, found)):
         return True
     if any(
-        isinstance(d.value, ast.Call) and d.index is None and last_name(d.value.func) == "tuple"
+        isinstance(d.value, ast.Call) and d.index is None and last_name(d.value.func) in _TUPLES
         for d in _reaching(module, node)
     ):
         return True

@@ -19,6 +19,7 @@ from ..facts.handed_back import is_handed_back
 from ..facts.walk import statements, walk
 from ..facts.writes import is_element
 from .copied_into import who_raises
+from .pieces import gives_several, put_together
 from .saved_by_kernels import saved_before
 
 
@@ -279,6 +280,12 @@ def _observed(
 ) -> Write:
     """Other names look at the same storage and are read later: bring them along, or refuse."""
     view = view_of(definition.value) if definition is not None and definition.value else None
+    own = _parameter_behind(flow, statement, name) is None
+    if own and view is not None and live == [view.base] and view.kind == "part":
+        assert definition is not None
+        whole = put_together(module, flow, definition, view.base, statement)
+        if whole is not None:
+            return Write(Place(name), followers=(whole,))
     if view is not None and live == [view.base] and _converts(definition.value):  # type: ignore[union-attr]
         return Write(Place(name), look_at=_AFTER_CONVERSION.format(view.base, name))
     if view is not None and live == [view.base] and definition is not None:
@@ -333,6 +340,9 @@ def _converts(value: ast.expr | None) -> bool:
 def _slice(
     module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt, argument: ast.expr, base: str
 ) -> Write:
+    if isinstance(argument, ast.Subscript) and gives_several(argument.value):
+        text = module.source(argument.value)
+        raise CannotFunctionalize(f"`{text}` gives a tuple, of which no element can be set")
     definition = flow.only_definition(base, statement)
     kind = "assign" if isinstance(argument, ast.Subscript) else "copy"
     place = Place(module.source(argument), kind)  # type: ignore[arg-type]
