@@ -510,13 +510,13 @@ def test_a_read_that_many_ways_lead_to_is_followed_once(monkeypatch: pytest.Monk
     text = f"def run(model, x):\n    y = model(x)\n{lines}    return y.numpy()\n"
     module = parse_module(text, "m.py")
     followed: list[ast.expr] = []
-    loads_of = array_ways._loads_of
+    loads_of = array_ways.loads_of
 
     def counted(module: ModuleFacts, target: ast.expr, at: ast.stmt) -> Iterator[ast.expr]:
         followed.append(target)
         return loads_of(module, target, at)
 
-    monkeypatch.setattr(array_ways, "_loads_of", counted)
+    monkeypatch.setattr(array_ways, "loads_of", counted)
     (call,) = module.calls_named("model")
     ends = [end for end, _ in array_ways.array_ways(module, call)]
     assert ends == ["array"]

@@ -37,7 +37,7 @@ torch.set_num_threads(1)
 
 
 def texts(made: Library, width: int = 88) -> dict[str, str]:
-    names = {name: name for name in made.functions}
+    names = tuple((name, name) for name in made.functions)
     return {
         name: helper_text(
             function, torch="torch", functional="F", helper_names=names, unit="    ", width=width

@@ -20,6 +20,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Protocol
 
+from ..facts.walk import walk
 from ..releases import Release, admits, assumed_version
 from .reasons import Reason
 from .schema import BindError, Schema, SchemaError, parse_schema
@@ -139,7 +140,7 @@ class FusedOp:
         """The names that the equivalent computes from: arguments, functions; none without one."""
         statement = ast.parse(self.equivalent or "pass").body[0]
         value = getattr(statement, "value", None)
-        nodes = ast.walk(value) if value is not None else ()
+        nodes = walk(value) if value is not None else ()
         return frozenset(node.id for node in nodes if isinstance(node, ast.Name))
 
     @property

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..facts.walk import walk
 from . import RETURNED, FusedOp, Schema, SchemaError, parse_schema
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def _check_equivalent(schema: Schema, equivalent: str, imports: tuple[str, ...])
     statement = statements[0] if len(statements) == 1 else None
     if not isinstance(statement, (ast.Assign, ast.Expr)):
         raise _wrong("must be one expression, or one assignment of what the op writes")
-    if any(isinstance(node, _SCOPES) for node in ast.walk(statement)):
+    if any(isinstance(node, _SCOPES) for node in walk(statement)):
         raise _wrong("must do without lambda, comprehensions, := and await")
     written = [argument.name for argument in schema.written]
     if isinstance(statement, ast.Assign):
@@ -224,13 +225,13 @@ def _check_value(schema: Schema, value: ast.expr, imports: tuple[str, ...]) -> N
     known = {argument.name for argument in schema.arguments} | {"torch", "F"}
     known |= {module.partition(".")[0] for module in imports}
     called: set[ast.expr] = set()
-    for node in ast.walk(value):
+    for node in walk(value):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             signature = reference_signatures().get(node.func.id)
             if signature is not None:
                 called.add(node.func)
                 _check_call(node.func.id, signature, node)
-    for node in ast.walk(value):
+    for node in walk(value):
         if isinstance(node, ast.Name) and node not in called and node.id not in known:
             raise _wrong(
                 f"uses {node.id!r}, which is neither an argument, nor torch or F, nor a function "

@@ -15,6 +15,7 @@ from .called import functions_of
 from .flow import is_view_method
 from .layers import classes_named, is_module_class
 from .names import is_none, last_name, parameters, self_name
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -226,21 +227,21 @@ def _keeps(module: ModuleFacts, call: ast.Call, value: ast.expr) -> bool:
 
 def _is_of(other: ast.expr, value: ast.expr) -> bool:
     """Whether an operand is a number, or made of the names of a value alone: ``y / y.norm()``."""
-    known = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+    known = {n.id for n in walk(value) if isinstance(n, ast.Name)}
     return all(
         isinstance(n, (ast.Constant, ast.UnaryOp, ast.unaryop, ast.expr_context))
         or (isinstance(n, ast.Name) and n.id in known)
         or isinstance(n, (ast.Call, ast.Attribute, ast.keyword))
-        for n in ast.walk(other)
+        for n in walk(other)
     ) and not is_none(other)
 
 
 def _names(target: ast.expr) -> frozenset[str]:
-    return frozenset(n.id for n in ast.walk(target) if isinstance(n, ast.Name))
+    return frozenset(n.id for n in walk(target) if isinstance(n, ast.Name))
 
 
 def _loads_in(root: ast.AST, names: frozenset[str]) -> Iterator[ast.Name]:
-    for node in ast.walk(root):
+    for node in walk(root):
         if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load):
             yield node
 
@@ -256,7 +257,7 @@ def loads_of(module: ModuleFacts, target: ast.expr, at: ast.stmt) -> Iterator[as
         target = target.value
     if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
         owner = module.names.self_class(target.value)
-        for node in ast.walk(owner) if owner is not None else ():
+        for node in walk(owner) if owner is not None else ():
             if isinstance(node, ast.Attribute) and node.attr == target.attr and node is not target:
                 if isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Name):
                     if module.names.self_class(node.value) is owner:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from .flow import Definition, FunctionFlow
 from .module import ModuleFacts
+from .walk import walk
 
 
 def way(module: ModuleFacts, flow: FunctionFlow, node: ast.expr) -> tuple[Definition, ...] | None:
@@ -26,7 +27,7 @@ def way(module: ModuleFacts, flow: FunctionFlow, node: ast.expr) -> tuple[Defini
     values = [node, *(definition.value for definition in found if definition.value is not None)]
     own = {name for value in values for name in _names(value)}
     held = {definition.name for definition in found}
-    for each in ast.walk(flow.function) if found else ():
+    for each in walk(flow.function) if found else ():
         if isinstance(each, ast.Name) and each.id in held and each not in own:
             around = module.parent(each)
             if isinstance(each.ctx, ast.Del) or isinstance(around, ast.AugAssign):
@@ -78,4 +79,4 @@ def _is_number(node: ast.expr) -> bool:
 
 
 def _names(node: ast.expr) -> Iterator[ast.Name]:
-    return (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    return (each for each in walk(node) if isinstance(each, ast.Name))

@@ -108,7 +108,7 @@ def _asks(module: ModuleFacts, decorator: ast.expr) -> bool:
     if function is None or not function.args.args:
         return False
     wrapped = function.args.args[0].arg
-    uses = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == wrapped]
+    uses = [n for n in walk(function) if isinstance(n, ast.Name) and n.id == wrapped]
     calls = [home.parent(n) for n in uses if not _only_copies_its_name(home, n)]
     return bool(calls) and all(
         isinstance(call, ast.Call)
@@ -257,7 +257,7 @@ def _named(module: ModuleFacts, target: ast.expr, depth: int) -> Iterator[_Place
             for home, node in _of_attribute(module, cls, target.attr):
                 yield from _handed_on(home, node, depth)
     elif isinstance(target, ast.Name) and function is not None:
-        for load in ast.walk(function):
+        for load in walk(function):
             if isinstance(load, ast.Name) and load.id == target.id:
                 if isinstance(load.ctx, ast.Load):
                     yield from _handed_on(module, load, depth)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .elements import elements_of, looped_over
 from .layers import bases_of, imported_function
 from .names import last_name, placed
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -71,7 +72,7 @@ def _loop(module: ModuleFacts, name: ast.Name) -> ast.For | ast.AsyncFor | None:
     """The loop around that takes a name from something: ``for block in self.blocks``."""
     for scope in module.ancestors(name):
         if isinstance(scope, (ast.For, ast.AsyncFor)):
-            if any(isinstance(n, ast.Name) and n.id == name.id for n in ast.walk(scope.target)):
+            if any(isinstance(n, ast.Name) and n.id == name.id for n in walk(scope.target)):
                 return scope
         elif isinstance(scope, _FUNCTIONS):
             break

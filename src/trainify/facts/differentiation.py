@@ -15,6 +15,7 @@ from typing import Literal
 from .carried import Carried, Cut, blurred, together
 from .flow import is_allocation
 from .names import last_name, passed
+from .walk import walk
 
 NUMBER = Carried(plain=True)
 TENSOR = Carried()
@@ -114,7 +115,7 @@ def made_tensor(name: str, node: ast.Call, values: Sequence[Carried]) -> Carried
     ):
         if made.weights or not made.known:
             return made
-    inside = {c for c in made.cuts if c.node in set(ast.walk(source))}
+    inside = {c for c in made.cuts if c.node in set(walk(source))}
     lost = made.weights.union(*(c.weights for c in inside))
     sure = made.sure or any(c.sure for c in inside)
     cuts = made.cuts - inside

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .names import passed
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import ModuleFacts
@@ -92,6 +93,6 @@ def _through_loop(module: ModuleFacts, node: ast.expr, statement: ast.stmt) -> a
         root = root.func if isinstance(root, ast.Call) else root.value
     loop = module.parent(statement)
     if isinstance(root, ast.Name) and isinstance(loop, ast.For):
-        if any(isinstance(n, ast.Name) and n.id == root.id for n in ast.walk(loop.target)):
+        if any(isinstance(n, ast.Name) and n.id == root.id for n in walk(loop.target)):
             return _through_loop(module, loop.iter, loop)
     return node

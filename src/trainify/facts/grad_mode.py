@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from .flow import is_view_method
 from .grad_bytes import HELPER_NAME, defines_mode
 from .memo import once
-from .walk import children, statements
+from .walk import children, statements, walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -310,7 +310,7 @@ def _holds_while_awaited(
         return True
     made = [binding.node for binding in module.names.visible_at(decorator.id, function)]
     here = [node for node in made if isinstance(node, (*_FUNCTIONS, ast.Assign))]
-    return not here or any(isinstance(n, ast.AsyncFunctionDef) for f in here for n in ast.walk(f))
+    return not here or any(isinstance(n, ast.AsyncFunctionDef) for f in here for n in walk(f))
 
 
 def scope_inside(module: ModuleFacts, node: ast.AST, function: ast.AST | None) -> Scope | None:

@@ -24,7 +24,7 @@ from .grad_mode import (
 from .memo import once
 from .names import base_name, passed, self_name
 from .trainable import returns_numbers
-from .walk import statements
+from .walk import statements, walk
 
 if TYPE_CHECKING:
     from .flow import Definition
@@ -384,7 +384,7 @@ class Graph:
             isinstance(node, ast.Call) and getattr(node.func, "id", None) == cls.name
             for binding in found
             if binding.value is not None
-            for node in ast.walk(binding.value)
+            for node in walk(binding.value)
         )
 
 
@@ -440,7 +440,7 @@ def effects(function: FunctionNode) -> Iterator[tuple[ast.expr, ast.stmt]]:
             if node.value.value is not None:
                 yield node.value.value, node
         elif isinstance(node, _FUNCTIONS):
-            for inner in ast.walk(node):
+            for inner in walk(node):
                 if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
                     yield inner, node
 

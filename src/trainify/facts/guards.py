@@ -212,7 +212,7 @@ def _beside_none(values: Sequence[ast.expr]) -> list[ast.expr]:
 
     What is None, or no tensor (``isinstance(x, torch.Tensor)``), wants no gradient.
     """
-    asked = {ast.dump(n.value) for v in values for n in ast.walk(v) if _asks_for_grad(n)}
+    asked = {ast.dump(n.value) for v in values for n in walk(v) if _asks_for_grad(n)}
     return [
         v
         for v in values

@@ -11,6 +11,7 @@ from .graph import ABOUT, DETACHING, Graph, results
 from .learning import is_tensor_method
 from .names import last_name, passed
 from .trainable import is_buffer, submodules
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -257,7 +258,7 @@ def _memoizes(module: ModuleFacts, function: FunctionNode, value: ast.expr) -> b
         return False
     filled = [
         node.value
-        for node in ast.walk(function)
+        for node in walk(function)
         if isinstance(node, ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Subscript) and ast.dump(target.value) == ast.dump(value.value)

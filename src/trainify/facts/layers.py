@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from .names import last_name, self_name
-from .walk import statements
+from .walk import statements, walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -192,7 +192,7 @@ def is_empty(module: ModuleFacts, cls: ast.ClassDef, depth: int = 0) -> bool:
         if home is None or home[1] is cls or not is_empty(*home, depth + 1):
             return False
     for method in cls.body:
-        for node in ast.walk(method):
+        for node in walk(method):
             if isinstance(node, ast.Call) and last_name(node.func) in _ADDS:
                 return False
     return not any(
@@ -200,7 +200,7 @@ def is_empty(module: ModuleFacts, cls: ast.ClassDef, depth: int = 0) -> bool:
         for bindings in module.names.attributes(cls).values()
         for binding in bindings
         if binding.value is not None
-        for node in ast.walk(binding.value)
+        for node in walk(binding.value)
         if isinstance(node, ast.Call)
     )
 
@@ -247,7 +247,7 @@ def after_init(module: ModuleFacts, statement: ast.stmt) -> bool:
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "__init__"
         and node.lineno < statement.lineno
-        for node in ast.walk(function)
+        for node in walk(function)
     )
 
 

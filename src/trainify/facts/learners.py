@@ -19,6 +19,7 @@ from .layers import imported_function
 from .learning import is_tensor_method, may_learn
 from .memo import once
 from .names import last_name, passed, placed, self_name
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -90,7 +91,7 @@ def part(
     along = {
         name
         for s in free
-        for call in ast.walk(s)
+        for call in walk(s)
         if isinstance(call, ast.Call)
         for name in models(module, function, call) - trained
         if name in runs[s]
@@ -163,7 +164,7 @@ def _changed(statement: ast.stmt) -> set[str]:
 
 
 def _loads(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    return {n.id for n in walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
 def written(statement: ast.stmt) -> Iterator[ast.Name]:
@@ -172,7 +173,7 @@ def written(statement: ast.stmt) -> Iterator[ast.Name]:
     Not the ``model`` of ``model.weight.mul_(0.9)`` and ``model.weight[0] = 0``: leaves, for which
     autograd allows that only with gradients off.
     """
-    for node in ast.walk(statement):
+    for node in walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
@@ -211,7 +212,7 @@ def _has_parameter(
     cls = module.method_class(function)
     if cls is None:
         return False
-    for node in ast.walk(statement):
+    for node in walk(statement):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             if node.value.id == self_name(function) and isinstance(node.ctx, ast.Load):
                 for binding in module.names.attributes(cls).get(node.attr, ()):
@@ -233,7 +234,7 @@ def _runs(
     """The models that a statement runs: not what it calls on a value from the scope itself."""
     flow = module.flow(function)
     found = set()
-    for call in ast.walk(statement):
+    for call in walk(statement):
         if not isinstance(call, ast.Call):
             continue
         if _SAMPLES.match(last_name(call.func)) and call is not getattr(statement, "value", None):
@@ -413,7 +414,7 @@ def _optimized(module: ModuleFacts) -> list[frozenset[str]]:
 
 
 def _with_parameters(value: ast.expr, me: str | None) -> Iterator[str]:
-    for node in ast.walk(value):
+    for node in walk(value):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr.endswith("parameters"):
                 root = _root(node.func.value, me)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .grad_mode import scope_around
 from .memo import once
 from .names import is_none, last_name
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -48,7 +49,7 @@ def _is_given_up(
     if isinstance(target, ast.Name):
         return not any(
             _hands_out(module, node)
-            for node in ast.walk(function)
+            for node in walk(function)
             if isinstance(node, ast.Name) and node.id == target.id
         )
     if not isinstance(target, ast.Attribute):
@@ -60,7 +61,7 @@ def _is_given_up(
         and each in function.body
         and is_none(each.value)
         and text in map(module.source, each.targets)
-        for each in ast.walk(function)
+        for each in walk(function)
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .frozen import is_frozen
 from .layers import made_by
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import ModuleFacts
@@ -105,7 +106,7 @@ def _holds_layer(module: ModuleFacts, cls: ast.ClassDef, name: str) -> bool:
 
 def _constructed(module: ModuleFacts, value: ast.expr) -> Iterator[ast.ClassDef]:
     """The classes of the file that an expression calls."""
-    for node in ast.walk(value):
+    for node in walk(value):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             for binding in module.names.visible(node.func):
                 if isinstance(binding.node, ast.ClassDef):

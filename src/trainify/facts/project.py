@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from .called import positional
 from .memo import Memo, once
 from .names import Target
+from .walk import walk
 
 if TYPE_CHECKING:
     from .extensions import Extension, Held
@@ -688,7 +689,7 @@ def _calls_of_instances(module: ModuleFacts, cls: str) -> list[ast.Call]:
     stored = {
         node.id
         for call in made
-        for node in ast.walk(module.statement(call))
+        for node in walk(module.statement(call))
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
     found: dict[int, ast.Call] = {}

@@ -11,6 +11,7 @@ from ..catalog import lookup
 from .flow import Definition, view_of
 from .operators import has_formula, operator_of
 from .saved import saved_result
+from .walk import walk
 from .writes import root_of, roots
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def why_not_follow(
 
     ``registering`` as above.
     """
-    for node in (n for each in nodes for n in ast.walk(each)):
+    for node in (n for each in nodes for n in walk(each)):
         if isinstance(node, ast.Call) and not _in_head(module, node, function):
             reason = _call(module, node, function, depth, again, registering)
             if reason:
@@ -110,7 +111,7 @@ def _is_own_result(module: ModuleFacts, target: ast.expr, at: ast.AST) -> bool:
         and made < node.lineno <= last
         and (node.lineno < statement.lineno or bool(loops))
         and not _is_written(module, node)
-        for node in ast.walk(function)
+        for node in walk(function)
     )
 
 
@@ -223,7 +224,7 @@ def _is_own(node: ast.expr, function: FunctionNode) -> bool:
     return any(
         (isinstance(n, ast.Name) and n.id == node.id and isinstance(n.ctx, ast.Store))
         or (isinstance(n, ast.arg) and n.arg == node.id)
-        for n in ast.walk(function)
+        for n in walk(function)
     )
 
 

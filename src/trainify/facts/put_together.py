@@ -12,6 +12,7 @@ from .layers import classes_named, has_weights, is_module_class
 from .memo import once
 from .names import parameters
 from .trainable import is_reference
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import ModuleFacts
@@ -41,7 +42,7 @@ def _parts(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[str]:
         annotation = given.get(value.id)
         if annotation is None or is_reference(target.attr) or is_frozen(module, cls, target.attr):
             continue
-        if any(_is_with_weights(module, node) for node in ast.walk(annotation)):
+        if any(_is_with_weights(module, node) for node in walk(annotation)):
             yield target.attr
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .called import functions_of, methods_named, modules_of
 from .grad_mode import scope_around
 from .layers import bases_of, classes_named
+from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -28,7 +29,7 @@ def reached(
     pending = [(module, node, False) for node in nodes]
     while pending and len(seen) < _MOST:
         home, root, inner = pending.pop()
-        for call in ast.walk(root):
+        for call in walk(root):
             if not isinstance(call, ast.Call) or (inner and scope_around(home, call) is not None):
                 continue
             yield home, call
@@ -66,6 +67,6 @@ def _classes(module: ModuleFacts, node: ast.expr) -> Iterator[tuple[ModuleFacts,
     if isinstance(node, ast.Name):
         made += [b.value for b in module.names.visible(node) if b.value is not None]
     for value in made:
-        for call in ast.walk(value):
+        for call in walk(value):
             if isinstance(call, ast.Call):
                 yield from classes_named(module, call.func)

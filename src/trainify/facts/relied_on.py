@@ -295,7 +295,7 @@ def _root(argument: ast.expr) -> ast.expr:
 
 
 def _stored(statement: ast.stmt) -> Iterator[ast.expr]:
-    for node in ast.walk(statement):
+    for node in walk(statement):
         if isinstance(node, ast.expr) and isinstance(getattr(node, "ctx", None), ast.Store):
             yield node
 
@@ -303,7 +303,7 @@ def _stored(statement: ast.stmt) -> Iterator[ast.expr]:
 def _places(function: FunctionNode, name: str) -> set[tuple[int, int]]:
     """Where a function's results hold one of its names: the index, and of how many."""
     found: set[tuple[int, int]] = set()
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.Return) and node.value is not None:
             parts = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
             for index, part in enumerate(parts):
@@ -314,7 +314,7 @@ def _places(function: FunctionNode, name: str) -> set[tuple[int, int]]:
 
 def _is_kept_at_times(function: FunctionNode, name: str) -> bool:
     """``return y, (cache if output_state else None)``: else it is there for who holds it."""
-    given = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
+    given = [node.value for node in walk(function) if isinstance(node, ast.Return)]
     parts = [
         p for value in given for p in (value.elts if isinstance(value, ast.Tuple) else [value])
     ]

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from .names import last_name, parameters
+from .walk import walk
 
 if TYPE_CHECKING:
     from ..catalog.kinds import Kind
@@ -32,7 +33,7 @@ def loaded(kernel: FunctionNode) -> set[str]:
 def _through(kernel: FunctionNode, functions: tuple[str, ...]) -> set[str]:
     names = {a.arg for a in parameters(kernel.args)}
     found: set[str] = set()
-    for node in ast.walk(kernel):
+    for node in walk(kernel):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
             if node.func.attr in functions:
                 found |= _pointers(kernel, node.args[0], names)
@@ -51,7 +52,7 @@ def _pointers(kernel: FunctionNode, node: ast.expr, names: set[str]) -> set[str]
         seen.add(name)
         if name in names:
             found.add(name)
-        for statement in ast.walk(kernel):
+        for statement in walk(kernel):
             if isinstance(statement, ast.Assign):
                 for target in statement.targets:
                     if isinstance(target, ast.Name) and target.id == name:
@@ -89,7 +90,7 @@ def computes(kernel: FunctionNode, kind: Kind) -> bool:
 class _Source:
     def __init__(self, kernel: FunctionNode) -> None:
         self.kernel = kernel
-        nodes = list(ast.walk(kernel))
+        nodes = list(walk(kernel))
         self.calls = {last_name(n.func) for n in nodes if isinstance(n, ast.Call)}
         self._operations = [n for n in nodes if isinstance(n, ast.BinOp)]
         self._assigned: dict[str, list[ast.expr]] = {}
@@ -134,7 +135,7 @@ class _Source:
 
     def _sums(self, name: str, depth: int = 4) -> bool:
         for value in self._assigned.get(name, ()) if depth else ():
-            for node in ast.walk(value):
+            for node in walk(value):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                     if node.func.attr == "sum":
                         return True
@@ -149,5 +150,5 @@ class _Source:
             and isinstance(node.func, ast.Attribute)
             and node.func.attr == "load"
             for value in self._assigned.get(name, ())
-            for node in ast.walk(value)
+            for node in walk(value)
         )

@@ -21,6 +21,7 @@ from .memo import once
 from .names import last_name, parameters, passed
 from .reached import run_by
 from .saved import carries, is_parameter
+from .walk import walk
 from .writes import Write, root_of
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def _runs_before(part: _Part, weight: ast.expr, own: Sequence[ast.stmt]) -> bool
     at = own[0]
     loops = [a for a in part.home.ancestors(at) if isinstance(a, (ast.For, ast.While))]
     last = max((loop.end_lineno or 0 for loop in loops), default=at.lineno - 1)
-    writing = {node for statement in own for node in ast.walk(statement)}
+    writing = {node for statement in own for node in walk(statement)}
     return any(
         isinstance(node, ast.Attribute)
         and node not in writing
@@ -288,7 +289,7 @@ def _matters(part: _Part, node: ast.expr) -> bool:
             if part.caller is None or part.call is None or _matters(part.caller, part.call):
                 return True
             continue
-        if any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in ast.walk(statement)):
+        if any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in walk(statement)):
             return True
         for target in _targets(statement):
             if not isinstance(target, ast.Attribute):

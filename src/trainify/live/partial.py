@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..facts.walk import walk
 from ..output.diff import opcodes
 
 
@@ -74,7 +75,7 @@ def _needed(new: Iterable[ast.AST], added: Iterable[ast.stmt]) -> list[ast.stmt]
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return {each.id for each in walk(node) if isinstance(each, ast.Name)}
 
 
 def _defined(node: ast.stmt) -> Iterator[str]:

@@ -19,6 +19,7 @@ from typing import Any
 from ..config import Config, load_config
 from ..engine import EngineError, FixResult, Options, check_text, fix_text, passes_for
 from ..facts import Project
+from ..facts.walk import walk
 from ..findings import Finding, Fix, Proven
 from ..output.diff import LineMap
 from ..source import Change, Positions, SourceError, decode, encode, split_lines
@@ -152,7 +153,7 @@ class Rewritten:
         """The first and the last line of each function, and of each lambda."""
         return [
             (_first_line(node), node.end_lineno or 0)
-            for node in ast.walk(ast.parse(self.before))
+            for node in walk(ast.parse(self.before))
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         ]
 

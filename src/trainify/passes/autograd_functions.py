@@ -14,6 +14,7 @@ from ..facts.grad_mode import own_nodes
 from ..facts.guards import is_autograd_function
 from ..facts.module import head
 from ..facts.names import is_none, last_name, placed
+from ..facts.walk import walk
 from ..findings import STRATEGIES, Finding
 from . import Rule
 from .fused_calls.calls import site_of
@@ -167,7 +168,7 @@ def _judge(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[tuple[Finding, Fu
         )
         yield module.finding("TRN105", message, head(backward)), backward
         return
-    returned = [r for r in ast.walk(backward) if isinstance(r, ast.Return)]
+    returned = [r for r in walk(backward) if isinstance(r, ast.Return)]
     values = [_elements(r.value) for r in returned]
     if values and all(all(is_none(v) for v in each) for each in values):
         message = (
@@ -216,7 +217,7 @@ def kernel_over(
     if given.vararg or given.kwarg or given.kwonlyargs or not names:
         return None
     sites = list(_sites(module, node, options))
-    returns = [n for n in ast.walk(node) if isinstance(n, ast.Return)]
+    returns = [n for n in walk(node) if isinstance(n, ast.Return)]
     if len(sites) != 1 or len(returns) != 1 or node.body[-1] is not returns[0]:
         return None
     return _Traced(module, node, sites[0], returns[0]).forward(owner, names, useless)
@@ -281,7 +282,7 @@ class _Traced:
         if not tensors or not self._returns_the_result():
             return None
         used = ast.parse(site.value, mode="eval").body
-        for each in ast.walk(used):
+        for each in walk(used):
             if isinstance(each, ast.Name) and each.id in texts:
                 each.id = texts[each.id]
         defaults = self.node.args.defaults
@@ -304,7 +305,7 @@ class _Traced:
 
     def _does_nothing_else(self) -> bool:
         """Whether forward makes names and runs the kernel, always, and writes into nothing."""
-        for statement in ast.walk(self.node):
+        for statement in walk(self.node):
             if isinstance(statement, ast.Expr) and statement is not self.site.statement:
                 if not isinstance(statement.value, ast.Constant):
                     return False
@@ -489,7 +490,7 @@ def _declares_constants(forward: FunctionNode, setup: FunctionNode | None) -> bo
     function = setup or forward
     marked = {
         node.id
-        for call in ast.walk(function)
+        for call in walk(function)
         if isinstance(call, ast.Call) and last_name(call.func) == "mark_non_differentiable"
         for node in call.args
         if isinstance(node, ast.Name)

@@ -22,6 +22,7 @@ from ..facts.layers import is_module_class
 from ..facts.made_for_serving import made_for_serving
 from ..facts.names import last_name
 from ..facts.stops import is_named_so, keeps_value
+from ..facts.walk import walk
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule, is_wanted
@@ -320,7 +321,7 @@ def _is_cache(module: ModuleFacts, base: ast.expr, statement: ast.stmt) -> bool:
     says_cache = _SAYS_CACHE if _computes(value) else _CACHE
     return any(
         isinstance(n, (ast.Name, ast.Attribute)) and says_cache.search(_identifier(n))
-        for n in ast.walk(value)
+        for n in walk(value)
     )
 
 
@@ -333,7 +334,7 @@ def _computes(node: ast.expr) -> bool:
     return any(
         isinstance(n, ast.Call)
         and not (isinstance(n.func, ast.Attribute) and is_view_method(n.func.attr))
-        for n in ast.walk(node)
+        for n in walk(node)
     )
 
 
@@ -351,10 +352,10 @@ def _identifier(node: ast.Name | ast.Attribute) -> str:
 
 def _is_activation(module: ModuleFacts, value: ast.expr, at: ast.stmt) -> bool:
     """Whether a value may carry a graph: not ``x.detach()``, not numbers, nothing made of them."""
-    for node in ast.walk(value):
+    for node in walk(value):
         if isinstance(node, ast.Attribute) and node.attr in ("detach", "data"):
             return False
-    names = [n for n in ast.walk(value) if isinstance(n, ast.Name)]
+    names = [n for n in walk(value) if isinstance(n, ast.Name)]
     base = _base(value)
     if not names or base is None or holds_integers(value) or _CODES.search(last_name(base)):
         return False
@@ -504,7 +505,7 @@ def _reads(module: ModuleFacts, function: ast.AST, write: Write) -> list[ast.stm
     targets = {id(write.base)}
     found = []
     for statement in block[block.index(write.statement) + 1 :]:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, type(write.base)) and ast.dump(node) == key:
                 other = (
                     _write(module, statement)
@@ -523,7 +524,7 @@ def _read_later(module: ModuleFacts, function: ast.AST, write: Write) -> bool:
         return False
     return any(
         _reads_entry(later, write)
-        for later in ast.walk(function)
+        for later in walk(function)
         if isinstance(later, ast.Return) and later.lineno > write.statement.lineno
     )
 
@@ -559,7 +560,7 @@ def _outlives(module: ModuleFacts, write: Write) -> bool:
 def _reads_entry(node: ast.AST, write: Write) -> bool:
     return any(
         isinstance(each, (ast.Name, ast.Attribute, ast.Subscript)) and _dumped(each) == write.entry
-        for each in ast.walk(node)
+        for each in walk(node)
     )
 
 
@@ -852,7 +853,7 @@ def _read_by_callers(module: ModuleFacts, write: Write) -> bool:
         if caller is None or caller is function or module.method_class(caller) is not cls:
             continue
         at = module.statement(call)
-        for node in ast.walk(caller):
+        for node in walk(caller):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                 behind = node.lineno > (at.end_lineno or at.lineno)
                 if behind and is_same(node, write.base) and not is_about(module, node):
@@ -873,7 +874,7 @@ def _is_copied(module: ModuleFacts, write: Write) -> bool:
     function = module.function(write.statement)
     return function is not None and any(
         _reads_entry(argument, write)
-        for node in ast.walk(function)
+        for node in walk(function)
         if isinstance(node, ast.Call) and last_name(node.func) in _COPYING
         for argument in node.args
     )

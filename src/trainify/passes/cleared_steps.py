@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.walk import walk
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule
 
@@ -123,7 +124,7 @@ def _leaves_gradients(statement: ast.stmt) -> bool:
     return not any(
         (isinstance(node, ast.Attribute) and node.attr == "grad")
         or (isinstance(node, ast.Call) and not _KEEPS_GRADIENTS.search(ast.unparse(node.func)))
-        for node in ast.walk(statement)
+        for node in walk(statement)
     )
 
 
@@ -141,7 +142,7 @@ def _step_after_turns(
     went = max(i for i in range(at) if _method(block[i], "backward") is not None)
     if not all(_leaves_gradients(s) for s in (*block[went + 1 : at], *block[at + 1 :])):
         return None
-    others = [n for s in block[:went] for n in ast.walk(s) if isinstance(n, ast.Attribute)]
+    others = [n for s in block[:went] for n in walk(s) if isinstance(n, ast.Attribute)]
     if any(n.attr in ("backward", "grad", "step") for n in others):
         return None
     if "_hook(" in module.text:  # which may keep them
@@ -177,7 +178,7 @@ def _went_backward(before: Sequence[ast.stmt]) -> bool:
     Where ``.grad`` is read they may be kept elsewhere; an earlier step has used them.
     """
     for statement in reversed(before):
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, ast.Attribute) and node.attr in ("grad", "step", "first_step"):
                 return False
         if _method(statement, "backward") is not None:

@@ -16,6 +16,7 @@ from ..facts.memo import once
 from ..facts.names import parameters, passed, placed
 from ..facts.trainable import is_buffer
 from ..facts.triton import loaded, stored
+from ..facts.walk import walk
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule
@@ -207,7 +208,7 @@ def _tabled(module: ModuleFacts) -> dict[str, list[FunctionNode]]:
     """The functions of a file in its tables, by their keys."""
     own = {s.name: s for s in module.tree.body if isinstance(s, ast.FunctionDef)}
     found: dict[str, list[FunctionNode]] = {}
-    for table in ast.walk(module.tree) if own else ():
+    for table in walk(module.tree) if own else ():
         if isinstance(table, ast.Dict):
             for key, value in zip(table.keys, table.values, strict=True):
                 if isinstance(key, ast.Constant) and isinstance(value, ast.Name):
@@ -231,7 +232,7 @@ def _picked(module: ModuleFacts, call: ast.Call) -> set[str]:
         for other in module.functions
         if isinstance(picks, ast.Name) and other.name == picks.id
         if module.parent(other) is module.tree
-        for each in ast.walk(other)
+        for each in walk(other)
         if isinstance(each, ast.Return) and isinstance(each.value, ast.Name)
     }
 
@@ -321,7 +322,7 @@ def _wants_gradient(module: ModuleFacts, call: ast.Call, name: str) -> bool:
                 return not gradient_unwanted(module, parent) and any(
                     isinstance(node, ast.Name) and node.id == name
                     for statement in way
-                    for node in ast.walk(statement)
+                    for node in walk(statement)
                 )
         child = parent
     return False

@@ -16,6 +16,7 @@ from ..facts.guards import gradient_unwanted
 from ..facts.learning import backward_values
 from ..facts.losses import CutNames, losses_without_gradient, lost, results
 from ..facts.trainable import is_trainable
+from ..facts.walk import walk
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety
 from . import Look, Needle, Rule
@@ -199,7 +200,7 @@ def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
     """What is detached on a line, and has to learn; of several, only if nothing of it is meant."""
     if place.kind not in ("detach", "data"):
         return
-    nodes = (n for n in ast.walk(module.tree) if isinstance(n, (ast.Call, ast.Attribute)))
+    nodes = (n for n in walk(module.tree) if isinstance(n, (ast.Call, ast.Attribute)))
     found: list[ast.expr] = [node for node in nodes if _is_on(module, node, place)]
     if not found and place.kind == "detach":
         found = [call for call in module.calls if _makes_anew(module, call, place)]
@@ -406,7 +407,7 @@ def _rotations(module: ModuleFacts) -> Iterator[Finding]:
         if not (_DETACHES.search(text) and _COS.search(text) and _SIN.search(text)):
             continue
         flow = module.flow(function)
-        for node in ast.walk(function):
+        for node in walk(function):
             if not isinstance(node, (ast.Call, ast.Attribute)):
                 continue
             inner = detached(node)
@@ -515,7 +516,7 @@ def _parameters_of(
             elif definition.value is not None:
                 pending += [
                     (n.id, definition.statement)
-                    for n in ast.walk(definition.value)
+                    for n in walk(definition.value)
                     if isinstance(n, ast.Name) and not _COS.search(n.id) and not _SIN.search(n.id)
                 ]
     return found

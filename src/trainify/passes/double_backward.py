@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.walk import walk
 from ..findings import Finding
 from . import Rule
 
@@ -108,7 +109,7 @@ def _producers(module: ModuleFacts, node: ast.expr, steps: int = _MAX_STEPS) -> 
     """The calls of models and functions that a value comes from."""
     if steps == 0:
         return
-    for each in ast.walk(node):
+    for each in walk(node):
         if isinstance(each, ast.Call) and not _on_math(module, each):
             if not _of_torch(module, each):
                 yield each
@@ -152,9 +153,7 @@ def _definitions(module: ModuleFacts, call: ast.Call) -> Iterator[tuple[ModuleFa
 
 def _models(module: ModuleFacts) -> list[ast.ClassDef]:
     """The classes of a file that run something and are no part of another one."""
-    named = [
-        (cls, {n.id for n in ast.walk(cls) if isinstance(n, ast.Name)}) for cls in module.classes
-    ]
+    named = [(cls, {n.id for n in walk(cls) if isinstance(n, ast.Name)}) for cls in module.classes]
     return [
         cls
         for cls in module.classes
@@ -201,11 +200,11 @@ def _attends(
     if definition.name in seen or _SWITCH.search(module.text):
         return
     seen |= {definition.name}
-    for node in ast.walk(definition):
+    for node in walk(definition):
         if isinstance(node, ast.Call) and _is_attention(module, node):
             if not _on_math(module, node):
                 yield node
-    names = {n.id for n in ast.walk(definition) if isinstance(n, ast.Name)}
+    names = {n.id for n in walk(definition) if isinstance(n, ast.Name)}
     for other in module.tree.body:
         if isinstance(other, Definition) and other.name in names:
             yield from _attends(module, other, seen)

@@ -37,6 +37,7 @@ from ..facts.module import head
 from ..facts.names import last_name, parameters, passed, self_name
 from ..facts.scope_wrappers import only_switches
 from ..facts.trainable import returns_numbers, submodules, trained_submodules
+from ..facts.walk import walk
 from ..facts.words import undeclared
 from ..findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety
 from . import Look, Needle, Rule
@@ -314,7 +315,7 @@ def _learns_elsewhere(
     """
     forward = {getattr(function, "name", "") for function in through}
     names = {name} | {n for n in forward if not n.startswith("forward")}
-    for node in ast.walk(module.tree):
+    for node in walk(module.tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         if node.func.attr not in names or module.function(node) in through:
@@ -430,7 +431,7 @@ def _is_inside(module: ModuleFacts, graph: Graph, step: Step, scope: Scope) -> b
         call = step.node
         if isinstance(call, ast.Call) and wrapping(module, call.func, step.at) == scope:
             return True
-        return any(node is call for node in ast.walk(scope.wraps))
+        return any(node is call for node in walk(scope.wraps))
     return scope_inside(module, step.at, graph.function) == scope
 
 
@@ -538,7 +539,7 @@ def _stored(
 
 def _gated(module: ModuleFacts, function: FunctionNode) -> Iterator[Finding]:
     """``if self.training: y = f(x)``, else the same under ``no_grad``."""
-    for node in ast.walk(function):
+    for node in walk(function):
         if not isinstance(node, ast.If) or "training" not in module.source(node.test):
             continue
         recording, scoped = _arms(module, node)
@@ -570,7 +571,7 @@ def _takes_input(module: ModuleFacts, function: FunctionNode, scope: ast.With) -
     values = [
         (argument, module.statement(node))
         for statement in scope.body
-        for node in ast.walk(statement)
+        for node in walk(statement)
         if isinstance(node, ast.Call)
         for argument in passed(node)
     ]

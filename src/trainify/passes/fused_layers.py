@@ -13,6 +13,7 @@ from ..facts.elements import elements_of, looped_over
 from ..facts.guards import gradient_unwanted
 from ..facts.names import is_none, last_name
 from ..facts.rebound import set_by_others
+from ..facts.walk import walk
 from ..findings import Finding, Fix
 from . import Rule, is_wanted
 from .fused_calls.messages import release_of
@@ -209,7 +210,7 @@ def _attribute_behind(module: ModuleFacts, node: ast.expr) -> ast.expr:
         elif isinstance(node, ast.Name):
             for binding in module.names.bindings(module.scope(node)).get(node.id, ()):
                 held = binding.value or getattr(binding.node, "iter", None)
-                inside = ast.walk(held) if held is not None else ()
+                inside = walk(held) if held is not None else ()
                 node = next((n for n in inside if isinstance(n, ast.Attribute)), node)
     return node
 

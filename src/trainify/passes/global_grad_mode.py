@@ -14,6 +14,7 @@ from ..facts.guards import is_inference_entry, runs_model
 from ..facts.memo import once
 from ..facts.names import last_name, self_name
 from ..facts.trainable import returns_numbers, weights_made
+from ..facts.walk import walk
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule
 
@@ -224,7 +225,7 @@ def _training_imports(module: ModuleFacts) -> frozenset[str]:
     if _stays_on(module) or not (_trains(module, module.tree) or _training_functions(module)):
         return frozenset()
     names: set[str] = set()
-    for node in ast.walk(module.tree):
+    for node in walk(module.tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -279,13 +280,13 @@ def _trains_in_next_turn(
 
 def _called_by_name(node: ast.AST) -> set[str]:
     """The functions that code calls, and methods of ``self``: not ``optimizer.step()``."""
-    calls = [ast.unparse(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)]
+    calls = [ast.unparse(n.func) for n in walk(node) if isinstance(n, ast.Call)]
     return {name.removeprefix("self.") for name in calls}
 
 
 def _called(node: ast.AST) -> set[str]:
     """The names that code calls, as functions or as methods."""
-    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
+    calls = [n for n in walk(node) if isinstance(n, ast.Call)]
     return {last_name(c.func) for c in calls}
 
 

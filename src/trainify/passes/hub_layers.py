@@ -14,6 +14,7 @@ from ..catalog import lookup
 from ..catalog.layers import HUB
 from ..facts import ModuleFacts
 from ..facts.guards import gradient_unwanted
+from ..facts.walk import walk
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Needle, Rule
 
@@ -98,7 +99,7 @@ def _forward_only(
     module: ModuleFacts, forward: ast.FunctionDef, options: Options
 ) -> ast.Call | None:
     """A call of an op without a backward that every gradient through a forward has to pass."""
-    calls = [n for n in ast.walk(forward) if isinstance(n, ast.Call)]
+    calls = [n for n in walk(forward) if isinstance(n, ast.Call)]
     if any(isinstance(c.func, ast.Attribute) and c.func.attr == "apply" for c in calls):
         return None  # an autograd.Function may bring the backward
     for call in calls:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.learning import LOSS_CALL
 from ..facts.names import is_none, passed
+from ..facts.walk import walk
 from ..findings import Finding
 from . import Look, Needle, Rule
 
@@ -93,7 +94,7 @@ def _without_backward(module: ModuleFacts, loop: ast.For | ast.While) -> Iterato
         return
     for call in calls:
         given = passed(call)
-        names = {n.id for g in given for n in ast.walk(g) if isinstance(n, ast.Name)}
+        names = {n.id for g in given for n in walk(g) if isinstance(n, ast.Name)}
         known = isinstance(call.func, ast.Name) and call.func.id in _HARMLESS
         if (names & {optimizer, *losses}) and not (known or _method(call) in _HARMLESS | _KEEPS):
             return  # it may differentiate
@@ -161,7 +162,7 @@ def _is_loss(module: ModuleFacts, call: ast.Call) -> bool:
 
 
 def _idle(module: ModuleFacts, loop: ast.For | ast.While) -> Iterator[Finding]:
-    calls = [c for s in loop.body for c in ast.walk(s) if isinstance(c, ast.Call)]
+    calls = [c for s in loop.body for c in walk(s) if isinstance(c, ast.Call)]
     step = next((c for c in calls if _method(c) == "step" and not c.args and not c.keywords), None)
     if step is None or any(isinstance(n, ast.stmt) and _sets_gradient(n) for n in _inside(loop)):
         return
@@ -180,7 +181,7 @@ def _idle(module: ModuleFacts, loop: ast.For | ast.While) -> Iterator[Finding]:
 
 
 def _inside(loop: ast.For | ast.While) -> Iterator[ast.AST]:
-    return (n for s in loop.body for n in ast.walk(s))
+    return (n for s in loop.body for n in walk(s))
 
 
 def _method(call: ast.Call) -> str:
@@ -233,7 +234,7 @@ def _takes_gradients(module: ModuleFacts, step: ast.Call, clears: bool) -> bool:
 
 def _consumes(method: ast.FunctionDef) -> bool:
     """Whether a function takes gradients away: ``g, p.grad = p.grad, None``."""
-    for node in ast.walk(method):
+    for node in walk(method):
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if _clears(target, node.value):

@@ -11,6 +11,7 @@ from ..facts import ModuleFacts
 from ..facts.frozen import is_false
 from ..facts.models import classes_in, values_of
 from ..facts.names import passed
+from ..facts.walk import walk
 from ..findings import Finding
 from . import Look, Needle, Rule
 
@@ -122,7 +123,7 @@ def _skips_some(loop: ast.For, statement: ast.stmt) -> bool:
     """Whether a turn of the loop can end before the statement: ``continue`` for integers."""
     before = loop.body[: loop.body.index(statement)] if statement in loop.body else loop.body
     return any(
-        isinstance(node, (ast.Continue, ast.Break)) for each in before for node in ast.walk(each)
+        isinstance(node, (ast.Continue, ast.Break)) for each in before for node in walk(each)
     )
 
 

@@ -13,6 +13,7 @@ from ..facts.grad_mode import own_nodes, scope_around
 from ..facts.graph import Cut, Graph, Step
 from ..facts.guards import runs_model
 from ..facts.names import last_name, passed
+from ..facts.walk import walk
 from ..facts.words import declare, places
 from ..findings import Finding
 from . import Look, Needle, Rule
@@ -132,7 +133,7 @@ def _computed(module: ModuleFacts, name: str, statement: ast.stmt) -> list[Defin
 
 def _of_loss(value: ast.expr) -> bool:
     """Whether an expression is made from a loss: ``loss.clone()``, ``tensor(loss.item())``."""
-    for node in ast.walk(value):
+    for node in walk(value):
         if isinstance(node, ast.Name) and _LOSS.search(node.id):
             return True
         if isinstance(node, ast.Call) and node is not value:
@@ -144,7 +145,7 @@ def _of_loss(value: ast.expr) -> bool:
 
 def _sums_losses(module: ModuleFacts, statement: ast.Assign) -> bool:
     """Whether losses were added up in what a tensor is made of: ``total += loss.item()``."""
-    used = {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)}
+    used = {n.id for n in walk(statement.value) if isinstance(n, ast.Name)}
     for node in own_nodes(module.function(statement) or module.tree):
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             if node.target.id in used and _of_loss(node.value):
@@ -157,7 +158,7 @@ def _is_fresh(module: ModuleFacts, value: ast.expr | None) -> bool:
     if not isinstance(value, ast.Call):
         return isinstance(value, ast.Constant)
     return any(t.name.startswith("torch.") for t in module.resolve(value.func)) and not any(
-        isinstance(node, ast.Name) for argument in value.args for node in ast.walk(argument)
+        isinstance(node, ast.Name) for argument in value.args for node in walk(argument)
     )
 
 

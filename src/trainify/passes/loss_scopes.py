@@ -23,6 +23,7 @@ from ..facts.learners import REFERENCE, Parting, models, part, written
 from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
 from ..facts.losses import returned_loss
 from ..facts.names import default_of, last_name, passed
+from ..facts.walk import walk
 from ..facts.words import declare
 from ..findings import Edit, Finding, Fix, Related, Safety
 from . import Look, Needle, Rule
@@ -565,7 +566,7 @@ def _is_number(module: ModuleFacts, step: Step) -> bool:
 
 def _assigned(cls: ast.ClassDef, name: str) -> Iterator[ast.expr]:
     """What the methods of a class assign to an attribute, ``self.a, self.b = a, b`` taken apart."""
-    for node in ast.walk(cls):
+    for node in walk(cls):
         if not isinstance(node, ast.Assign):
             continue
         pairs: list[tuple[ast.expr, ast.expr]] = [(t, node.value) for t in node.targets]
@@ -629,12 +630,12 @@ def _belongs(
     held: bool,
     graphs: Collection[str],
 ) -> bool:
-    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)]
+    calls = [n for n in walk(statement) if isinstance(n, ast.Call)]
     if any(LOSS_CALL.search(module.source(c.func)) or _optimizes(c) for c in calls):
         return False
     if held or _writes_weight(statement):
         return True
-    names = [n for n in ast.walk(statement) if isinstance(n, ast.Name)]
+    names = [n for n in walk(statement) if isinstance(n, ast.Name)]
     return any(
         _METRIC.match(name.id) or (name.id in graphs and _keeps_graph(module, name))
         for name in names
@@ -694,21 +695,19 @@ def _optimizes(call: ast.Call) -> bool:
 
 def _slice(body: Sequence[ast.stmt], statement: ast.stmt) -> list[ast.stmt]:
     """The statements that a value needs, up to its own."""
-    wanted = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
+    wanted = {n.id for n in walk(statement) if isinstance(n, ast.Name)}
     kept = [statement]
     for previous in reversed(body[: body.index(statement)]):
         stores = {
-            n.id
-            for n in ast.walk(previous)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            n.id for n in walk(previous) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
         }
         if stores & wanted and not _is_reference(previous):
             kept.append(previous)
-            wanted |= {n.id for n in ast.walk(previous) if isinstance(n, ast.Name)}
+            wanted |= {n.id for n in walk(previous) if isinstance(n, ast.Name)}
     return kept[::-1]
 
 
 def _is_reference(statement: ast.stmt) -> bool:
-    names = [n.id for n in ast.walk(statement) if isinstance(n, ast.Name)]
-    names += [n.attr for n in ast.walk(statement) if isinstance(n, ast.Attribute)]
+    names = [n.id for n in walk(statement) if isinstance(n, ast.Name)]
+    names += [n.attr for n in walk(statement) if isinstance(n, ast.Attribute)]
     return any(REFERENCE.search(name) for name in names)

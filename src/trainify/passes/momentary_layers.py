@@ -12,6 +12,7 @@ from ..facts.graph import Graph, results
 from ..facts.guards import gradient_unwanted, is_forward
 from ..facts.layers import is_module_class
 from ..facts.places import function_around
+from ..facts.walk import walk
 from ..facts.words import declare, places
 from ..findings import Finding
 from . import Look, Needle, Rule
@@ -120,7 +121,7 @@ def _used(module: ModuleFacts, function: FunctionNode) -> dict[str, ast.expr]:
 
 def _is_known(module: ModuleFacts, function: FunctionNode, name: str) -> bool:
     """Whether a layer gets its weights from somewhere, or is kept: it is mentioned beside calls."""
-    uses = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
+    uses = [n for n in walk(function) if isinstance(n, ast.Name) and n.id == name]
     for use in uses:
         parent = module.parent(use)
         if isinstance(use.ctx, ast.Store) or (isinstance(parent, ast.Call) and parent.func is use):

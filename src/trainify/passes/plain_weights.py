@@ -13,7 +13,9 @@ from ..facts.choices import only_chooses
 from ..facts.frozen import is_false
 from ..facts.guards import gradient_unwanted
 from ..facts.layers import after_init, is_module_class, made_by
+from ..facts.memo import once
 from ..facts.names import last_name
+from ..facts.walk import walk
 from ..facts.weights import is_weight_use
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
@@ -215,17 +217,20 @@ def _initializes(module: ModuleFacts, value: ast.expr | None) -> bool:
     )
 
 
+@once
 def _buffers(
     module: ModuleFacts, cls: ast.ClassDef
-) -> Iterator[tuple[str, tuple[ast.Call, ast.expr]]]:
+) -> tuple[tuple[str, tuple[ast.Call, ast.expr]], ...]:
     """What is registered by ``self.register_buffer("name", tensor)``."""
-    for node in ast.walk(cls):
+    found = []
+    for node in walk(cls) if "register_buffer" in module.text else ():
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         if node.func.attr == "register_buffer" and len(node.args) >= 2:
             name = node.args[0]
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                yield name.value, (node, node.args[1])
+                found.append((name.value, (node, node.args[1])))
+    return tuple(found)
 
 
 def _maker(module: ModuleFacts, node: ast.expr) -> str | None:
@@ -311,7 +316,7 @@ def _is_handled(module: ModuleFacts, weight: _Weight) -> bool:
             isinstance(node.ctx, ast.Store)
             or isinstance(module.parent(node), (ast.List, ast.Dict, ast.Tuple))
         )
-        for node in ast.walk(module.tree)
+        for node in walk(module.tree)
     )
 
 
@@ -357,7 +362,7 @@ def _makes_waves(module: ModuleFacts, node: ast.AST, follow: bool = True) -> boo
                 return False
             read = [
                 n
-                for n in ast.walk(function)
+                for n in walk(function)
                 if isinstance(n, ast.Name) and n.id == target.id and isinstance(n.ctx, ast.Load)
                 if n.lineno > parent.lineno
             ]
@@ -375,7 +380,7 @@ def _feeds_back(module: ModuleFacts, use: ast.AST) -> bool:
     ):
         return False
     states = {target.id for target in made.targets if isinstance(target, ast.Name)}
-    return any(isinstance(n, ast.Name) and n.id in states for n in ast.walk(made.value))
+    return any(isinstance(n, ast.Name) and n.id in states for n in walk(made.value))
 
 
 def _is_written(module: ModuleFacts, use: ast.Attribute) -> bool:

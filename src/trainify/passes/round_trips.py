@@ -28,6 +28,7 @@ from ..facts.module import head
 from ..facts.names import last_name
 from ..facts.stops import looks_meant
 from ..facts.trainable import is_trainable
+from ..facts.walk import walk
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety
 from . import Look, Needle, Rule
@@ -407,7 +408,7 @@ class _Rewriter:
         target, function = parent.targets[0], module.function(parent)
         if not isinstance(target, ast.Name) or function is None:
             return False
-        names = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == target.id]
+        names = [n for n in walk(function) if isinstance(n, ast.Name) and n.id == target.id]
         return all(n is target or _in_arithmetic(module, n) for n in names)
 
     def _comes_here(self, node: ast.expr) -> bool:
@@ -534,7 +535,7 @@ class _Rewriter:
 
 def _reads_out(node: ast.expr) -> bool:
     """Whether values are taken out of a tensor in an expression: ``t.detach().numpy() * 2``."""
-    return any(isinstance(n, ast.Call) and _stripped(n) is not n for n in ast.walk(node))
+    return any(isinstance(n, ast.Call) and _stripped(n) is not n for n in walk(node))
 
 
 def _in_arithmetic(module: ModuleFacts, node: ast.expr) -> bool:

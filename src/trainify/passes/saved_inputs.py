@@ -11,6 +11,7 @@ from ..facts.guards import gradient_unwanted
 from ..facts.kept_inputs import destroyed_attribute
 from ..facts.saved import Saver, destroyed, destroyed_by_next_call
 from ..facts.training import reaches_result, trains
+from ..facts.walk import walk
 from ..facts.writes import UNNOTICED, Write, in_callers, in_network
 from ..findings import Finding
 from . import Look, Needle, Rule, is_wanted
@@ -144,5 +145,5 @@ def _converts(node: ast.expr) -> bool:
     """Whether a value is a tensor itself in one dtype, and a copy in another."""
     return any(
         isinstance(n, ast.Attribute) and n.attr in ("float", "to", "half", "bfloat16", "double")
-        for n in ast.walk(node)
+        for n in walk(node)
     )

@@ -18,6 +18,7 @@ from ..facts.losses import is_of_stranger
 from ..facts.names import default_of, last_name
 from ..facts.stops import looks_meant
 from ..facts.trainable import is_trainable, submodules, trained_submodules
+from ..facts.walk import walk
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Finding, Fix, Safety
 from . import Look, Needle, Rule
@@ -144,7 +145,7 @@ def _scopes_of_reads(module: ModuleFacts, cls: ast.ClassDef, name: str) -> list[
     for other in module.project.mentioning(module, f".{name}", f'"{name}"', f"'{name}'"):
         if other is not module:
             return []
-    for node in ast.walk(module.tree):
+    for node in walk(module.tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if node.value == name:
                 return []  # getattr, state dicts
@@ -188,7 +189,7 @@ def _finding(module: ModuleFacts, cls: ast.ClassDef, name: str, scope: Scope) ->
     )
 
     def needed(statement: ast.stmt) -> bool:
-        return any(isinstance(n, ast.Attribute) and n.attr == name for n in ast.walk(statement))
+        return any(isinstance(n, ast.Attribute) and n.attr == name for n in walk(statement))
 
     edits = rewrite.freed(module, scope, needed)
     look_at = f"self.{name} can learn now: requires_grad_(False) is what freezes"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.names import is_none, last_name
+from ..facts.walk import walk
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule
 
@@ -128,7 +129,7 @@ def _tested(test: ast.expr) -> str | None:
 
 def _backwards(statement: ast.AST) -> Iterator[ast.Call]:
     """Every call in a statement of something called ``backward`` or ``manual_backward``."""
-    for node in ast.walk(statement):
+    for node in walk(statement):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr in ("backward", "manual_backward"):
                 yield node
@@ -227,7 +228,7 @@ def _asked_for_gradient(test: ast.expr) -> tuple[str | None, bool]:
 def _updates(statement: ast.stmt, parameter: str) -> bool:
     """Whether a statement changes the values of a parameter by its gradient."""
     target: ast.expr
-    for node in ast.walk(statement):
+    for node in walk(statement):
         if isinstance(node, ast.AugAssign):
             target = node.target
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -257,4 +258,4 @@ def _in_optimizer(module: ModuleFacts, node: ast.AST) -> bool:
 
 
 def _names(target: ast.expr) -> set[str]:
-    return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+    return {n.id for n in walk(target) if isinstance(n, ast.Name)}

@@ -11,6 +11,7 @@ from ..facts import ModuleFacts, places
 from ..facts.guards import gradient_unwanted
 from ..facts.saved import carries, destroyed
 from ..facts.training import trains
+from ..facts.walk import walk
 from ..facts.writes import Write, in_network, roots
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule, is_wanted
@@ -148,7 +149,7 @@ def _as_slices(module: ModuleFacts, split: ast.Call) -> tuple[str, str] | None:
         return None
     from ..rewrite import layout
 
-    if any(isinstance(node, (ast.Call, ast.Starred)) for node in ast.walk(sizes)):
+    if any(isinstance(node, (ast.Call, ast.Starred)) for node in walk(sizes)):
         return None
     if isinstance(sizes, (ast.List, ast.Tuple)):
         parts = [layout.operand(module, each) for each in sizes.elts]
@@ -179,14 +180,14 @@ def _unpacked(module: ModuleFacts, split: ast.Call) -> int:
         return 0
     if isinstance(target, ast.Name):
         return _by_place(module, target)
-    starred = any(isinstance(each, ast.Starred) for each in ast.walk(target))
+    starred = any(isinstance(each, ast.Starred) for each in walk(target))
     return len(target.elts) if isinstance(target, (ast.Tuple, ast.List)) and not starred else 0
 
 
 def _by_place(module: ModuleFacts, name: ast.Name) -> int:
     """The same of ``parts``, of which ``parts[0]`` and the like are used: one more is the rest."""
     last = -1
-    for node in ast.walk(module.function(name) or module.tree):
+    for node in walk(module.function(name) or module.tree):
         if isinstance(node, ast.Name) and node.id == name.id and node is not name:
             held = module.parent(node)
             place = held.slice if isinstance(held, ast.Subscript) and held.value is node else None

@@ -15,6 +15,7 @@ from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
 from ..facts.names import last_name
 from ..facts.trainable import local_class
+from ..facts.walk import walk
 from ..facts.words import declare, places
 from ..findings import Finding
 from . import Look, Needle, Rule
@@ -85,7 +86,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         text = module.source(function)
         if ".detach()" not in text and ".data" not in text:
             continue
-        for node in ast.walk(function):
+        for node in walk(function):
             pair = _compared(module, node)
             if pair is None or module.function(node) is not function:
                 continue
@@ -211,7 +212,7 @@ def _estimate_of(module: ModuleFacts, call: ast.Call, index: int | None) -> _Est
     if called is None:
         return None
     returns = [
-        node for node in ast.walk(called) if isinstance(node, ast.Return) and node.value is not None
+        node for node in walk(called) if isinstance(node, ast.Return) and node.value is not None
     ]
     if len(returns) != 1:
         return None

@@ -15,7 +15,7 @@ from ..facts.learning import LOSS_CALL, backward_values, is_tensor_method
 from ..facts.memo import once
 from ..facts.names import Binding, last_name, passed
 from ..facts.trainable import weights_made
-from ..facts.walk import statements
+from ..facts.walk import statements, walk
 from ..findings import Finding
 from . import Look, Needle, Rule
 
@@ -350,7 +350,7 @@ def _mentions(node: ast.AST, name: str) -> bool:
     return any(
         (isinstance(n, ast.Name) and n.id == last)
         or (isinstance(n, ast.Attribute) and n.attr == last)
-        for n in ast.walk(node)
+        for n in walk(node)
     )
 
 

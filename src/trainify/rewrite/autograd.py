@@ -12,6 +12,7 @@ from functools import cached_property
 from ..catalog import RETURNED, FusedOp
 from ..catalog.schema import Argument
 from ..facts import ModuleFacts, Target
+from ..facts.walk import walk
 from . import layout
 from .backward import Backward, Body, backward_of
 from .branch import Vocabulary
@@ -69,7 +70,7 @@ class KernelFunction:
         self.op = calls[0].op
         self.outputs = calls[0].outputs
         self.equivalent = ast.parse(calls[0].value, mode="eval").body
-        self.reads = {n.id for n in ast.walk(self.equivalent) if isinstance(n, ast.Name)}
+        self.reads = {n.id for n in walk(self.equivalent) if isinstance(n, ast.Name)}
         self.trained = frozenset.union(*(call.trained for call in calls)) & self.reads
         if not self.trained:
             raise CannotAttach("nothing that it is given can be trained")
@@ -371,8 +372,8 @@ class KernelFunction:
     def saved(self, backward: Body) -> tuple[dict[str, str], list[str]]:
         """What backward needs of forward: its names for tensors, and their variables; the rest."""
         tree = ast.parse("def f():\n" + textwrap.indent("\n".join(backward.lines), " "))
-        read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-        kept = {ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+        read = {n.id for n in walk(tree) if isinstance(n, ast.Name)}
+        kept = {ast.unparse(n) for n in walk(tree) if isinstance(n, ast.Attribute)}
         variables = [v for n, v in self.passed.items() if n in self.reads]
         saved = {
             **{name: variable for name, variable in self.backward.results.items() if name in read},

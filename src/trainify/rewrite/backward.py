@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 import libcst as cst
@@ -14,9 +14,9 @@ import libcst as cst
 from ..catalog import CONSTANTS, RETURNED
 from ..facts.names import is_none
 from ..reference.backward import CLOSED_FORMS
-from .expressions import Substitute, bare, code, expression, one_line
+from .expressions import bare, code, one_line
 from .fold import body_of
-from .specialize import Reference, Use, lay_out, reference
+from .specialize import Reference, Use, lay_out, reference, renamed
 from .template import Template, fresh
 
 if TYPE_CHECKING:
@@ -144,8 +144,7 @@ class ClosedForm:
             **vocabulary.helper_names,
             **{p: text for p, text in self.values.items() if text != p},
         }
-        node = function.node.visit(Substitute({n: expression(t) for n, t in texts.items()}))
-        *statements, last = body_of(cst.ensure_type(node, cst.FunctionDef))
+        *statements, last = body_of(renamed(function, tuple(texts.items())))
         small = cst.ensure_type(cst.ensure_type(last, cst.SimpleStatementLine).body[0], cst.Return)
         result, inputs, needed = small.value, self.inputs, self.of.needed
         assert result is not None
@@ -165,7 +164,7 @@ class ClosedForm:
         lines: list[str] = []
         for i, statement in enumerate(statements):
             later = "".join(map(code, statements[i + 1 :]))
-            for each in _where_wanted(statement, wanted, later, self.of.room):
+            for each in _where_wanted(statement, tuple(wanted.items()), later, self.of.room):
                 lines += lay_out(each, "", self.of.unit, self.of.room)
         by_variable = dict(zip(inputs, gradients, strict=True))
         returned = [by_variable.get(v, "None") for v in self.of.passed.values()]
@@ -174,10 +173,12 @@ class ClosedForm:
         return Body(", ".join(self.grads), lines, helpers)
 
 
+@lru_cache(1024)
 def _where_wanted(
-    statement: cst.BaseStatement, wanted: Mapping[str, str], later: str, room: int
+    statement: cst.BaseStatement, tests: tuple[tuple[str, str], ...], later: str, room: int
 ) -> list[cst.BaseStatement]:
-    """A gradient under the test whether it is wanted, unless it serves another one ``later``."""
+    """A gradient under its test whether it is wanted, unless it serves another one ``later``."""
+    wanted = dict(tests)
     small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
     if not isinstance(small, cst.Assign) or len(small.targets) != 1:
         return [statement]

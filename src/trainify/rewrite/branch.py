@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.layers import training_flag
+from ..facts.walk import walk
 from ..findings import Edit, Fix, Safety
 from . import layout
 from .layout import CannotPlace as CannotPlace
@@ -73,7 +74,7 @@ class Change:
         except SyntaxError:
             return set()
         return {
-            n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            n.id for n in walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
         }
 
 
@@ -161,10 +162,10 @@ class Vocabulary:
             of.functions[helper],
             torch=self.torch,
             functional=self.functional,
-            helper_names=names,
+            helper_names=tuple(names.items()),
             unit=self.module.indent_unit,
             width=layout.width(self.module),
-            typing=self._typing,
+            older=tuple(self._typing.items()),
         )
 
     @cached_property

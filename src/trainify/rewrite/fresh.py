@@ -19,6 +19,7 @@ from ..facts import ModuleFacts
 from ..facts.flow import view_of
 from ..facts.kept import is_container
 from ..facts.names import last_name
+from ..facts.walk import walk
 from ..findings import Fix, Safety
 from . import branch, layout
 
@@ -94,7 +95,7 @@ def _handed_out_by(module: ModuleFacts, writes: Sequence[Write]) -> ast.Return |
     for statement in block[block.index(outer) + 1 :]:
         if isinstance(statement, ast.Return):
             return statement
-        if any(isinstance(n, (ast.Return, ast.Raise)) for n in ast.walk(statement)):
+        if any(isinstance(n, (ast.Return, ast.Raise)) for n in walk(statement)):
             return None
     return None
 
@@ -102,10 +103,10 @@ def _handed_out_by(module: ModuleFacts, writes: Sequence[Write]) -> ast.Return |
 def _changes(module: ModuleFacts, write: Write, last: ast.Return) -> bool:
     """Whether what a write reads may be something else by the time of the return."""
     function = module.function(write.statement)
-    used = {n.id for n in ast.walk(write.statement) if isinstance(n, ast.Name)}
-    used |= {n.attr for n in ast.walk(write.target) if isinstance(n, ast.Attribute)}
+    used = {n.id for n in walk(write.statement) if isinstance(n, ast.Name)}
+    used |= {n.attr for n in walk(write.target) if isinstance(n, ast.Attribute)}
     index = _index_names(write)
-    for node in ast.walk(function) if function is not None else ():
+    for node in walk(function) if function is not None else ():
         if not isinstance(node, (ast.Name, ast.Attribute)) or not (
             write.statement.lineno < node.lineno <= last.lineno
         ):
@@ -122,10 +123,10 @@ def _changes(module: ModuleFacts, write: Write, last: ast.Return) -> bool:
 
 def _index_names(write: Write) -> set[str]:
     """The names and attributes by which a write finds its place, the cache itself left out."""
-    base = set(ast.walk(write.base))
+    base = set(walk(write.base))
     return {
         last_name(n)
-        for n in ast.walk(write.statement)
+        for n in walk(write.statement)
         if isinstance(n, (ast.Name, ast.Attribute)) and n not in base
     }
 
@@ -141,7 +142,7 @@ def _with_names(module: ModuleFacts, last: ast.Return, names: dict[str, str]) ->
     text, start = module.source(last), module.start(last)
     places = [
         (module.start(node) - start, module.end(node) - start, names[ast.dump(node)])
-        for node in ast.walk(last)
+        for node in walk(last)
         if isinstance(node, ast.Attribute) and ast.dump(node) in names
     ]
     if {name for _, _, name in places} != set(names.values()) or "#" in text:

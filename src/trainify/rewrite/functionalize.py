@@ -409,7 +409,7 @@ def _attribute_read_after(
     key = ast.dump(attribute)
     return any(
         isinstance(node, ast.Attribute) and ast.dump(node) == key and node.lineno > statement.lineno
-        for node in ast.walk(function)
+        for node in walk(function)
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ..facts import ModuleFacts
 from ..facts.layers import training_flag
 from ..facts.pure import why_not_follow
+from ..facts.walk import walk
 from ..findings import STRATEGIES, Edit, Fix, Safety
 from . import layout
 
@@ -104,7 +105,7 @@ def _assigned(block: Sequence[ast.stmt]) -> set[str]:
     return {
         n.id
         for statement in block
-        for n in ast.walk(statement)
+        for n in walk(statement)
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
     }
 

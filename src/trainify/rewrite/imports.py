@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from ..catalog import all_ops
 from ..facts import ModuleFacts
+from ..facts.memo import once
 from ..facts.module import FunctionNode
+from ..facts.walk import walk
 from ..findings import Edit
 from . import layout
 
@@ -24,53 +26,62 @@ _BY_NAME = re.compile(r"\b(globals|eval|exec)\(|\bsys\.modules\b")
 def idle_imports(before: ModuleFacts, after: ModuleFacts, libraries: Collection[str]) -> list[Edit]:
     """What deletes from a fixed file the imports of libraries that it used before, and no more."""
     edits: list[Edit] = []
-    if Path(after.path).name != "__init__.py" and not _BY_NAME.search(after.text):
-        gone = _used(before, before.tree) - _used(after, after.tree)
-        edits += _deletions(after, after.tree.body, gone, libraries)
     functions = {_key(before, function): function for function in before.functions}
-    for function in after.functions:
-        old = functions.get(_key(after, function))
-        if old is not None and _LAZY.search(after.source(function)):
-            gone = _used(before, old) - _used(after, function)
-            own = [s for s in after.statements if after.function(s) is function]
-            edits += _deletions(after, own, gone, libraries)
+    for place, imports in _imports_by_place(after, libraries).items():
+        old = before.tree if place is after.tree else functions.get(_key(after, place))
+        if old is not None:
+            gone = _used(before, old) - _used(after, place)
+            edits += _deletions(after, imports, gone)
     return edits
 
 
-_LAZY = re.compile(r"\bimport\b")
+_Import = ast.Import | ast.ImportFrom
+_Place = ast.Module | FunctionNode
 
 
-def _key(module: ModuleFacts, function: FunctionNode) -> tuple[str, str]:
+def _imports_by_place(
+    module: ModuleFacts, libraries: Collection[str]
+) -> dict[_Place, dict[_Import, list[ast.alias]]]:
+    """What is imported of libraries, at the top of a file that may go without, or in functions."""
+    found: dict[_Place, dict[_Import, list[ast.alias]]] = {}
+    top = Path(module.path).name != "__init__.py" and not _BY_NAME.search(module.text)
+    for statement in module.statements:
+        if not isinstance(statement, (ast.Import, ast.ImportFrom)):
+            continue
+        aliases = [a for a in statement.names if _package(module, statement, a) in libraries]
+        function = module.function(statement)
+        if aliases and (function or (top and statement in module.tree.body)):
+            found.setdefault(function or module.tree, {})[statement] = aliases
+    return found
+
+
+def _key(module: ModuleFacts, function: _Place) -> tuple[str, str]:
+    assert not isinstance(function, ast.Module)
     cls = module.method_class(function)
     return (cls.name if cls is not None else "", function.name)
 
 
 def _deletions(
-    module: ModuleFacts,
-    statements: Sequence[ast.stmt],
-    gone: set[str],
-    libraries: Collection[str],
+    module: ModuleFacts, imports: Mapping[_Import, Sequence[ast.alias]], gone: set[str]
 ) -> Iterator[Edit]:
-    for statement in statements:
-        if gone and isinstance(statement, (ast.Import, ast.ImportFrom)):
-            idle = [
-                alias
-                for alias in statement.names
-                if _bound_by(alias) in gone and _package(module, statement, alias) in libraries
-            ]
-            if idle and _can_go(module, statement, idle):
-                yield from _deletion(module, statement, idle)
+    for statement, aliases in imports.items():
+        idle = [alias for alias in aliases if _bound_by(alias) in gone]
+        if idle and _can_go(module, statement, idle):
+            yield from _deletion(module, statement, idle)
+
+
+@once
+def _docstrings(module: ModuleFacts) -> frozenset[ast.AST]:
+    nodes = (module.tree, *module.classes, *module.functions)
+    firsts = (node.body[0] for node in nodes if node.body)
+    return frozenset(first.value for first in firsts if isinstance(first, ast.Expr))
 
 
 def _used(module: ModuleFacts, within: ast.AST) -> set[str]:
     """The words of code, and of its strings, that an import may have been made for."""
-    docstrings = {
-        node.body[0].value
-        for node in (module.tree, *module.classes, *module.functions)
-        if node.body and isinstance(node.body[0], ast.Expr)
-    }
+    docstrings = _docstrings(module)
     used: set[str] = set()
-    for node in ast.walk(within):
+    for node in walk(within):
         if isinstance(node, ast.Name):
             used.add(node.id)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):

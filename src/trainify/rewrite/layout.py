@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..facts import ModuleFacts
 from ..facts.comments import with_comments
+from ..facts.walk import walk
 from ..findings import Edit
 
 _MIN_WIDTH = 88
@@ -344,7 +345,7 @@ def _needed_on_import(module: ModuleFacts, name: str) -> bool:
         for statement in module.tree.body
         if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
         for part in (*statement.decorator_list, *getattr(statement, "bases", ()))
-        for node in ast.walk(part)
+        for node in walk(part)
     )
 
 

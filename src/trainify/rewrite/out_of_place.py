@@ -16,6 +16,7 @@ from ..facts.dtypes import AUTOCAST, has_dtype_of, is_float32, is_number
 from ..facts.names import passed
 from ..facts.overwriting import asked_in_place, without_asking
 from ..facts.saved import Saver
+from ..facts.walk import walk
 from ..facts.writes import METHODS, Write, root_of
 from ..findings import Fix
 from . import branch, layout
@@ -334,7 +335,7 @@ def _methods_on(write: Write) -> list[ast.Call]:
     made = path[-1] if path else write.target
     return [
         node
-        for node in ast.walk(write.statement)
+        for node in walk(write.statement)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in METHODS

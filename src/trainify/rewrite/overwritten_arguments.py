@@ -13,6 +13,7 @@ from ..catalog.layers import FusedLayer
 from ..facts import ModuleFacts
 from ..facts.flow import view_of
 from ..facts.names import is_none
+from ..facts.walk import walk
 from .functionalize import CannotFunctionalize, functionalize
 
 
@@ -51,7 +52,7 @@ def _bound_by(statement: ast.stmt, call: ast.Call) -> set[str]:
     """The names that a statement gives to what a call returns."""
     if not isinstance(statement, ast.Assign) or statement.value is not call:
         return set()
-    nodes = [n for target in statement.targets for n in ast.walk(target)]
+    nodes = [n for target in statement.targets for n in walk(target)]
     return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ..facts import ModuleFacts
 from ..facts.flow import Definition, FunctionFlow
 from ..facts.names import last_name
+from ..facts.walk import walk
 
 _RESHAPES = frozenset("view squeeze unsqueeze unflatten".split())
 """Others copy a piece where it has to be, so that the whole is not written."""
@@ -108,7 +109,7 @@ def _are_plain(nodes: list[ast.expr]) -> bool:
     """Whether numbers may be computed a second time."""
     plain = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Load)
     operators = (ast.operator, ast.unaryop)
-    return all(isinstance(n, (*plain, *operators)) for each in nodes for n in ast.walk(each))
+    return all(isinstance(n, (*plain, *operators)) for each in nodes for n in walk(each))
 
 
 def _same_there(
@@ -118,6 +119,6 @@ def _same_there(
     return made.statement is not None and all(
         flow.reaching(n.id, made.statement) == flow.reaching(n.id, statement)
         for each in nodes
-        for n in ast.walk(each)
+        for n in walk(each)
         if isinstance(n, ast.Name)
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.comments import with_comments
+from ..facts.walk import walk
 from ..findings import Edit
 from . import layout
 
@@ -163,7 +164,7 @@ def _puts_back(module: ModuleFacts, statement: ast.stmt) -> ast.stmt | None:
     if not isinstance(made, ast.Assign) or not isinstance(made.targets[0], ast.Name):
         return None
     name, function = made.targets[0].id, module.function(made) or module.tree
-    uses = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
+    uses = [n for n in walk(function) if isinstance(n, ast.Name) and n.id == name]
     return made if len(uses) == 2 else None
 
 
@@ -182,7 +183,7 @@ def _with_exit(module: ModuleFacts, statement: ast.Expr, ends: ast.stmt | None) 
         return []
     function = module.function(statement) or module.tree
     made = module.flow(function).only_definition(context.id, statement)
-    uses = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == context.id]
+    uses = [n for n in walk(function) if isinstance(n, ast.Name) and n.id == context.id]
     if made is None or not isinstance(made.statement, ast.Assign) or len(uses) != 3:
         return [statement, ends] if len(uses) == 2 else []
     return [statement, ends, made.statement]
@@ -193,7 +194,7 @@ def _without_entered(module: ModuleFacts, statement: ast.stmt, call: ast.Call) -
     assert isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
     name = call.func.value.id
     function = module.function(statement) or module.tree
-    uses = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
+    uses = [n for n in walk(function) if isinstance(n, ast.Name) and n.id == name]
     users = list(dict.fromkeys(module.statement(use) for use in uses))
     plain = all(isinstance(each, (ast.Expr, ast.Assign)) for each in users)
     closed = any(isinstance(each, ast.Expr) and each is not statement for each in users)
@@ -241,7 +242,7 @@ def _is_bound(module: ModuleFacts, item: ast.withitem) -> bool:
         return name is not None
     return any(
         isinstance(node, ast.Name) and node.id == name.id and isinstance(node.ctx, ast.Load)
-        for node in ast.walk(module.tree)
+        for node in walk(module.tree)
     )
 
 
@@ -323,7 +324,7 @@ def left(
 
 def _computes(statement: ast.stmt) -> bool:
     kinds = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.AugAssign)
-    return any(isinstance(node, kinds) for node in ast.walk(statement))
+    return any(isinstance(node, kinds) for node in walk(statement))
 
 
 def narrowed(

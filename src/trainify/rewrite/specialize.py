@@ -23,6 +23,7 @@ from pathlib import Path
 import libcst as cst
 
 from ..facts.names import is_none
+from ..facts.walk import walk
 from .expressions import Substitute, bare, code, expression, one_line
 from .fold import body_of, fold, used_parameters
 from .fold.blocks import leading
@@ -59,6 +60,11 @@ class Reference:
         return {name: ast.unparse(value) for name, value in zip(names, values, strict=True)}
 
     @cached_property
+    def lines(self) -> list[str]:
+        """Its text, as ``tree`` counts lines from its own first one."""
+        return code(cst.Module([self.node])).lstrip("\n").split("\n")
+
+    @cached_property
     def body(self) -> list[ast.stmt]:
         """The statements after the docstring."""
         return self.tree.body[1:] if ast.get_docstring(self.tree) else self.tree.body
@@ -66,7 +72,7 @@ class Reference:
     @cached_property
     def calls(self) -> tuple[str, ...]:
         """Functions that this one calls: of the same module, or those for an older PyTorch."""
-        names = [n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)]
+        names = [n.id for n in walk(self.tree) if isinstance(n, ast.Name)]
         return tuple(dict.fromkeys(n for n in names if n in self.siblings and n != self.name))
 
     @cached_property
@@ -77,7 +83,7 @@ class Reference:
             isinstance(last, ast.Return)
             and len(statements) <= _MAX_INLINE_STATEMENTS
             and all(isinstance(s, ast.Assign) and len(s.targets) == 1 for s in statements)
-            and not any(isinstance(n, _LATER) for n in ast.walk(self.tree))
+            and not any(isinstance(n, _LATER) for n in walk(self.tree))
         )
 
     @cached_property
@@ -272,7 +278,7 @@ class _Calls(cst.CSTTransformer):
             for name in function.parameters
         }
         if function.value is not None:
-            reads = Counter(n.id for n in ast.walk(function.tree) if isinstance(n, ast.Name))
+            reads = Counter(n.id for n in walk(function.tree) if isinstance(n, ast.Name))
             if all(reads[name] == 1 or is_simple(code(v)) for name, v in values.items()):
                 result = function.value.visit(Substitute(values))
                 assert isinstance(result, cst.BaseExpression)
@@ -462,26 +468,24 @@ def library(
 # -- text ---------------------------------------------------------------------------------------
 
 
+@lru_cache(1024)
 def helper_text(
     function: Reference,
     *,
     torch: str,
     functional: str,
-    helper_names: Mapping[str, str],
+    helper_names: tuple[tuple[str, str], ...],
     unit: str,
     width: int,
-    typing: Mapping[str, str] | None = None,
+    older: tuple[tuple[str, str], ...] = (),
 ) -> str:
     """The text of a helper function as it stands in the user's file.
 
-    ``typing`` has the file's names for ``Optional`` and ``Tuple``, where it writes types with them.
+    ``older`` has the file's names for ``Optional`` and ``Tuple``, where it writes types with them.
     """
-    names = {name: cst.Name(new) for name, new in helper_names.items()}
-    mapping = {"torch": expression(torch), "F": expression(functional), **names}
-    node = function.node.visit(Substitute(mapping))
-    assert isinstance(node, cst.FunctionDef)
+    node = renamed(function, (("torch", torch), ("F", functional), *helper_names))
     head = one_line(code(node.with_changes(body=_PASS, leading_lines=[], decorators=[])))
-    typing = typing or {}
+    typing = dict(older)
     if "Optional" in typing:
         # A union of several is quoted: it needs no name that the file may not have.
         head = _OR_NONE.sub(
@@ -494,6 +498,13 @@ def helper_text(
     for statement in body_of(node):
         lines += lay_out(statement, unit, unit, width)
     return "\n".join(lines) + "\n"
+
+
+@lru_cache(1024)
+def renamed(function: Reference, texts: tuple[tuple[str, str], ...]) -> cst.FunctionDef:
+    """A function with expressions in place of names."""
+    mapping = {name: expression(text) for name, text in texts}
+    return cst.ensure_type(function.node.visit(Substitute(mapping)), cst.FunctionDef)
 
 
 _OR_NONE = re.compile(
@@ -535,8 +546,13 @@ def _names(sentence: str, parameter: str) -> bool:
     return re.search(rf"\b{parameter}\b", sentence, re.IGNORECASE) is not None
 
 
-def lay_out(statement: cst.BaseStatement, indent: str, unit: str, width: int) -> list[str]:
+@lru_cache(4096)
+def lay_out(statement: cst.BaseStatement, indent: str, unit: str, width: int) -> tuple[str, ...]:
     """The lines of a statement, wrapped anew: it may have become shorter or longer."""
+    return tuple(_laid_out(statement, indent, unit, width))
+
+
+def _laid_out(statement: cst.BaseStatement, indent: str, unit: str, width: int) -> list[str]:
     lines: list[str] = []
     for empty in leading(statement):
         if empty.comment is not None:

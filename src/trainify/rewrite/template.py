@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from ..catalog import FusedOp
+from ..facts.walk import walk
 from .expressions import Substitute, bare, code, expression, parenthesized
 from .functionalize import Place
 from .specialize import Library, Reference, Use, is_simple, reference
@@ -35,7 +36,7 @@ class Rendered:
 
 
 def _identifiers(text: str) -> set[str]:
-    return {n.id for n in ast.walk(ast.parse(text.strip(), mode="eval")) if isinstance(n, ast.Name)}
+    return {n.id for n in walk(ast.parse(text.strip(), mode="eval")) if isinstance(n, ast.Name)}
 
 
 def strip_detach(text: str) -> str:
@@ -116,7 +117,7 @@ class Template:
     @property
     def needs(self) -> tuple[str, ...]:
         """The reference functions that must stand in the file, in order."""
-        names = {n.id for n in ast.walk(self.value) if isinstance(n, ast.Name)}
+        names = {n.id for n in walk(self.value) if isinstance(n, ast.Name)}
         if self.function is not None and self.inline:
             names.discard(self.function.name)
             names.update(self.function.calls)
@@ -177,7 +178,7 @@ class Template:
             if node is None:
                 values[parameter] = (original.defaults[parameter], False)
                 continue
-            names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+            names = {n.id for n in walk(node) if isinstance(n, ast.Name)}
             text = code(bare(expression(self._substitute(_text(node), self.mapping))))
             values[parameter] = (text, bool(names & self.given))
         return values
@@ -192,12 +193,12 @@ class Template:
         """
         assert self.function is not None
         values = {name: text for name, (text, _) in self._parameter_values().items()}
-        reads = [n.id for s in self.function.body for n in ast.walk(s) if isinstance(n, ast.Name)]
+        reads = [n.id for s in self.function.body for n in walk(s) if isinstance(n, ast.Name)]
         crowded: set[str] = set()
         for statement in self.function.body:
             value = statement.value if isinstance(statement, (ast.Assign, ast.Return)) else None
             if isinstance(value, ast.BinOp):
-                names = [n.id for n in ast.walk(value) if isinstance(n, ast.Name)]
+                names = [n.id for n in walk(value) if isinstance(n, ast.Name)]
                 if sum(len(values.get(name, name)) for name in names) > _MAX_FORMULA_WIDTH:
                     crowded |= {name for name in names if len(values.get(name, "")) > _LONG}
         return [
@@ -228,7 +229,7 @@ class Template:
             assert isinstance(statement, ast.Assign)
             text = self._substitute(_source(function, statement.value), current)
             targets = statement.targets[0]
-            locals_ = [n.id for n in ast.walk(targets) if isinstance(n, ast.Name)]
+            locals_ = [n.id for n in walk(targets) if isinstance(n, ast.Name)]
             lines.append(f"{', '.join(names[n] for n in locals_)} = {text}")
             current.update({n: cst.Name(names[n]) for n in locals_})
         done = [self._substitute(_source(function, r), current) for r in results]
@@ -253,12 +254,10 @@ class Template:
         rest: list[ast.AST] = [*statements, *results]
         for i, statement in enumerate(statements):
             assert isinstance(statement, ast.Assign)
-            for node in ast.walk(statement.targets[0]):
+            for node in walk(statement.targets[0]):
                 if not isinstance(node, ast.Name) or node.id in names:
                     continue
-                later = {
-                    n.id for r in rest[i + 1 :] for n in ast.walk(r) if isinstance(n, ast.Name)
-                }
+                later = {n.id for r in rest[i + 1 :] for n in walk(r) if isinstance(n, ast.Name)}
                 names[node.id] = self._destination(node.id, results, places, texts, later) or (
                     fresh(node.id, taken | set(names.values()))
                 )
@@ -287,11 +286,9 @@ class Template:
 
 def _source(function: Reference, node: ast.expr) -> str:
     """The text of a piece of a reference function, on one line."""
-    text = code(cst.Module([function.node]))
-    lines = text.lstrip("\n").split("\n")
     first = function.tree.lineno
     assert node.end_lineno is not None and node.end_col_offset is not None
-    piece = lines[node.lineno - first : node.end_lineno - first + 1]
+    piece = function.lines[node.lineno - first : node.end_lineno - first + 1]
     piece[-1] = piece[-1][: node.end_col_offset]
     piece[0] = piece[0][node.col_offset :]
     return code(expression("\n".join(piece)))

@@ -14,6 +14,7 @@ from ..facts.module import FunctionNode
 from ..facts.names import default_of, is_none, parameters, self_name
 from ..facts.pure import why_not_differentiable
 from ..facts.trainable import holds_weights
+from ..facts.walk import walk
 from ..findings import STRATEGIES, Edit, Fix, Safety
 from . import layout
 from .branch import Change, condition
@@ -34,7 +35,7 @@ def fixes(module: ModuleFacts, call: ast.Call, flag: str) -> dict[str, Fix]:
         return {}
     if function.args.vararg or function.args.kwarg or why_not_differentiable(module, twin):
         return {}
-    if not any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(twin)):
+    if not any(isinstance(n, ast.Return) and n.value is not None for n in walk(twin)):
         return {}  # only announced: `pass`, or NotImplementedError
     edit = _edit(module, cls, function, flag)
     if edit is None:

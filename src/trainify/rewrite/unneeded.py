@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from ..facts import ModuleFacts
 from ..facts.flow import is_allocation
 from ..facts.module import FunctionNode
+from ..facts.walk import walk
 from . import layout
 
 _SIZES = frozenset("size dim numel stride ndimension element_size".split())
@@ -115,14 +116,14 @@ def _is_name(node: ast.expr) -> bool:
 
 
 def _are_read_in(statements: Sequence[ast.stmt], names: set[str]) -> bool:
-    nodes = (node for statement in statements for node in ast.walk(statement))
+    nodes = (node for statement in statements for node in walk(statement))
     return any(isinstance(n, ast.Name) and n.id in names for n in nodes)
 
 
 def _only_read_in(function: FunctionNode, names: set[str], statements: Sequence[ast.stmt]) -> bool:
     """Whether names occur in these statements of a function, and nowhere else in it."""
-    inside = {n for statement in statements for n in ast.walk(statement)}
-    return all(n in inside or names.isdisjoint(_names_in(n)) for n in ast.walk(function))
+    inside = {n for statement in statements for n in walk(statement)}
+    return all(n in inside or names.isdisjoint(_names_in(n)) for n in walk(function))
 
 
 def _names_in(node: ast.AST) -> list[str]:

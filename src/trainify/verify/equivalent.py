@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 from .. import reference
 from ..catalog import FusedOp
+from ..facts.walk import walk
 from .kernels import Libraries
 
 
@@ -55,15 +56,15 @@ class Equivalent:
     @property
     def reads(self) -> frozenset[str]:
         """The names in it."""
-        return frozenset(n.id for n in ast.walk(self.value) if isinstance(n, ast.Name))
+        return frozenset(n.id for n in walk(self.value) if isinstance(n, ast.Name))
 
     @property
     def measured(self) -> frozenset[str]:
         """The names of which it reads no more than the shape or the dtype."""
-        names = [n for n in ast.walk(self.value) if isinstance(n, ast.Name)]
+        names = [n for n in walk(self.value) if isinstance(n, ast.Name)]
         of = {
             n.value
-            for n in ast.walk(self.value)
+            for n in walk(self.value)
             if isinstance(n, ast.Attribute) and n.attr in ("shape", "dtype")
         }
         return frozenset(n.id for n in names) - {n.id for n in names if n not in of}
@@ -73,7 +74,7 @@ class Equivalent:
         """Its calls of reference functions."""
         return [
             node
-            for node in ast.walk(self.value)
+            for node in walk(self.value)
             if isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
             and node.func.id in reference_functions()

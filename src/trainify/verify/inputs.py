@@ -17,6 +17,7 @@ import torch
 
 from ..catalog import CONSTANTS
 from ..catalog.schema import Argument
+from ..facts.walk import walk
 from .equivalent import Equivalent, reference_functions, value_of
 from .samples import PLAIN, Draw, NoInputs, Values, sample
 
@@ -83,7 +84,7 @@ def _from_call(
 
 
 def _is_literal(node: ast.expr) -> bool:
-    return not any(isinstance(n, (ast.Name, ast.Call)) for n in ast.walk(node))
+    return not any(isinstance(n, (ast.Name, ast.Call)) for n in walk(node))
 
 
 def _element(node: ast.expr, schema: Mapping[str, Argument]) -> tuple[str, int] | None:

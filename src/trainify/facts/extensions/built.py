@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..memo import once
 from ..names import default_of, last_name, passed, placed
+from ..walk import walk
 from . import build_files
 from .extension import Extension
 from .sources import Files, patterns_in
@@ -61,7 +62,7 @@ def _by_setup(project: Project, folder: str) -> Iterator[Extension]:
         for given in _calls_around(module, call, named):
             name = _text(module, named, given)
             patterns = list(patterns_in(module, made_of))
-            for part in ast.walk(made_of):
+            for part in walk(made_of):
                 if isinstance(part, ast.Name) and part.id in given:
                     patterns += patterns_in(module, given[part.id])
             if name:
@@ -94,7 +95,7 @@ def _calls_around(
     One without arguments where the name is none of a parameter.
     """
     function = module.function(call)
-    used = {node.id for node in ast.walk(named) if isinstance(node, ast.Name)}
+    used = {node.id for node in walk(named) if isinstance(node, ast.Name)}
     own = placed(function) if function else []
     if function is None or used.isdisjoint((*own, *(a.arg for a in function.args.kwonlyargs))):
         yield {}

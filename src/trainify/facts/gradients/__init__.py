@@ -17,6 +17,7 @@ from ..differentiation import NUMBER, UNKNOWN
 from ..flow import Definition
 from ..names import is_none
 from ..trainable import is_trainable
+from ..walk import walk
 from .additions import Addition, additions
 from .attributes import of_attribute
 from .calls import of_call
@@ -189,5 +190,5 @@ class Gradients:
         """Whether the function calls ``backward``."""
         return ".backward(" in self.module.text and any(
             isinstance(node, ast.Attribute) and node.attr == "backward"
-            for node in ast.walk(self.function)
+            for node in walk(self.function)
         )

@@ -12,6 +12,7 @@ from ..differentiation import of_math, of_numpy
 from ..layers import imported_function
 from ..names import last_name, passed
 from ..trainable import local_class
+from ..walk import walk
 from .inlined import from_elsewhere, inlined, local_function, method_of, opaque, own_method
 from .losses import of_loss
 from .made import maker_of
@@ -90,6 +91,6 @@ def _of_module(
     if values and any(_LOSS.match(name) for name in names):
         return of_loss(gradients, node, values, at)
     if values and any(_PLAIN_MODULE.match(name) for name in names):
-        if not any(isinstance(n, ast.Call) for a in passed(maker) for n in ast.walk(a)):
+        if not any(isinstance(n, ast.Call) for a in passed(maker) for n in walk(a)):
             return replace(values[0], plain=False)
     return None

@@ -32,7 +32,7 @@ def escaping(gradients: Gradients) -> frozenset[str]:
 def _anywhere(gradients: Gradients, node: ast.AST, at: ast.stmt) -> frozenset[str]:
     """The weights of every value mentioned below a node."""
     found: frozenset[str] = frozenset()
-    for inner in ast.walk(node):
+    for inner in walk(node):
         if isinstance(inner, (ast.Name, ast.Attribute)) and isinstance(inner.ctx, ast.Load):
             found |= gradients.value(inner, at).weights
         elif isinstance(inner, ast.Call):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..carried import Bound, Carried, Network
 from ..differentiation import NUMBER, UNKNOWN
 from ..trainable import local_class, weights_made
+from ..walk import walk
 from .inlined import method_of
 from .made import assigned
 
@@ -88,7 +89,7 @@ def bound_names(
     scope: Bound,
 ) -> dict[str, Carried | Network]:
     """What the names of a loop's target stand for."""
-    names = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+    names = {n.id for n in walk(target) if isinstance(n, ast.Name)}
     if isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name):
         kind = iterated.func.id
         if kind == "range":

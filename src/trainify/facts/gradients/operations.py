@@ -19,6 +19,7 @@ from ..differentiation import (
 )
 from ..names import passed
 from ..trainable import local_class
+from ..walk import walk
 from .inlined import method_of, opaque
 from .losses import of_loss
 
@@ -62,7 +63,7 @@ def _is_own_leaf(gradients: Gradients, node: ast.Call) -> bool:
 
     One that has a name is none, unless that is the name of the loss that it starts.
     """
-    if any(isinstance(n, (ast.Name, ast.Call)) for a in node.args for n in ast.walk(a)):
+    if any(isinstance(n, (ast.Name, ast.Call)) for a in node.args for n in walk(a)):
         return False
     parent = gradients.module.parent(node)
     if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):

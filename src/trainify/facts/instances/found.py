@@ -14,6 +14,7 @@ from ..called import positional
 from ..layers import own_class
 from ..memo import once_judged
 from ..names import last_name, parameters, passed, self_name
+from ..walk import walk
 from .naming import ClassId, class_id, functions_in, path_of
 from .origins import MAX_FILES, Origin, Origins, evaluates
 from .puts import keeps, puts
@@ -185,7 +186,7 @@ class Instances(Origins):
             for function in module.functions
             for argument in parameters(function.args)
             if argument.annotation is not None
-            for node in ast.walk(argument.annotation)
+            for node in walk(argument.annotation)
         )
 
     def _hand_on(self) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..layers import own_class
 from ..memo import once
 from ..names import last_name, parameters
+from ..walk import walk
 
 if TYPE_CHECKING:
     from ..module import FunctionNode, ModuleFacts
@@ -42,7 +43,7 @@ def annotated(
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return []
     found: list[ClassId] = []
-    for each in ast.walk(node) if node is not None else ():
+    for each in walk(node) if node is not None else ():
         if not isinstance(each, (ast.Name, ast.Attribute)):
             continue
         word, own = last_name(each), own_class(module, each)

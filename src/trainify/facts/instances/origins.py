@@ -17,7 +17,7 @@ from ..graph import results
 from ..layers import own_class
 from ..memo import once
 from ..names import Binding, base_name, default_of, is_none, passed, self_name
-from ..walk import statements
+from ..walk import statements, walk
 from .naming import ClassId, annotated, class_id, functions_in, named, path_of, place_of
 from .puts import puts
 
@@ -552,7 +552,7 @@ def _generator(module: ModuleFacts, name: ast.Name) -> ast.comprehension | None:
         if isinstance(around, ast.stmt):
             return None
         for generator in around.generators if isinstance(around, _COMPREHENSIONS) else ():
-            targets = ast.walk(generator.target)
+            targets = walk(generator.target)
             if any(isinstance(node, ast.Name) and node.id == name.id for node in targets):
                 return generator
     return None

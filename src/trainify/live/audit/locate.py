@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...facts.walk import walk
 from .attributes import kept_by
 from .cuts import Suspect
 from .digest import digest
@@ -249,7 +250,7 @@ class _Line:
         for node in _calls(self.place.path, self.place.line):
             name = _name(self._value(node.func)) or ""
             if name.startswith("torch.") and name.endswith(".Parameter"):
-                parts = [each for each in ast.walk(node) if isinstance(each, _REFERENCES)]
+                parts = [each for each in walk(node) if isinstance(each, _REFERENCES)]
                 return "torch.nn.Parameter", list(tensors_in(map(self._value, parts)))
         return self.call()
 
@@ -314,7 +315,7 @@ def _calls(path: str, line: int) -> list[ast.Call]:
     tree = parsed(path)
     if tree is None:
         return []
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [node for node in walk(tree) if isinstance(node, ast.Call)]
     here = [node for node in calls if node.lineno == line]
     over = [node for node in calls if node.lineno <= line <= (node.end_lineno or 0)]
     return list(reversed(here or over))

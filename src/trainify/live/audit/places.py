@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import torch
 
+from ...facts.walk import walk
+
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
@@ -161,7 +163,7 @@ def _decorator(path: str, first: int) -> int:
 def _decorators(path: str, first: int) -> dict[str, int]:
     """The decorators of the function of a first line, by their last names, with their lines."""
     tree = parsed(path)
-    for node in ast.walk(tree) if tree else ():
+    for node in walk(tree) if tree else ():
         decorators = getattr(node, "decorator_list", ())
         if decorators and decorators[0].lineno == first:
             return {_last_name(each): each.lineno for each in reversed(decorators)}

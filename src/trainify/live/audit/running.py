@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
+from ...facts.walk import walk
 from .places import Place
 from .targets import with_parents
 
@@ -28,7 +29,7 @@ def is_statistic(place: Place, buffers: Collection[str]) -> bool:
     tree, parents = with_parents(place.path)
     statements = [
         node
-        for node in (ast.walk(tree) if tree else ())
+        for node in (walk(tree) if tree else ())
         if isinstance(node, ast.stmt)
         and not hasattr(node, "body")
         and node.lineno <= place.line <= (node.end_lineno or 0)
@@ -45,7 +46,7 @@ def _stops(statement: ast.stmt) -> bool:
     """Whether there is a ``detach()`` or ``data`` in it."""
     return any(
         isinstance(node, ast.Attribute) and node.attr in ("detach", "data")
-        for node in ast.walk(statement)
+        for node in walk(statement)
     )
 
 
@@ -61,7 +62,7 @@ def _feeds_moves(
     name = statement.targets[0].id
     loads = [
         node
-        for node in ast.walk(function)
+        for node in walk(function)
         if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
     ]
     around = [_statement(node, parents) for node in loads]
@@ -85,7 +86,7 @@ def _has_mean(statement: ast.stmt) -> bool:
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in _MEANS
-        for node in ast.walk(statement)
+        for node in walk(statement)
     )
 
 
@@ -130,5 +131,5 @@ def _is_buffer(node: ast.expr, buffers: Collection[str]) -> bool:
 def _reads(value: ast.expr, target: ast.expr) -> bool:
     text = ast.unparse(target)
     return any(
-        isinstance(node, ast.Attribute) and ast.unparse(node) == text for node in ast.walk(value)
+        isinstance(node, ast.Attribute) and ast.unparse(node) == text for node in walk(value)
     )

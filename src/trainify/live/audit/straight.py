@@ -12,6 +12,7 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
+from ...facts.walk import walk
 from .places import Place
 from .targets import with_parents
 
@@ -29,7 +30,7 @@ def is_straight_through(place: Place) -> bool:
     tree, parents = with_parents(place.path)
     stops = [
         node
-        for node in (ast.walk(tree) if tree else ())
+        for node in (walk(tree) if tree else ())
         if (value := _stopped(node)) is not None
         and isinstance(node, ast.expr)
         and value.lineno <= place.line <= (node.end_lineno or 0)
@@ -47,8 +48,8 @@ def _is_taken_away(stop: ast.expr, parents: dict[ast.AST, ast.AST]) -> bool:
         name = parent.targets[0].id
         names[name] = stop
         function = _function(parent, parents)
-        stores = [n for n in ast.walk(function) if _is_name(n, name, ast.Store)]
-        loads = [n for n in ast.walk(function) if _is_name(n, name, ast.Load)]
+        stores = [n for n in walk(function) if _is_name(n, name, ast.Store)]
+        loads = [n for n in walk(function) if _is_name(n, name, ast.Load)]
         if len(stores) != 1 or not loads:
             return False
     return all(any(_cancels(each, names) for each in _around(load, parents)) for load in loads)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 
+from ...facts.walk import walk
 from .places import Place, parsed
 
 _LOSSES = ("loss", "similarity", "kl_div", "entropy")
@@ -20,7 +21,7 @@ def is_target(place: Place) -> bool:
     tree, parents = with_parents(place.path)
     stops = [
         node
-        for node in (ast.walk(tree) if tree else ())
+        for node in (walk(tree) if tree else ())
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "detach"
@@ -38,7 +39,7 @@ def _goes_into_loss(stop: ast.expr, parents: dict[ast.AST, ast.AST]) -> bool:
         function = parents[function]
     loads = [
         node
-        for node in ast.walk(function)
+        for node in walk(function)
         if isinstance(node, ast.Name)
         and node.id == parent.targets[0].id
         and isinstance(node.ctx, ast.Load)
@@ -64,4 +65,4 @@ def with_parents(path: str) -> tuple[ast.Module | None, dict[ast.AST, ast.AST]]:
     tree = parsed(path)
     if tree is None:
         return None, {}
-    return tree, {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    return tree, {child: node for node in walk(tree) for child in ast.iter_child_nodes(node)}

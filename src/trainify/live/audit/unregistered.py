@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ...facts.walk import walk
 from .places import Place, parsed
 from .report import patterns
 from .trace import nodes_behind
@@ -138,7 +139,7 @@ def _set_at(cls: type, attribute: str) -> Place | None:
     for each in cls.__mro__:
         path = getattr(sys.modules.get(each.__module__), "__file__", None)
         tree = parsed(path) if path else None
-        for node in ast.walk(tree) if tree else ():
+        for node in walk(tree) if tree else ():
             if isinstance(node, ast.ClassDef) and node.name == each.__name__:
                 for function in node.body:
                     line = _assigns(function, attribute)
@@ -150,7 +151,7 @@ def _set_at(cls: type, attribute: str) -> Place | None:
 def _assigns(function: ast.stmt, attribute: str) -> int:
     lines = [
         node.lineno
-        for node in ast.walk(function)
+        for node in walk(function)
         if isinstance(node, ast.Attribute)
         and node.attr == attribute
         and isinstance(node.ctx, ast.Store)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ...facts import ModuleFacts
 from ...facts.guards import gradient_unwanted, is_forward
 from ...facts.names import is_none
+from ...facts.walk import walk
 from ...facts.weights import is_weight_use
 from .derivation import Derivation, Place
 
@@ -29,7 +30,7 @@ def cached(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[tuple[str, Deriva
             continue
         if method.name == "__init__" or not _is_run(module, method):
             continue
-        for statement in ast.walk(method):
+        for statement in walk(method):
             if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
                 continue
             entry = statement.targets[0]
@@ -119,7 +120,7 @@ def _is_used(module: ModuleFacts, cls: ast.ClassDef, table: str) -> bool:
                 isinstance(node, ast.Name)
                 and node.id == name
                 and (is_weight_use(module, node) or isinstance(module.parent(node), ast.Return))
-                for node in ast.walk(function)
+                for node in walk(function)
             ):
                 return True
     return False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...facts import ModuleFacts
 from ...facts.comments import with_comments
 from ...facts.names import passed
-from ...facts.walk import statements
+from ...facts.walk import statements, walk
 from ...findings import STRATEGIES, Edit, Finding, Fix, Safety
 from .. import Look, Needle, Rule
 from .given import Given, given_to
@@ -140,7 +140,7 @@ def _unfrozen_later(module: ModuleFacts, given: Given) -> Iterator[Late]:
     for at, outer in enumerate(after):
         loops = isinstance(outer, (ast.For, ast.While)) and not unfrozen(outer)
         around = [outer] if loops else after[at + 1 :]
-        if not any(steps(n, given.optimizer) for s in around for n in ast.walk(s)):
+        if not any(steps(n, given.optimizer) for s in around for n in walk(s)):
             continue
         for statement in (outer, *statements(outer)):
             part = unfrozen(statement)
@@ -169,7 +169,7 @@ def _lacks(given: Given, part: str) -> bool:
 def _mentions(statement: ast.stmt, optimizer: str) -> bool:
     return any(
         ast.unparse(n) == optimizer
-        for n in ast.walk(statement)
+        for n in walk(statement)
         if isinstance(n, (ast.Name, ast.Attribute))
     )
 
@@ -185,12 +185,12 @@ def _is_left_out(module: ModuleFacts, given: Given, late: Late) -> bool:
 
 def _may_train(statement: ast.stmt, optimizer: str) -> bool:
     """Whether a statement may run steps: a loop, or whatever gets the optimizer."""
-    for node in ast.walk(statement):
+    for node in walk(statement):
         if isinstance(node, (ast.While, ast.AsyncFor)):
             return True
         if isinstance(node, ast.For) and not only_freezes(node):
             return True
-    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)]
+    calls = [n for n in walk(statement) if isinstance(n, ast.Call)]
     if not calls or all(_prepares(call, optimizer) for call in calls):
         return False
     text = ast.unparse(statement)
@@ -219,20 +219,20 @@ def _moved(
         return {}
     if any(given.optimizer in ast.unparse(s) for s in between):
         return {}
-    used = {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)}
-    used -= {n.arg for n in ast.walk(statement.value) if isinstance(n, ast.arg)}
+    used = {n.id for n in walk(statement.value) if isinstance(n, ast.Name)}
+    used -= {n.arg for n in walk(statement.value) if isinstance(n, ast.arg)}
     used -= {
         n.id
-        for each in ast.walk(statement.value)
+        for each in walk(statement.value)
         if isinstance(each, ast.comprehension)
-        for n in ast.walk(each.target)
+        for n in walk(each.target)
         if isinstance(n, ast.Name)
     }
     used.discard(given.model)  # get_peft_model may bind it again
     if any(
         isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.id in used
         for s in between
-        for n in ast.walk(s)
+        for n in walk(s)
     ):
         return {}
     first = with_comments(module, statement.lineno)  # a comment above it goes with it

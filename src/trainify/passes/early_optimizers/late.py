@@ -10,6 +10,7 @@ from ...facts import ModuleFacts
 from ...facts.layers import made_by
 from ...facts.names import passed
 from ...facts.trainable import makes_weights
+from ...facts.walk import walk
 from .given import Given
 
 _ADDS = frozenset({"resize_token_embeddings", "add_adapter", "load_adapter", "add_module"})
@@ -92,8 +93,8 @@ def _unfrozen_by_loop(loop: ast.For) -> str | None:
         source = source.func.value
     if not isinstance(source, ast.Call) or not isinstance(source.func, ast.Attribute):
         return None
-    names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
-    each = [found for n in ast.walk(loop) if isinstance(n, ast.stmt) and (found := told(n))]
+    names = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
+    each = [found for n in walk(loop) if isinstance(n, ast.stmt) and (found := told(n))]
     if not only_freezes(loop):
         return None
     if not any(isinstance(t, ast.Name) and t.id in names and on for t, on in each):
@@ -105,7 +106,7 @@ def only_freezes(loop: ast.For) -> bool:
     """``for p in model.parameters(): p.requires_grad = False``, or True, under any test."""
     return all(
         isinstance(n, ast.If) or told(n) is not None or isinstance(n, (ast.Pass, ast.Continue))
-        for n in ast.walk(loop)
+        for n in walk(loop)
         if isinstance(n, ast.stmt) and n is not loop
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ...facts import ModuleFacts
 from ...facts.names import last_name, parameters, passed
+from ...facts.walk import walk
 from .given import Given
 from .late import Late, is_within, overlap, told, unfrozen
 
@@ -47,7 +48,7 @@ def _is_same(module: ModuleFacts, target: ast.expr, given: Given) -> bool:
         and isinstance(statement.targets[0], ast.Tuple)
         and any(
             isinstance(node, (ast.Name, ast.Attribute)) and ast.unparse(node) == given.optimizer
-            for node in ast.walk(statement.value)
+            for node in walk(statement.value)
         )
     )
 
@@ -63,7 +64,7 @@ def has_another(module: ModuleFacts, given: Given, late: Late) -> bool:
             isinstance(node, ast.Call)
             and node is not given.statement.value
             and _MAKES_OPTIMIZER.search(last_name(node.func))
-            and any(_is_part(n, given.model) for a in passed(node) for n in ast.walk(a))
+            and any(_is_part(n, given.model) for a in passed(node) for n in walk(a))
             for node in _around(module, given)
         )
     last = re.sub(r"\[.*?\]", "", late.part).rpartition(".")[2]
@@ -92,7 +93,7 @@ def _is_held(module: ModuleFacts, call: ast.Call) -> bool:
     """Whether ``x.parameters()`` may get to an optimizer: no loop, no ``clip_grad_norm_``."""
     for node in module.ancestors(call):
         if isinstance(node, ast.stmt):
-            return not (isinstance(node, ast.For) and call in ast.walk(node.iter))
+            return not (isinstance(node, ast.For) and call in walk(node.iter))
         if isinstance(node, ast.Call) and _HOLDS_NO_ONE.match(last_name(node.func)):
             return False
     return True
@@ -105,7 +106,7 @@ def _around(module: ModuleFacts, given: Given) -> Iterator[ast.AST]:
     cls = module.method_class(function)
     if cls is not None and isinstance(given.statement.targets[0], ast.Attribute):
         scope = cls
-    return ast.walk(scope)
+    return walk(scope)
 
 
 def was_frozen(module: ModuleFacts, given: Given, late: Late) -> bool:
@@ -156,7 +157,7 @@ def freezes_again(module: ModuleFacts, given: Given, late: Late) -> bool:
         elif isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
             break
     for statement in after:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, ast.stmt):
                 found = told(node)
                 if found is not None and not found[1]:
@@ -179,7 +180,7 @@ def _is_told_true(call: ast.Call) -> bool:
 
 
 def _names(node: ast.AST) -> Iterator[ast.expr]:
-    for each in ast.walk(node):
+    for each in walk(node):
         if isinstance(each, (ast.Name, ast.Attribute)):
             yield each
 

@@ -20,6 +20,7 @@ from ...facts.learning import backward_values, may_learn
 from ...facts.names import last_name
 from ...facts.trainable import submodules
 from ...facts.trained_alone import is_trained_alone
+from ...facts.walk import walk
 from .beside import is_named_for_training
 from .members import methods_of
 from .starts import model_of
@@ -83,7 +84,7 @@ def _is_used_itself(home: ModuleFacts, base: ast.ClassDef) -> bool:
     """Whether a file of the project names a class other than to derive another one from it."""
     for module in home.project.mentioning(home, base.name):
         derived = {id(node) for each in module.classes for node in each.bases}
-        for node in ast.walk(module.tree):
+        for node in walk(module.tree):
             if isinstance(node, (ast.Name, ast.Attribute)) and last_name(node) == base.name:
                 if id(node) not in derived:
                     return True

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ...facts import ModuleFacts
 from ...facts.guards import runs_model
 from ...facts.names import self_name
+from ...facts.walk import walk
 from .runs import Run, run_of
 from .starts import inference_functions, model_of
 
@@ -29,7 +30,7 @@ def runs_beside(module: ModuleFacts) -> tuple[tuple[int, Run], ...]:
     found = []
     for start in inference_functions(module):
         me = self_name(start)
-        calls = [n for n in ast.walk(start) if isinstance(n, ast.Call) and runs_model(n, me)]
+        calls = [n for n in walk(start) if isinstance(n, ast.Call) and runs_model(n, me)]
         keys = {key for call in calls if (key := _key(module, model_of(call))) is not None}
         for other in _calls_of(module, keys):
             function = module.function(other)

@@ -10,6 +10,7 @@ from ...facts import ModuleFacts
 from ...facts.called import functions_of
 from ...facts.memo import once
 from ...facts.names import last_name
+from ...facts.walk import walk
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
@@ -35,7 +36,7 @@ def can_be_scoped(module: ModuleFacts, function: FunctionNode) -> bool:
 @once
 def differentiates(module: ModuleFacts, function: FunctionNode, depth: int = 0) -> bool:
     """Whether a function, or one of the project that it calls, needs gradients for its work."""
-    for node in ast.walk(function):
+    for node in walk(function):
         if not isinstance(node, ast.Call):
             continue
         name = last_name(node.func)
@@ -57,7 +58,7 @@ def differentiates(module: ModuleFacts, function: FunctionNode, depth: int = 0) 
 @once
 def leaves_tensors(module: ModuleFacts, function: FunctionNode, depth: int = 0) -> bool:
     """Whether what a function makes may outlive it without being given: ``self.cache = ids``."""
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, (ast.Global, ast.Nonlocal)):
             return True
         if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
@@ -95,6 +96,6 @@ def _is_kept(
 def _called(
     module: ModuleFacts, function: FunctionNode
 ) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.Call):
             yield from functions_of(module, node.func)

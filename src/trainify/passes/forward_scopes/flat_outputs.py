@@ -10,6 +10,7 @@ from ...facts import ModuleFacts
 from ...facts.graph import Graph, results
 from ...facts.learning import LOSS_CALL
 from ...facts.trainable import trained_submodules
+from ...facts.walk import walk
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
@@ -61,7 +62,7 @@ def _is_in_loss(module: ModuleFacts, name: str) -> bool:
     """Whether a loss of this file is computed from an output of this name."""
     for call in module.calls:
         if LOSS_CALL.search(module.source(call.func)):
-            for node in (n for argument in call.args for n in ast.walk(argument)):
+            for node in (n for argument in call.args for n in walk(argument)):
                 if isinstance(node, ast.Attribute) and node.attr == name:
                     return True
                 if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):

@@ -15,6 +15,7 @@ from ...facts.guards import is_forward
 from ...facts.instances import ClassId, Instances
 from ...facts.learning import backward_values, is_tensor_method
 from ...facts.names import last_name, self_name
+from ...facts.walk import walk
 from .beside import is_named_for_training
 from .cover import label_of
 from .starts import is_off_on_import, model_of
@@ -196,7 +197,7 @@ def _only_infers(
         return False
     if _serves_training(module, function):
         return False
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, (ast.Yield, ast.YieldFrom)):
             return False
         if isinstance(node, ast.Call) and not _is_plain(module, function, node, instances):
@@ -243,11 +244,11 @@ def _ends(module: ModuleFacts, node: ast.expr, depth: int = 0) -> list[frozenset
         return [frozenset(done | {_GIVEN} if given else done)]
     if isinstance(parent, (ast.Assign, ast.AnnAssign)) and depth < _MAX_DEPTH:
         targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
-        names = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+        names = {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name)}
         function = module.function(parent)
         flow = module.flow(function or module.tree)
         found = []
-        for load in ast.walk(function or module.tree):
+        for load in walk(function or module.tree):
             if not isinstance(load, ast.Name) or not isinstance(load.ctx, ast.Load):
                 continue
             if load.id not in names:

@@ -15,6 +15,7 @@ from ...facts.instances import annotated, class_id, named
 from ...facts.layers import is_module_class
 from ...facts.memo import once
 from ...facts.names import last_name, self_name
+from ...facts.walk import walk
 from .bodies import can_be_scoped
 from .cover import label_of
 
@@ -95,7 +96,7 @@ def runs_any_model(module: ModuleFacts, function: FunctionNode) -> bool:
     """Whether a function runs a model that it, or its object, was given: not one made here."""
     me = self_name(function)
     flow = module.flow(function)
-    for call in ast.walk(function):
+    for call in walk(function):
         if not isinstance(call, ast.Call) or not runs_model(call, me):
             continue
         node = model_of(call)
@@ -138,7 +139,7 @@ def classes_run(module: ModuleFacts, function: FunctionNode) -> frozenset[str]:
     """
     me, flow = self_name(function), module.flow(function)
     names: set[str] = set()
-    for call in ast.walk(function):
+    for call in walk(function):
         if not isinstance(call, ast.Call) or not runs_model(call, me):
             continue
         node = model_of(call)
@@ -228,7 +229,7 @@ def is_scoped(module: ModuleFacts, function: FunctionNode) -> bool:
     if decorator_scope(module, function) is not None or is_off_on_import(module):
         return True
     me = self_name(function)
-    runs = [c for c in ast.walk(function) if isinstance(c, ast.Call) and runs_model(c, me)]
+    runs = [c for c in walk(function) if isinstance(c, ast.Call) and runs_model(c, me)]
     return bool(runs) and all(scope_inside(module, call, function) for call in runs)
 
 

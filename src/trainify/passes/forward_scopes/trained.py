@@ -16,6 +16,7 @@ from ...facts.memo import once
 from ...facts.names import is_none, self_name
 from ...facts.put_together import is_put_together
 from ...facts.trainable import holds_weights
+from ...facts.walk import walk
 from .bases import learns_by_its_base
 from .beside import is_named_for_training, trains_beside
 from .members import methods_of
@@ -38,7 +39,7 @@ def is_to_train(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) 
         and not gradient_unwanted(module, cls)
         and not trains_beside(module, cls, function)
         and not _is_side_door(module, cls, function)
-        and any(isinstance(node, ast.Call) for s in function.body for node in ast.walk(s))
+        and any(isinstance(node, ast.Call) for s in function.body for node in walk(s))
         and (not is_empty(module, cls) or is_put_together(module, cls))
         and not _is_declared_so(module, cls, function)
         and not frozen_by_its_users(module, cls)

@@ -10,6 +10,7 @@ from ...facts import ModuleFacts
 from ...facts.called import method, positional
 from ...facts.frozen import freezes, is_frozen
 from ...facts.layers import classes_named
+from ...facts.walk import walk
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
@@ -66,7 +67,7 @@ def _is_frozen_as(
         for node in module.frozen_places
     ):
         return True
-    for use in ast.walk(function or module.tree):
+    for use in walk(function or module.tree):
         if isinstance(use, ast.Name) and use.id == target.id and isinstance(use.ctx, ast.Load):
             parent = module.parent(use)
             parent = module.parent(parent) if isinstance(parent, ast.keyword) else parent

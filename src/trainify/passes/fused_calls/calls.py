@@ -15,6 +15,7 @@ from ...facts.getters import given_by_functions, is_property
 from ...facts.names import default_of, last_name, passed
 from ...facts.operands import recognize, root_of
 from ...facts.rebound import Set, set_by_others, set_in_module
+from ...facts.walk import walk
 from .site import Site
 from .words import words_for
 
@@ -235,7 +236,7 @@ def understood(
 def bind(op: FusedOp, target: Target, call: ast.Call) -> dict[str, ast.expr | None]:
     """Arguments by name; a keyword of the call overrides one bound by ``functools.partial``."""
     values = passed(call)
-    if any(isinstance(node, ast.NamedExpr) for value in values for node in ast.walk(value)):
+    if any(isinstance(node, ast.NamedExpr) for value in values for node in walk(value)):
         raise BindError("an argument is assigned to a name in the call")
     given: list[ast.keyword] = []
     for keyword in [*target.keywords, *call.keywords]:
@@ -276,7 +277,7 @@ def misread(op: FusedOp, bound: Mapping[str, ast.expr | None]) -> str:
                 return f"`{ast.unparse(node)}` is passed for {name!r}"
     if op.equivalent is not None and op.equivalent.startswith("scaled_mm("):
         for node in bound.values():
-            for part in ast.walk(node) if node is not None else ():
+            for part in walk(node) if node is not None else ():
                 if isinstance(part, ast.Attribute) and _BLOCKS.match(part.attr):
                     return f"`{part.attr}` stands for codes with a scale for each block"
     return ""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ...catalog import FusedOp
 from ...catalog.reasons import CODES
 from ...facts import ModuleFacts
+from ...facts.walk import walk
 from .calls import op_of
 from .site import Site
 
@@ -109,16 +110,16 @@ def _pads(rounding: ast.Call) -> bool:
 def _same_there(module: ModuleFacts, node: ast.expr, made: ast.expr, there: ast.expr) -> bool:
     """Whether an expression of names means at one place what it did at another before it."""
     allowed = (ast.Name, ast.Attribute, ast.Call, ast.Constant, ast.UnaryOp, ast.USub, ast.Load)
-    if not all(isinstance(n, (*allowed, ast.Subscript, ast.Tuple)) for n in ast.walk(node)):
+    if not all(isinstance(n, (*allowed, ast.Subscript, ast.Tuple)) for n in walk(node)):
         return False
-    calls = [n.func for n in ast.walk(node) if isinstance(n, ast.Call)]
+    calls = [n.func for n in walk(node) if isinstance(n, ast.Call)]
     if not all(isinstance(f, ast.Attribute) and f.attr in _VIEWS for f in calls):
         return False
     flow = module.flow(module.function(there) or module.tree)
     first, last = module.statement(made), module.statement(there)
     return all(
         flow.reaching(n.id, first) == flow.reaching(n.id, last)
-        for n in ast.walk(node)
+        for n in walk(node)
         if isinstance(n, ast.Name)
     )
 

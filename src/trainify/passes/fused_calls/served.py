@@ -24,6 +24,7 @@ from ...facts.memo import once
 from ...facts.models import values_of
 from ...facts.names import last_name, passed
 from ...facts.trainable import could_learn
+from ...facts.walk import walk
 from .site import Site
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _is_of_a_run(module: ModuleFacts, value: ast.expr, depth: int = 0) -> bool:
         return False
     for around in module.ancestors(value):
         for part in getattr(around, "generators", ()):
-            if any(isinstance(n, ast.Name) and n.id == value.id for n in ast.walk(part.target)):
+            if any(isinstance(n, ast.Name) and n.id == value.id for n in walk(part.target)):
                 return _is_of_a_run(module, part.iter, depth + 1)
         if isinstance(around, ast.stmt):
             break

@@ -20,6 +20,7 @@ from ...facts.names import default_of, is_none, parameters, passed
 from ...facts.none import tested_not_none
 from ...facts.order import evaluated_before, order_matters
 from ...facts.trainable import is_buffer
+from ...facts.walk import walk
 from ...findings import Related
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Site:
     @cached_property
     def values_read(self) -> frozenset[str]:
         """Those of which it reads more than the dtype or the shape."""
-        nodes = list(ast.walk(ast.parse(self.value)))
+        nodes = list(walk(ast.parse(self.value)))
         about = {n.value for n in nodes if isinstance(n, ast.Attribute) and n.attr in _ABOUT}
         return frozenset(n.id for n in nodes if isinstance(n, ast.Name) and n not in about)
 
@@ -90,7 +91,7 @@ class Site:
         tree = ast.parse(self.op.equivalent).body[0]
         if not isinstance(tree, ast.Assign):
             return []
-        return [n.id for n in ast.walk(tree.targets[0]) if isinstance(n, ast.Name)]
+        return [n.id for n in walk(tree.targets[0]) if isinstance(n, ast.Name)]
 
     @cached_property
     def differentiable(self) -> list[str]:
@@ -167,7 +168,7 @@ class Site:
         given = value_of_property(self.module, node)
         if given is None or not _CUT.search(self.module.source(given)):
             return None
-        owners = [n for n in ast.walk(given) if isinstance(n, ast.Name)]
+        owners = [n for n in walk(given) if isinstance(n, ast.Name)]
         assert isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
         return given if all(n.id == node.value.id for n in owners) else None
 
@@ -187,7 +188,7 @@ class Site:
             return None
         same = all(
             flow.reaching(n.id, made.statement) == flow.reaching(n.id, self.statement)
-            for n in ast.walk(value)
+            for n in walk(value)
             if isinstance(n, ast.Name)
         )
         return value if same else None
@@ -202,7 +203,7 @@ class Site:
         value = made.value if made is not None else None
         if made is None or made.statement is None or value is None:
             return ""
-        own = [n for n in ast.walk(value) if self._is_own(n)]
+        own = [n for n in walk(value) if self._is_own(n)]
         if own and scope_around(self.module, value) is not None:
             if scope_around(self.module, self.call) is None:
                 line = f"line {made.statement.lineno}"
@@ -210,7 +211,7 @@ class Site:
         if isinstance(value, ast.Call) and value.func in own:
             assert isinstance(value.func, ast.Attribute)
             for method in self.module.functions_named(value.func.attr):
-                returned = [s.value for s in ast.walk(method) if isinstance(s, ast.Return)]
+                returned = [s.value for s in walk(method) if isinstance(s, ast.Return)]
                 if any(r is not None and _CUT.search(self.module.source(r)) for r in returned):
                     return f"no gradient goes on from `{node.id}`, which `{method.name}` cuts off"
         return ""
@@ -258,12 +259,12 @@ class Site:
         scope = self.module.scope(node)
         if scope is self.module.scope(self.call) or isinstance(scope, ast.Module):
             # partial keeps the value, a name may have another one by now
-            names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+            names = [n.id for n in walk(node) if isinstance(n, ast.Name)]
             bindings = self.module.names.bindings(scope)
             return all(len(bindings.get(name, ())) <= 1 for name in names)
         return isinstance(node, ast.Attribute) and all(
             isinstance(n, ast.Attribute) or (isinstance(n, ast.Name) and n.id == "self")
-            for n in ast.walk(node)
+            for n in walk(node)
             if isinstance(n, ast.expr)
         )
 
@@ -395,7 +396,7 @@ class Site:
 
     def _roots(self, written: str) -> set[str]:
         node = self.bound[written]
-        return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if node else set()
+        return {n.id for n in walk(node) if isinstance(n, ast.Name)} if node else set()
 
     def _others(self, written: str) -> set[str]:
         """The names in all other arguments."""
@@ -403,7 +404,7 @@ class Site:
             n.id
             for name, other in self.bound.items()
             if other is not None and name != written
-            for n in ast.walk(other)
+            for n in walk(other)
             if isinstance(n, ast.Name) and n.id != "self"
         }
 
@@ -488,7 +489,7 @@ class Site:
                 if any(argument.arg == name for argument in parameters(ancestor.args)):
                     return True
             for loop in getattr(ancestor, "generators", ()):
-                if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(loop.target)):
+                if any(isinstance(n, ast.Name) and n.id == name for n in walk(loop.target)):
                     return True
         return False
 

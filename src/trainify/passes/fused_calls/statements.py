@@ -12,6 +12,7 @@ from ...facts import ModuleFacts
 from ...facts.flow import is_view_method, view_of
 from ...facts.guards import is_operator
 from ...facts.names import last_name
+from ...facts.walk import walk
 from ...facts.writes import is_element
 from .rounded import ACTIVATION
 from .site import Site
@@ -321,7 +322,7 @@ class StatementRewriter:
     def _take(self, rendered: Rendered) -> None:
         self.before += rendered.statements
         self.helpers += rendered.helpers
-        stored = (n for line in rendered.statements for n in ast.walk(ast.parse(line)))
+        stored = (n for line in rendered.statements for n in walk(ast.parse(line)))
         self.taken |= {
             n.id for n in stored if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
         }

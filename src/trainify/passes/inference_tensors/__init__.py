@@ -24,6 +24,7 @@ from ...facts.learning import LOSS_CALL, backward_values, may_learn
 from ...facts.names import default_of, is_none, last_name, parameters, self_name
 from ...facts.none import tested_not_none
 from ...facts.trainable import holds_weights, trained_submodules
+from ...facts.walk import walk
 from ...findings import STRATEGIES, Finding, Fix
 from .. import Look, Needle, Rule
 from .made import looked_through
@@ -266,7 +267,7 @@ def _is_buffer_at_rest(module: ModuleFacts, cls: ast.ClassDef | None, call: ast.
     if cls is None or getattr(call.func, "attr", "") != "register_buffer" or not call.args:
         return False
     name = call.args[0].value if isinstance(call.args[0], ast.Constant) else None
-    reads = [n for n in ast.walk(cls) if isinstance(n, ast.Attribute) and n.attr == name]
+    reads = [n for n in walk(cls) if isinstance(n, ast.Attribute) and n.attr == name]
     return bool(reads) and not any(_may_be_saved(module, node) for node in reads)
 
 
@@ -351,7 +352,7 @@ def _handed_to_optimizers(module: ModuleFacts) -> Iterator[tuple[ast.AST, str]]:
         if not call.args or scope_around(module, call) is not None:
             continue
         function = module.function(call) or module.tree
-        for node in ast.walk(call.args[0]):
+        for node in walk(call.args[0]):
             if isinstance(node, ast.List):
                 yield from ((function, n.id) for n in node.elts if isinstance(n, ast.Name))
 

@@ -12,6 +12,7 @@ from ...facts.graph import Graph, results
 from ...facts.layers import is_module_class
 from ...facts.names import last_name
 from ...facts.trainable import is_reference, local_class, submodules
+from ...facts.walk import walk
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
@@ -251,7 +252,7 @@ def _is_left_alone(module: ModuleFacts, name: str) -> bool:
     return (
         is_reference(name)
         or _ALONE.search(name) is not None
-        or any(name == last_name(n) for place in module.frozen_places for n in ast.walk(place))
+        or any(name == last_name(n) for place in module.frozen_places for n in walk(place))
     )
 
 

@@ -12,6 +12,7 @@ from ...facts.graph import Graph
 from ...facts.guards import gradient_unwanted
 from ...facts.kept import is_made_anew, is_same
 from ...facts.trainable import trained_submodules
+from ...facts.walk import walk
 from ...findings import STRATEGIES, Finding, Fix
 from ..caches import detached
 from .steps import is_left_alone, is_step, is_switched
@@ -126,7 +127,7 @@ def _reads_of(
     What it reads by another key is not that value.
     """
     before = after = False
-    for node in ast.walk(function):
+    for node in walk(function):
         if not is_same(node, owner) or not isinstance(node.ctx, ast.Load):
             continue
         at, parent = module.statement(node), module.parent(node)
@@ -168,16 +169,16 @@ def _is_put_anew(
     if index is None or not all(isinstance(each, ast.For) for each in around):
         return False
     loops = [each for each in around if isinstance(each, ast.For)]
-    bound = {n.id for loop in loops for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
-    used = {n.id for n in ast.walk(index) if isinstance(n, ast.Name)}
+    bound = {n.id for loop in loops for n in walk(loop.target) if isinstance(n, ast.Name)}
+    used = {n.id for n in walk(index) if isinstance(n, ast.Name)}
     own = set(module.flow(function).parameters[:1]) | {"enumerate", "range", "len", "zip"}
-    turns = {n.id for loop in loops for n in ast.walk(loop.iter) if isinstance(n, ast.Name)}
+    turns = {n.id for loop in loops for n in walk(loop.iter) if isinstance(n, ast.Name)}
     if not used <= bound or not turns <= own:
         return False
-    if any(isinstance(n, (ast.Break, ast.Continue)) for loop in loops for n in ast.walk(loop)):
+    if any(isinstance(n, (ast.Break, ast.Continue)) for loop in loops for n in walk(loop)):
         return False
     last = max((loop.end_lineno or 0 for loop in loops), default=0)
-    for node in ast.walk(function):
+    for node in walk(function):
         if is_same(node, owner) and isinstance(node.ctx, ast.Load) and node.lineno <= last:
             held = module.parent(node)
             if not isinstance(held, ast.Subscript) or ast.dump(held.slice) != ast.dump(index):
@@ -189,12 +190,12 @@ def _is_of_turn(
     module: ModuleFacts, function: FunctionNode, statement: ast.stmt, index: ast.expr
 ) -> bool:
     """Whether each turn of the loops around a statement has an index of its own."""
-    used = {n.id for n in ast.walk(index) if isinstance(n, ast.Name)}
+    used = {n.id for n in walk(index) if isinstance(n, ast.Name)}
     for around in module.ancestors(statement):
         if around is function:
             return True
         if isinstance(around, (ast.For, ast.AsyncFor)):
-            names = {n.id for n in ast.walk(around.target) if isinstance(n, ast.Name)}
+            names = {n.id for n in walk(around.target) if isinstance(n, ast.Name)}
             if not names & used:
                 return False
         elif isinstance(around, ast.While):

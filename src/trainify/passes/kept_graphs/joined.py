@@ -12,6 +12,7 @@ from ...facts import ModuleFacts
 from ...facts.kept import is_made_anew, is_same, surely_takes_over, takes_over
 from ...facts.names import passed
 from ...facts.trainable import is_buffer, local_class
+from ...facts.walk import walk
 from ...findings import STRATEGIES, Finding, Fix, Safety
 from ..caches import detached
 from .steps import NOT_A_STEP, consequence, is_left_alone, is_step, is_switched, read_later
@@ -101,8 +102,8 @@ def _joins(
         values = [(d.value, d.statement) for d in reaching if d.value and d.statement]
     return any(
         (buffer or _is_join(module, value))
-        and any(is_same(node, owner) for node in ast.walk(value))
-        and not any(isinstance(n, ast.Attribute) and n.attr == "detach" for n in ast.walk(value))
+        and any(is_same(node, owner) for node in walk(value))
+        and not any(isinstance(n, ast.Attribute) and n.attr == "detach" for n in walk(value))
         and takes_over(module, function, value, made, owner)
         for value, made in values
     )
@@ -161,7 +162,7 @@ def _is_own_state(
         return False
     if NOT_A_STEP.search(function.name) or "retain_graph" in module.text:
         return False
-    if not any(is_same(n, owner) and isinstance(n.ctx, ast.Load) for n in ast.walk(function)):
+    if not any(is_same(n, owner) and isinstance(n.ctx, ast.Load) for n in walk(function)):
         return False
     if not surely_takes_over(module, function, value, at, owner):
         return False

@@ -11,6 +11,7 @@ from ...facts.guards import gradient_unwanted, is_forward
 from ...facts.kept import is_same, registering
 from ...facts.names import is_none
 from ...facts.trainable import is_buffer
+from ...facts.walk import walk
 from ...facts.writes import callers, in_network
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def is_switched(module: ModuleFacts, statement: ast.stmt, owner: ast.Attribute) 
         if isinstance(around, (ast.If, ast.While)):
             if _asks_for_none(around.test):
                 continue  # as in the first step
-            for node in ast.walk(around.test):
+            for node in walk(around.test):
                 if isinstance(node, ast.Attribute):
                     if not buffer and node.attr not in (owner.attr, "training"):
                         return True
@@ -78,7 +79,7 @@ def consequence(module: ModuleFacts, owner: ast.Attribute) -> str:
     """What comes of a kept graph: that depends on whether a loss is computed from it again."""
     assert isinstance(owner.value, ast.Name)
     cls = module.names.self_class(owner.value)
-    for node in ast.walk(cls) if cls is not None else ():
+    for node in walk(cls) if cls is not None else ():
         if is_same(node, owner) and node is not owner:
             statement = module.statement(node)
             if statement in module.writes or _is_updated_by(statement, owner.attr):
@@ -112,5 +113,5 @@ def read_later(
         and module.statement(node) is not written
         and module.statement(node) not in module.writes
         and not gradient_unwanted(module, node)
-        for node in ast.walk(function)
+        for node in walk(function)
     )

@@ -14,6 +14,7 @@ from ...facts.memo import once
 from ...facts.names import passed
 from ...facts.saved import carries
 from ...facts.trainable import makes_weights
+from ...facts.walk import walk
 from ...facts.writes import Write, root_of
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def written(write: Write) -> list[ast.expr]:
         return list(write.inputs)
     return [
         argument
-        for node in ast.walk(write.statement)
+        for node in walk(write.statement)
         if isinstance(node, ast.Call) and root_of(node)[1][-1:] == root_of(write.target)[1][-1:]
         for argument in passed(node)
     ] or list(write.inputs)
@@ -102,7 +103,7 @@ def written_later(
             continue
         if gradient_unwanted(module, later):
             continue
-        within = list(ast.walk(write.target))
+        within = list(walk(write.target))
         if any(isinstance(n, ast.Attribute) and n.attr in ("data", "detach") for n in within):
             continue
         if any(is_same(node, owner) for node in within):

@@ -14,6 +14,7 @@ import ast
 
 import libcst as cst
 
+from ...facts.walk import walk
 from ..expressions import code
 from .blocks import AUTO, lines_of, with_body
 from .joining import join
@@ -31,7 +32,7 @@ def body_of(function: cst.FunctionDef) -> list[cst.BaseStatement]:
 
 def _is_static(function: cst.FunctionDef) -> bool:
     """Whether the function's names can be read off its text."""
-    for n in ast.walk(parsed(function)):
+    for n in walk(parsed(function)):
         if isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)):
             return False
         if isinstance(n, ast.Name) and n.id in _DYNAMIC:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from ...facts.walk import walk
 from ..expressions import code, one_line, parenthesized
 from .blocks import bound_names, is_plain, leading, led, lines_of, with_body
 from .values import parsed
@@ -57,7 +58,7 @@ def _pair(
             return None
         new: cst.BaseSmallStatement = then.with_changes(value=assign.value)
     elif isinstance(then, cst.Assign) and bound_names(then.targets[0].target) == [name]:
-        counts = Counter(n.id for n in ast.walk(parsed(then.value)) if isinstance(n, ast.Name))
+        counts = Counter(n.id for n in walk(parsed(then.value)) if isinstance(n, ast.Name))
         if len(then.targets) != 1 or counts[name] != 1 or _root(then.value) != name:
             return None
         if isinstance(then.value, cst.Name):

@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 
 import libcst as cst
 
+from ...facts.walk import walk
 from ..expressions import bare, code
 from .blocks import (
     bound_names,
@@ -47,7 +48,7 @@ class Folder:
         self.returns: list[tuple[cst.BaseExpression, Known]] = []
         self.untouchable = {
             name
-            for n in ast.walk(tree)
+            for n in walk(tree)
             for name in (
                 [n.target.id]
                 if isinstance(n, ast.NamedExpr)
@@ -60,9 +61,9 @@ class Folder:
         (outer,) = tree.body  # type: ignore[attr-defined]
         self.captured = {
             name.id
-            for n in ast.walk(tree)
+            for n in walk(tree)
             if isinstance(n, inner) and n is not outer
-            for name in ast.walk(n)
+            for name in walk(n)
             if isinstance(name, ast.Name) and is_read(name)
         }
 

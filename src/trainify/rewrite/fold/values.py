@@ -11,6 +11,7 @@ from typing import Any
 
 import libcst as cst
 
+from ...facts.walk import walk
 from ..expressions import code
 
 Known = Mapping[str, cst.BaseExpression]
@@ -38,8 +39,8 @@ def parsed(node: cst.CSTNode) -> ast.AST:
 def reads(node: cst.CSTNode) -> frozenset[str]:
     """The names that a piece of code may read, those of inner scopes included."""
     tree = parsed(node)
-    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and is_read(n)}
-    for n in ast.walk(tree):
+    names = {n.id for n in walk(tree) if isinstance(n, ast.Name) and is_read(n)}
+    for n in walk(tree):
         if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name):
             names.add(n.target.id)
     return frozenset(names)
@@ -51,7 +52,7 @@ def is_read(name: ast.Name) -> bool:
 
 def bindings(tree: ast.AST) -> Iterator[str]:
     """Every binding in a piece of code, once for each time; those of inner scopes included."""
-    for n in ast.walk(tree):
+    for n in walk(tree):
         if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load):
             yield n.id
         elif isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -100,7 +101,7 @@ def is_literal(node: cst.BaseExpression) -> bool:
 @lru_cache(4096)
 def is_pure(node: cst.BaseExpression) -> bool:
     """Whether evaluating an expression leaves no trace but its value."""
-    for n in ast.walk(parsed(node)):
+    for n in walk(parsed(node)):
         if isinstance(n, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Lambda)):
             return False
         if isinstance(n, ast.Call):
