@@ -136,13 +136,14 @@ class _Round:
         behind = history_behind(loss) if step.ignored else set()
         found = reached_by(loss, hidden)
         reached = set() if all(got.values()) else Walk(step.names).parameters([loss])
+        goes_back = loss.requires_grad and bool(step.parameters)
         del loss
         repeated = observer.repeated()
         if repeated:
             repeated, got, error = self._repeated(repeated, got, error)
         keeps = any(held(step.model)) or any(each.grad_fn is not None for each in step.state.given)
         edited = []
-        if step.writes and not error:
+        if step.writes and goes_back and not error:
             self.tell("the gradients with weights as they were used")
             edited = edited_weights(step, trace)
         self.tell("forward with other parameters")
