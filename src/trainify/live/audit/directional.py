@@ -203,6 +203,8 @@ def _counted(names: Sequence[str]) -> str:
 
 _LAST_BIT = 2.0**-24
 """Of a loss in float32."""
+_CLOSE = 1e-2
+"""The share of a step at which curvature makes no difference between two sides."""
 _CERTAIN = 10.0
 """How many times what is not known of a slope a difference has to be."""
 
@@ -306,10 +308,22 @@ class _Directions:
             tolerance = max(tolerance, min(_CERTAIN * noise / abs(told), self._precision.most))
             compared = _Compared(told, found, noise, tolerance)
         elif not compared.agrees:
-            half = self._slope(names, 0.5)
-            spread = abs(half - compared.measured)
+            half, size = self._slope(names, 0.5), abs(self._loss)
+            spread = max(abs(half - compared.measured), torch.finfo(torch.float64).eps * size)
+            if spread * _CERTAIN <= abs(told - half):
+                spread = max(spread, self._kink(names))
             compared = _Compared(told, half, spread, tolerance)
         return compared
+
+    def _kink(self, names: Sequence[str]) -> float:
+        """By how much the slopes on both sides differ where nothing is moved.
+
+        As where values are the same of which the largest is taken: each of them has a right to be
+        the one that gets the gradient.
+        """
+        ahead = self._moved(names, _CLOSE) - self._loss
+        behind = self._loss - self._moved(names, -_CLOSE)
+        return abs(ahead - behind) / _CLOSE
 
     def search(self, names: Sequence[str]) -> Iterator[tuple[str, _Compared]]:
         """The parameters that a disagreement comes from, by halves."""

@@ -19,6 +19,10 @@ _TRIES = 2
 """Disturbances, of which one may happen to leave the loss where it was."""
 _MUCH, _LITTLE, _LEAST = 0.5, 0.5 / 256, 0.5 / 256**2
 """Shares of a value's size."""
+_LESS = 0.3
+"""By how much less the loss is disturbed to see whether it changes by steps."""
+_SEEN = 0.5
+"""How many times what rounding may make of a loss: of a few bits, none are the same by chance."""
 
 
 class Trials:
@@ -91,6 +95,8 @@ class Trial:
         if much is None or not self._differ(much, self._value):
             return False
         rounded = all(each.cause is Cause.QUANTIZATION for each in group)
+        if not rounded and not self._far(much, self._value) and self._by_steps(group, seed, much):
+            return False
         far = much
         for share in (_LITTLE, _LEAST):
             near = self._loss(Disturb(group, share, seed, self._kept))
@@ -104,6 +110,15 @@ class Trial:
                 return True
             far = near  # noise of another shape is now and then near by chance, but not twice
         return True
+
+    def _by_steps(self, group: Sequence[Suspect], seed: int, much: float) -> bool:
+        """Whether less of a disturbance does to the bit the same, or nothing.
+
+        What is chosen by a value has no derivative by it.
+        """
+        seen = _LESS * abs(much - self._value) > _SEEN * self._rounding * abs(self._value)
+        less = self._loss(Disturb(group, _MUCH * (1 - _LESS), seed, self._kept)) if seen else None
+        return less is not None and less in (much, self._value)
 
     def _loss(self, observer: Disturb) -> float | None:
         try:
