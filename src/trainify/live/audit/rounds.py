@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .against import REFERENCE, is_given_twice, is_held_against, is_of_its_own, is_scored
 from .allowed import Allowed
 from .attributes import Apart, Attributes
+from .cancelled import Cancelled
 from .checkpoints import Repeats, as_they_are, gone
 from .compared import Gradients, arriving, set_aside, summed
 from .cuts import MISSING, WRONG, Comparison, Suspect
@@ -47,6 +48,9 @@ Progress = Callable[[str], None]
 
 _SAID = (Cause.GRAD_MODE, Cause.DETACH, Cause.DATA)
 """By which somebody says that a value is to have no gradient."""
+
+_SEVERAL = 16
+"""Stops at one site, up to which each is judged for itself as well."""
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
 
@@ -362,21 +366,31 @@ class _Round:
             for sight, tensor in zip(trace.known, self.step.state.tensors, strict=True)
             if isinstance(tensor, nn.Parameter)
         }
+        beside = Cancelled(trace, suspects)
         for group in by_site([each for each in suspects if not each.weak]):
             names = {name for each in group for name in each.parameters}
             rest = [name for name in names if not got[name]]
-            if not names or any(e.cause not in _SAID or e.where[0] != "out" for e in group):
+            straight = [each for each in group if each.cause in _SAID and beside.covers(each)]
+            yield from straight
+            group = [each for each in group if each not in straight]
+            if not group or any(e.cause not in _SAID or e.where[0] != "out" for e in group):
                 continue
-            if not all(map(REFERENCE.search, rest)):
+            if not names or not all(map(REFERENCE.search, rest)):
                 continue
-            if (
-                (is_held_against(trace, group, suspects, whole) and is_of_its_own(trace, group))
-                or (not rest and is_given_twice(trace, group))
-                or (not rest and is_of_a_step(trace, group, parameters.keys()))
-                or (not rest and whole and is_of_a_head(trace, group, parameters))
-                or (not rest and is_scored(trace, group))
-            ):
+
+            def is_part(group: list[Suspect], rest: list[str] = rest) -> bool:
+                return (
+                    (is_held_against(trace, group, suspects, whole) and is_of_its_own(trace, group))
+                    or (not rest and is_given_twice(trace, group))
+                    or (not rest and is_of_a_step(trace, group, parameters.keys()))
+                    or (not rest and whole and is_of_a_head(trace, group, parameters))
+                    or (not rest and is_scored(trace, group))
+                )
+
+            if is_part(group):
                 yield from group
+            elif 1 < len(group) <= _SEVERAL:  # a line may stop this and that
+                yield from (each for each in group if is_part([each]))
 
     def _locate(self, hidden: list[Suspect], base: Trace) -> list[Suspect]:
         """Find what nobody sees; where it only repeats what stood there, with other parameters.
