@@ -508,3 +508,16 @@ def test_weights_that_are_kept_by_a_key(name: str) -> None:
 @pytest.mark.parametrize("name", NOT_KEPT)
 def test_what_is_not_kept_by_a_key(name: str) -> None:
     assert "TRN502" not in rules(_cached(NOT_KEPT[name]))
+
+
+@pytest.mark.parametrize(
+    "use", ["scan(x, self.w.to(x.dtype))", "scan(x, a=self.w)", "x[:, None] + self.w.float()"]
+)
+def test_what_a_parameter_is_held_for_is_handed_to_a_scan(use: str) -> None:
+    scan = "def scan(x, a):\n    return torch.cumsum(x[:, None] * a, 0)\n\n\n"
+    text = low_rank("-torch.exp(self.c.data)", f"{use} + self.a.sum()").replace(
+        "class LowRank", f"{scan}class LowRank"
+    )
+    assert rules(text) == ["TRN502"] and not trained(text)["c"]
+    assert trained(fix(text, unsafe=True))["c"]
+    stays(text.replace("-torch.exp(self.c.data)", "-torch.exp(torch.zeros(d, d))"))

@@ -113,6 +113,25 @@ def _is_made_with(module: ModuleFacts, call: ast.Call) -> bool:
     )
 
 
+_CONVERSIONS = frozenset("to float half bfloat16 double type_as unsqueeze contiguous".split())
+_LOOKS = frozenset("len print isinstance getattr hasattr setattr register_buffer append".split())
+
+
+def _is_worked_with(module: ModuleFacts, use: ast.expr) -> bool:
+    """``x * self.A``, ``scan(x, self.A.to(x.dtype))``."""
+    parent = module.parent(use)
+    while isinstance(parent, ast.Attribute) and parent.attr in _CONVERSIONS:
+        call = module.parent(parent)
+        if not isinstance(call, ast.Call) or call.func is not parent:
+            return False
+        use, parent = call, module.parent(call)
+    if isinstance(parent, ast.keyword):
+        parent = module.parent(parent)
+    if isinstance(parent, ast.Call):
+        return use is not parent.func and last_name(parent.func) not in _LOOKS
+    return isinstance(parent, ast.BinOp)
+
+
 _SEARCHES = frozenset("argmin argmax topk cdist".split())
 """What a search for the nearest entry of a codebook does; no gradient is expected from it."""
 
@@ -132,14 +151,14 @@ def is_used(
 ) -> bool:
     """Whether it is used as a weight, at once or by a local name, where a gradient is wanted.
 
-    With ``anyhow``, as an operand of any operator.
+    With ``anyhow``, as an operand of any operator, or as what a scan is given.
     """
     function = module.function(use)
     if function is None or function in makers or gradient_unwanted(module, use):
         return False
     if any(isinstance(n, ast.Attribute) and n.attr in _SEARCHES for n in walk(function)):
         return False
-    if is_weight_use(module, use) or (anyhow and isinstance(module.parent(use), ast.BinOp)):
+    if is_weight_use(module, use) or (anyhow and _is_worked_with(module, use)):
         return True
     statement = module.parent(use)
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
