@@ -769,6 +769,17 @@ RIGHT = {
         loss = F.mse_loss(q, z.detach()) + F.mse_loss(z, q.detach())
         return loss + self.head(z + (q - z).detach()).square().mean()
 """,
+    "the temperature of a target": """
+    def forward(self, x):
+        t = self.fc.bias.exp()
+        goal = (self.frozen(x) / t.detach()).softmax(-1)
+        return F.kl_div((self.mid(x) / t).log_softmax(-1), goal) * t.square().mean()
+""",
+    "the temperature of a target at once": """
+    def forward(self, x):
+        t, q = self.fc.bias.exp(), self.mid(x)
+        return F.kl_div((q / t).log_softmax(-1), torch.softmax(q.detach() / t.detach(), -1))
+""",
     "two views of one thing": """
     def forward(self, x):
         z1, z2 = self.fc(x), self.fc(x + 1)
@@ -953,6 +964,13 @@ STOPS = {
     def forward(self, x):
         h = self.fc(x)
         return (h / h.norm(dim=-1, keepdim=True).detach() - x).square().mean()  # <-
+""",
+    "the temperature of what is held against a target": """
+    def forward(self, x):
+        t = self.fc.bias.exp()
+        goal = self.frozen(x).softmax(-1)
+        q = (self.mid(x) / t.detach()).log_softmax(-1)  # <-
+        return F.kl_div(q, goal) * t.square().mean()
 """,
     "a mean that is stopped": """
     def forward(self, x):
