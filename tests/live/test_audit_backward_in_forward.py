@@ -123,3 +123,85 @@ def test_a_backward_that_leaves_nothing_changes_nothing() -> None:
     torch.manual_seed(0)
     report = trainify.audit(Adversarial(), torch.randn(6, 4))
     assert report.ok and report.proof.startswith("float64")
+
+
+class Virtual(Model):
+    """The direction in which the output changes most, by one step of a power iteration."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            target = self.output(x)
+        d = self.direction(self.unit(torch.randn_like(x)), x, target)
+        return (self.output(x + d) - target).square().mean() + self.loss(x)
+
+    def output(self, x):
+        return self.last(self.first(x).tanh())
+
+    def unit(self, d):
+        return d / (d.norm(dim=1, keepdim=True) + 1e-8)
+
+    def direction(self, d, x, target):
+        d.requires_grad_()
+        (self.output(x + 0.1 * d) - target).square().mean().backward()
+        d = self.unit(d.grad)
+        self.zero_grad()
+        return d
+
+
+class VirtualCopied(Virtual):
+    def direction(self, d, x, target):
+        d = (0.1 * d).requires_grad_()
+        torch.autograd.backward((self.output(x + d) - target).square().mean())
+        found = d.grad.data.clone()
+        self.zero_grad()
+        return self.unit(found).detach()
+
+
+class VirtualAsked(Virtual):
+    """By ``autograd.grad``, which says the same."""
+
+    def direction(self, d, x, target):
+        d.requires_grad_()
+        return self.unit(*torch.autograd.grad((self.output(x + 0.1 * d) - target).norm(), d))
+
+
+@pytest.mark.parametrize("model", [Virtual, VirtualCopied, VirtualAsked])
+def test_inputs_that_move_by_what_a_backward_leaves_are_meant(model: type[Model]) -> None:
+    report = trainify.audit(model(), torch.randn(6, 4))
+    assert report.ok, report.cuts
+
+
+class Penalty(Model):
+    """A norm of the gradient, which has a history only with ``create_graph=True``."""
+
+    create_graph = False
+
+    def forward(self, x):
+        x = x.clone().requires_grad_()
+        loss = self.loss(x)
+        gradient = self.gradient(loss, x)
+        self.zero_grad()
+        return self.loss(x.detach()) + gradient.square().mean()
+
+    def gradient(self, loss, x):
+        loss.backward(create_graph=self.create_graph)
+        return x.grad
+
+
+class PenaltyAsked(Penalty):
+    def gradient(self, loss, x):
+        return torch.autograd.grad(loss, x, create_graph=self.create_graph)[0]
+
+
+@pytest.mark.parametrize("model", [Penalty, PenaltyAsked])
+def test_a_gradient_in_the_loss_has_to_have_a_history(model: type[Penalty]) -> None:
+    net, x = model(), torch.randn(6, 4)
+    report = trainify.audit(net, x)
+    (cut,) = report.cuts
+    assert "create_graph" in cut.message and cut.line == model.gradient.__code__.co_firstlineno + (
+        2 if model is Penalty else 1
+    )
+    assert {"first.weight", "last.weight"} <= {*cut.parameters}
+    net.create_graph = True
+    report = trainify.audit(net, x)
+    assert report.ok and "float64" in report.proof

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from .cuts import MISSING, WRONG, Suspect
 from .report import Cause, Cut
 
@@ -87,6 +89,11 @@ def _message(suspect: Suspect, kind: str) -> str:
         return (
             f"{op} draws a value of which autograd passes on zeros: the gradient ends here. With "
             "mean + std * torch.randn_like(std) it goes on."
+        )
+    if cause is Cause.DETACH and suspect.call.function is torch.autograd.grad:
+        return (
+            "A gradient that is taken without create_graph=True has no history of its own: what "
+            "the loss gets through it passes none on."
         )
     if cause is Cause.DETACH and suspect.leaf:
         return f"{op} makes a leaf of the value: the gradient goes to that, and ends here."

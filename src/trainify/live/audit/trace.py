@@ -289,17 +289,20 @@ class Tracer(TorchFunctionMode):
         """The call that is being made."""
         self._grad = _GradMode(places, ignored)
         self._undo: list[Callable[[], None]] = []
+        self._gone_back: list[Tensor] = []
+        """What the model itself has gone backward from last."""
 
     # -- coming and going -------------------------------------------------------------------------
 
     def __enter__(self) -> Tracer:
         self._modules.install()
-        self._undo = [self._modules.remove, _patch_functions(self)]
+        self._undo = [self._modules.remove, _patch_functions(self), self._patch_backward()]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        self._gone_back.clear()
         while self._undo:
             self._undo.pop()()
 
@@ -351,8 +354,11 @@ class Tracer(TorchFunctionMode):
         attribute = attribute_of(function)
         if attribute == "grad_fn" or getattr(function, "__name__", "").startswith("register_"):
             self.trace.hooked = True
+        if attribute == "grad" and self._gone_back and torch.is_grad_enabled():
+            return self._arrived(args[0], run(*args, **kwargs), frame)
         if attribute and attribute not in ALIASES:
-            self._dull.add(function)
+            if attribute != "grad":
+                self._dull.add(function)
             return run(*args, **kwargs)
         tensors = [*tensors_in(args), *tensors_in(kwargs.values())]
         call = self.call_of(function, frame)
@@ -400,6 +406,37 @@ class Tracer(TorchFunctionMode):
         self.trace.calls.append(call)
         self.trace.by_key[call.key] = call
         return out
+
+    def _patch_backward(self) -> Callable[[], None]:
+        """Note what the model goes backward from; returns what undoes it."""
+        original = torch.autograd.backward
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+            self._gone_back = list(tensors_in((tensors,)))
+            original(tensors, *args, **kwargs)
+
+        torch.autograd.backward = backward
+
+        def undo() -> None:
+            torch.autograd.backward = original
+
+        return undo
+
+    def _arrived(self, leaf: Tensor, gradient: Tensor | None, frame: FrameType) -> Any:
+        """What a backward of the model's own has left in ``.grad``, as ``autograd.grad`` gives."""
+        if gradient is None:
+            return None
+        tensors = [*self._gone_back, leaf]
+        call = self.call_of(torch.autograd.grad, frame)
+        if self.observer.sights:
+            call.ins = [self._see(tensor) for tensor in tensors]
+        self.observer.before(call, (tensors,), {}, tensors)
+        if self.observer.sights:
+            call.outs = [self._see(gradient, known=True)]
+        found = self.observer.after(call, (tensors,), {}, tensors, gradient)
+        self.trace.calls.append(call)
+        self.trace.by_key[call.key] = call
+        return found
 
     def call_of(self, function: Any, frame: FrameType) -> Call:
         """A call that is about to be made, with the place that it is made at."""
