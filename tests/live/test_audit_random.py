@@ -70,3 +70,14 @@ def test_what_cannot_be_put_back_has_no_proof() -> None:
     assert not report.proof
     assert any("not the same in two equal runs" in note for note in report.notes)
     assert not any("kink" in note or "derivative" in note for note in report.notes)
+
+
+class WithABias(BySystem):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(3))
+
+
+def test_what_nothing_is_computed_with_is_unused_all_the_same() -> None:
+    report = audit(WithABias(), torch.randn(3, 4))
+    assert report.ok and report.unused == ("bias",), str(report)

@@ -61,6 +61,14 @@ def is_of_its_own(trace: Trace, group: Iterable[Suspect]) -> bool:
     return _Flow.of(trace, group).apart()
 
 
+def is_of_losses(trace: Trace, group: Iterable[Suspect]) -> bool:
+    """Whether all that learns and meets what suspects stop does so in losses, or is one.
+
+    As the weights of a focal loss do, which are made of what it is the loss of.
+    """
+    return _Flow.of(trace, group).in_losses()
+
+
 def is_given_twice(trace: Trace, group: Iterable[Suspect]) -> bool:
     """Whether layers take what suspects stop, and the same with its history beside.
 
@@ -116,6 +124,8 @@ class _Flow:
         self._meetings: list[str] = []
         self._learning: list[set[int]] = []
         """What stopped values meet there."""
+        self._losses: set[int] = set()
+        """What functions that are losses by name give."""
         self._before_layers: set[int] = set()
         self._learns = False
         """Whether a layer takes a stopped value as it is."""
@@ -143,6 +153,17 @@ class _Flow:
 
     def _last(self) -> Iterable[str]:
         return (name for n, name in enumerate(self._meetings) if n not in self._before_layers)
+
+    def in_losses(self) -> bool:
+        """Whether each meeting is a loss, behind which nothing learns."""
+        return (
+            bool(self._meetings)
+            and self.alone
+            and all(
+                any(each in name for each in _LOSSES) or learning <= self._losses
+                for name, learning in zip(self._meetings, self._learning, strict=True)
+            )
+        )
 
     def apart(self) -> bool:
         """Whether nothing with a history is made into both sides of a meeting without layers."""
@@ -180,6 +201,8 @@ class _Flow:
         ins = [(sight, tensor_of(sight)) for sight in call.ins]
         made = made_by(call)
         self._calls.append(call)
+        if self._is_loss(call):
+            self._losses.update(map(tensor_of, made))
         self._active.update(tensor_of(s) for s in made if s.attached and not s.fresh)
         weights = [n for s, n in ins if (s.fresh or n in self._weights) and n not in self._stopped]
         if weights and len(weights) == len(ins):

@@ -13,7 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .against import REFERENCE, is_given_twice, is_held_against, is_of_its_own, is_scored
+from .against import (
+    REFERENCE,
+    is_given_twice,
+    is_held_against,
+    is_of_its_own,
+    is_of_losses,
+    is_scored,
+)
 from .allowed import Allowed
 from .attributes import Apart, Attributes
 from .cancelled import Cancelled
@@ -381,6 +388,7 @@ class _Round:
             def is_part(group: list[Suspect], rest: list[str] = rest) -> bool:
                 return (
                     (is_held_against(trace, group, suspects, whole) and is_of_its_own(trace, group))
+                    or (not rest and is_of_losses(trace, group))
                     or (not rest and is_given_twice(trace, group))
                     or (not rest and is_of_a_step(trace, group, parameters.keys()))
                     or (not rest and whole and is_of_a_head(trace, group, parameters))

@@ -52,13 +52,17 @@ def ungiven(
         loss: What the step gives.
         stops: Where gradients are stopped on purpose.
         used: The parameters with which something is computed.  Behind a gate of zeros the loss does
-            not change with them; with another gate it does, and torch gives them zeros.
+            not change with them; with another gate it does, and torch gives them zeros.  On others
+            a loss that is another one in each run does not depend.
     """
     if not names:
         return Ungiven()
     point = _Point(step, loss, stops)
     if point.changed(()):  # by itself
-        return Ungiven(unknown=tuple(names))
+        return Ungiven(
+            unused=tuple(name for name in names if name not in used),
+            unknown=tuple(name for name in names if name in used),
+        )
     found = point.told(names)
     shut = [name for name in found.unused if name in used] if step.zeros else []
     if not shut:
