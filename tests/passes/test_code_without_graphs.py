@@ -51,6 +51,11 @@ REPAIRED = {
     "in a comprehension": ("self.last = [t.numpy() for t in h]", ""),
     "by a function of NumPy": ("self.last = np.asarray(h).max()", ""),
     "by one of a sum": ("self.last = np.linalg.norm(h * 2)", ""),
+    "into rows of an array": ("out = np.zeros(8)\nout[:] = h[0]\nself.seen.append(out)", ""),
+    "in a lambda": ("list(map(lambda t: self.seen.append(t.numpy()), h))", ""),
+    "by its own protocol": ("self.last = h.__array__()", ""),
+    "stacked": ("self.last = np.stack([t.numpy() for t in h])", ""),
+    "several": ("self.last = np.stack([h, 2 * h])", ""),
     "only compared": ("if h.numpy().max() > 100:\n    raise ValueError(f'{h.numpy()}')", ""),
     "deepcopy": ("self.last = copy.deepcopy(h)", ""),
     "a row of a weight": (
@@ -76,8 +81,12 @@ LEFT = {
     "collected and used": (
         "rows = []\nfor t in h:\n    rows.append(t.numpy())\nh = h + torch.tensor(np.stack(rows))"
     ),
+    "a list of tensors": "self.last = np.array([t for t in h])",
+    "a tuple of tensors": "self.last = np.array(h.chunk(2))",
+    "a list by its name": "rows = [h]\nself.last = copy.deepcopy(rows)",
     "resized": "h.resize_(2, 8)",
     "a weight that backward needs": "h = self.b(h)\nself.b.weight.mul_(0.5)",
+    "a view of a weight that is written": "w = self.b.weight.clamp_(-0.1, 0.1).t()\nh = h @ w",
     "below .data": "h.data.clamp_(-0.1, 0.1)",
     "a piece of a split": "parts = h.unbind(0)\nparts[0].mul_(0.5)",
 }

@@ -131,7 +131,7 @@ def _ways(
         yield "returned", child
     elif isinstance(parent, (ast.Assign, ast.AnnAssign, ast.For)) and names < _MAX_NAMES:
         if child is (parent.iter if isinstance(parent, ast.For) else parent.value):
-            if isinstance(parent, ast.Assign) and _is_row(module, parent.targets[0]):
+            if isinstance(parent, ast.Assign) and is_row(module, parent.targets[0]):
                 yield "array", child
                 return
             for target in parent.targets if isinstance(parent, ast.Assign) else [parent.target]:
@@ -192,7 +192,7 @@ def _holds(module: ModuleFacts, call: ast.Call) -> bool:
     return name.endswith(("Output", "Outputs"))
 
 
-def _is_row(module: ModuleFacts, target: ast.expr) -> bool:
+def is_row(module: ModuleFacts, target: ast.expr) -> bool:
     """``vectors[i]`` of an array that NumPy made."""
     if not isinstance(target, ast.Subscript):
         return False

@@ -473,13 +473,13 @@ def _name_carries(module: ModuleFacts, node: ast.Name, depth: int) -> bool:
             continue
         value = definition.value
         if value is None and isinstance(definition.statement, (ast.For, ast.AsyncFor)):
-            value = _looped(definition.statement, node.id)
+            value = rows_of(definition.statement, node.id)
         if value is None or not carries(module, value, depth + 1):
             return False
     return True
 
 
-def _looped(loop: ast.For | ast.AsyncFor, name: str) -> ast.expr | None:
+def rows_of(loop: ast.For | ast.AsyncFor, name: str) -> ast.expr | None:
     """What a loop takes rows of for a name: ``h`` in ``for i, row in enumerate(h)``."""
     target, held = loop.target, loop.iter
     if isinstance(target, ast.Tuple) and len(target.elts) == 2 and isinstance(held, ast.Call):

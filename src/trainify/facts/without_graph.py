@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .array_ways import loads_of, makes_arrays
+from .array_ways import is_row, loads_of, makes_arrays
 from .called import method, modules_of
 from .discrete import is_discrete
 from .grad_mode import Scope, decorator_scope, own_nodes, scope_inside
@@ -20,7 +20,7 @@ from .gradients import Gradients
 from .memo import once
 from .names import last_name, parameters, passed
 from .reached import run_by
-from .saved import carries, is_parameter
+from .saved import carries, is_parameter, rows_of, submodule
 from .walk import walk
 from .writes import Write, root_of
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .carried import Carried
     from .module import FunctionNode, ModuleFacts
 
-Kind = Literal["array", "copy", "shape", "weight", "hidden"]
+Kind = Literal["array", "copy", "raises", "weight", "hidden"]
 
 _MAY = re.compile(
     r"numpy|matplotlib|\bnp\b|deepcopy|\w_\(|\.data\b|"
@@ -43,8 +43,9 @@ _MOST = 60
 class Hindrance:
     """``node`` raises, or is wrong, once ``tensor`` has a graph.
 
-    ``array``: it becomes one; ``copy``: by ``deepcopy``; ``shape``: it is resized; ``weight``: one
-    is written; ``hidden``: what is written into ``.data``, which backward does not see.
+    ``array``: it becomes one; ``copy``: by ``deepcopy``; ``raises``: it is resized, or is more than
+    a tensor; ``weight``: one is written; ``hidden``: what is written into ``.data``, which backward
+    does not see.
     ``matters``: what comes of it may be a part of the result, so that it cannot be detached without
     losing a gradient, or backward needs the weight.  ``sure``: the tensor has a graph then.
     """
@@ -159,7 +160,9 @@ def _given(
 
 def _own(part: _Part) -> Iterator[ast.AST]:
     """The nodes of a function that run with gradients once the scope is gone."""
-    for node in own_nodes(part.function):
+    nodes = list(own_nodes(part.function))
+    nodes += [n for node in nodes if isinstance(node, ast.Lambda) for n in ast.walk(node.body)]
+    for node in nodes:
         if isinstance(node, (ast.Call, ast.stmt)):
             inner = scope_inside(part.home, node, part.function)
             if inner is None or inner == part.scope:
@@ -171,6 +174,8 @@ def _in_part(part: _Part) -> Iterator[Hindrance]:
     for node in _own(part):
         if isinstance(node, ast.Call):
             yield from _of_call(part, gradients, node)
+        elif isinstance(node, ast.Assign) and is_row(part.home, node.targets[0]):
+            yield from _given_whole(part, gradients, node, node.value, "array")
         elif isinstance(node, ast.stmt):
             write = part.home.writes.get(node)
             if write is not None:
@@ -181,21 +186,82 @@ def _of_call(part: _Part, gradients: Gradients, call: ast.Call) -> Iterator[Hind
     home, callee = part.home, call.func
     if isinstance(callee, ast.Attribute):
         tensor = callee.value
-        if callee.attr == "numpy" and not call.args and not call.keywords:
+        if callee.attr in ("numpy", "__array__") and not call.args and not call.keywords:
             carried = _carries(home, gradients, tensor)
             if carried is not False:
                 yield _taken(part, call, tensor, "array", carried is True)
             return
         if callee.attr in _RESIZES and _carries(home, gradients, tensor):
-            yield Hindrance(home, call, tensor, "shape", True)
+            yield Hindrance(home, call, tensor, "raises", True)
     if isinstance(callee, (ast.Name, ast.Attribute)) and call.args:
         names = [target.name for target in home.resolve(callee)]
-        copies = "copy.deepcopy" in names
-        if copies or any(makes_arrays(name) for name in names):
-            for tensor in call.args if not copies else call.args[:1]:
-                if _carries(home, gradients, tensor):
-                    if not copies or not _is_weight(home, tensor):  # a leaf may be copied
-                        yield _taken(part, call, tensor, "copy" if copies else "array", True)
+        if "copy.deepcopy" in names:
+            (tensor, *_) = call.args
+            if not _is_weight(home, tensor):  # a leaf may be copied
+                yield from _given_whole(part, gradients, call, tensor, "copy")
+        elif any(makes_arrays(name) for name in names):
+            for tensor in (each for given in call.args for each in _pieces(given)):
+                yield from _given_whole(part, gradients, call, tensor, "array")
+
+
+def _pieces(given: ast.expr) -> list[ast.expr]:
+    """What is in a display: ``[a, b]``."""
+    return given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given]
+
+
+def _given_whole(
+    part: _Part,
+    gradients: Gradients,
+    node: ast.Call | ast.Assign,
+    tensor: ast.expr,
+    kind: Literal["array", "copy"],
+) -> Iterator[Hindrance]:
+    """What a function takes that knows nothing of graphs; it may be a list of tensors, too."""
+    if not _carries(part.home, gradients, tensor):
+        return
+    if isinstance(node, ast.Call) and _is_tensor(part.home, tensor):
+        yield Hindrance(part.home, node, tensor, kind, _matters(part, node))
+    elif isinstance(node, ast.Assign) and _is_tensor(part.home, tensor):
+        yield Hindrance(part.home, node, tensor, kind, _matters(part, tensor))
+    else:
+        yield Hindrance(part.home, node, tensor, "raises", True)
+
+
+_LAYERS = re.compile(r"Linear|Conv|Norm|Embedding|Dropout|LU$|Sigmoid|Tanh|Softmax|Pool")
+_PARTING = frozenset(
+    "split chunk unbind split_with_sizes tensor_split hsplit vsplit max min sort topk median "
+    "kthvalue cummax cummin aminmax meshgrid tolist".split()
+)
+"""What gives several tensors, or none."""
+_MAX_DEPTH = 6
+
+
+def _is_tensor(module: ModuleFacts, node: ast.expr, depth: int = 0) -> bool:
+    """Whether a value is one tensor, for all that the function shows."""
+    if depth > _MAX_DEPTH:
+        return False
+    if isinstance(node, (ast.BinOp, ast.UnaryOp)):
+        return True
+    if isinstance(node, ast.Subscript):
+        return _is_tensor(module, node.value, depth + 1)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        name = node.func.attr
+        if any(target.name.startswith("torch.") for target in module.resolve(node.func)):
+            return name not in _PARTING
+        if _LAYERS.search(submodule(module, node.func) or ""):
+            return True
+        return name not in _PARTING and _is_tensor(module, node.func.value, depth + 1)
+    if not isinstance(node, ast.Name):
+        return False
+    flow = module.flow(module.function(node) or module.tree)
+    reaching = flow.reaching(node.id, module.statement(node))
+    values = [
+        rows_of(d.statement, node.id)
+        if d.value is None and isinstance(d.statement, (ast.For, ast.AsyncFor))
+        else (d.value if d.index is None else None)
+        for d in reaching
+    ]
+    return bool(values) and all(v is not None and _is_tensor(module, v, depth + 1) for v in values)
 
 
 def _carries(module: ModuleFacts, gradients: Gradients, node: ast.expr) -> bool | None:

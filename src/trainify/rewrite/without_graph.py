@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from ..findings import Edit
 from . import layout
@@ -23,11 +23,18 @@ def repaired(module: ModuleFacts, hindrance: Hindrance) -> list[Edit]:
         return []
     if hindrance.kind in ("array", "copy"):
         return [_detached(module, hindrance.tensor)]
-    if hindrance.kind == "weight" and isinstance(hindrance.node, ast.stmt):
+    if hindrance.kind == "weight" and _only_writes(hindrance.node):
         torch = layout.bound_at_top(module, "torch")
         if torch is not None and layout.owns_lines(module, hindrance.node):
             return around(module, [hindrance.node], f"{torch}.no_grad()")
     return []
+
+
+def _only_writes(node: ast.stmt | ast.expr) -> TypeGuard[ast.stmt]:
+    """Whether a statement gives nothing else a value: under no_grad that would have no graph."""
+    if isinstance(node, ast.Assign):
+        return all(isinstance(target, ast.Subscript) for target in node.targets)
+    return isinstance(node, (ast.Expr, ast.AugAssign))
 
 
 def _detached(module: ModuleFacts, tensor: ast.expr) -> Edit:
