@@ -92,6 +92,21 @@ def test_what_is_rotated_has_its_gradient(text: str, monkeypatch: pytest.MonkeyP
     assert torch.equal(fixed(positions, x), right(positions, x))
 
 
+def test_a_part_that_is_put_back_is_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "qkv[:, :4], k = self.rope(positions, qkv[:, :4], k)"
+    text = ROPE.replace("q, k = self.rope(positions, q, k)", line)
+    text = text.replace("q, k, v = qkv.chunk(3, dim=-1)", "k, v = qkv[:, 4:8] * 1, qkv[:, 8:] * 1")
+    text = text.replace("(q * k)", "(qkv[:, :4] * k)")
+    (found,) = findings(text)
+    assert found.fixes["flag"].safety is Safety.SAFE
+    x, positions = torch.randn(3, 4, dtype=torch.float64), torch.tensor([1, 2, 5])
+    fixed = model(fix(text), monkeypatch, 4)
+    right = model(ROPE.replace("self.rope(", "self.rope.forward_native("), monkeypatch, 4)
+    for one in (fixed, right):
+        one(positions, x).square().sum().backward()
+    torch.testing.assert_close(fixed.qkv.weight.grad, right.qkv.weight.grad)
+
+
 def test_what_a_configuration_asks_for_is_to_be_looked_at() -> None:
     (found,) = findings(GIVEN)
     assert found.fixes["flag"].safety is Safety.UNSAFE

@@ -49,19 +49,23 @@ def overwritten_before(
 
 
 def _bound_by(statement: ast.stmt, call: ast.Call) -> set[str]:
-    """The names that a statement gives to what a call returns."""
+    """Where a statement puts what a call returns: names, and parts of tensors as they are written.
+
+    ``q[..., n:], k = self.rope(positions, q[..., n:], k)``
+    """
     if not isinstance(statement, ast.Assign) or statement.value is not call:
         return set()
     nodes = [n for target in statement.targets for n in walk(target)]
-    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    kinds = (ast.Name, ast.Subscript, ast.Attribute)
+    return {ast.unparse(n) for n in nodes if isinstance(n, kinds) and isinstance(n.ctx, ast.Store)}
 
 
 def _doubt(
     module: ModuleFacts, statement: ast.stmt, call: ast.Call, node: ast.expr, bound: set[str]
 ) -> str:
     view = view_of(node)
-    if view is None:
-        return ""  # made for the call
+    if view is None or (isinstance(node, ast.Subscript) and ast.unparse(node) in bound):
+        return ""  # made for the call, or put back where it was
     text, base = module.source(node), view.base
     function = module.function(statement)
     flow = module.flow(function or module.tree)
