@@ -47,6 +47,8 @@ def hidden_in(model: nn.Module) -> dict[int, Hidden]:
     managed: set[int] = set()
     for prefix, module in model.named_modules():
         cls: type = type(module)
+        if _is_torchs(cls):  # a wrapper, say, that keeps flat copies
+            continue
         for attribute, value in vars(module).items():
             if attribute in _REGISTRIES:
                 continue
@@ -94,7 +96,7 @@ def _manages(cls: type) -> bool:
     return any(
         part in name and callable(value)
         for each in cls.__mro__
-        if not each.__module__.startswith("torch.")
+        if not _is_torchs(each)
         for name, value in vars(each).items()
         for part in _MANAGES
     )
@@ -108,7 +110,7 @@ def _leaves(
         if value.is_leaf:
             yield "", value
         return
-    if depth == 0 or value is None or isinstance(value, _PLAIN) or id(value) in seen:
+    if depth == 0 or type(value) in _PLAIN or id(value) in seen:
         return
     seen.add(id(value))
     if isinstance(value, Optimizer):
@@ -116,12 +118,13 @@ def _leaves(
     elif isinstance(value, nn.Module):
         yield from value.named_parameters()
     else:
-        for key, each in list(_inner(value)):
+        for key, each in [(k, e) for k, e in _inner(value) if type(e) not in _PLAIN]:
             for path, leaf in _leaves(each, depth - 1, seen, managed):
                 yield f"{key}.{path}" if path else str(key), leaf
 
 
-_PLAIN = (str, bytes, int, float, complex, type)
+_PLAIN = frozenset({str, bytes, int, float, complex, bool, type, type(None)})
+"""Types of which a vocabulary, or a list of data, holds many."""
 
 
 def _inner(value: Any) -> Iterable[tuple[Any, Any]]:
@@ -130,7 +133,13 @@ def _inner(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, (list, tuple)):
         return enumerate(value)
     held = getattr(value, "__dict__", None)
-    return held.items() if isinstance(held, dict) and not callable(value) else ()
+    if not isinstance(held, dict) or callable(value) or _is_torchs(type(value)):
+        return ()
+    return held.items()
+
+
+def _is_torchs(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "torch"
 
 
 @lru_cache(maxsize=256)
