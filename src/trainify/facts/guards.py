@@ -365,6 +365,7 @@ def _registered(module: ModuleFacts) -> frozenset[str]:
     return frozenset(names.union(*(re.findall(r", (\w+)", given) for _, _, given in found)))
 
 
+@once
 def serves_backward(module: ModuleFacts, function: FunctionNode, depth: int = _MAX_CALLERS) -> bool:
     """Whether only what has a backward of its own, or wants no gradient, calls a function."""
     if depth == 0:

@@ -32,31 +32,32 @@ def loaded(kernel: FunctionNode) -> set[str]:
 
 def _through(kernel: FunctionNode, functions: tuple[str, ...]) -> set[str]:
     names = {a.arg for a in parameters(kernel.args)}
-    found: set[str] = set()
+    addresses: list[ast.expr] = []
+    assigned: dict[str, set[str]] = {}
     for node in walk(kernel):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
             if node.func.attr in functions:
-                found |= _pointers(kernel, node.args[0], names)
-    return found
+                addresses.append(node.args[0])
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    assigned.setdefault(target.id, set()).update(_address(node.value))
+    return {name for each in addresses for name in _pointers(each, assigned, names)}
 
 
-def _pointers(kernel: FunctionNode, node: ast.expr, names: set[str]) -> set[str]:
-    """The pointer parameters that an address is computed from, through local names."""
+def _pointers(node: ast.expr, assigned: dict[str, set[str]], names: set[str]) -> set[str]:
+    """The pointer parameters that an address is computed from, through local names.
+
+    ``assigned`` are the names that each of these is computed from.
+    """
     bases = _address(node)
-    found: set[str] = set()
     seen: set[str] = set()
     while bases:
         name = bases.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        if name in names:
-            found.add(name)
-        for statement in walk(kernel):
-            if isinstance(statement, ast.Assign):
-                for target in statement.targets:
-                    if isinstance(target, ast.Name) and target.id == name:
-                        bases |= _address(statement.value)
+        if name not in seen:
+            seen.add(name)
+            bases |= assigned.get(name, set())
+    found = seen & names
     return {name for name in found if len(found) == 1 or not name.startswith("stride")}
 
 
