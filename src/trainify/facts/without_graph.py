@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from .array_ways import is_row, loads_of, makes_arrays
@@ -60,17 +61,32 @@ class Hindrance:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A function that runs, with what its arguments carry, and the call that runs it."""
+    """A function that runs, and the call that runs it."""
 
     home: ModuleFacts
     function: FunctionNode | ast.Module
-    arguments: dict[str, Carried]
     scope: Scope | None = None
     caller: _Part | None = None
     call: ast.Call | None = None
 
+    @cached_property
     def gradients(self) -> Gradients:
-        return Gradients(self.home, self.function, self.arguments)
+        """What its values carry, which few of its nodes are asked for."""
+        return Gradients(self.home, self.function, self._arguments())
+
+    def _arguments(self) -> dict[str, Carried]:
+        """What the call hands to its parameters."""
+        if self.caller is None or self.call is None or isinstance(self.function, ast.Module):
+            return {}
+        if not _may_hinder(self.home):
+            return {}
+        given: dict[str, Carried] = {}
+        statement = self.caller.home.statement(self.call)
+        for parameter in parameters(self.function.args):
+            value = self.home.project.argument(self.home, self.function, self.call, parameter.arg)
+            if value is not None:
+                given[parameter.arg] = self.caller.gradients.value(value, statement)
+        return given
 
 
 def hindrances(
@@ -109,7 +125,7 @@ def _parts(
     elsewhere: bool,
 ) -> list[_Part]:
     runs = run_by if elsewhere else _run_here
-    found = [_Part(module, function, {}, scope) for function in functions]
+    found = [_Part(module, function, scope) for function in functions]
     seen: set[ast.AST] = {part.function for part in found}
     for part in found:  # grows meanwhile
         if len(found) > _MOST:
@@ -120,8 +136,7 @@ def _parts(
             for home, function in runs(part.home, call):
                 if function not in seen and decorator_scope(home, function) is None:
                     seen.add(function)
-                    given = _given(part, call, home, function)
-                    found.append(_Part(home, function, given, None, part, call))
+                    found.append(_Part(home, function, None, part, call))
     return found
 
 
@@ -144,20 +159,6 @@ def _run_here(module: ModuleFacts, call: ast.Call) -> Iterator[tuple[ModuleFacts
                 yield module, found
 
 
-def _given(
-    part: _Part, call: ast.Call, home: ModuleFacts, function: FunctionNode
-) -> dict[str, Carried]:
-    """What a call hands to the parameters of a function."""
-    given: dict[str, Carried] = {}
-    if _may_hinder(home):
-        gradients = part.gradients()
-        for parameter in parameters(function.args):
-            value = home.project.argument(home, function, call, parameter.arg)
-            if value is not None:
-                given[parameter.arg] = gradients.value(value, part.home.statement(call))
-    return given
-
-
 def _own(part: _Part) -> Iterator[ast.AST]:
     """The nodes of a function that run with gradients once the scope is gone."""
     nodes = list(own_nodes(part.function))
@@ -170,38 +171,37 @@ def _own(part: _Part) -> Iterator[ast.AST]:
 
 
 def _in_part(part: _Part) -> Iterator[Hindrance]:
-    gradients = part.gradients()
     for node in _own(part):
         if isinstance(node, ast.Call):
-            yield from _of_call(part, gradients, node)
+            yield from _of_call(part, node)
         elif isinstance(node, ast.Assign) and is_row(part.home, node.targets[0]):
-            yield from _given_whole(part, gradients, node, node.value, "array")
+            yield from _given_whole(part, node, node.value, "array")
         elif isinstance(node, ast.stmt):
             write = part.home.writes.get(node)
             if write is not None:
-                yield from _of_write(part, gradients, write)
+                yield from _of_write(part, write)
 
 
-def _of_call(part: _Part, gradients: Gradients, call: ast.Call) -> Iterator[Hindrance]:
+def _of_call(part: _Part, call: ast.Call) -> Iterator[Hindrance]:
     home, callee = part.home, call.func
     if isinstance(callee, ast.Attribute):
         tensor = callee.value
         if callee.attr in ("numpy", "__array__") and not call.args and not call.keywords:
-            carried = _carries(home, gradients, tensor)
+            carried = _carries(part, tensor)
             if carried is not False:
                 yield _taken(part, call, tensor, "array", carried is True)
             return
-        if callee.attr in _RESIZES and _carries(home, gradients, tensor):
+        if callee.attr in _RESIZES and _carries(part, tensor):
             yield Hindrance(home, call, tensor, "raises", True)
     if isinstance(callee, (ast.Name, ast.Attribute)) and call.args:
         names = [target.name for target in home.resolve(callee)]
         if "copy.deepcopy" in names:
             (tensor, *_) = call.args
             if not _is_weight(home, tensor):  # a leaf may be copied
-                yield from _given_whole(part, gradients, call, tensor, "copy")
+                yield from _given_whole(part, call, tensor, "copy")
         elif any(makes_arrays(name) for name in names):
             for tensor in (each for given in call.args for each in _pieces(given)):
-                yield from _given_whole(part, gradients, call, tensor, "array")
+                yield from _given_whole(part, call, tensor, "array")
 
 
 def _pieces(given: ast.expr) -> list[ast.expr]:
@@ -211,13 +211,12 @@ def _pieces(given: ast.expr) -> list[ast.expr]:
 
 def _given_whole(
     part: _Part,
-    gradients: Gradients,
     node: ast.Call | ast.Assign,
     tensor: ast.expr,
     kind: Literal["array", "copy"],
 ) -> Iterator[Hindrance]:
     """What a function takes that knows nothing of graphs; it may be a list of tensors, too."""
-    if not _carries(part.home, gradients, tensor):
+    if not _carries(part, tensor):
         return
     if isinstance(node, ast.Call) and _is_tensor(part.home, tensor):
         yield Hindrance(part.home, node, tensor, kind, _matters(part, node))
@@ -264,11 +263,12 @@ def _is_tensor(module: ModuleFacts, node: ast.expr, depth: int = 0) -> bool:
     return bool(values) and all(v is not None and _is_tensor(module, v, depth + 1) for v in values)
 
 
-def _carries(module: ModuleFacts, gradients: Gradients, node: ast.expr) -> bool | None:
+def _carries(part: _Part, node: ast.expr) -> bool | None:
     """Whether a tensor has a graph once it may; None where nobody knows."""
+    module = part.home
     if isinstance(node, ast.Constant) or is_discrete(module, node):
         return False
-    value = gradients.value(node, module.statement(node))
+    value = part.gradients.value(node, module.statement(node))
     if value.sure or carries(module, node):
         return not value.plain or None
     return False if value.nothing else None
@@ -290,14 +290,14 @@ def _taken(
 # -- writes ---------------------------------------------------------------------------------------
 
 
-def _of_write(part: _Part, gradients: Gradients, write: Write) -> Iterator[Hindrance]:
+def _of_write(part: _Part, write: Write) -> Iterator[Hindrance]:
     home = part.home
     root, path = root_of(write.target)
     apart = next((node for node in path if _is_apart(node)), None)
     if apart is not None:
         tensor = apart.func if isinstance(apart, ast.Call) else apart
         assert isinstance(tensor, ast.Attribute)
-        if not _is_weight(home, tensor.value) and _carries(home, gradients, tensor.value):
+        if not _is_weight(home, tensor.value) and _carries(part, tensor.value):
             yield Hindrance(home, write.statement, tensor.value, "hidden", True)
         return
     weight = path[-1] if path and write.name is None else None
