@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +80,33 @@ def test_objects_are_found_once_while_a_file_is_judged(
     assert len(made) == 1
     project.begin()
     assert instances_of(module, cls) is not objects
+
+
+def test_far_links_do_not_depend_on_the_order_of_a_set(tmp_path: Path) -> None:
+    """Links are followed up to a number of files: which these are must not change by the run."""
+    source = """
+import sys
+from pathlib import Path
+from trainify.facts import Project, project
+
+project._MAX_NEIGHBOURS = 5
+folder = Path(sys.argv[1])
+print(Project([folder]).linked(str(folder / "a.py"), str(folder / "z.py")))
+"""
+    (tmp_path / "a.py").write_text("import b, c\n")
+    (tmp_path / "b.py").write_text("import d, e, f\n")
+    (tmp_path / "c.py").write_text("import z\n")
+    for name in "def":
+        (tmp_path / f"{name}.py").touch()
+    (tmp_path / "z.py").touch()
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", source, str(tmp_path)],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in range(8)
+    }
+    assert len(found) == 1

@@ -535,7 +535,7 @@ class Project:
     def _leads_to(self, first: Path, last: Path) -> bool:
         seen, pending = {first}, [first]
         while pending and len(seen) < _MAX_NEIGHBOURS:
-            for path in self.imports(pending.pop()) - seen:
+            for path in sorted(self.imports(pending.pop()) - seen):
                 if path == last:
                     return True
                 seen.add(path)

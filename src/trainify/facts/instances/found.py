@@ -226,7 +226,7 @@ class Instances(Origins):
         self, home: ModuleFacts, to: FunctionNode | ast.ClassDef, name: str, origin: Origin
     ) -> None:
         if name:
-            self._given.setdefault((path_of(home), to.lineno, name), set()).add(origin)
+            self._given.setdefault((path_of(home), to.lineno, name), {})[origin] = None
 
     def _argument(self, module: ModuleFacts, node: ast.expr) -> list[Origin]:
         return self._leading(module, node) if isinstance(node, _ARGUMENTS) else []

@@ -83,8 +83,11 @@ class Origins:
     def __init__(self, files: Sequence[ModuleFacts], roots: dict[ClassId, ClassId]) -> None:
         self.files = list(files)
         self._roots = roots
-        self._given: dict[tuple[str, int, str], set[Origin]] = {}
-        """What calls give to parameters and fields, by file, line of the ``def``, and name."""
+        self._given: dict[tuple[str, int, str], dict[Origin, None]] = {}
+        """What calls give to parameters and fields, by file, line of the ``def``, and name.
+
+        In their order: what is asked first decides what is still asked when there is too much.
+        """
         self._known: dict[ast.expr, list[Origin]] = {}
         self._names: set[str] = set()
         self._seen = 0
@@ -374,7 +377,7 @@ class Origins:
     def _of_parameter(
         self, module: ModuleFacts, function: FunctionNode, name: str, depth: int
     ) -> Iterator[Origin]:
-        given = self._given.get((path_of(module), function.lineno, name), set())
+        given = self._given.get((path_of(module), function.lineno, name), {})
         yield from given
         default = default_of(function.args, name)
         if default is not None:
@@ -438,7 +441,7 @@ class Origins:
                 known = False
             for origin in found:
                 yield replace(origin, evaluated=origin.evaluated or evaluated)
-        given = self._given.get((path_of(module), cls.lineno, node.attr), set())
+        given = self._given.get((path_of(module), cls.lineno, node.attr), {})
         yield from given
         yield from self._put_into(module, node.attr, depth)
         if not bindings and not given:
