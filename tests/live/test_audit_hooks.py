@@ -114,3 +114,36 @@ def test_hooks_after_a_gradient_has_arrived_are_told_of() -> None:
 
 def _gradients(model: nn.Module) -> tuple[Tensor, ...]:
     return torch.autograd.grad(model(X).sum(), list(model.parameters()))
+
+
+def _of_nothing(module: nn.Module, given: Any, arriving: Any) -> Any:
+    return (given[0] * 0,)
+
+
+def _before(module: nn.Module, arriving: Any) -> Any:
+    return (arriving[0] * 2,)
+
+
+def _log(module: nn.Module, given: Any, arriving: Any) -> None:
+    given[0].norm()
+
+
+@pytest.mark.parametrize("pre", [False, True])
+def test_hooks_on_modules_are_named(pre: bool) -> None:
+    model, hook = _model(), _before if pre else _of_nothing
+    if pre:
+        model[2].register_full_backward_pre_hook(hook)
+    else:
+        model[2].register_full_backward_hook(hook)
+    report = audit(model, X)
+    assert report.ok and report.notes, str(report)
+    code = hook.__code__
+    assert all(f"{code.co_filename}:{code.co_firstlineno}" in each for each in report.notes)
+    assert [*(model[2]._backward_pre_hooks if pre else model[2]._backward_hooks).values()] == [hook]
+
+
+def test_hooks_on_modules_that_look_on_are_not_mentioned() -> None:
+    model = _model()
+    model[2].register_full_backward_hook(_log)
+    report = audit(model, X)
+    assert report.ok and report.proof.startswith("float64") and not report.notes

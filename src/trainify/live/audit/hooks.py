@@ -1,4 +1,4 @@
-"""Hooks on parameters: what a gradient is made there is what arrives.
+"""Hooks on parameters and modules: what a gradient is made there is what arrives.
 
 A copy of a model has none of them, so that a proof on the copy says nothing of these gradients.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .places import Place, qualified
 from .report import patterns
 
 
@@ -72,6 +73,45 @@ class Hooks:
 
 
 @contextmanager
+def on_modules_watched(
+    modules: Iterable[nn.Module], bending: Callable[[Place], object]
+) -> Iterator[None]:
+    """Around a forward: ``bending`` is told of backward hooks on modules.
+
+    Of those that give another gradient than they are given, once backward comes to them.
+    """
+    undo: list[tuple[Any, Any, Any]] = []
+    for module in modules:
+        for hooks in (module._backward_hooks, module._backward_pre_hooks):
+            for key, hook in list(hooks.items()):
+                undo.append((hooks, key, hook))
+                hooks[key] = _on_module(hook, bending)
+    try:
+        yield
+    finally:
+        for hooks, key, hook in undo:
+            if key in hooks:
+                hooks[key] = hook
+
+
+def _on_module(hook: Any, bending: Callable[[Place], object]) -> Callable[..., Any]:
+    def watched(module: nn.Module, given: Any, *others: Any) -> Any:
+        found = hook(module, given, *others)
+        if found is not None and not all(
+            now is before or (now is not None and before is not None and now.equal(before))
+            for now, before in zip(_listed_of(found), _listed_of(given), strict=False)
+        ):
+            bending(_place(hook))
+        return found
+
+    return watched
+
+
+def _listed_of(gradients: Any) -> Iterable[Any]:
+    return gradients if isinstance(gradients, tuple) else (gradients,)
+
+
+@contextmanager
 def none_later(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     """Nothing happens once gradients have arrived: that may be the step of an optimizer."""
     held: list[tuple[Any, Any]] = [(p, p._post_accumulate_grad_hooks) for p in parameters]
@@ -96,12 +136,17 @@ def watch(hook: Any, gradient: Tensor) -> tuple[Any, bool]:
 
 def _where(hook: Any) -> str:
     """The line at which the code of a hook begins; the name of one without code in Python."""
+    place = _place(hook)
+    return str(place) if place.line else place.function
+
+
+def _place(hook: Any) -> Place:
     while hasattr(hook, "func"):  # a partial
         hook = hook.func
     code = getattr(hook, "__code__", None) or getattr(type(hook).__call__, "__code__", None)
     if code is not None:
-        return f"{code.co_filename}:{code.co_firstlineno}"
-    return str(getattr(hook, "__name__", type(hook).__name__))
+        return Place(code.co_filename, code.co_firstlineno, qualified(code))
+    return Place("?", 0, str(getattr(hook, "__name__", type(hook).__name__)))
 
 
 def _listed(names: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules._functions import BackwardHookFunction
 from torch.utils._pytree import tree_map
 
 from .casts import edge_of
@@ -91,7 +92,11 @@ def _site(key: Key) -> tuple[Any, ...]:
 
 
 def _is_function(function: Any) -> bool:
-    return isinstance(function, type) and issubclass(function, torch.autograd.Function)
+    return (
+        isinstance(function, type)
+        and issubclass(function, torch.autograd.Function)
+        and function is not BackwardHookFunction  # which is seen by the hooks themselves
+    )
 
 
 def _apply(function: Any) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FrameType
 from typing import Any
@@ -58,6 +58,8 @@ class Locator(Observer):
         self._saved_now: list[tuple[Tensor, Suspect]] = []
         self._tracer: Tracer | None = None
         self.found: set[int] = set()
+        self.arrays: set[Place] = set()
+        """Where NumPy computes in the memory of tensors."""
         first: dict[int, tuple[Key | None, str, int]] = {
             id(s): (c.key, what, i) for c in base.calls for what, i, s in _sights(c)
         }
@@ -179,9 +181,22 @@ class Locator(Observer):
         if suspect.where[0] == "weight":  # of which it is known whose gradient is another
             return
         walk = Walk(self._names)
+        if not arguments and (arguments := self._sharing(line.addresses())):
+            self.arrays.add(line.place)
         suspect.parameters |= walk.parameters(arguments)
         if tensor is not None:
             suspect.parameters |= walk.parameters([tensor])
+
+    def _sharing(self, addresses: Set[int]) -> list[Tensor]:
+        """The tensors with a history in whose memory these addresses lie."""
+        found = []
+        for tensor in self._seen.values() if addresses else ():
+            if tensor.requires_grad and tensor.layout is torch.strided and tensor.is_cpu:
+                storage = tensor.untyped_storage()
+                first = storage.data_ptr()
+                if any(first <= address < first + storage.nbytes() for address in addresses):
+                    found.append(tensor)
+        return found
 
     def _accuse_call(self, suspect: Suspect, call: Call, tensors: Sequence[Tensor]) -> None:
         self._watched = [each for each in self._watched if each[2] is not suspect]
@@ -237,6 +252,13 @@ class _Line:
             if rank > best:
                 best, found = rank, (name, tensors)
         return found
+
+    def addresses(self) -> set[int]:
+        """Where what NumPy's arrays on the line hold begins: it may be the memory of tensors."""
+        assert self.place is not None
+        nodes = _named_on(self.place.path, self.place.line)
+        interfaces = (getattr(self._value(node), "__array_interface__", None) for node in nodes)
+        return {each["data"][0] for each in interfaces if isinstance(each, dict)}
 
     def makes(self, name: str) -> bool:
         """Whether the line calls something of a name."""
@@ -308,6 +330,16 @@ def _name(called: Any) -> str | None:
     if name is None or isinstance(function, BuiltinFunctionType):  # pybind's is not for people
         name = getattr(function, "__name__", None)
     return f"{module}.{name}" if name is not None else None
+
+
+def _named_on(path: str, line: int) -> list[ast.Name]:
+    """The names that are read on a line."""
+    tree = parsed(path)
+    return [
+        node
+        for node in (ast.walk(tree) if tree else ())
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.lineno == line
+    ]
 
 
 def _calls(path: str, line: int) -> list[ast.Call]:

@@ -30,7 +30,7 @@ from .cuts import MISSING, WRONG, Comparison, Suspect
 from .edited import edited_weights
 from .endless import is_finite, is_overflow, where_endless
 from .heads import is_of_a_head
-from .hooks import watch
+from .hooks import on_modules_watched, watch
 from .influence import Sources, Walk
 from .kept import held
 from .local import LocalChecks, Verdict
@@ -125,6 +125,8 @@ class _Round:
         self.endless: list[str] = []
         """Parameters whose gradient is infinite, or not a number."""
         self.stops: list[Suspect] = []
+        self.arrays: set[Place] = set()
+        """Where NumPy computes in the memory of tensors."""
         self.beside: dict[Place, set[str]] = {}
         self.weak: list[Suspect] = []
         self.within = Within(step.places)
@@ -410,6 +412,7 @@ class _Round:
             known = list(step.state.tensors)
             locator = Locator(hidden, base, step.places, step.names, known)
             step.run(locator, change)
+            self.arrays |= locator.arrays
             hidden = [each for each in hidden if id(each) not in locator.found]
             if not hidden:
                 break
@@ -457,7 +460,7 @@ class _Round:
                     for each in group
                     if each.cause is Cause.GRAD_MODE and each.scope is not None
                 )
-        return _without_consequences(cuts)
+        return _without_consequences(cuts, self.arrays)
 
 
 class _Base(Observer):
@@ -485,6 +488,7 @@ class _Base(Observer):
             Saving(tracer, self._saved.told, self._saved.taken),
             self._repeats.watching(),
             self.within.watching(),
+            on_modules_watched(model.modules(), lambda place: self.bending.setdefault(place)),
         ):
             yield
         self._attributes.end()
@@ -692,11 +696,18 @@ def _that_matter(group: list[Suspect], trial: Trials, got: dict[str, bool]) -> l
     return [each for each in group if each not in idle]
 
 
-def _without_consequences(cuts: list[Cut]) -> list[Cut]:
-    """Values that come back into torch have left it somewhere else, where that was seen."""
-    out = any(cut.cause in (Cause.HOST, Cause.DETACH, Cause.DATA) for cut in cuts)
-    return [
-        cut
-        for cut in cuts
-        if not (out and cut.cause in (Cause.OPAQUE, Cause.KERNEL) and not cut.parameters)
-    ]
+def _without_consequences(cuts: list[Cut], arrays: Collection[Place]) -> list[Cut]:
+    """Values that come back into torch have left it somewhere else, where that was seen.
+
+    At ``arrays`` NumPy computes in memory that it may have been given there.
+    """
+    out = [cut for cut in cuts if cut.cause in (Cause.HOST, Cause.DETACH, Cause.DATA)]
+    left = {name for cut in out for name in cut.parameters}
+
+    def follows(cut: Cut) -> bool:
+        if not out or cut.cause not in (Cause.OPAQUE, Cause.KERNEL):
+            return False
+        in_memory = Place(cut.path, cut.line, cut.function) in arrays
+        return not cut.parameters or (in_memory and left.issuperset(cut.parameters))
+
+    return [cut for cut in cuts if not follows(cut)]
