@@ -350,3 +350,9 @@ def test_the_optimizer_has_the_teacher(trained: str) -> None:
 @pytest.mark.parametrize("given", ["loss_fn", "model", "forward"])
 def test_what_is_given_may_run_the_model_of_the_optimizer(given: str) -> None:
     stays(DISTILL.format(trained="teacher").replace("student", given))
+
+
+@pytest.mark.parametrize(("whole", "part"), [("model", "head"), ("autoencoder", "encoder")])
+def test_what_is_given_may_be_a_part_of_the_model(whole: str, part: str) -> None:
+    text = DISTILL.format(trained="teacher").replace("teacher", whole).replace("student", part)
+    stays(text)

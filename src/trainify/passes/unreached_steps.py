@@ -268,8 +268,16 @@ _PART = re.compile(
 
 
 def _given_here(module: ModuleFacts, function: FunctionNode | ast.Module) -> Iterator[str]:
-    """The parameters of a function that are such models by their names."""
-    return (name for name in module.flow(function).parameters if _PART.search(name))
+    """The parameters of a function that are such models by their names.
+
+    None that may be a part of what an optimizer has: ``head``, where it has ``model``.
+    """
+    owners = frozenset().union(*_optimizers(module).values())
+    if any(_WHOLE.search(owner) for owner in owners):
+        return
+    for name in module.flow(function).parameters:
+        if _PART.search(name) and not any(name in owner for owner in owners - {name}):
+            yield name
 
 
 def _given(node: ast.expr) -> Iterator[ast.expr]:
