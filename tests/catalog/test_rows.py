@@ -22,6 +22,7 @@ import trainify.reference
 from tests.each import case
 from trainify.catalog import CONSTANTS, RETURNED, FusedOp, all_ops, lookup, parse_schema, roots
 from trainify.catalog.kinds import KINDS
+from trainify.passes.fused_calls.rounded import FORMS
 from trainify.reference.backward import CLOSED_FORMS
 from trainify.rewrite.older_torch import NAMES as OLDER
 from trainify.verify import inputs
@@ -218,6 +219,7 @@ def test_every_reference_function_is_used() -> None:
     values = [parsed(op)[1] for op in ROWS if op.equivalent]
     values += [ast.parse(kind.equivalent, mode="eval").body for kind in KINDS]
     used = {ast.unparse(call.func) for value in values for call in called(value)}
+    used |= {name for name, _ in FORMS.values()}
     used |= {
         name
         for function in FUNCTIONS.values()

@@ -25,7 +25,7 @@ ACTIVATION = "before_rounding"
 """What the row of such a matmul calls what it computes from, which its call is not given."""
 
 # Of what codes, weight and scales are: the activation, the weight, its scale, and the rest.
-_FORMS = {
+FORMS = {
     "scaled_mm": ("mm_of_codes", (1, 3)),
     "block_scaled_mm": ("block_mm_of_codes", (1, 3)),
 }
@@ -53,7 +53,7 @@ def of_activation(
     )
     if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
         return None
-    form = _FORMS.get(value.func.id)
+    form = FORMS.get(value.func.id)
     if form is None or not isinstance(value.args[0], ast.Name) or value.keywords:
         return None
     codes = bound.get(value.args[0].id)
