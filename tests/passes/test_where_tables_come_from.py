@@ -37,6 +37,31 @@ class Model(nn.Module):
         ops.rotary_embedding(torch.arange(5), q, k, 4, self.table, True)
         return q * k
 """,
+    "a parameter by name": """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(8, 8).requires_grad_(False)
+        self.register_parameter("table", nn.Parameter(table()))
+
+    def forward(self, x):
+        q, k = self.a(x), 2 * self.a(x)
+        ops.rotary_embedding(torch.arange(5), q, k, 4, self.table, True)
+        return q * k
+""",
+    "what a layer gives": """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.table = nn.Linear(8, 8), nn.Embedding(16, 4)
+        self.a.requires_grad_(False)
+
+    def forward(self, x):
+        q, k = self.a(x), 2 * self.a(x)
+        cache = self.table(torch.arange(16))
+        ops.rotary_embedding(torch.arange(5), q, k, 4, cache, True)
+        return q * k
+""",
     "a parameter of a base": """\
 class Base(nn.Module):
     def __init__(self):
@@ -114,6 +139,9 @@ CONSTANT = {
     ),
     "a frozen parameter": MODELS["a parameter"].replace(
         "nn.Parameter(table())", "nn.Parameter(table(), requires_grad=False)"
+    ),
+    "what a frozen layer gives": MODELS["what a layer gives"].replace(
+        "self.a.requires_grad_(False)", "self.table.requires_grad_(False)"
     ),
     "a parameter that a base has frozen": MODELS["a parameter of a base"].replace(
         "nn.Parameter(table())\n",

@@ -10,10 +10,10 @@ from .called import functions_of, methods_named, modules_of
 from .flow import is_view_method
 from .frozen import is_false, is_frozen
 from .grad_mode import scope_around
-from .layers import bases_of, classes_named
+from .layers import bases_of, classes_named, made_by
 from .memo import once
 from .names import last_name
-from .walk import statements
+from .walk import statements, walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
@@ -47,6 +47,8 @@ def is_learned(module: ModuleFacts, node: ast.expr, depth: int = _MAX_DEPTH) -> 
     if isinstance(node, ast.Call):
         if last_name(node.func) in _STOPS:
             return False
+        if _is_layer_of_torchs(module, node.func):
+            return True
         if any(is_learned(home, value, depth - 1) for home, value in _returned(module, node)):
             return True
         return any(is_learned(module, each, depth) for each in _operands(node))
@@ -56,18 +58,46 @@ def is_learned(module: ModuleFacts, node: ast.expr, depth: int = _MAX_DEPTH) -> 
     return any(is_learned(module, child, depth) for child in children)
 
 
+def _is_layer_of_torchs(module: ModuleFacts, callee: ast.expr) -> bool:
+    """``self.scale``, made as ``nn.Linear(d, 1)``: what it gives depends on its weights."""
+    owner = callee.value if isinstance(callee, ast.Attribute) else None
+    cls = module.names.self_class(owner) if isinstance(owner, ast.Name) else None
+    if cls is None or not isinstance(callee, ast.Attribute):
+        return False
+    layers = [made for made in modules_of(module, callee) if isinstance(made, ast.Call)]
+    return any(
+        made_by(module, made) == "weights" and not any(classes_named(module, made.func))
+        for made in layers
+    ) and not is_frozen(module, cls, callee.attr)
+
+
 def _holds_parameter(module: ModuleFacts, cls: ast.ClassDef, attribute: str, depth: int) -> bool:
     """Whether a class, or the base that sets an attribute where it does not, makes it a parameter.
 
     One that a base freezes is not.
     """
     bindings = module.names.attributes(cls).get(attribute, ())
+    if _registers(module, cls, attribute):
+        return True
     if bindings or depth == 0:
         return any(b.value is not None and _is_parameter(module, b.value) for b in bindings)
     return any(
         _holds_parameter(home, base, attribute, depth - 1) and not is_frozen(home, base, attribute)
         for home, base in bases_of(module, cls)
         if base is not cls
+    )
+
+
+def _registers(module: ModuleFacts, cls: ast.ClassDef, attribute: str) -> bool:
+    """``self.register_parameter("scale", nn.Parameter(scale))``."""
+    return "register_parameter" in module.text and any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "register_parameter"
+        and len(node.args) == 2
+        and getattr(node.args[0], "value", None) == attribute
+        and _is_parameter(module, node.args[1])
+        for node in walk(cls)
     )
 
 
