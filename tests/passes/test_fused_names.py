@@ -137,18 +137,19 @@ from vllm import _custom_ops as ops
 
 def linear(x, weight, scale):
     codes, row_scale = ops.scaled_fp8_quant(x)
-    return ops.cutlass_scaled_mm(codes, weight, row_scale, scale, x.dtype)
+    x = x.norm()
+    return ops.cutlass_scaled_mm(codes, weight, row_scale, scale, x.dtype) / x
 
 
 def load(weight):
     return ops.scaled_fp8_quant(weight)
 """
-    for found in (findings(text), findings(fix(text))):  # a rewritten matmul does not end it
+    for found in (findings(text), findings(fix(text, unsafe=True))):
         (finding,) = (f for f in found if "gives codes" in f.message)
         assert finding.rule == "TRN101" and not finding.fixes
         assert "`ops.scaled_fp8_quant` gives" in finding.message
         assert "none reaches `x`" in finding.message
-    assert [f.line for f in findings(text)] == [5, 6]
+    assert [f.line for f in findings(text)] == [5, 7]
 
 
 def test_an_argument_that_is_assigned_in_the_call_is_said_not_to_be_understood() -> None:
