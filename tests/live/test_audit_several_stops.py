@@ -105,7 +105,43 @@ class TwiceTheValue(Codes):
         return h + stopped(h - q), F.mse_loss(q, stopped(h)) + F.mse_loss(stopped(q), h)
 
 
-@pytest.mark.parametrize("cls", [WithAMistake, TwiceTheValue])
+class AfterIt(Codes):
+    """That the sum also holds what is taken away excuses nothing else that is added to it."""
+
+    def passed(self, h, q):
+        z = h + stopped(q - h)
+        return z + stopped(h.tanh()), F.mse_loss(q, stopped(h)) + F.mse_loss(stopped(q), h)
+
+
+class BesideIt(Codes):
+    def passed(self, h, q):
+        z = (h - stopped(h)) + stopped(h.tanh())
+        return z, F.mse_loss(q, stopped(h)) + F.mse_loss(stopped(q), h)
+
+
+class InARatio(Codes):
+    def passed(self, h, q):
+        z = (h + stopped(h.exp())) / stopped(h + h.exp())
+        return z, F.mse_loss(q, stopped(h)) + F.mse_loss(stopped(q), h)
+
+
+class OnOneLine(Codes):
+    def passed(self, h, q):
+        return (h - h.detach()) + h.tanh().detach(), F.mse_loss(q, h * 0)
+
+
+class OverOneLine(Codes):
+    def passed(self, h, q):
+        return (h + h.exp().detach()) / (h + h.exp()).detach(), F.mse_loss(q, h * 0)
+
+
+@pytest.mark.parametrize("cls", [OnOneLine, OverOneLine])
+def test_what_is_taken_away_beside_it_excuses_no_stop(cls: type[nn.Module]) -> None:
+    report = trainify.audit(cls(), X)
+    assert {"a.weight", "a.bias"} <= {*report.wrong}, str(report)
+
+
+@pytest.mark.parametrize("cls", [WithAMistake, TwiceTheValue, AfterIt, BesideIt, InARatio])
 def test_a_mistake_by_the_same_function_is_told(cls: type[nn.Module]) -> None:
     report = trainify.audit(cls(), X)
     assert not report.ok

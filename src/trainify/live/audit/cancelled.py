@@ -6,7 +6,7 @@ As :mod:`.straight` has it from the source of a line, but whoever stops it: ``x 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from .cuts import Suspect
 from .trace import Call, Trace, own_name, tensor_of
@@ -43,6 +43,7 @@ class Cancelled:
         if id(suspect.call) not in self._stops or suspect.where[0] != "out":
             return False
         waiting, seen = [tensor_of(suspect.call.outs[0])], set[int]()
+        own = {number for number, _ in self._of(waiting[0])}
         found = False
         while waiting:
             number = waiting.pop()
@@ -50,7 +51,7 @@ class Cancelled:
                 if call.written or len(call.outs) != 1:
                     return False
                 made = tensor_of(call.outs[0])
-                if _cancels(self._of(made)) or self._is_ratio(call):
+                if _cancels(self._of(made), own) or self._is_ratio(call, own):
                     found = True
                 elif own_name(call) not in _PASSING:
                     return False
@@ -80,12 +81,13 @@ class Cancelled:
     def _of(self, number: int) -> Terms:
         return self._terms.get(number, {(number, False): 1})
 
-    def _is_ratio(self, call: Call) -> bool:
-        """Whether a value is divided by itself, stopped."""
+    def _is_ratio(self, call: Call, own: Set[int]) -> bool:
+        """Whether a value is divided by itself, stopped: what is stopped is made of ``own``."""
         if own_name(call) not in _RATIOS or len(call.ins) != 2:
             return False
         over, under = map(self._of, map(tensor_of, call.ins))
-        return under == {(n, True): times for (n, _), times in over.items()} != over
+        meant = any((number, False) in over and (number, True) in under for number in own)
+        return meant and under == {(n, True): times for (n, _), times in over.items()}
 
 
 def _is_passed_on(trace: Trace, call: Call) -> bool:
@@ -103,8 +105,9 @@ def _sum(one: Terms, other: Terms, sign: int) -> Terms:
     return terms
 
 
-def _cancels(terms: Terms) -> bool:
+def _cancels(terms: Terms, own: Set[int]) -> bool:
+    """Whether one of ``own`` is taken away.  That another is excuses none: ``a - a' + b'``."""
     return any(
-        stopped and times and terms.get((number, False)) == -times
-        for (number, stopped), times in terms.items()
+        (times := terms.get((number, True))) and terms.get((number, False)) == -times
+        for number in own
     )

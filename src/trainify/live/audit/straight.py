@@ -9,7 +9,7 @@ computes these for their values, so they are meant.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import lru_cache
 
 from ...facts.walk import walk
@@ -52,7 +52,8 @@ def _is_taken_away(stop: ast.expr, parents: dict[ast.AST, ast.AST]) -> bool:
         loads = [n for n in walk(function) if _is_name(n, name, ast.Load)]
         if len(stores) != 1 or not loads:
             return False
-    return all(any(_cancels(each, names) for each in _around(load, parents)) for load in loads)
+    own = {text for _, text, _ in _terms(stop, {})}
+    return all(any(_cancels(each, names, own) for each in _around(n, parents)) for n in loads)
 
 
 def _is_name(node: ast.AST, name: str, context: type) -> bool:
@@ -78,20 +79,26 @@ def _around(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> Iterator[ast.AST]
         node = parent
 
 
-def _cancels(node: ast.AST, names: dict[str, ast.expr]) -> bool:
-    """Whether what stands there takes away, or divides by, a value that it has with its history."""
+def _cancels(node: ast.AST, names: dict[str, ast.expr], own: Set[str]) -> bool:
+    """Whether what stands there takes away, or divides by, a value that it has with its history.
+
+    One of ``own``, of which the stopped value is made: ``(a - a.detach()) + b.detach()`` loses the
+    gradient of ``b``.
+    """
     terms = list(_terms(node, names))
-    if any((-sign, text, False) in terms for sign, text, stopped in terms if stopped):
+    stops = [(sign, text) for sign, text, stopped in terms if stopped and text in own]
+    if any((-sign, text, False) in terms for sign, text in stops):
         return True
-    if _shares(node, names):
+    if _shares(node, names, own):
         return True
     if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)):
         return False
     over, under = list(_terms(node.left, names)), list(_terms(node.right, names))
-    return under == [(sign, text, True) for sign, text, _ in over] and under != over
+    meant = any(text in own and not stopped for _, text, stopped in over)
+    return meant and under == [(sign, text, True) for sign, text, _ in over]
 
 
-def _shares(node: ast.AST, names: dict[str, ast.expr]) -> bool:
+def _shares(node: ast.AST, names: dict[str, ast.expr], own: Set[str]) -> bool:
     """``0.1 * h + 0.9 * h.detach()``: a share of the gradient, with all of the value."""
     summands, shares = [node], set()
     while summands:
@@ -105,7 +112,7 @@ def _shares(node: ast.AST, names: dict[str, ast.expr]) -> bool:
                 found = list(_terms(factor, names))
                 if len(found) == 1 and not any(stopped for *_, stopped in _terms(other, names)):
                     shares.add(found[0][1:])
-    return any((text, False) in shares for text, stopped in shares if stopped)
+    return any((text, True) in shares and (text, False) in shares for text in own)
 
 
 def _terms(
