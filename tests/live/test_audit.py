@@ -248,7 +248,8 @@ def test_what_cannot_be_repeated_is_not_judged() -> None:
         def forward(self, x: Tensor) -> Tensor:
             generator = torch.Generator()
             generator.seed()  # from the system
-            return x * self.weight + torch.randn(x.shape, generator=generator)
+            used = x * self.weight * (self.other < 1)
+            return used + torch.randn(x.shape, generator=generator)
 
     report = audit(faults.Model(Unrepeatable), X, proof=False)
     assert report.unused == () and report.lost == ("layers.0.other", "layers.1.other")
