@@ -371,6 +371,35 @@ def test_as_part_of_a_plan(modules: dict[str, ModuleType]) -> None:
     assert gradient(model, x)[1] is None
 
 
+def test_all_of_a_plan_are_looked_for_at_once(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look goes through all objects that the process has."""
+    from trainify.live.apply import apply
+    from trainify.live.swap import Plan
+
+    looks: list[tuple[object, ...]] = []
+    get_referrers = gc.get_referrers
+
+    def counted(*objects: object) -> list[object]:
+        looks.append(objects)
+        return get_referrers(*objects)
+
+    def looks_for(names: list[str]) -> int:
+        looks.clear()
+        plan = Plan(symbols=tuple(f"{modules['kernels'].__name__}:{name}" for name in names))
+        kernels = [id(vars(modules["kernels"])[name]) for name in names]  # no list that holds them
+        apply(model, plan)
+        assert kernels != [id(vars(modules["kernels"])[name]) for name in names]
+        restore(model)
+        assert kernels == [id(vars(modules["kernels"])[name]) for name in names]
+        return len(looks)
+
+    model = modules["model"].Model("name")
+    monkeypatch.setattr(gc, "get_referrers", counted)
+    assert 0 < looks_for(["norm", "add_norm"]) <= looks_for(["norm"])
+
+
 RESIDUAL = """
 from .kernels import norm, add_norm
 

@@ -21,9 +21,10 @@ from .reach import Member, members
 from .rewritten import Definition, Refused, Rewritten, source_of
 from .shared import Shared, undo_unheld
 from .swap import Plan, become, plan_of, swapped, without
-from .symbol import is_differentiable, symbol
+from .symbol import is_differentiable, symbol, together
 
 
+@together()
 def apply(model: nn.Module, plan: Plan) -> None:
     """Change the modules of a model that a plan concerns; all of them or, with an error, none.
 
@@ -76,6 +77,7 @@ def again(module: nn.Module, plan: Plan) -> None:
         raise
 
 
+@together()
 def restore(model: nn.Module) -> None:
     """Undo :func:`trainify.trainify`: a model's modules get the classes back that they had.
 

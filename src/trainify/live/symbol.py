@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import itertools
 import re
 import sys
 import types
@@ -304,16 +305,44 @@ def own_values(returned: Any, handed_back: Sequence[str | None]) -> list[Any]:
 
 # -- where it is held -----------------------------------------------------------------------------
 
+Change = dict[int, tuple[Any, Any]]
+"""What takes the place of what, by the identity of the old."""
+
 
 def rebind(old: Kernel, new: Kernel) -> None:
-    """Put ``new`` wherever ``old`` is held.
+    """Put ``new`` wherever ``old`` is held; within :func:`together` at its end.
 
     That is in modules, classes, instances, lists, cells, partials and defaults, and in tuples and
     static methods, of which others take the place.  What this module and torch hold stays; running
     frames cannot be changed.
     """
-    with _nothing_frozen():
-        _rebind({id(old): (old, new)}, {id(c) for each in (old, new) for c in _cells(each)})
+    with together():
+        assert _waiting is not None
+        if _waiting.get(id(new), (None, None))[1] is old:
+            del _waiting[id(new)]  # what was to be done is to be undone
+        else:
+            _waiting[id(old)] = old, new
+
+
+_waiting: Change | None = None
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Rebind many at once: to find who holds one takes a look at all objects there are."""
+    global _waiting
+    if _waiting is not None:
+        yield
+        return
+    _waiting = {}
+    try:
+        yield
+    finally:
+        change, _waiting = _waiting, None
+        if change:
+            with _nothing_frozen():
+                functions = itertools.chain.from_iterable(change.values())
+                _rebind(change, {id(cell) for each in functions for cell in _cells(each)})
 
 
 def _cells(function: Any) -> tuple[types.CellType, ...]:
@@ -331,10 +360,6 @@ def _nothing_frozen() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
-
-
-Change = dict[int, tuple[Any, Any]]
-"""What takes the place of what, by the identity of the old."""
 
 
 def _rebind(change: Change, mine: set[int], depth: int = 3) -> None:
