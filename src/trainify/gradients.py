@@ -138,8 +138,9 @@ def _named(parameters: Parameters) -> Iterator[tuple[str, Tensor]]:
                 f"param_groups[{group}]['params'][{i}]" for i in range(len(held["params"]))
             ]
             yield from zip(names, held["params"], strict=True)
-    elif isinstance(parameters, Tensor):
-        raise TypeError("parameters must be a module, an optimizer or several tensors, not one")
+    elif isinstance(parameters, Tensor) or not isinstance(parameters, Iterable):
+        what = "one" if isinstance(parameters, Tensor) else type(parameters).__name__
+        raise TypeError(f"parameters must be a module, an optimizer or several tensors, not {what}")
     else:
         for i, item in enumerate(parameters):
             if isinstance(item, nn.Module):

@@ -175,6 +175,15 @@ def test_what_is_no_model_is_an_error() -> None:
             audit(no_model, X)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"not a torch\.nn\.Module"):
             trainify.trainify(no_model, X)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match=r"int, not a torch\.nn\.Module"):
+        trainify.restore(3)  # type: ignore[arg-type]
+    for argument in ("allow", "through"):
+        with pytest.raises(TypeError, match=f"{argument} takes names .*, not 3"):
+            trainify.trainify(nn.Linear(2, 2), torch.ones(1, 2), **{argument: 3})
+    with pytest.raises(TypeError, match=r"allow takes names .*, not \[1\]"):
+        audit(nn.Linear(2, 2), torch.ones(1, 2), allow=[1])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="tensors without elements: give audit a loss"):
+        audit(nn.Linear(2, 2), torch.ones(0, 2))
     with pytest.raises(TypeError, match="the loss is str, which cannot be called"):
         audit(nn.Linear(4, 4), X, loss="mse")  # type: ignore[arg-type]
 

@@ -124,6 +124,8 @@ def test_an_optimizer_or_tensors_will_do() -> None:
         trainify.backward(model(x()), model.parameters())
     with pytest.raises(TypeError, match="several tensors"):
         trainify.backward(model(x()), model.norm.weight)
+    with pytest.raises(TypeError, match="several tensors, not int"):
+        trainify.backward(model(x()), 3)  # type: ignore[arg-type]
 
 
 def test_several_modules_will_do() -> None:

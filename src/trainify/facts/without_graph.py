@@ -162,7 +162,7 @@ def _run_here(module: ModuleFacts, call: ast.Call) -> Iterator[tuple[ModuleFacts
 def _own(part: _Part) -> Iterator[ast.AST]:
     """The nodes of a function that run with gradients once the scope is gone."""
     nodes = list(own_nodes(part.function))
-    nodes += [n for node in nodes if isinstance(node, ast.Lambda) for n in ast.walk(node.body)]
+    nodes += [n for node in nodes if isinstance(node, ast.Lambda) for n in walk(node.body)]
     for node in nodes:
         if isinstance(node, (ast.Call, ast.stmt)):
             inner = scope_inside(part.home, node, part.function)

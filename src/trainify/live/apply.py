@@ -82,8 +82,11 @@ def restore(model: nn.Module) -> None:
     """Undo :func:`trainify.trainify`: a model's modules get the classes back that they had.
 
     Registered ops and functions outside of modules, which are changed for the whole process, stay
-    so for as long as another model, or a copy of this one, needs them.
+    so for as long as another model, or a copy of this one, needs them.  Raises TypeError for what
+    is no model.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model is {type(model).__name__}, not a torch.nn.Module")
     restored = sum([_restore(module) for module in model.modules()])
     if undo_unheld() or restored:
         forget_compiled()

@@ -22,6 +22,7 @@ from torch import nn
 from ..findings import Proven
 from .audit import Cause, Cut, Report
 from .audit.against import REFERENCE
+from .audit.allowed import named_places
 from .audit.report import patterns
 from .inplace import original_code
 from .reach import members
@@ -52,7 +53,7 @@ class Mistakes:
         self.undecided = ""
         """What nothing but the caller can decide, of the report that was looked at last."""
         self._model = model
-        self._through = (through,) if isinstance(through, str) else tuple(through)
+        self._through = named_places(through, "through")
         self._told: dict[_Site, str] = {}
 
     def learn(self, report: Report) -> bool:

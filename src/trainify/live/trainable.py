@@ -15,6 +15,7 @@ from ..catalog.own import registered
 from .apply import apply, in_effect, restore
 from .attach import CannotAttach, attached_ops, known_ops
 from .audit import Cut, Report
+from .audit.allowed import named_places
 from .audit.losses import Loss
 from .audit.messages import if_meant
 from .audit.places import Places, raised
@@ -75,8 +76,8 @@ def trainify(
     With ``inputs`` the model is audited before and after (:func:`trainify.audit`), and nothing
     stays changed unless every parameter that the loss depends on gets its gradient.  Where the
     equivalent of an op of your own takes its place, their values are held against one another.
-    Without, all
-    is done that can be known from source, and what has no fix is warned of, with its place.
+    Without, all is done that can be known from source, and what has no fix is warned of, with its
+    place.
 
     The code alone often does not tell whether a ``no_grad``, a ``detach()``, ``.data`` or a round
     trip in the middle of a model is a mistake.  With ``inputs`` it is taken for one, and is
@@ -108,7 +109,7 @@ def trainify(
     Raises:
         NotTrainable: With the places of what is left.  The model is as it was.
         ValueError: An unknown strategy.
-        TypeError: That is no model.
+        TypeError: That is no model, or ``allow`` and ``through`` name no places.
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}")
@@ -116,6 +117,7 @@ def trainify(
         raise ValueError(f"when must be one of {', '.join(WHEN)}")
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model is {type(model).__name__}, not a torch.nn.Module")
+    allow, through = named_places(allow, "allow"), named_places(through, "through")
     restore(model)
     settings = Settings("attach" if strategy == "auto" else strategy, when)
     graph = reached(model, (*inputs, *keywords.values()))

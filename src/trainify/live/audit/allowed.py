@@ -22,11 +22,21 @@ _RIGHT = (
 """Functions of torch that keep values out of the graph, and are right to do so."""
 
 
+def named_places(places: Iterable[str], argument: str) -> tuple[str, ...]:
+    """Places as a caller names them, one or several; raises TypeError for anything else."""
+    if isinstance(places, str):
+        return (places,)
+    named = tuple(places) if isinstance(places, Iterable) else (places,)
+    if not all(isinstance(each, str) for each in named):
+        raise TypeError(f"{argument} takes names of files, lines or functions, not {places!r}")
+    return named
+
+
 class Allowed:
     """What the caller, the source and torch itself allow."""
 
-    def __init__(self, patterns: Iterable[str]) -> None:
-        self._patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+    def __init__(self, allow: Iterable[str]) -> None:
+        self._patterns = named_places(allow, "allow")
         self._known: set[int] = set()
         self._matched: set[str] = set()
 

@@ -19,6 +19,8 @@ def _nothing(output: Any) -> str:
     """What there is in place of a floating-point tensor."""
     if isinstance(output, Iterator):
         return f"an iterator ({type(output).__name__}) that nothing has gone through"
+    if any(each.is_floating_point() and not each.numel() for each in _outputs(output)):
+        return "tensors without elements"
     return "no floating-point tensor"
 
 
