@@ -337,7 +337,7 @@ def _named_on(path: str, line: int) -> list[ast.Name]:
     tree = parsed(path)
     return [
         node
-        for node in (ast.walk(tree) if tree else ())
+        for node in (walk(tree) if tree else ())
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.lineno == line
     ]
 
