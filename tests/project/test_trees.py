@@ -110,3 +110,21 @@ print(Project([folder]).linked(str(folder / "a.py"), str(folder / "z.py")))
         for seed in range(8)
     }
     assert len(found) == 1
+
+
+def test_files_around_are_read_once_while_one_is_judged(tmp_path: Path) -> None:
+    files = _files(tmp_path, 40)
+    read: list[Path] = []
+
+    class Counted(Project):
+        def read(self, path: Path) -> bytes:
+            read.append(path)
+            return super().read(path)
+
+    project = Counted([tmp_path])
+    module = parse_module("x = 1\n", str(files[0]), project)
+    assert not project.says(module, rb"nothing") and not project.says(module, rb"no such word")
+    assert sorted(read) == sorted(files[1:])
+    project.begin()
+    assert not project.says(module, rb"nothing")
+    assert len(read) == 2 * len(files[1:])

@@ -34,8 +34,11 @@ class Project:
     max_trees_between = 100_000
     """The same from one file that is judged to the next."""
 
-    max_contents = 16
-    """Other files whose bytes are kept at a time."""
+    max_contents = 320
+    """Other files whose bytes are kept while one file is judged: all that are around it."""
+
+    max_contents_between = 16
+    """The same from one file to the next."""
 
     def __init__(self, roots: Iterable[str | Path] = ()) -> None:
         self.roots = tuple(Path(root) for root in roots)
@@ -253,6 +256,8 @@ class Project:
         """Let go of what was held for the file that was judged last."""
         self.judged.clear()
         self._drop_trees(self.max_trees_between)
+        if len(self._contents) > self.max_contents_between:
+            self._contents.clear()
 
     def _drop_trees(self, most: int) -> None:
         """Keep those asked for last, of no more than so many characters."""

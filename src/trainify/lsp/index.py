@@ -15,7 +15,7 @@ class OpenProject(Project):
     """
 
     max_trees_between = Project.max_trees
-    max_contents = 400
+    max_contents = max_contents_between = 400
 
     def __init__(self, roots: Iterable[str], opened: Callable[[str], str | None]) -> None:
         super().__init__(roots)
