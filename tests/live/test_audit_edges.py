@@ -643,3 +643,32 @@ def test_what_torch_warns_of_copies_is_not_passed_on(recwarn: pytest.WarningsRec
     report = trainify.audit(nn.Sequential(scripted, nn.Tanh()), torch.randn(3, 4))
     assert report.ok and report.proof.startswith("float64")
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("cls", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_gradients_are_held_against_the_loss(cls: type[nn.Module]) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = cls(9, 8, sparse=True), nn.Linear(8, 4)
+
+        def forward(self, rows: Tensor) -> Tensor:
+            return self.head(self.table(rows)).square().mean()
+
+    report = audit(Model(), torch.randint(0, 9, (2, 4)))
+    assert report.proof.startswith("float64: the loss changes along 3 parameters"), report.notes
+
+
+def test_a_view_of_a_parameter_that_is_detached_is_placed() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.a(x)
+            return (h.detach() @ self.b.weight.t().detach() + h).square().mean()
+
+    report = audit(Model(), torch.randn(6, 8))
+    assert report.missing == ("b.weight",) and not report.error
+    assert any("b.weight" in cut.parameters for cut in report.cuts)

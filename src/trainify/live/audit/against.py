@@ -62,9 +62,9 @@ def is_of_its_own(trace: Trace, group: Iterable[Suspect]) -> bool:
 
 
 def is_of_losses(trace: Trace, group: Iterable[Suspect]) -> bool:
-    """Whether all that learns and meets what suspects stop does so in losses, or is one.
+    """Whether all that learns meets what suspects stop in losses, and nowhere else.
 
-    As the weights of a focal loss do, which are made of what it is the loss of.
+    As it does the weights of a focal loss, which are made of what that is the loss of.
     """
     return _Flow.of(trace, group).in_losses()
 
@@ -124,8 +124,6 @@ class _Flow:
         self._meetings: list[str] = []
         self._learning: list[set[int]] = []
         """What stopped values meet there."""
-        self._losses: set[int] = set()
-        """What functions that are losses by name give."""
         self._before_layers: set[int] = set()
         self._learns = False
         """Whether a layer takes a stopped value as it is."""
@@ -156,14 +154,7 @@ class _Flow:
 
     def in_losses(self) -> bool:
         """Whether each meeting is a loss, behind which nothing learns."""
-        return (
-            bool(self._meetings)
-            and self.alone
-            and all(
-                any(each in name for each in _LOSSES) or learning <= self._losses
-                for name, learning in zip(self._meetings, self._learning, strict=True)
-            )
-        )
+        return self.alone and all(any(each in name for each in _LOSSES) for name in self._meetings)
 
     def apart(self) -> bool:
         """Whether nothing with a history is made into both sides of a meeting without layers."""
@@ -201,8 +192,6 @@ class _Flow:
         ins = [(sight, tensor_of(sight)) for sight in call.ins]
         made = made_by(call)
         self._calls.append(call)
-        if self._is_loss(call):
-            self._losses.update(map(tensor_of, made))
         self._active.update(tensor_of(s) for s in made if s.attached and not s.fresh)
         weights = [n for s, n in ins if (s.fresh or n in self._weights) and n not in self._stopped]
         if weights and len(weights) == len(ins):

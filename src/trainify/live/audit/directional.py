@@ -152,7 +152,7 @@ def _prove(runs: _Runs, precision: _Precision, name: str, tell: Callable[[str], 
         found = dict(zip(runs.step.parameters, runs.gradients(loss), strict=True))
         del loss
         gradients = {
-            name: parts(gradient.detach())
+            name: parts(gradient.detach().to_dense())  # an embedding's may be sparse
             for name, gradient in found.items()
             if gradient is not None and not is_zero(gradient) and name not in bent
         }

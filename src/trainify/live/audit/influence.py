@@ -170,7 +170,9 @@ class Walk:
 
     def parameters(self, tensors: Iterable[Tensor]) -> set[str]:
         """The names of the parameters that newly come up behind ``tensors``."""
-        found = {self._names[id(t)] for t in tensors if id(t) in self._names}
+        tensors = list(tensors)
+        views = [t._base for t in tensors if t.requires_grad and t._base is not None]
+        found = {self._names[id(t)] for t in (*tensors, *views) if id(t) in self._names}
         return found | self.behind([node_of(t) for t in tensors if t.requires_grad])
 
     def behind(self, nodes: Iterable[Any]) -> set[str]:
