@@ -175,7 +175,7 @@ class _Round:
             *self._overwritten(observer.overwritten(), error),
             *edited,
         ]
-        cuts = [*self._judge(suspects, trace, value, got), *map(cut_of, by_site(repeated))]
+        cuts = [*self._judge(suspects, trace, nudged, value, got), *map(cut_of, by_site(repeated))]
         cuts += self._endless(trace) if self.endless else []
         if not error and not cuts and (observer.written or step.inferring):
             self.tell("a step that nothing watches")
@@ -332,7 +332,12 @@ class _Round:
         ]  # fmt: skip
 
     def _judge(
-        self, suspects: list[Suspect], base: Trace, value: float, got: dict[str, bool]
+        self,
+        suspects: list[Suspect],
+        base: Trace,
+        nudged: Trace,
+        value: float,
+        got: dict[str, bool],
     ) -> list[Cut]:
         step = self.step
         if not suspects:
@@ -351,7 +356,8 @@ class _Round:
         # These keep nothing from what comes before them, as those that are allowed do.
         suspects = [each for each in suspects if not self.within.covers(each)]
         allowed = [e for e in suspects if self.allowed.covers(e) or e.place in targets]
-        allowed += self._parts_of_the_loss([e for e in suspects if e not in allowed], base, got)
+        rest = [each for each in suspects if each not in allowed]
+        allowed += self._parts_of_the_loss(rest, base, nudged, got)
         self.stops = allowed
         self.stopped += [each.place for each in allowed]
         for each in allowed:
@@ -363,7 +369,7 @@ class _Round:
         return self._influential([each for each in suspects if not each.weak], trial, base, got)
 
     def _parts_of_the_loss(
-        self, suspects: list[Suspect], trace: Trace, got: dict[str, bool]
+        self, suspects: list[Suspect], trace: Trace, nudged: Trace, got: dict[str, bool]
     ) -> Iterator[Suspect]:
         """Stops of what learns by another way, or serves as a reference by its name.
 
@@ -375,7 +381,7 @@ class _Round:
             for sight, tensor in zip(trace.known, self.step.state.tensors, strict=True)
             if isinstance(tensor, nn.Parameter)
         }
-        beside = Cancelled(trace, suspects)
+        beside = Cancelled(trace, nudged, suspects, self.step.projected)
         for group in by_site([each for each in suspects if not each.weak]):
             names = {name for each in group for name in each.parameters}
             rest = [name for name in names if not got[name]]

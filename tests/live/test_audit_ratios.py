@@ -1,0 +1,168 @@
+"""``trainify.audit``: a value that is divided by itself, stopped, on whatever way it comes there."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import trainify
+
+X = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+
+
+def stopped(x: Tensor) -> Tensor:
+    return x.detach()
+
+
+def clipped(log: Tensor, old: Tensor, advantage: Tensor) -> Tensor:
+    ratio = (log - old).exp()
+    return -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+
+
+class Policy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.c = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logs = self.a(self.b(x).tanh()).log_softmax(-1)
+        return self.loss(logs[:, 0], x[:, 0], x[:, 1] > 0)
+
+
+class Masked(Policy):
+    def loss(self, log, advantage, mask):
+        old = log.detach().clone()
+        return clipped(log[mask], old[mask], advantage[mask])
+
+
+class Selected(Policy):
+    def loss(self, log, advantage, mask):
+        old = torch.masked_select(stopped(log), mask)
+        return clipped(torch.masked_select(log, mask), old, advantage[mask])
+
+
+class Filled(Policy):
+    def loss(self, log, advantage, mask):
+        with torch.no_grad():
+            old = torch.where(mask, log, 0.0)
+        return clipped(torch.where(mask, log, 0.0), old, advantage)
+
+
+class PlusZero(Policy):
+    def loss(self, log, advantage, mask):
+        old = log.detach()
+        old = old + 0
+        return clipped(log, old, advantage)
+
+
+class OfSequences(Policy):
+    def loss(self, log, advantage, mask):
+        both, old = torch.stack([log, log * 2], 1), torch.stack([stopped(log), stopped(log * 2)], 1)
+        return clipped(both.sum(-1), old.sum(-1), advantage)
+
+
+class Divided(Policy):
+    def loss(self, log, advantage, mask):
+        p, old = log.exp(), log.exp().detach()[mask]
+        return -(p[mask] / old * advantage[mask]).mean()
+
+
+class InPlace(Policy):
+    def loss(self, log, advantage, mask):
+        old, ratio = log.data.clone(), log * 1
+        ratio -= old
+        return -(ratio.exp() * advantage).mean()
+
+
+class WithMetrics(Policy):
+    def loss(self, log, advantage, mask):
+        old = log.detach()
+        return {"loss": clipped(log, old, advantage), "old": old.mean()}
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [Masked, Selected, Filled, PlusZero, OfSequences, Divided, InPlace, WithMetrics],
+)
+def test_it_is_meant(cls: type[nn.Module]) -> None:
+    report = trainify.audit(cls(), X)
+    assert report.ok, str(report)
+    assert not report.missing and not report.wrong
+
+
+class ValueToo(Policy):
+    """The same is a value as well, which lacks its gradient."""
+
+    def loss(self, log, advantage, mask):
+        old = log.detach().clone()
+        ratio = (log[mask] - old[mask]).exp()
+        return (ratio * old[mask].tanh() * advantage[mask]).mean()
+
+
+class Integers(Policy):
+    def loss(self, log, advantage, mask):
+        old = log.detach()
+        small = (old * 100).to(torch.int32)
+        return ((log[mask] - old[mask]).exp() + log[mask] * (small / 100)[mask]).square().mean()
+
+
+class Other(Policy):
+    def loss(self, log, advantage, mask):
+        old, scale = log.detach(), log.square().detach()
+        return ((log[mask] - old[mask]).exp() * scale[mask] * log[mask]).tanh().mean()
+
+
+class Output(Policy):
+    """What is returned goes on to who knows where."""
+
+    def loss(self, log, advantage, mask):
+        old = log.detach().clone()
+        return (log[mask] - old[mask]).exp() * log[mask], old
+
+
+class MeanOfOne(Policy):
+    """Of one row the mean is the row; it is taken of what it divides."""
+
+    def forward(self, x):
+        h = self.b(x[:1])
+        return self.a(h / h.mean(0, keepdim=True).detach()).square().mean()
+
+
+class EqualInputs(Policy):
+    """Two results are equal because they were given the same."""
+
+    def forward(self, x):
+        return self.a(self.b(x) - stopped(self.b(x.clone())) + x).square().mean()
+
+
+class EqualRows(Policy):
+    """As above, of a table."""
+
+    def forward(self, x):
+        rows = torch.arange(6)
+        embedded = nn.functional.embedding(rows, self.b.weight)
+        other = stopped(nn.functional.embedding(rows.clone(), self.b.weight))
+        return self.a(embedded - other + x).square().mean()
+
+
+class Router(Policy):
+    def forward(self, x):
+        weights = self.b(x).softmax(-1)
+        weights = stopped(weights).clone()[:]
+        return self.a(x * weights).square().mean()
+
+
+class Residual(Policy):
+    def forward(self, x):
+        h = self.a(x)
+        more = torch.stack([stopped(self.b(h))])[0]
+        return self.c(h + more).square().mean()
+
+
+@pytest.mark.parametrize(
+    "cls", [ValueToo, Integers, Other, Output, MeanOfOne, EqualInputs, EqualRows, Router, Residual]
+)
+def test_it_is_not(cls: type[nn.Module]) -> None:
+    report = trainify.audit(cls(), X)
+    assert not report.ok, str(report)
+    assert "b.weight" in {*report.missing, *report.wrong}
