@@ -89,6 +89,8 @@ class Outcome:
     """Parameters behind what else happens on the line of a cut, or of what is one only of them."""
     weak: list[Suspect]
     """What takes the gradient of parameters that get none anywhere."""
+    unseen: list[Suspect]
+    """What unseen code makes, and the loss depends on."""
     through: Lines
     """The lines of ignored scopes through which gradients go."""
     spared: Lines
@@ -129,6 +131,7 @@ class _Round:
         """Where NumPy computes in the memory of tensors."""
         self.beside: dict[Place, set[str]] = {}
         self.weak: list[Suspect] = []
+        self.unseen: list[Suspect] = []
         self.within = Within(step.places)
 
     def outcome(self) -> Outcome:
@@ -205,7 +208,7 @@ class _Round:
         through = lines_through(trace, behind, ends) if step.ignored else {}
         return Outcome(
             trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, self.stops,
-            reached, bool(checks.shaped), self.beside, self.weak, through, self.spared,
+            reached, bool(checks.shaped), self.beside, self.weak, self.unseen, through, self.spared,
             self.endless, self.within.places, found, keeps, self.notes,
         )  # fmt: skip
 
@@ -461,6 +464,7 @@ class _Round:
                     cut = replace(cut, target=target)
                 cuts.append(cut)
                 self.ends += group
+                self.unseen += [e for e in group if e.hidden and e.where[0] == "in"]
                 self.scopes.update(
                     each.scope
                     for each in group

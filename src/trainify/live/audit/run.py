@@ -27,6 +27,7 @@ from .runs import Step
 from .through import Lines
 from .ungiven import Ungiven, ungiven
 from .unregistered import Hidden, said_of
+from .unseen import are_behind
 
 _ROUNDS = 3
 """How often it is looked behind scopes without gradients."""
@@ -280,6 +281,9 @@ class _Audit:
         if names:
             self.tell("parameters without a gradient")
         found = ungiven(self.step, names, seen.loss, seen.stops, self._used(seen))
+        if more := are_behind(self.step, found.coarse, seen.unseen, seen.trace):
+            stepwise = tuple(name for name in found.stepwise if name not in more)
+            found = replace(found, stepwise=stepwise, lost=(*found.lost, *more))
         if not seen.shaped:
             return found
         # There is a way in the graph, and what stops on it has a backward to that end.

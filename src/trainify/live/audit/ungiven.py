@@ -30,13 +30,15 @@ class Ungiven:
 
     ``meant`` are those on which it depends by nothing but values that are stopped on purpose,
     ``stepwise`` those with which it changes, but by steps, as a comparison makes them, or by too
-    little to tell.  To the rest, ``lost``, a gradient is due.  ``unknown`` they are where the loss
-    is another one in each run.
+    little to tell; ``coarse`` are those of them of which more bits could not be asked.  To the
+    rest, ``lost``, a gradient is due.  ``unknown`` they are where the loss is another one in each
+    run.
     """
 
     unused: tuple[str, ...] = ()
     meant: tuple[str, ...] = ()
     stepwise: tuple[str, ...] = ()
+    coarse: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
@@ -72,6 +74,7 @@ def ungiven(
         unused=tuple(name for name in found.unused if name not in shut or name in behind.unused),
         meant=found.meant + behind.meant,
         stepwise=found.stepwise + behind.stepwise,
+        coarse=found.coarse + behind.coarse,
         lost=found.lost + behind.lost,
     )
 
@@ -89,19 +92,21 @@ class _Point:
 
     def told(self, names: Sequence[str]) -> Ungiven:
         """What is to be said of parameters."""
-        moved = _those(names, self.changed)
+        moved = those(names, self.changed)
         held = moved
         if moved and self._stops:
             keep = Keep(self._stops)
             _loss(self._step, keep, self._step.awake() if self._awake else None)
-            held = _those(moved, lambda group: self.changed(group, keep.values))
+            held = those(moved, lambda group: self.changed(group, keep.values))
             seen = {n for each in self._stops if each.where[0] != "out" for n in each.parameters}
             held = [name for name in held if name not in seen]
-        sloping = _sloping(self._step, held, self._stops, self._awake)
+        sloping, fine = _sloping(self._step, held, self._stops, self._awake)
+        stepwise = tuple(name for name in held if name not in sloping)
         return Ungiven(
             unused=tuple(name for name in names if name not in moved),
             meant=tuple(name for name in moved if name not in held),
-            stepwise=tuple(name for name in held if name not in sloping),
+            stepwise=stepwise,
+            coarse=() if fine else stepwise,
             lost=tuple(sloping),
         )
 
@@ -118,7 +123,7 @@ def _loss(step: Step, observer: Observer, change: Change | None) -> float:
     return value
 
 
-def _those(names: Sequence[str], changes: Callable[[Sequence[str]], bool]) -> list[str]:
+def those(names: Sequence[str], changes: Callable[[Sequence[str]], bool]) -> list[str]:
     """The parameters that change something, found by halves; in order."""
     groups, found = [list(names)], set()
     while groups:
@@ -133,17 +138,22 @@ def _those(names: Sequence[str], changes: Callable[[Sequence[str]], bool]) -> li
     return [name for name in names if name in found]
 
 
-def _sloping(step: Step, names: Sequence[str], stops: Sequence[Suspect], awake: bool) -> list[str]:
-    """Those along which the loss has a slope: which changes with them, and the less the closer."""
+def _sloping(
+    step: Step, names: Sequence[str], stops: Sequence[Suspect], awake: bool
+) -> tuple[list[str], bool]:
+    """Those along which the loss has a slope: which changes with them, and the less the closer.
+
+    And whether that was seen in float64.
+    """
     if not names:
-        return []
+        return [], True
     try:
         with Widening(torch.float64):
             wide = widened(step, torch.float64)
-            return _Slopes(wide, stops, awake, _FINE, 1e-13).those(names)
+            return _Slopes(wide, stops, awake, _FINE, 1e-13).those(names), True
     except Exception:  # a kernel that refuses float64, a model that cannot be copied
         rounding = max(torch.finfo(step.parameters[name].dtype).eps for name in names)
-        return _Slopes(step, stops, awake, _COARSE, 8 * rounding).those(names)
+        return _Slopes(step, stops, awake, _COARSE, 8 * rounding).those(names), False
 
 
 class _Slopes:
