@@ -31,8 +31,17 @@ class Given(Net):
         return F.binary_cross_entropy_with_logits(logits, target, weight=weight)
 
 
-def test_weights_of_a_loss_are_right() -> None:
-    report = trainify.audit(Given(), X)
+class Times(Net):
+    """The loss of each row."""
+
+    def loss(self, logits):
+        sure = logits.softmax(-1).gather(1, Y[:, None])[:, 0].detach()
+        return ((1 - sure) ** 2 * F.cross_entropy(logits, Y, reduction="none")).mean()
+
+
+@pytest.mark.parametrize("cls", [Given, Times])
+def test_weights_of_a_loss_are_right(cls: type[nn.Module]) -> None:
+    report = trainify.audit(cls(), X)
     assert report.ok, str(report)
 
 

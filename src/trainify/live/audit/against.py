@@ -62,9 +62,10 @@ def is_of_its_own(trace: Trace, group: Iterable[Suspect]) -> bool:
 
 
 def is_of_losses(trace: Trace, group: Iterable[Suspect]) -> bool:
-    """Whether all that learns meets what suspects stop in losses, and nowhere else.
+    """Whether all that learns meets what suspects stop in losses, or is one not summed up yet.
 
-    As it does the weights of a focal loss, which are made of what that is the loss of.
+    As it does the weights of a focal loss, which are made of what that is the loss of.  What the
+    sum of a loss is multiplied with is no weight of its rows.
     """
     return _Flow.of(trace, group).in_losses()
 
@@ -124,6 +125,8 @@ class _Flow:
         self._meetings: list[str] = []
         self._learning: list[set[int]] = []
         """What stopped values meet there."""
+        self._rows: set[int] = set()
+        """What functions that are losses by name give, row by row."""
         self._before_layers: set[int] = set()
         self._learns = False
         """Whether a layer takes a stopped value as it is."""
@@ -154,7 +157,10 @@ class _Flow:
 
     def in_losses(self) -> bool:
         """Whether each meeting is a loss, behind which nothing learns."""
-        return self.alone and all(any(each in name for each in _LOSSES) for name in self._meetings)
+        return self.alone and all(
+            any(each in name for each in _LOSSES) or learning <= self._rows
+            for name, learning in zip(self._meetings, self._learning, strict=True)
+        )
 
     def apart(self) -> bool:
         """Whether nothing with a history is made into both sides of a meeting without layers."""
@@ -192,6 +198,8 @@ class _Flow:
         ins = [(sight, tensor_of(sight)) for sight in call.ins]
         made = made_by(call)
         self._calls.append(call)
+        if self._is_loss(call):
+            self._rows.update(tensor_of(sight) for sight in made if sight.several)
         self._active.update(tensor_of(s) for s in made if s.attached and not s.fresh)
         weights = [n for s, n in ins if (s.fresh or n in self._weights) and n not in self._stopped]
         if weights and len(weights) == len(ins):

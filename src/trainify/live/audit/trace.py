@@ -69,7 +69,7 @@ class Sight:
     """A tensor at one moment."""
 
     __slots__ = ("attached", "digest", "earlier", "floating", "fresh", "grad", "history", "known",
-                 "leaf", "narrow", "version", "whole")  # fmt: skip
+                 "leaf", "narrow", "several", "version", "whole")  # fmt: skip
 
     def __init__(self, tensor: Tensor, digest: int, known: bool, earlier: Sight | None) -> None:
         self.digest = digest
@@ -83,6 +83,7 @@ class Sight:
         """Whether it holds integers as something is counted, or looked up, by."""
         self.fresh = attached and base is None and tensor.is_leaf
         """Whether a history begins with it; views, of which some raise if asked, are not."""
+        self.several = tensor.numel() > 1
         self.leaf = (tensor if base is None else base).is_leaf
         self.version = version_of(tensor)
         self.history = history_of(tensor) if attached else -1
