@@ -128,6 +128,14 @@ class MeanOfOne(Policy):
         return self.a(h / h.mean(0, keepdim=True).detach()).square().mean()
 
 
+class Scaled(Policy):
+    """Half of it is taken away, and the gradient of that half lost."""
+
+    def forward(self, x):
+        h = self.b(x)
+        return self.a(torch.sub(h, stopped(h), alpha=0.5)).square().mean()
+
+
 class EqualInputs(Policy):
     """Two results are equal because they were given the same."""
 
@@ -160,7 +168,19 @@ class Residual(Policy):
 
 
 @pytest.mark.parametrize(
-    "cls", [ValueToo, Integers, Other, Output, MeanOfOne, EqualInputs, EqualRows, Router, Residual]
+    "cls",
+    [
+        ValueToo,
+        Integers,
+        Other,
+        Output,
+        MeanOfOne,
+        Scaled,
+        EqualInputs,
+        EqualRows,
+        Router,
+        Residual,
+    ],
 )
 def test_it_is_not(cls: type[nn.Module]) -> None:
     report = trainify.audit(cls(), X)

@@ -86,7 +86,7 @@ class Cancelled:
         ins = list(map(tensor_of, call.ins))
         for number in ins:
             self._users.setdefault(number, []).append(call)
-        if len(call.outs) != 1:
+        if len(call.outs) != 1 or call.scaled:
             return
         name, number = own_name(call), tensor_of(call.outs[0])
         given = list(map(self._of, ins))
@@ -122,7 +122,7 @@ class Cancelled:
         turn: a mean of one number is that number.
         """
         twin = self._nudged.by_key.get(call.key)
-        if own_name(call) not in _HELD or len(call.ins) != 2 or twin is None:
+        if own_name(call) not in _HELD or call.scaled or len(call.ins) != 2 or twin is None:
             return False
         ours, theirs = (
             [trace.digest(sight) for sight in each.ins]

@@ -138,7 +138,7 @@ class Call:
     """One call, with what it took, returned and wrote."""
 
     __slots__ = ("function", "grad", "ins", "key", "leaves", "module", "outs", "place", "refused",
-                 "scope", "within", "written")  # fmt: skip
+                 "scaled", "scope", "within", "written")  # fmt: skip
 
     def __init__(self, key: Key, function: Any, place: Place, module: str) -> None:
         self.key = key
@@ -155,6 +155,8 @@ class Call:
         """Whether torch refuses to record it, and raises: a result that goes to ``out=``."""
         self.leaves = False
         """Whether values leave torch."""
+        self.scaled = False
+        """Whether it is a sum with ``alpha=``."""
         self.ins: list[Sight] = []
         self.outs: list[Sight] = []
         self.written: dict[int, tuple[Sight, bool]] = {}
@@ -373,6 +375,7 @@ class Tracer(TorchFunctionMode):
         if function is Tensor.register_hook and len(args) == 2:
             args = (args[0], self.observer.hooked(call, args[1]))
         self.running = call
+        call.scaled = "alpha" in kwargs
         call.refused = (
             call.grad
             and isinstance(kwargs.get("out"), Tensor)
