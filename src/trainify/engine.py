@@ -182,6 +182,8 @@ class Check:
                 self._found[each] = plan, findings
             for finding in findings:
                 found.setdefault((finding.start, finding.end, finding.rule), finding)
+        if plan:
+            self._module.project.judged.clear()  # they hold the file, which holds the project
         silenced = self._module.suppressions
         return [
             _keep_comments(self.text, finding)

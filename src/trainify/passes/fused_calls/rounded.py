@@ -92,8 +92,9 @@ def made_by(
     """The call that surely gave codes which are read by their name: ``codes, scale = quant(x)``."""
     if not isinstance(codes, ast.Name):
         return None
-    flow = module.flow(module.function(reader) or module.tree)
-    made = flow.only_definition(codes.id, module.statement(reader))
+    statement = module.statement(reader)
+    flow = module.flow(module.function(statement) or module.tree)
+    made = flow.only_definition(codes.id, statement)
     if made is None or made.index not in (None, 0) or not isinstance(made.value, ast.Call):
         return None
     op = op_of(module, made.value, options)
@@ -115,8 +116,8 @@ def _same_there(module: ModuleFacts, node: ast.expr, made: ast.expr, there: ast.
     calls = [n.func for n in walk(node) if isinstance(n, ast.Call)]
     if not all(isinstance(f, ast.Attribute) and f.attr in _VIEWS for f in calls):
         return False
-    flow = module.flow(module.function(there) or module.tree)
     first, last = module.statement(made), module.statement(there)
+    flow = module.flow(module.function(last) or module.tree)
     return all(
         flow.reaching(n.id, first) == flow.reaching(n.id, last)
         for n in walk(node)
