@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from stand_in_kernels import stand_in
 from torch import nn
 from verbs import findings, fix
 
+from trainify.engine import Options, check_paths
 from trainify.findings import Safety
 
 ROPE = """\
@@ -188,3 +190,18 @@ def test_attention_of_a_server_is_reported_and_keeps_no_fix_beside_it(
     assert rope.fixes and not attention.fixes
     assert "`self.attend` runs a kernel" in attention.message
     assert "come from a context of the server" in attention.message
+
+
+def test_in_the_library_itself_what_makes_a_layer_is_judged_where_it_is(tmp_path: Path) -> None:
+    user, layers = tmp_path / "vllm" / "model.py", tmp_path / "vllm" / "model_executor" / "layers"
+    layers.mkdir(parents=True)
+    for folder in (layers, layers.parent, layers.parent.parent):
+        (folder / "__init__.py").touch()
+    for each in (user, tmp_path / "alone" / "model.py"):
+        each.parent.mkdir(exist_ok=True)
+        each.write_text(GIVEN)
+    alone = check_paths([str(tmp_path / "alone")], Options())
+    (layers / "rotary_embedding.py").write_text("def get_rope(head_size, **config): ...\n")
+    beside = check_paths([str(tmp_path / "vllm")], Options())
+    told = [{f.rule for report in each for f in report.findings} for each in (alone, beside)]
+    assert told == [{"TRN109"}, set()]

@@ -179,11 +179,11 @@ def _layers(
 
 
 def _is_here(module: ModuleFacts, layer: FusedLayer, qualified_name: str) -> bool:
-    """Whether the project holds the library's own source: the class is judged there, once."""
+    """Whether the project holds the library's own source: the layer is judged there, once."""
     path = module.project.find_module(module, layer.module)
     owner = module.project.load(path) if path is not None else None
     name = qualified_name.rpartition(".")[2]
-    return owner is not None and any(cls.name == name for cls in owner.classes)
+    return owner is not None and name in owner.names.bindings(owner.tree)
 
 
 def _set_elsewhere(module: ModuleFacts, callee: ast.expr, options: Options) -> str:
