@@ -115,8 +115,6 @@ def trainify(
         raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}")
     if when not in WHEN:
         raise ValueError(f"when must be one of {', '.join(WHEN)}")
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"the model is {type(model).__name__}, not a torch.nn.Module")
     allow, through = named_places(allow, "allow"), named_places(through, "through")
     restore(model)
     settings = Settings("attach" if strategy == "auto" else strategy, when)

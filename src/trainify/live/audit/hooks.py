@@ -5,7 +5,7 @@ A copy of a model has none of them, so that a proof on the copy says nothing of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,18 +35,14 @@ class Hooks:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Around a backward: see which of them return something else than they are given."""
-        undo = []
-        for name, hooks, keys in self._hooks:
-            for key in keys:
-                if key in hooks:
-                    undo.append((hooks, key, hooks[key]))
-                    hooks[key] = self._watching(name, hooks[key])
-        try:
+        instead = [
+            (hooks, key, self._watching(name, hooks[key]))
+            for name, hooks, keys in self._hooks
+            for key in keys
+            if key in hooks
+        ]
+        with _replaced(instead):
             yield
-        finally:
-            for hooks, key, hook in undo:
-                if key in hooks:
-                    hooks[key] = hook
 
     def _watching(self, name: str, hook: Any) -> Callable[[Tensor], Any]:
         def watched(gradient: Tensor) -> Any:
@@ -80,18 +76,28 @@ def on_modules_watched(
 
     Of those that give another gradient than they are given, once backward comes to them.
     """
-    undo: list[tuple[Any, Any, Any]] = []
-    for module in modules:
-        for hooks in (module._backward_hooks, module._backward_pre_hooks):
-            for key, hook in list(hooks.items()):
-                undo.append((hooks, key, hook))
-                hooks[key] = _on_module(hook, bending)
+    instead = [
+        (hooks, key, _on_module(hook, bending))
+        for module in modules
+        for hooks in (module._backward_hooks, module._backward_pre_hooks)
+        for key, hook in hooks.items()
+    ]
+    with _replaced(instead):
+        yield
+
+
+@contextmanager
+def _replaced(hooks: Sequence[tuple[Any, Any, Any]]) -> Iterator[None]:
+    """Other hooks, by dict and key, for a while; those that are removed meanwhile stay so."""
+    undo = [(held, key, held[key]) for held, key, _ in hooks]
+    for held, key, other in hooks:
+        held[key] = other
     try:
         yield
     finally:
-        for hooks, key, hook in undo:
-            if key in hooks:
-                hooks[key] = hook
+        for held, key, hook in undo:
+            if key in held:
+                held[key] = hook
 
 
 def _on_module(hook: Any, bending: Callable[[Place], object]) -> Callable[..., Any]:
