@@ -229,7 +229,7 @@ def _is_of(other: ast.expr, value: ast.expr) -> bool:
     """Whether an operand is a number, or made of the names of a value alone: ``y / y.norm()``."""
     known = {n.id for n in walk(value) if isinstance(n, ast.Name)}
     return all(
-        isinstance(n, (ast.Constant, ast.UnaryOp, ast.unaryop, ast.expr_context))
+        isinstance(n, (ast.Constant, ast.UnaryOp))
         or (isinstance(n, ast.Name) and n.id in known)
         or isinstance(n, (ast.Call, ast.Attribute, ast.keyword))
         for n in walk(other)

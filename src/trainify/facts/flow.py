@@ -28,9 +28,10 @@ _FULL_VIEWS = frozenset(
     "type cuda cpu detach requires_grad_ view_as_real view_as_complex rearrange".split()
 )
 VIEW_ATTRIBUTES = frozenset({"data", "T", "mT", "real", "imag"})
-_PART_VIEWS = frozenset(
-    "split chunk tensor_split unbind narrow select diagonal expand expand_as broadcast_to unfold "
-    "split_with_sizes hsplit vsplit as_strided".split()
+SPLITS = frozenset("split split_with_sizes chunk unbind tensor_split hsplit vsplit".split())
+"""Methods that give several views of a tensor, in a tuple."""
+_PART_VIEWS = SPLITS | frozenset(
+    "narrow select diagonal expand expand_as broadcast_to unfold as_strided".split()
 )
 _ALLOCATORS = frozenset(
     "empty empty_like empty_strided zeros zeros_like ones_like full full_like new_empty new_zeros "
@@ -521,6 +522,11 @@ class FunctionFlow:
             for other in self.identifiers
             if other != name and name in self._bases(other, statement)
         }
+
+    def is_steady(self, value: ast.AST, made: ast.stmt, later: ast.stmt) -> bool:
+        """Whether the names in an expression still have, later on, the values that it read."""
+        names = {n.id for n in walk(value) if isinstance(n, ast.Name)}
+        return all(self.reaching(n, made) == self.reaching(n, later) for n in names)
 
     def _same_value(self, name: str, definition: Definition, statement: ast.stmt) -> bool:
         """Whether ``name`` still is at ``statement`` what it was when ``definition`` read it."""

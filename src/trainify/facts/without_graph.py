@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from .array_ways import is_row, loads_of, makes_arrays
 from .called import method, modules_of
 from .discrete import is_discrete
+from .flow import SPLITS
 from .grad_mode import Scope, decorator_scope, own_nodes, scope_inside
 from .gradients import Gradients
 from .memo import once
@@ -227,9 +228,8 @@ def _given_whole(
 
 
 _LAYERS = re.compile(r"Linear|Conv|Norm|Embedding|Dropout|LU$|Sigmoid|Tanh|Softmax|Pool")
-_PARTING = frozenset(
-    "split chunk unbind split_with_sizes tensor_split hsplit vsplit max min sort topk median "
-    "kthvalue cummax cummin aminmax meshgrid tolist".split()
+_PARTING = SPLITS | frozenset(
+    "max min sort topk median kthvalue cummax cummin aminmax meshgrid tolist".split()
 )
 """What gives several tensors, or none."""
 _MAX_DEPTH = 6

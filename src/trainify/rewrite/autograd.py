@@ -18,7 +18,7 @@ from .backward import Backward, Body, backward_of
 from .branch import Vocabulary
 from .expressions import expression, one_line
 from .fold.values import is_literal
-from .kernels import CannotMove, Moved, is_steady, passed, spelled
+from .kernels import CannotMove, Moved, passed, spelled
 from .specialize import Reference, reference, with_callees
 from .template import fresh
 
@@ -187,7 +187,9 @@ class KernelFunction:
         value = made.value if isinstance(made, (ast.Assign, ast.AnnAssign)) else None
         if made is None or value is None:
             return None
-        if not is_steady(self.module, value, made, self.module.statement(call.node)):
+        later = self.module.statement(call.node)
+        flow = self.module.flow(self.module.function(later) or self.module.tree)
+        if not flow.is_steady(value, made, later):
             return None
         if isinstance(node, ast.Name):
             try:

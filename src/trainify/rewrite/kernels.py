@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from ..facts import ModuleFacts, Target
 from ..facts.names import is_none
-from ..facts.walk import walk
 from .expressions import one_line
 from .template import fresh
 
@@ -182,10 +181,3 @@ class Moved:
         if new is not None:
             self._edits.append((self.module.start(node), self.module.end(node), new))
         return new is not None
-
-
-def is_steady(module: ModuleFacts, value: ast.expr, made: ast.stmt, later: ast.stmt) -> bool:
-    """Whether the names in an expression still have, later in its function, the values it read."""
-    flow = module.flow(module.function(later) or module.tree)
-    names = {n.id for n in walk(value) if isinstance(n, ast.Name)}
-    return all(flow.reaching(n, made) == flow.reaching(n, later) for n in names)

@@ -10,19 +10,18 @@ import ast
 from typing import NamedTuple
 
 from ..facts import ModuleFacts
-from ..facts.flow import Definition, FunctionFlow
+from ..facts.flow import SPLITS, Definition, FunctionFlow
 from ..facts.names import last_name
 from ..facts.walk import walk
 
 _RESHAPES = frozenset("view squeeze unsqueeze unflatten".split())
 """Others copy a piece where it has to be, so that the whole is not written."""
 _SPLITS = ("split", "split_with_sizes")
-_SEVERAL = frozenset("split split_with_sizes chunk unbind tensor_split hsplit vsplit".split())
 
 
 def gives_several(node: ast.expr) -> bool:
     """Whether an expression gives several views of a tensor, in a tuple."""
-    return isinstance(node, ast.Call) and last_name(node.func) in _SEVERAL
+    return isinstance(node, ast.Call) and last_name(node.func) in SPLITS
 
 
 def put_together(
@@ -44,7 +43,9 @@ def put_together(
     torch = module.names.resolve_name("torch", statement)
     if bounds is None or [target.name for target in torch] != ["torch"]:
         return None
-    if not _same_there(flow, bounds.read, made, statement):
+    if made.statement is None:
+        return None
+    if not all(flow.is_steady(size, made.statement, statement) for size in bounds.read):
         return None
     piece = made.name
     if reshaped:
@@ -107,18 +108,5 @@ def _sizes(node: ast.expr | None, base: str) -> list[ast.expr] | None:
 
 def _are_plain(nodes: list[ast.expr]) -> bool:
     """Whether numbers may be computed a second time."""
-    plain = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Load)
-    operators = (ast.operator, ast.unaryop)
-    return all(isinstance(n, (*plain, *operators)) for each in nodes for n in walk(each))
-
-
-def _same_there(
-    flow: FunctionFlow, nodes: list[ast.expr], made: Definition, statement: ast.stmt
-) -> bool:
-    """Whether the sizes are still what they were."""
-    return made.statement is not None and all(
-        flow.reaching(n.id, made.statement) == flow.reaching(n.id, statement)
-        for each in nodes
-        for n in walk(each)
-        if isinstance(n, ast.Name)
-    )
+    plain = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.UnaryOp)
+    return all(isinstance(n, plain) for each in nodes for n in walk(each))

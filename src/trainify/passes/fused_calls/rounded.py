@@ -48,9 +48,7 @@ def of_activation(
 
     None where a call is no such matmul, or does not show it.
     """
-    value = (
-        getattr(ast.parse(op.equivalent or "").body[0], "value", None) if op.equivalent else None
-    )
+    value = getattr(ast.parse(op.equivalent).body[0], "value", None) if op.equivalent else None
     if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
         return None
     form = FORMS.get(value.func.id)
@@ -110,19 +108,20 @@ def _pads(rounding: ast.Call) -> bool:
 
 def _same_there(module: ModuleFacts, node: ast.expr, made: ast.expr, there: ast.expr) -> bool:
     """Whether an expression of names means at one place what it did at another before it."""
-    allowed = (ast.Name, ast.Attribute, ast.Call, ast.Constant, ast.UnaryOp, ast.USub, ast.Load)
-    if not all(isinstance(n, (*allowed, ast.Subscript, ast.Tuple)) for n in walk(node)):
+    allowed = (ast.Name, ast.Attribute, ast.Call, ast.Constant, ast.Subscript, ast.Tuple)
+    nodes = list(walk(node))
+    if not all(isinstance(n, allowed) or _is_negative(n) for n in nodes):
         return False
-    calls = [n.func for n in walk(node) if isinstance(n, ast.Call)]
+    calls = [n.func for n in nodes if isinstance(n, ast.Call)]
     if not all(isinstance(f, ast.Attribute) and f.attr in _VIEWS for f in calls):
         return False
     first, last = module.statement(made), module.statement(there)
     flow = module.flow(module.function(last) or module.tree)
-    return all(
-        flow.reaching(n.id, first) == flow.reaching(n.id, last)
-        for n in walk(node)
-        if isinstance(n, ast.Name)
-    )
+    return flow.is_steady(node, first, last)
+
+
+def _is_negative(node: ast.AST) -> bool:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
 
 
 _VIEWS = frozenset("view reshape flatten contiguous squeeze unsqueeze to size".split())

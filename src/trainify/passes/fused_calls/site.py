@@ -186,12 +186,7 @@ class Site:
         root = self._weight_behind(value)
         if root is None or not _CUT_WITHIN.search(self.module.source(value)):
             return None
-        same = all(
-            flow.reaching(n.id, made.statement) == flow.reaching(n.id, self.statement)
-            for n in walk(value)
-            if isinstance(n, ast.Name)
-        )
-        return value if same else None
+        return value if flow.is_steady(value, made.statement, self.statement) else None
 
     def cut_elsewhere(self, name: str) -> str:
         """Why no gradient goes on from an argument, whatever takes the call's place; or nothing."""
