@@ -1,8 +1,8 @@
 """Write what the documents quote: ``python docs/build.py``.
 
-In README.md a fenced block whose first line starts with ``$ `` is a dialogue: each such line is run
-and what it prints put below it.  A block below a comment ``<!-- $ command -->`` holds what that
-command prints.  rules.md comes from the rules.
+In the documents that quote, a fenced block whose first line starts with ``$ `` is a dialogue: each
+such line is run and what it prints put below it.  A block below a comment ``<!-- $ command -->``
+holds what that command prints.  rules.md comes from the rules.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from trainify.passes import Rule, all_rules
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+QUOTING = (ROOT / "README.md", DOCS / "command_line.md", DOCS / "python.md")
 
 _BLOCK = re.compile(
     r"^(?:(?P<comment><!-- \$ (?P<command>[^\n]*) -->)\n)?```(?P<kind>\w*)\n(?P<body>.*?)^```$",
@@ -28,10 +29,8 @@ _BLOCK = re.compile(
 
 def documents() -> dict[Path, str]:
     """Every document that quotes something, as it should be."""
-    return {
-        ROOT / "README.md": with_outputs((ROOT / "README.md").read_text(encoding="utf-8")),
-        DOCS / "rules.md": rules_page(),
-    }
+    quoting = {path: with_outputs(path.read_text(encoding="utf-8")) for path in QUOTING}
+    return {**quoting, DOCS / "rules.md": rules_page()}
 
 
 def with_outputs(text: str) -> str:

@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     items.sort(
         key=lambda item: (
-            item.path.name != "test_readme.py",
+            item.path.name != "test_documents.py",
             not item.nodeid.startswith(_TRANSFORMERS),
         )
     )

@@ -252,7 +252,8 @@ def _card(number: int, cut: Cut, root: str) -> str:
         path, _, line = cut.scope.rpartition(":")
         rows.append(("gradients off at", f"{shown(path, root)}:{line}"))
     names = patterns(cut.parameters)
-    rows.append((f"{len(cut.parameters)} parameters", ", ".join(names)))
+    count = len(cut.parameters)
+    rows.append((f"{count} parameter{'s' * (count != 1)}", ", ".join(names)))
     listed = "".join(
         f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in rows if text
     )

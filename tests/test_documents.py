@@ -33,8 +33,8 @@ def same(quoted, printed):
     assert numbers == pytest.approx(numbers_now, rel=0.05, abs=1e-4)
 
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = list(build._BLOCK.finditer(README))
+TEXTS = {path: path.read_text(encoding="utf-8") for path in build.QUOTING}
+BLOCKS = [block for text in TEXTS.values() for block in build._BLOCK.finditer(text)]
 QUOTING = [b for b in BLOCKS if b["command"] or b["body"].startswith("$ ")]
 
 
@@ -47,11 +47,11 @@ for _block in QUOTING:
 
 def test_blocks_are_seen():
     assert len(QUOTING) >= 5
-    assert len(BLOCKS) == README.count("\n```") // 2
+    assert len(BLOCKS) == sum(text.count("\n```") for text in TEXTS.values()) // 2
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_readme(program):
+def test_what_is_quoted(program):
     for block in PROGRAMS[program]:
         same(block[0], build.with_outputs(block[0]))
 
