@@ -23,7 +23,7 @@ REFERENCE = re.compile(
 _LOSSES = ("loss", "similarity", "kl_div", "entropy")
 """What is in the names of functions that hold values against each other."""
 
-_DIFFERENCES = {"sub", "sub_", "rsub", "subtract", "__sub__", "__rsub__", "__isub__", "dist",
+DIFFERENCES = {"sub", "sub_", "rsub", "subtract", "__sub__", "__rsub__", "__isub__", "dist",
                 "cdist", "pairwise_distance"}  # fmt: skip
 
 _SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__", "stack"}
@@ -95,6 +95,11 @@ def is_scored(trace: Trace, group: Iterable[Suspect]) -> bool:
     return True
 
 
+def is_loss(call: Call) -> bool:
+    """Whether a function is one by its name."""
+    return any(each in own_name(call) for each in _LOSSES)
+
+
 def _stopped(suspect: Suspect) -> Iterable[Sight]:
     what, i = suspect.where
     call = suspect.call
@@ -142,7 +147,7 @@ class _Flow:
     def losses(self, whole: bool) -> bool:
         """Whether there is a loss, or a difference, behind which nothing learns."""
         return any(
-            any(each in name for each in _LOSSES) or (whole and name in _DIFFERENCES)
+            any(each in name for each in _LOSSES) or (whole and name in DIFFERENCES)
             for name in self._last()
         )
 
@@ -198,7 +203,7 @@ class _Flow:
         ins = [(sight, tensor_of(sight)) for sight in call.ins]
         made = made_by(call)
         self._calls.append(call)
-        if self._is_loss(call):
+        if is_loss(call):
             self._rows.update(tensor_of(sight) for sight in made if sight.several)
         self._active.update(tensor_of(s) for s in made if s.attached and not s.fresh)
         weights = [n for s, n in ins if (s.fresh or n in self._weights) and n not in self._stopped]
@@ -212,7 +217,7 @@ class _Flow:
             learning = [s for s, n in ins if s.attached and n not in self._stopped]
             if not (learning and any(sight.attached for sight in made)):
                 self._stopped.update(tensor_of(sight) for sight in made if sight.floating)
-            elif weights and not self._is_loss(call):
+            elif weights and not is_loss(call):
                 self._learns = True
                 self._taking.append(call)
             else:
@@ -224,6 +229,3 @@ class _Flow:
             self._before_layers |= met
         for sight in made if met else ():
             self._met.setdefault(tensor_of(sight), set()).update(met)
-
-    def _is_loss(self, call: Call) -> bool:
-        return any(each in own_name(call) for each in _LOSSES)

@@ -43,6 +43,7 @@ from .report import Cause, Cut, patterns
 from .running import is_statistic
 from .runs import Step, as_in_training
 from .saved import Saved, Saving, is_checkpoint
+from .stages import is_of_a_stage
 from .steps import is_of_a_step
 from .targets import is_target
 from .through import Lines, history_behind, lines_through
@@ -384,6 +385,9 @@ class _Round:
             for sight, tensor in zip(trace.known, self.step.state.tensors, strict=True)
             if isinstance(tensor, nn.Parameter)
         }
+        own = {id(tensor) for tensor in (*self.step.model.parameters(), *self.step.model.buffers())}
+        tensors = zip(trace.known, self.step.state.tensors, strict=True)
+        model = [sight for sight, tensor in tensors if id(tensor) in own]
         beside = Cancelled(trace, nudged, suspects, self.step.projected)
         for group in by_site([each for each in suspects if not each.weak]):
             names = {name for each in group for name in each.parameters}
@@ -404,6 +408,7 @@ class _Round:
                     or (not rest and is_of_a_step(trace, group, parameters.keys()))
                     or (not rest and whole and is_of_a_head(trace, group, parameters))
                     or (not rest and is_scored(trace, group))
+                    or (not rest and whole and is_of_a_stage(trace, group, model))
                 )
 
             if is_part(group):

@@ -77,8 +77,9 @@ def audit(
             ``# trainify: stop-grad`` on the line says the same.  Not needed for what is stopped so
             that a loss holds values of other layers against it, or to move a running mean in a
             buffer, if its parameters learn by another way (or are called a teacher's or a
-            target's), nor for straight-through estimators, adversarial inputs, and small heads that
-            learn from detached features beside the loss of a larger one.
+            target's), nor for straight-through estimators, adversarial inputs, small heads that
+            learn from detached features beside the loss of a larger one, and what a loss of its own
+            teaches, or picks, for a next stage.
         proof: Whether the gradients of a model without cuts are held against directional
             derivatives, in float64 where the model takes it.
         progress: Is told what is going on.

@@ -1,0 +1,128 @@
+"""Values that one stage is taught by a loss of its own, and that the next stage takes as they are.
+
+The boxes that a detector proposes, and its queries, the guess that a model goes on to refine: a
+loss holds the value itself against what was given, and beside that the value goes on, stopped.
+What is picked by scores that are taught so goes on as well.  Where no loss is about the value, only
+about what other layers make of it, most of a model may have been cut off from it by mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .against import DIFFERENCES, is_loss
+from .cuts import Suspect
+from .trace import Call, Sight, Trace, made_by, own_name, tensor_of
+
+_SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__", "sub", "__sub__", "stack"}
+"""By which the terms of a loss come together."""
+
+
+def is_of_a_stage(trace: Trace, group: Sequence[Suspect], held: Iterable[Sight]) -> bool:
+    """Whether that is what all suspects at one site stop.
+
+    ``held`` is what the model has: parameters and buffers.
+    """
+    if any(each.where[0] != "out" for each in group):
+        return False
+    stages = _Stages(trace, group, {tensor_of(each) for each in held})
+    return all(map(stages.covers, group))
+
+
+class _Stages:
+    def __init__(self, trace: Trace, group: Sequence[Suspect], held: set[int]) -> None:
+        self._calls = trace.calls
+        self._makers: dict[int, Call] = {}
+        for call in trace.calls:
+            for sight in call.outs:
+                self._makers.setdefault(tensor_of(sight), call)
+        self._weights = set[int]()
+        """What is made of parameters alone."""
+        self._given = set[int]()
+        """What the model is given, and what is made of that without parameters."""
+        self._next = {tensor_of(each.call.outs[each.where[1]]) for each in group}
+        """What becomes of stopped values."""
+        made = {tensor_of(sight) for call in trace.calls for sight in made_by(call)} | held
+        for call in trace.calls:
+            ins = {tensor_of(sight): sight for sight in call.ins}
+            outs = made_by(call)
+            self._given |= {n for n, s in ins.items() if not s.attached and n not in made}
+            learning = {n for n, s in ins.items() if s.attached}
+            if not learning and not self._given.isdisjoint(ins):
+                self._given.update(map(tensor_of, outs))
+            if not self._next.isdisjoint(ins):
+                self._next.update(tensor_of(each) for each in outs if each.floating)
+            self._weights |= {n for n, s in ins.items() if s.fresh}
+            if ins and self._weights.issuperset(ins):
+                self._weights.update(map(tensor_of, outs))
+
+    def covers(self, suspect: Suspect) -> bool:
+        """Whether a loss of its own teaches what is stopped, or by what scores that is picked."""
+        origin, picked_by = self._origin(suspect.call)
+        behind, taught = self._behind(origin)
+        if behind is None:
+            return False
+        return taught or any(
+            scores <= behind and self._behind(scores)[1] for scores in map(self._scores, picked_by)
+        )
+
+    def _origin(self, call: Call) -> tuple[set[int], list[int]]:
+        """What a call takes, and what that is made of alone; and the integers it is picked by."""
+        found: set[int] = set()
+        integers: list[int] = []
+        while True:
+            learning = {tensor_of(sight) for sight in call.ins if sight.attached}
+            if len(learning) != 1 or not self._weights.isdisjoint(learning):
+                return found, integers
+            (number,) = learning
+            integers += [tensor_of(sight) for sight in call.ins if sight.whole]
+            found.add(number)
+            maker = self._makers.get(number)
+            if maker is None:
+                return found, integers
+            call = maker
+
+    def _scores(self, integer: int) -> set[int]:
+        """What integers were chosen by, as :meth:`_origin` has it; nothing where it is unclear."""
+        waiting, seen = [integer], set[int]()
+        while waiting:
+            number = waiting.pop()
+            call = self._makers.get(number)
+            if call is None or number in seen:
+                continue
+            seen.add(number)
+            if any(sight.attached for sight in call.ins):
+                return self._origin(call)[0]
+            waiting += [tensor_of(sight) for sight in call.ins if sight.whole]
+        return set()
+
+    def _behind(self, origin: set[int]) -> tuple[set[int] | None, bool]:
+        """What is made of values with their history, and whether a loss teaches them as they are.
+
+        None where that meets what becomes of the stopped ones otherwise than as terms of a loss.
+        """
+        found, as_it_is = set(origin), set(origin)
+        of_losses: set[int] = set()
+        for call in self._calls:
+            numbers = {tensor_of(sight) for sight in call.ins}
+            outs = {tensor_of(sight) for sight in made_by(call) if sight.attached}
+            if found.isdisjoint(numbers) or not outs:
+                continue
+            terms = [s for s in call.ins if s.attached and tensor_of(s) in found]
+            if not self._next.isdisjoint(numbers):
+                if own_name(call) in _SUMS and not any(sight.several for sight in terms):
+                    continue
+                return None, False
+            through_layers = not self._weights.isdisjoint(numbers)
+            if through_layers and not of_losses.isdisjoint(numbers):
+                return None, False
+            learning = {tensor_of(sight) for sight in call.ins if sight.attached}
+            direct = learning <= as_it_is
+            met = is_loss(call) or own_name(call) in DIFFERENCES
+            teaches = direct and met and not self._given.isdisjoint(numbers - found)
+            if teaches or not of_losses.isdisjoint(numbers):
+                of_losses |= outs
+            if direct:
+                as_it_is |= outs
+            found |= outs
+        return found, bool(of_losses)
