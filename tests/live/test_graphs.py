@@ -16,6 +16,7 @@ from torch.fx import symbolic_trace
 
 import trainify
 import trainify.fx
+from trainify.reference.rope import rotary_embedding
 
 H, T = 8, 4
 
@@ -534,3 +535,102 @@ def test_what_is_written_back_is_read_as_it_was(kind: str, cls: type[Residual]) 
         torch.testing.assert_close(seen, served_x, rtol=1e-5, atol=1e-5)
     with torch.no_grad():
         torch.testing.assert_close(graph(x.clone()), served, rtol=1e-5, atol=1e-5)
+
+
+class Divided(Norm):
+    """Pieces are written into, and what they are pieces of is read before and afterwards."""
+
+    pieces = staticmethod(lambda h: h.split(H, dim=-1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.cat((self.fc(x), self.fc(x * 2) * self.weight, x), -1).sin()
+        q, k, v = type(self).pieces(h)
+        before = q.exp() * k
+        self.rotate(x, q, k)
+        return self.read(h, before, v)
+
+    def rotate(self, x: Tensor, q: Tensor, k: Tensor) -> None:
+        torch.ops._C.rotary_embedding(torch.arange(T), q, k, H, self.table, True)
+
+    def read(self, h: Tensor, before: Tensor, v: Tensor) -> Tensor:
+        return h[:, :H] * h[:, H : 2 * H] * v + h[:, 2 * H :] * before
+
+    def right(self, x: Tensor) -> Tensor:
+        h = torch.cat((self.fc(x), self.fc(x * 2) * self.weight, x), -1).sin()
+        q, k, v = h[:, :H], h[:, H : 2 * H], h[:, 2 * H :]
+        q_after, k_after = rotary_embedding(torch.arange(T), q, k, H, self.table, True)
+        assert k_after is not None
+        return self.read(torch.cat((q_after, k_after, v), -1), q.exp() * k, v)
+
+
+class DividedDetached(Divided):
+    def rotate(self, x: Tensor, q: Tensor, k: Tensor) -> None:
+        super().rotate(x, q.detach().view(T, 1, H), k.detach())
+
+
+def _pieces(h: Tensor) -> tuple[Tensor, ...]:
+    first, v = h.split((2 * H, H), -1)
+    q, k = first.chunk(2, dim=-1)
+    return q, k, v
+
+
+DIVIDED: dict[str, Callable[[Tensor], Any]] = {
+    "split": lambda h: h.split(H, dim=-1),
+    "sizes": lambda h: torch.split(h, [H, H, H], dim=-1),
+    "chunk": lambda h: torch.chunk(h, 3, -1),
+    "unbind": lambda h: h.view(T, 3, H).unbind(1),
+    "unsafe_split": lambda h: h.unsafe_split(H, -1),
+    "tensor_split": lambda h: h.tensor_split(3, dim=-1),
+    "hsplit": lambda h: h.hsplit(3),
+    "in two steps": _pieces,
+}
+
+
+@pytest.mark.parametrize(
+    "kind, pieces, cls",
+    [
+        *(("traced", pieces, cls) for pieces in DIVIDED for cls in (Divided, DividedDetached)),
+        # torch.export keeps no write into what is detached
+        *(("exported", pieces, Divided) for pieces in ("sizes", "unbind", "unsafe_split")),
+    ],
+)
+def test_pieces_that_are_written_into_and_read(
+    kind: str, pieces: str, cls: type[Divided], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cls, "pieces", staticmethod(DIVIDED[pieces]), raising=False)
+    torch.manual_seed(0)
+    model, x = cls(), torch.randn(T, H)
+    graph = trainify.fx.rewrite(GRAPHS[kind](model, x))
+    assert trainify.fx.check(graph) == ()
+    torch.testing.assert_close(graph(x), model.right(x), rtol=1e-5, atol=1e-6)
+    right, found = gradients(model, model.right, x), gradients(graph, graph, x)
+    torch.testing.assert_close(dict(by_name(graph, found)), dict(by_name(model, right)))
+
+
+def test_what_is_split_and_written_into_as_a_whole() -> None:
+    class Model(Norm):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.fc(x)
+            a, b = h.split(H // 2, dim=-1)
+            torch.ops._C.fused_add_rms_norm(h, x * 1, self.weight, 1e-6)
+            return torch.cat((b, a), -1)
+
+        def right(self, x: Tensor) -> Tensor:
+            h = F.rms_norm(self.fc(x) + x, (H,), self.weight, 1e-6)
+            return torch.cat((h[:, H // 2 :], h[:, : H // 2]), -1)
+
+    model, x = Model(), torch.randn(T, H)
+    graph = trainify.fx.rewrite(symbolic_trace(model))
+    right, found = gradients(model, model.right, x), gradients(graph, graph, x)
+    torch.testing.assert_close(dict(by_name(graph, found)), dict(by_name(model, right)))
+
+
+def test_pieces_that_are_written_into_and_read_all_together() -> None:
+    class Model(Norm):
+        def forward(self, x: Tensor) -> Tensor:
+            pieces = self.fc(x).split(H // 2, dim=-1)
+            torch.ops._C.rms_norm(pieces[0], x[:, : H // 2] * 1, self.weight[: H // 2], 1e-6)
+            return torch.cat(pieces)
+
+    with pytest.raises(ValueError, match="is split into"):
+        trainify.fx.rewrite(symbolic_trace(Model()))

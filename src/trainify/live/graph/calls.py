@@ -139,10 +139,14 @@ def is_view(node: Node) -> bool:
         return str(node.target) in _VIEWS
     if node.op == "call_module":
         return not _computes(node)
+    if node.target is getattr:
+        return node.args[1] in _VIEWS_BY_NAME
     if node.op != "call_function":
         return False
     if isinstance(node.target, OpOverload):
         returns = node.target._schema.returns
+        if node.target._schema.name.startswith(("aten::unsafe_split", "aten::unsafe_chunk")):
+            return True  # though the schema denies it
         return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
     if node.target is operator.getitem:
         of = node.args[0]
@@ -177,12 +181,15 @@ _COMPUTING = frozenset(
 # The functions and methods of torch that may return a view; ATen's overloads say so themselves.
 _VIEWS = frozenset(
     """
-    adjoint chunk contiguous data detach diagonal expand expand_as flatten getattr movedim mT
-    narrow permute ravel reshape select split squeeze swapaxes swapdims t T tensor_split to
-    transpose type type_as unbind unflatten unfold unsafe_chunk unsafe_split unsqueeze view
-    view_as view_as_complex view_as_real
+    adjoint as_strided bfloat16 chunk contiguous cpu cuda detach diagonal double dsplit expand
+    expand_as flatten float half hsplit imag moveaxis movedim narrow permute positive ravel real
+    reshape select split split_with_sizes squeeze swapaxes swapdims t tensor_split to transpose
+    type type_as unbind unflatten unfold unsafe_chunk unsafe_split unsafe_split_with_sizes
+    unsqueeze view view_as view_as_complex view_as_real vsplit
     """.split()
 )
+_VIEWS_BY_NAME = frozenset("data H imag mH mT real T".split())
+"""The attributes of a tensor that are views of it; its shape is none."""
 
 
 def may_keep(node: Node) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ from .calls import (
     root_of,
     unknown_op,
 )
+from .pieces import slice_pieces
 
 
 def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
@@ -128,6 +131,7 @@ def _put_back(graph: Graph) -> list[Node]:
 
 def _replace(graph: Graph, call: FusedCall, places: dict[Node, int]) -> None:
     node = call.node
+    call = _writable(graph, call, places)
     equivalent = Equivalent(call.row, Libraries())
     defaults = {a.name: a.default for a in call.row.signature.arguments}
     for name in call.row.unsupported:
@@ -135,11 +139,7 @@ def _replace(graph: Graph, call: FusedCall, places: dict[Node, int]) -> None:
         default = None if text is None else value_of(text)
         if call.values.get(name) is not None and call.values[name] != default:
             raise ValueError(f"{call.name}: no backward is known for {name}={call.values[name]!r}")
-    written = {
-        a.name: call.values[a.name]
-        for a in call.row.signature.written
-        if isinstance(call.values.get(a.name), Node)
-    }
+    written = _written(call)
     in_place = call.results is None
     copied = {
         name for name, target in written.items() if in_place and not _is_own(target, node, places)
@@ -190,6 +190,61 @@ def _replace(graph: Graph, call: FusedCall, places: dict[Node, int]) -> None:
         graph.erase_node(node)
     for value in {v for v in call.values.values() if isinstance(v, Node)}:
         _erase_unused(graph, value)
+
+
+def _written(call: FusedCall) -> dict[str, Node]:
+    """What a call writes into, by the names of its arguments."""
+    values = ((each.name, call.values.get(each.name)) for each in call.row.signature.written)
+    return {name: value for name, value in values if isinstance(value, Node)}
+
+
+def _writable(graph: Graph, call: FusedCall, places: dict[Node, int]) -> FusedCall:
+    """A call whose arguments can be written into as autograd sees it.
+
+    By views that keep the history of what they are views of, and are no pieces of a split.
+    """
+    if call.results is not None:
+        return call
+    values = dict(call.values)
+    with graph.inserting_before(call.node):
+        for name, target in _written(call).items():
+            if root_of(target).op != "get_attr":
+                values[name] = _attached(graph, target, places)
+    for target in _written(replace(call, values=values)).values():
+        if not _is_own(target, call.node, places):
+            for root in _roots(graph, target):
+                slices = slice_pieces(graph, root, call.node, places)
+                values = {
+                    name: _map(value, partial(_or_same, slices)) for name, value in values.items()
+                }
+    return replace(call, values=values)
+
+
+def _or_same(slices: dict[Node, Node], node: Node) -> Node:
+    return slices.get(node, node)
+
+
+def _attached(graph: Graph, view: Node, places: dict[Node, int]) -> Node:
+    """A view without the ``detach()`` in it."""
+    source = detached(view)
+    if source is not None:
+        return _attached(graph, source, places)
+    if not is_view(view) or not isinstance(view.args[0], Node):
+        return view
+    base = _attached(graph, view.args[0], places)
+    if base is view.args[0]:
+        return view
+    copied = graph.node_copy(view, lambda node: base if node is view.args[0] else node)
+    places[copied] = places.get(view, -1)
+    return copied
+
+
+def _roots(graph: Graph, target: Node) -> list[Node]:
+    """What a value is a view of; a buffer by all nodes that read it."""
+    root = root_of(target)
+    if root.op != "get_attr":
+        return [root]
+    return [node for node in graph.nodes if node.op == "get_attr" and node.target == root.target]
 
 
 def _evaluate(
@@ -250,11 +305,7 @@ def _is_own(target: Node, at: Node, places: dict[Node, int]) -> bool:
 
 def _spare_readers(graph: Graph, target: Node, at: Node, places: dict[Node, int]) -> None:
     """Let those who read a value before it is written at ``at`` read copies of what it was."""
-    root = root_of(target)
-    roots = [root]
-    if root.op == "get_attr":
-        roots = [n for n in graph.nodes if n.op == "get_attr" and n.target == root.target]
-    aliases = [target, *(alias for each in roots for alias in _aliases(each, target))]
+    aliases = [target, *(a for root in _roots(graph, target) for a in _aliases(root, target))]
     for alias in dict.fromkeys(aliases):
         for user in list(alias.users):
             if user is not at and places.get(user, -1) < places[at] and may_keep(user):
@@ -290,7 +341,7 @@ def _instead(target: Node, result: Node, at: Node, places: dict[Node, int]) -> N
 
 def _erase_unused(graph: Graph, node: Node) -> None:
     """Erase what only the kernel needed: an empty buffer, a detached weight."""
-    pure = is_view(node) or "empty" in str(node.target)
+    pure = is_view(node) or node.target is getattr or "empty" in str(node.target)
     if node.op in ("call_function", "call_method") and pure and not node.users:
         inputs = node.all_input_nodes
         graph.erase_node(node)
