@@ -105,6 +105,12 @@ def _mention(data: bytes, mode: bytes, start: int, end: int) -> Mention | None:
         return Mention("decorator", mode, line, (match[1] or match[2]) if match else b"", start)
     if line.startswith((b"import ", b"from ")):
         return Mention("import", mode, line, b"", start)
+    applied = _APPLIED.match(line)
+    if applied is not None:  # as a decorator, behind the function
+        head = b"def " + applied[1] + b"("
+        at = max(data.rfind(head, 0, start), data.find(head, end))  # in __init__: it comes later
+        if at >= 0:
+            return Mention("decorator", mode, line, applied[1], at)
     where = data.rfind(b"def ", 0, start)
     match = _NAME.match(data, where) if where >= 0 else None
     function = match[1] if match else b""
@@ -113,6 +119,13 @@ def _mention(data: bytes, mode: bytes, start: int, end: int) -> Mention | None:
         return Mention("with", mode, line, function, start, before, _block(data, start, end))
     return Mention("statement", mode, line, function, start)
 
+
+_APPLIED = re.compile(
+    rb"(?:\w+\.)?(?!forward\b)(\w+)[ \t]*=[ \t]*"
+    rb"[\w.]*(?:no_grad|inference_mode|set_grad_enabled)\b"
+    rb"(?:\([^()]*\))?\((?:\w+\.)?\1\)"
+)
+"""``f = torch.no_grad()(f)``, ``self.f = torch.no_grad()(self.f)``."""
 
 _MAKES = re.compile(
     rb"=[^\n=]*\b(?!Buffer\()[A-Z]\w*\(|=[ \t(]*\r?\n[ \t(]*(?:\w+\.)*(?!Buffer\()[A-Z]\w*\("

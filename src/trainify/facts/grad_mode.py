@@ -284,12 +284,86 @@ def _own(function: FunctionNode, kinds: tuple[type[ast.AST], ...]) -> Iterator[a
 
 @once
 def decorator_scope(module: ModuleFacts, function: FunctionNode | ast.ClassDef) -> Scope | None:
-    """The decorator that switches gradients off for a whole function, or for making an object."""
+    """The decorator that switches gradients off for a whole function, or for making an object.
+
+    It may stand behind the function: ``f = torch.no_grad()(f)``.
+    """
     for decorator in function.decorator_list:
         mode = mode_of(module, decorator, function)
         if mode is not None and _holds_while_awaited(module, decorator, function):
             return Scope(mode, decorator, function)
-    return None
+    behind = _applied(module).get(function) if module.grad_wrappers else None
+    if behind is None or isinstance(function, ast.AsyncFunctionDef):
+        return None
+    scope = _wrapper(module, behind, module.statement(behind))
+    return Scope(scope.mode, scope.node, function) if scope is not None else None
+
+
+def is_applied(module: ModuleFacts, node: ast.AST) -> bool:
+    """Whether a call, or the statement that it is the value of, is a decorator behind a function.
+
+    ``f = torch.no_grad()(f)``: of the name ``f`` there is one function, under that mode.
+    """
+    call = node.value if isinstance(node, ast.Assign) else node
+    return module.grad_wrappers and call in _applied(module).values()
+
+
+@once
+def _applied(module: ModuleFacts) -> dict[ast.AST, ast.Call]:
+    """Functions that a name stands for until one statement has called something on them.
+
+    ``f = g(f)`` in the block of ``f``, ``Model.f = g(Model.f)`` behind the class, and
+    ``self.f = g(self.f)`` in ``__init__``.
+    """
+    found: dict[ast.AST, list[ast.Call]] = {}
+    for statement in module.statements:
+        call = statement.value if isinstance(statement, ast.Assign) else None
+        if not isinstance(call, ast.Call) or len(call.args) != 1 or call.keywords:
+            continue
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        if not isinstance(target, (ast.Name, ast.Attribute)):
+            continue
+        if module.source(target) == module.source(call.args[0]):
+            function = _named_before(module, target, statement)
+            if function is not None:
+                found.setdefault(function, []).append(call)
+    return {function: calls[0] for function, calls in found.items() if len(calls) == 1}
+
+
+def _named_before(
+    module: ModuleFacts, target: ast.Name | ast.Attribute, statement: ast.stmt
+) -> FunctionNode | None:
+    """The one function that a name stands for where a statement gives it another value."""
+    parent = module.parent(statement)
+    owner, name = parent, getattr(target, "id", "")
+    if isinstance(target, ast.Attribute):
+        name = target.attr
+        if not isinstance(target.value, ast.Name):
+            return None
+        if parent is module.tree:
+            owner = next((c for c in module.classes if c.name == target.value.id), None)
+        elif isinstance(parent, ast.FunctionDef) and parent.name == "__init__":
+            owner = module.names.self_class(target.value)
+        else:
+            return None
+    body = getattr(owner, "body", None)
+    if not isinstance(body, list):
+        return None
+    same = [f for f in body if isinstance(f, _FUNCTIONS) and f.name == name]
+    if len(same) != 1 or (owner is parent and same[0].lineno > statement.lineno):
+        return None
+    block = module.block(statement)
+    later = (*_FUNCTIONS, ast.ClassDef)  # what is in them runs by the name
+    before = (s for s in block[: block.index(statement)] if not isinstance(s, later))
+    if any(_reads(node, target) for each in before for node in walk(each)):
+        return None  # it may go on under another name, as it is
+    return same[0]
+
+
+def _reads(node: ast.AST, target: ast.Name | ast.Attribute) -> bool:
+    if isinstance(target, ast.Name):
+        return isinstance(node, ast.Name) and node.id == target.id
+    return isinstance(node, ast.Attribute) and node.attr == target.attr
 
 
 def _holds_while_awaited(
@@ -659,6 +733,8 @@ def wrapping(module: ModuleFacts, node: ast.expr, at: ast.stmt) -> Scope | None:
         cls = module.names.self_class(node.value)
         if cls is not None and node.attr != "forward":
             values = [b.value for b in module.names.attributes(cls).get(node.attr, ())]
+    if any(value is not None and is_applied(module, value) for value in values):
+        return None  # as a decorator of the function
     scopes = [
         _wrapper(module, value, module.statement(value)) if isinstance(value, ast.Call) else None
         for value in values

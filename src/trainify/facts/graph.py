@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from .grad_mode import (
     Scope,
     decorator_scope,
+    is_applied,
     own_nodes,
     scope_inside,
     scope_of_returns,
@@ -353,7 +354,11 @@ class Graph:
             scope = wrapping(self.module, function, self.module.statement(call))
             function = scope.wraps.args[0] if scope is not None and scope.wraps else function
         if isinstance(function, ast.Name):
-            nodes = [b.node for b in self.module.names.visible(function)]
+            nodes = [
+                binding.node
+                for binding in self.module.names.visible(function)
+                if binding.node is None or not is_applied(self.module, binding.node)
+            ]
             if len(nodes) == 1 and isinstance(nodes[0], _FUNCTIONS):
                 return nodes[0]
             return None

@@ -153,7 +153,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     without = frozenset(function.name for function in under_scopes(module))
     for function in module.functions:
         if not is_forward(function):
-            if function.decorator_list:
+            if function.decorator_list or module.grad_wrappers:
                 yield from _handed_back(module, function)
             continue
         if function in scoped:
@@ -359,6 +359,11 @@ def _finding(
     return module.finding("TRN206", message, scope.node, fixes, [related])
 
 
+def _written(module: ModuleFacts, function: FunctionNode, scope: Scope) -> str:
+    """A mode on a function as it stands there: as a decorator, or called in a statement."""
+    return "@" * (scope.node in function.decorator_list) + module.source(scope.node)
+
+
 def _fix(
     module: ModuleFacts, graph: Graph, function: FunctionNode, steps: list[Step], scope: Scope
 ) -> Fix | None:
@@ -371,7 +376,8 @@ def _fix(
         if removal is None:
             return None
         look_at = f"whoever else calls {owner.name} now records a graph there"
-        return Fix(f"Take @{text} off {owner.name}", (removal,), Safety.UNSAFE, look_at)
+        title = f"Take {_written(module, owner, scope)} off {owner.name}"
+        return Fix(title, (removal,), Safety.UNSAFE, look_at)
     inside = [s for s in steps if s.cut is not None and s.cut.scope == scope]
     doubt = ""
     if isinstance(owner, (ast.With, ast.AsyncWith)) and scope.wraps is None:
@@ -528,7 +534,8 @@ def _stored(
     fixes = {}
     if removal is not None:
         look_at = f"whoever else calls {function.name} now records a graph there"
-        fix = Fix(f"Take @{text} off {function.name}", (removal,), Safety.UNSAFE, look_at)
+        title = f"Take {_written(module, function, scope)} off {function.name}"
+        fix = Fix(title, (removal,), Safety.UNSAFE, look_at)
         fixes = dict.fromkeys(STRATEGIES, fix)
     related = other.related("Its result is what they are to learn from.", head(caller))
     return module.finding("TRN206", message, scope.node, fixes, [related])

@@ -193,10 +193,11 @@ class _Fault:
             return scopes.removal(module, self.scope)
         if isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)):
             removal = scopes.without_decorator(module, node)
-            if removal is None:
-                return None
             kept = self.belonging(owner.body)
-            return [removal, *scopes.around(module, kept, module.source(node))]
+            mode = scopes.as_context(module, self.scope)
+            if removal is None or mode is None:
+                return None
+            return [removal, *scopes.around(module, kept, mode)]
         if isinstance(owner, ast.Expr):
             entered = scopes.without_statement(module, owner)
             return [entered] if entered is not None else None

@@ -24,7 +24,7 @@ def removal(module: ModuleFacts, scope: Scope) -> list[Edit]:
     edit: Edit | None
     if scope.wraps is not None:
         return [unwrapped_call(module, scope.wraps)]
-    if scope.node in getattr(owner, "decorator_list", ()):
+    if isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         edit = without_decorator(module, scope.node)
     elif isinstance(owner, (ast.With, ast.AsyncWith)):
         return unwrapped(module, owner, scope.node)
@@ -44,7 +44,13 @@ def end_line(statement: ast.stmt) -> int:
 
 
 def without_decorator(module: ModuleFacts, decorator: ast.expr) -> Edit | None:
-    """Delete the line of a decorator; None where it shares its lines with something."""
+    """Delete the line of a decorator; None where it shares its lines with something.
+
+    Or the statement behind the function: ``f = torch.no_grad()(f)``.
+    """
+    behind = module.statement(decorator)
+    if isinstance(behind, ast.Assign):
+        return without_idle(module, behind)
     first, last = decorator.lineno, decorator.end_lineno
     assert last is not None
     start = module.line_starts[first - 1]
@@ -390,6 +396,17 @@ def _run_starts(module: ModuleFacts, kept: Sequence[ast.stmt]) -> list[ast.stmt]
 
 
 # -- modes ----------------------------------------------------------------------------------------
+
+
+def as_context(module: ModuleFacts, scope: Scope) -> str | None:
+    """What puts statements under the mode of a decorator: an own one wraps functions alone."""
+    called = scope.node.func if isinstance(scope.node, ast.Call) else scope.node
+    names = [target.name for target in module.resolve(called)]
+    if names and all(name.startswith("torch.") for name in names):
+        return module.source(scope.node) + "()" * (called is scope.node)
+    torch = layout.bound_at_top(module, "torch")
+    arguments = "False" if scope.mode == "set_grad_enabled" else ""
+    return f"{torch}.{scope.mode}({arguments})" if torch is not None else None
 
 
 def as_no_grad(module: ModuleFacts, node: ast.expr, decorated: bool = False) -> list[Edit]:

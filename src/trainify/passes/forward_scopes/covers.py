@@ -62,7 +62,9 @@ def _covers_in(module: ModuleFacts) -> Iterator[Cover]:
         if not is_forward(function):
             continue
         scope = decorator_scope(module, function)
-        if scope is None and function in scoped:
+        if scope is not None and scope.node not in function.decorator_list:
+            scope = None  # a statement behind it
+        elif scope is None and function in scoped:
             scope = _around_body(module, cls, function)
         if scope is None and cls.decorator_list:
             scope = _by_class_decorator(module, cls)

@@ -15,7 +15,7 @@ from .cover import Cover
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
 
-_WRAPS = re.compile(r"\bforward = .*\)\(.+\)")
+_WRAPS = re.compile(r"\bforward = .*(?:\)|no_grad)\(.+\)")
 
 
 def has_wrappers(module: ModuleFacts) -> bool:
