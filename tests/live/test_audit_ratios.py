@@ -1,5 +1,6 @@
 """``trainify.audit``: a value that is divided by itself, stopped, on whatever way it comes there."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -80,10 +81,71 @@ class WithMetrics(Policy):
         return {"loss": clipped(log, old, advantage), "old": old.mean()}
 
 
+class ByNumPy(Policy):
+    def loss(self, log, advantage, mask):
+        return clipped(log, torch.from_numpy(log.detach().cpu().numpy().copy()), advantage)
+
+
+class PickedByNumPy(Policy):
+    def loss(self, log, advantage, mask):
+        old = np.asarray(log.detach())[mask.numpy()]
+        return clipped(log[mask], torch.as_tensor(old), advantage[mask])
+
+
+class ByRows(Policy):
+    def loss(self, log, advantage, mask):
+        rollout = [{"old": float(each)} for each in log.detach()]
+        old = torch.tensor([each["old"] for each in rollout])
+        return clipped(log, old, advantage)
+
+
+class ByAnArray(Policy):
+    def loss(self, log, advantage, mask):
+        rollout = np.zeros((2, 6), dtype=np.float32)
+        rollout[1] = log.tolist()
+        return clipped(log, torch.from_numpy(rollout)[1], advantage)
+
+
+class Written(Policy):
+    def loss(self, log, advantage, mask):
+        rollout = torch.zeros(2, 6)
+        rollout[0].copy_(log.detach())
+        return clipped(log, rollout[0], advantage)
+
+
+class WrittenByRows(Policy):
+    def loss(self, log, advantage, mask):
+        rollout = torch.zeros(6)
+        for i in range(6):
+            rollout[i] = log[i].detach()
+        return clipped(log, rollout, advantage)
+
+
+class WrittenWithoutGradients(Policy):
+    def loss(self, log, advantage, mask):
+        rollout = torch.zeros(6)
+        with torch.no_grad():
+            rollout.copy_(log)
+        return clipped(log, rollout, advantage)
+
+
+class Buffer(Policy):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rollout", torch.zeros(6))
+
+    def loss(self, log, advantage, mask):
+        self.rollout[:] = log.detach()
+        return clipped(log, self.rollout, advantage)
+
+
 @pytest.mark.parametrize(
     "cls",
-    [Masked, Selected, Filled, PlusZero, OfSequences, Divided, InPlace, WithMetrics],
-)
+    [
+        Masked, Selected, Filled, PlusZero, OfSequences, Divided, InPlace, WithMetrics, ByNumPy,
+        PickedByNumPy, ByRows, ByAnArray, Written, WrittenByRows, WrittenWithoutGradients, Buffer,
+    ],
+)  # fmt: skip
 def test_it_is_meant(cls: type[nn.Module]) -> None:
     report = trainify.audit(cls(), X)
     assert report.ok, str(report)
@@ -167,6 +229,49 @@ class Residual(Policy):
         return self.c(h + more).square().mean()
 
 
+class ValueByNumPy(Policy):
+    """As the same, and as a value."""
+
+    def loss(self, log, advantage, mask):
+        old = torch.from_numpy(log.detach().numpy().copy())
+        return clipped(log, old, advantage) + (old.sin() * log).mean()
+
+
+class OneOfTwo(Policy):
+    def loss(self, log, advantage, mask):
+        old, scale = torch.tensor(log.tolist()), torch.tensor((log * 2).tolist())
+        return clipped(log, old, advantage) + (scale * log).sin().mean()
+
+
+class NumberToo(Policy):
+    def loss(self, log, advantage, mask):
+        old = torch.tensor(log.tolist())
+        mean = log.mean().item()
+        return clipped(log, old, advantage) * mean
+
+
+class WrittenAndRead(Policy):
+    def loss(self, log, advantage, mask):
+        rollout = torch.zeros(6)
+        rollout.copy_(log.detach())
+        return clipped(log, rollout, advantage) + (rollout.sin() * log).mean()
+
+
+class WrittenBeside(Policy):
+    def loss(self, log, advantage, mask):
+        rollout = torch.zeros(2, 6)
+        rollout[0], rollout[1] = log.detach(), log.square().detach()
+        return clipped(log, rollout[0], advantage) + (rollout[1] * log).sin().mean()
+
+
+class ReadThroughAView(Policy):
+    def loss(self, log, advantage, mask):
+        rollout = torch.zeros(2, 6)
+        flat, old = rollout.view(-1), rollout[0]
+        old.copy_(log.detach())
+        return clipped(log, old, advantage) + (flat[:6] * log).sin().mean()
+
+
 @pytest.mark.parametrize(
     "cls",
     [
@@ -180,6 +285,12 @@ class Residual(Policy):
         EqualRows,
         Router,
         Residual,
+        ValueByNumPy,
+        OneOfTwo,
+        NumberToo,
+        WrittenAndRead,
+        WrittenBeside,
+        ReadThroughAView,
     ],
 )
 def test_it_is_not(cls: type[nn.Module]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from .cuts import Suspect
+from .report import Cause
 from .trace import Call, Trace, made_by, own_name, result, tensor_of
 
 Terms = Mapping[tuple[int, bool], int]
@@ -26,6 +27,9 @@ _VIEWS = {"reshape", "view", "view_as", "permute", "transpose", "unsqueeze", "sq
 _PICKS = {*_VIEWS, "__getitem__", "select", "narrow", "gather", "index_select", "masked_select",
           "take_along_dim", "unbind", "chunk", "split"}  # fmt: skip
 """Functions that give some of the numbers that they are given."""
+
+_STOPS = {"detach", "data"}
+_ALIASES = {*_PICKS, *_STOPS, "view_as", "expand", "expand_as", "T", "mT", "t", "__iter__"}
 
 _PASSING = {*_SUMS, *_TURNED, *_VIEWS}
 
@@ -50,6 +54,14 @@ class Cancelled:
             for each in suspects
             if each.where[0] == "out" and _is_passed_on(trace, each.call)
         }
+        self._position = {id(call): at for at, call in enumerate(trace.calls)}
+        self._back = [
+            (self._position[id(each.call)], tensor_of(sight))
+            for each in suspects
+            if each.cause is Cause.OPAQUE
+            for sight in made_by(each.call)
+        ]
+        """What comes back into torch, and when."""
         self._terms: dict[int, Terms] = {}
         self._users: dict[int, list[Call]] = {}
         self._made = {tensor_of(each) for call in trace.calls for each in made_by(call)}
@@ -57,29 +69,67 @@ class Cancelled:
             self._note(call)
 
     def covers(self, suspect: Suspect) -> bool:
-        """Whether all that becomes of a stopped value takes away, or is divided by, its own."""
-        if suspect.where[0] != "out":
+        """Whether all that becomes of a stopped value takes away, or is divided by, its own.
+
+        Where values leave torch, that is all that comes back after it.
+        """
+        what, i = suspect.where
+        call = suspect.call
+        if what not in ("out", "written") or (what == "written" and i not in call.written):
             return False
-        waiting = [tensor_of(suspect.call.outs[suspect.where[1]])]
-        seen = set(waiting)
-        own = {number for number, _ in self._of(waiting[0])}
+        first = tensor_of(call.outs[i] if what == "out" else call.written[i][0])
+        waiting = [(first, self._position[id(call)])]
+        since = dict(waiting)
+        own = {number for number, _ in self._of(first)}
+        stopped = self._stopped(suspect)
         found = False
         while waiting:
-            number = waiting.pop()
-            for call in self._users.get(number, ()):
-                made = [each for each in made_by(call) if each.floating or each.narrow]
-                if self._cancels(call, own) or self._is_the_same(call, number, suspect):
+            number, position = waiting.pop()
+            for user in self._users.get(number, ()):
+                at = self._position[id(user)]
+                if at <= position:
+                    continue
+                made = [each for each in made_by(user) if each.floating or each.narrow]
+                if self._cancels(user, own) or self._is_the_same(user, number, stopped):
                     found = True
                     continue
-                learns = any(each.attached for each in made)
-                if call.leaves or call.written or (learns and own_name(call) not in _PASSING):
+                if any(each.attached for each in made) and own_name(user) not in _PASSING:
                     return False
-                if call.function is result and self._projected:
+                if user.function is result and self._projected:
                     return False
-                new = {tensor_of(each) for each in made} - seen
-                seen |= new
-                waiting += new
+                new = [(tensor_of(each), at) for each in made]
+                written = {tensor_of(each) for each, _ in user.written.values()}
+                new += [(n, at) for n in self._sharing(written)] if written else []
+                if user.leaves:
+                    new += [(n, p) for p, n in self._back if p > at]
+                for other, moment in new:
+                    if moment < since.get(other, moment + 1):
+                        since[other] = moment
+                        waiting.append((other, moment))
         return found
+
+    def _sharing(self, numbers: Set[int]) -> set[int]:
+        """These, and what may lie in the same memory."""
+        found: set[int] = set()
+        more = set(numbers)
+        while more - found:
+            found |= more
+            for call in self._trace.calls:
+                if own_name(call) in _ALIASES and call.ins:
+                    alike = {tensor_of(call.ins[0]), *map(tensor_of, call.outs)}
+                    if not alike.isdisjoint(found):
+                        more |= alike
+        return found
+
+    def _stopped(self, suspect: Suspect) -> set[int]:
+        """What a suspect stops; of what comes back into torch, all that has left it before."""
+        call = suspect.call
+        given: Set[int] = {tensor_of(each) for each in call.ins if each.attached}
+        if not given:
+            before = self._trace.calls[: self._position[id(call)]]
+            left = {tensor_of(each) for user in before if user.leaves for each in user.ins}
+            given = self._from(left, {*_PICKS, *_STOPS})
+        return {*given} & self._made
 
     def _note(self, call: Call) -> None:
         """What a call returns, as a sum."""
@@ -115,7 +165,7 @@ class Cancelled:
         meant = any((number, False) in over and (number, True) in under for number in own)
         return meant and under == {(n, True): times for (n, _), times in over.items()}
 
-    def _is_the_same(self, call: Call, number: int, suspect: Suspect) -> bool:
+    def _is_the_same(self, call: Call, number: int, stopped: set[int]) -> bool:
         """Whether a stopped value is held against the same one, made of what was stopped.
 
         In both runs, so that it is not by chance.  What was stopped may not be made of that one in
@@ -133,7 +183,6 @@ class Cancelled:
         others = [tensor_of(each) for each in call.ins if each.attached]
         if len(others) != 1 or others[0] == number:
             return False
-        stopped = {tensor_of(s) for s in suspect.call.ins if s.attached} & self._made
         return others[0] in self._from(stopped, _PICKS) or (
             not self._behind({others[0]}).isdisjoint(self._from(stopped) & self._made)
             and others[0] not in self._behind(stopped)

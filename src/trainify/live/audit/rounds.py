@@ -392,7 +392,8 @@ class _Round:
         for group in by_site([each for each in suspects if not each.weak]):
             names = {name for each in group for name in each.parameters}
             rest = [name for name in names if not got[name]]
-            straight = [each for each in group if each.cause in _SAID and beside.covers(each)]
+            stops = [e for e in group if e.cause in (*_SAID, Cause.OPAQUE)]
+            straight = [each for each in stops if beside.covers(each)]
             yield from straight
             group = [each for each in group if each not in straight]
             if not group or any(e.cause not in _SAID or e.where[0] != "out" for e in group):

@@ -10,8 +10,8 @@ import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import lru_cache
-from types import FrameType
+from functools import lru_cache, partial, wraps
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -47,6 +47,9 @@ _WHOLE = {torch.int32, torch.int64}
 
 _NARROW = {torch.int8, torch.uint8, torch.int16, torch.int32, torch.qint8, torch.quint8,
            torch.qint32}  # fmt: skip
+
+_MAKERS = ((torch, "from_numpy"), (torch, "from_dlpack"), (torch.utils.dlpack, "from_dlpack"))
+"""Functions that make tensors of foreign memory, of which modes are not told."""
 
 _TORCH_OPS = ("aten", "prims", "prim")
 
@@ -300,6 +303,7 @@ class Tracer(TorchFunctionMode):
     def __enter__(self) -> Tracer:
         self._modules.install()
         self._undo = [self._modules.remove, _patch_functions(self), self._patch_backward()]
+        self._undo += [_patch_maker(self, module, name) for module, name in _MAKERS]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -531,6 +535,21 @@ def _patch_functions(tracer: Tracer) -> Callable[[], None]:
         del base.apply  # type: ignore[attr-defined]
 
     return undo
+
+
+def _patch_maker(tracer: Tracer, module: ModuleType, name: str) -> Callable[[], None]:
+    """Let a function that brings memory into torch be a call; returns what undoes it."""
+    original = getattr(module, name)
+
+    @wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        seen = torch._C._is_torch_function_mode_enabled()  # which another thread's are not
+        if not seen or tracer._inside or torch._C._are_functorch_transforms_active():
+            return original(*args, **kwargs)
+        return tracer.record(original, original, args, kwargs, sys._getframe(1))
+
+    setattr(module, name, make)
+    return partial(setattr, module, name, original)
 
 
 class _GradMode:
