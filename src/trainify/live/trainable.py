@@ -16,6 +16,7 @@ from .apply import apply, in_effect, restore
 from .attach import CannotAttach, attached_ops, known_ops
 from .audit import Cut, Report
 from .audit.allowed import named_places
+from .audit.alone import alone
 from .audit.losses import Loss
 from .audit.messages import if_meant
 from .audit.places import Places, raised
@@ -169,7 +170,8 @@ def _unequal(
     except (TypeError, ValueError):  # which the audit raises
         return []
     try:
-        return unequal(step, graph)
+        with alone(model):
+            return unequal(step, graph)
     finally:
         step.state.end()
 

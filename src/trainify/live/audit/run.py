@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .allowed import Allowed
+from .alone import alone
 from .directional import Proof, prove
 from .hooks import none_later
 from .kept import kept_graphs
@@ -94,7 +95,12 @@ def audit(
     """
     tell = progress or (lambda _: None)
     was_on = torch.is_grad_enabled()
-    with _collected_sparingly(), torch.inference_mode(False), warnings.catch_warnings():
+    with (
+        _collected_sparingly(),
+        torch.inference_mode(False),
+        alone(model),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")  # of a copy that TorchScript makes, say, not of the step
         step = Step(model, inputs, keywords, loss)
         try:

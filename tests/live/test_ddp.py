@@ -1,0 +1,113 @@
+"""Models in DistributedDataParallel: each process looks at its own batch, as often as it has to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import trainify
+
+
+class Norms(nn.Module):
+    """Two layers; what stops the second is only in the way of a batch that is positive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("steps", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += 1
+        h = self.first(x)
+        if x.min() > 0:
+            h = h.detach()
+        return self.second(h)
+
+
+def squares(out: Tensor) -> Tensor:
+    return out.square().mean()
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+def test_nothing_is_sent_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+    synced = DistributedDataParallel._sync_buffers
+    monkeypatch.setattr(
+        DistributedDataParallel, "_sync_buffers", lambda self: (sent.append(1), synced(self))
+    )
+    model = DistributedDataParallel(Norms())
+    x = torch.rand(4, 8) + 0.1
+    report = trainify.audit(model, x, loss=squares)
+    assert report.missing == ("module.first.weight", "module.first.bias")
+    with pytest.warns(trainify.StopRemoved):
+        trainify.trainify(model, x, loss=squares)
+    assert not sent
+    squares(model(x)).backward()
+    assert sent  # in a step of training they are, as before
+    assert all(p.grad is not None for p in model.parameters())
+
+
+TWO = """
+import os, sys, warnings
+sys.path.insert(0, {tests!r})
+import torch
+import torch.distributed as dist
+from datetime import timedelta
+from test_ddp import Norms, squares
+from torch.nn.parallel import DistributedDataParallel
+import trainify
+
+warnings.simplefilter("ignore")
+dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+torch.manual_seed(0)
+right = Norms()
+model = DistributedDataParallel(Norms())
+model.module.load_state_dict(right.state_dict())
+batches = [torch.rand(4, 8) + 0.1, -torch.rand(4, 8)]
+trainify.trainify(model, batches[int(os.environ["RANK"])], loss=squares)
+for x in batches:  # each process goes the way that only the first one's batch has shown
+    model.zero_grad()
+    if dist.get_rank() == 0:
+        squares(model(x)).backward()
+    else:
+        squares(model(batches[1])).backward()
+    losses = [squares(right.second(right.first(each))) for each in (x, batches[1])]
+    grads = torch.autograd.grad(sum(losses) / 2, list(right.parameters()))
+    for p, grad in zip(model.parameters(), grads, strict=True):
+        torch.testing.assert_close(p.grad, grad)
+print("right", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_look_a_different_number_of_times(tmp_path: Path) -> None:
+    file = tmp_path / "two.py"
+    file.write_text(TWO.format(tests=str(Path(__file__).parent)))
+    port = str(29500 + os.getpid() % 1000)
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, str(file)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("right") == 2
