@@ -470,6 +470,29 @@ def scope_around(module: ModuleFacts, node: ast.AST) -> Scope | None:
     return None
 
 
+def scope_of_flag(module: ModuleFacts, line: int) -> Scope | None:
+    """``with torch.set_grad_enabled(flag)`` that a line begins: whether it is one, a run shows.
+
+    Not where the flag is whether the module is in training, or what it was before.
+    """
+    for statement in module.statements:
+        if isinstance(statement, (ast.With, ast.AsyncWith)) and statement.lineno == line:
+            for item in statement.items:
+                call = item.context_expr
+                if not isinstance(call, ast.Call):
+                    continue
+                flag = _argument(call)
+                if flag is None or _ASKS.search(module.source(flag)):
+                    continue
+                names = {target.name for target in module.resolve(call.func, statement)}
+                if names and names <= _SWITCHES:
+                    return Scope("set_grad_enabled", call, statement)
+    return None
+
+
+_ASKS = re.compile(r"training|grad_enabled|\beval\b|mode\b")
+
+
 def scope_at(module: ModuleFacts, line: int) -> Scope | None:
     """The scope that a line begins."""
     for function in module.functions:

@@ -168,7 +168,7 @@ def _prepare(cls: type, plan: Plan) -> _Prepared:
         if found is None:
             raise Refused(f"there is nothing to rewrite in {name.replace(':', '.')} any more")
         shared[source.names(member.function.__globals__)] = None
-        functions.append((source, member.function.__qualname__))
+        functions.append((source, source.name_of(original_code(member.function))))
         return found
 
     by_name = {name_of(member): member for base in cls.__mro__ for member in members(base)}

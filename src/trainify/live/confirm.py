@@ -13,6 +13,7 @@ does the network before a head that is trained alone.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -23,7 +24,9 @@ from ..findings import Proven
 from .audit import Cause, Cut, Report
 from .audit.against import REFERENCE
 from .audit.allowed import named_places
+from .audit.places import parsed
 from .audit.report import patterns
+from .hindered import hindered
 from .inplace import original_code
 from .reach import members
 from .rewritten import Confirmed, Settings, confirmed, differ, original_place
@@ -66,9 +69,10 @@ class Mistakes:
             for cut in unsaid
             if id(cut) not in targets and (whole := _stopped_whole(self._model, report, cut))
         }
-        asked = [*_asked(_TARGET, targets), *_asked(_WHOLE, networks), _HOW]
+        flags = {id(cut): flag for cut in unsaid if (flag := _flag(cut))}
+        asked = [*_asked(_TARGET, targets), *_asked(_WHOLE, networks), *_asked(_FLAG, flags), _HOW]
         self.undecided = "; ".join(asked) if len(asked) > 1 else ""
-        for path, place, names in _mistakes(report, {**targets, **networks}):
+        for path, place, names in _mistakes(report.cuts, report, {**targets, **networks, **flags}):
             found = confirmed(path, place)
             known = {_site(each): each for each in self.settings.confirmed}
             old = known.get(_site(found))
@@ -89,12 +93,25 @@ class Mistakes:
         places = [(cut.path, cut.line), *([(scope, int(number))] if number.isdigit() else [])]
         texts = [cut.function]
         for path, line in (original_place(*place) for place in places):
-            texts += [path, f"{path}:{line}"]
+            texts += [path, f"{path}:{line}", *_functions_at(path, line)]
         return any(
             fnmatchcase(text, pattern) or fnmatchcase(text, f"*[/.]{pattern}")
             for text in texts
             for pattern in self._through
         )
+
+    def hindrances(self, report: Report) -> list[str]:
+        """Why what the caller says is a mistake stays all the same, a place a line."""
+        said = [cut for cut in report.cuts if self._said(cut)]
+        return [
+            f"{path}:{place.line}: nothing was rewritten here, though through= names it: "
+            f"{hindered(path, place)}"
+            for path, place, _ in _mistakes(said, report, ())
+        ]
+
+    def is_said(self, cut: Cut) -> bool:
+        """Whether a cut is one that the caller says is a mistake."""
+        return self._said(cut)
 
     @property
     def told(self) -> str:
@@ -114,6 +131,7 @@ _WHOLE = (
     "what is stopped there is all of {}, while others learn: targets, features and heads that "
     "learn alone look like this"
 )
+_FLAG = "whether gradients are off there is for {} to say"
 _HOW = "if that is meant, allow it; if not, name the place: through= or --through"
 
 
@@ -121,6 +139,49 @@ def _asked(question: str, names: Mapping[int, tuple[str, ...]]) -> Iterator[str]
     if names:
         listed = dict.fromkeys(name for each in names.values() for name in each)
         yield question.format(", ".join(map(repr, listed)))
+
+
+def _flag(cut: Cut) -> tuple[str, ...]:
+    """The value that decides, in the code, whether a scope switches gradients off."""
+    path, _, number = (cut.scope or "").rpartition(":")
+    place = original_place(path, int(number)) if number.isdigit() else None
+    nodes = list(_around(*place)) if place is not None else []
+    statement = nodes[-1] if nodes else None
+    if isinstance(statement, (ast.With, ast.AsyncWith)):
+        calls = [i.context_expr for i in statement.items if isinstance(i.context_expr, ast.Call)]
+        for call in calls:
+            setter = ast.unparse(call.func).endswith("set_grad_enabled")
+            if setter and call.args and not isinstance(call.args[0], ast.Constant):
+                return (ast.unparse(call.args[0]),)
+    return ()
+
+
+def _functions_at(path: str, line: int) -> Iterator[str]:
+    """The functions around a line of a file, with their classes."""
+    names: list[str] = []
+    for node in _around(path, line):
+        if isinstance(node, ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield ".".join([*names, node.name])
+            names = []
+
+
+def _around(path: str, line: int) -> Iterator[ast.stmt]:
+    """The statements around a line of a file, from outside in."""
+    block: list[ast.stmt] = getattr(parsed(path), "body", [])
+    while block:
+        found = [s for s in block if _first_line(s) <= line <= (s.end_lineno or 0)]
+        if not found:
+            return
+        yield found[0]
+        parts = ("body", "orelse", "finalbody", "handlers", "cases")
+        block = [s for name in parts for s in getattr(found[0], name, ())]
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([each.lineno for each in decorators] + [node.lineno])
 
 
 def _held_against(report: Report, cut: Cut) -> tuple[str, ...]:
@@ -217,15 +278,15 @@ def _site(each: Confirmed) -> _Site:
 
 
 def _mistakes(
-    report: Report, open_: Collection[int]
+    cuts: Iterable[Cut], report: Report, open_: Collection[int]
 ) -> Iterator[tuple[str, Proven, tuple[str, ...]]]:
     """Files, places in them as they are on disk, and what gets no gradient because of these.
 
-    Not of the cuts, by their id, that are ``open_``.
+    Of some of the cuts of a report, and not of those, by their id, that are ``open_``.
     """
     missing = {name for name in report.missing if not REFERENCE.search(name)}
     blamed = {id(cut) for name in missing for cut in _plainest(report.cuts, name)}
-    for cut in report.cuts:
+    for cut in cuts:
         if id(cut) not in blamed or id(cut) in open_ or cut.cause not in _KINDS:
             continue
         path, line = cut.path, cut.line

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from types import CellType, FunctionType, MethodType
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
@@ -204,7 +205,19 @@ def _copy_around(value: FunctionType, inner: Any, inside: Any) -> FunctionType:
     _dress(copy, value)
     if "__wrapped__" in vars(copy):
         copy.__wrapped__ = inside  # type: ignore[attr-defined]
+    original = _copied_from.get(value, value)
+    _copied_from[copy] = original
+    _copies.setdefault(original, WeakSet()).add(copy)
     return copy
+
+
+def copies_of(function: FunctionType) -> list[FunctionType]:
+    """What was made of a function so that it holds another one, and may be in use."""
+    return list(_copies.get(function, ()))
+
+
+_copies: WeakKeyDictionary[FunctionType, WeakSet[FunctionType]] = WeakKeyDictionary()
+_copied_from: WeakKeyDictionary[FunctionType, FunctionType] = WeakKeyDictionary()
 
 
 def _holds(cell: CellType, value: Any) -> bool:

@@ -60,6 +60,8 @@ class InPlace(Shared):
         del _changed[function]
         function.__code__ = self._old_code
         function.__defaults__, function.__kwdefaults__ = self._old_defaults
+        for copy in decorators.copies_of(function):
+            copy.__code__ = self._old_code
         for (cell, _), contents in zip(self._cells, self._before, strict=True):
             cell.cell_contents = contents
 
@@ -101,8 +103,11 @@ def original_code(function: FunctionType) -> CodeType:
 
 
 def name_of(member: Member) -> str:
-    """``module:qualified.name``."""
-    return f"{member.function.__module__}:{member.function.__qualname__}"
+    """``module:qualified.name``; with a number where a function has made several of that name."""
+    name = f"{member.function.__module__}:{member.function.__qualname__}"
+    if member.owner is None and ("<locals>" in name or member.function.__closure__):
+        return f"{name}@{id(member.function):x}"
+    return name
 
 
 known: dict[str, Member] = {}

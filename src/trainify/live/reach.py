@@ -81,6 +81,7 @@ def reached(model: nn.Module, held: Iterable[object] = ()) -> Reached:
                 graph.method(value)
             elif name not in _OF_STATE:
                 graph.value(value)
+                graph.wrappers(value)
     for value in held:
         graph.value(value)
     graph.grow()
@@ -178,6 +179,13 @@ class _Graph:
             self.module(type(value))
             for each in _attributes(value):
                 self.value(each, depth - 1)
+
+    def wrappers(self, value: object) -> None:
+        """The functions that a module's own code has put around others, on this module alone."""
+        for layer in list(layers(value))[:-1] if isinstance(value, FunctionType) else ():
+            if isinstance(layer, FunctionType) and layer.__closure__:
+                if _root(layer.__globals__.get("__name__")) != "torch":
+                    self._add(Member(None, layer.__name__, layer, layer))
 
     def method(self, value: MethodType) -> None:
         """A method of an object, or any function that was bound to it by hand."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..config import Config, load_config
 from ..engine import EngineError, FixResult, Options, check_text, fix_text, passes_for
-from ..facts import Project
+from ..facts import ModuleFacts, Project
 from ..facts.walk import walk
 from ..findings import Finding, Fix, Proven
 from ..output.diff import LineMap
@@ -134,6 +134,11 @@ class Rewritten:
         if new is None or ast.dump(new.node) == ast.dump(old.node):
             return None
         return old, new
+
+    def name_of(self, code: CodeType) -> str:
+        """The qualified name of a function, whatever a decorator has made of that."""
+        _, path = self._old[code.co_name, code.co_firstlineno]
+        return _qualified(path)
 
     def old_line(self, line: int) -> int:
         """What a line of the new text was, however it was indented, or was put before."""
@@ -271,6 +276,14 @@ def differ(path: str, one: Settings, other: Settings) -> bool:
         return _source(path, one).after != _source(path, other).after
     except Refused:
         return False
+
+
+def facts_of(path: str) -> ModuleFacts:
+    """What is known of a file that is imported; raises :class:`Refused` where it has no source."""
+    try:
+        return _project(_root(path)).parse(decode(_read(path))[0], path)
+    except SourceError as error:
+        raise Refused(f"{path}: {error.message}") from None
 
 
 def confirmed(path: str, place: Proven) -> Confirmed:
@@ -429,8 +442,8 @@ def _takes_effect(text: str, fix: Fix) -> bool:
     positions, spans = _spans(text)
     for edit in fix.edits:
         first, last = positions.at(edit.start)[0], positions.at(edit.end)[0]
-        around = [name for name, start, end in spans if start <= first and last <= end]
-        if any(name in _CONSTRUCTORS for name in around):
+        around = [(start, name) for name, start, end in spans if start <= first and last <= end]
+        if around and max(around)[1] in _CONSTRUCTORS:  # not a function that one has made
             return False
         if not around and edit.start != edit.end:
             return False

@@ -18,7 +18,7 @@ from .audit import Cut, Report
 from .audit.allowed import named_places
 from .audit.alone import alone
 from .audit.losses import Loss
-from .audit.messages import if_meant
+from .audit.messages import if_meant, not_meant, with_scope
 from .audit.places import Places, raised
 from .audit.run import audit
 from .audit.runs import Step
@@ -214,8 +214,10 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans, other: Sequence[str]
     cuts = report.cuts if report else ()
     said = by_file(f"running it: {raised(error, Places(model.modules()))}") if error else ""
     said = said or plans.mistakes.undecided or (report.error if report else "")
+    hindered = plans.mistakes.hindrances(report) if report and not error else []
     found = plans.found.of(plans.around(cuts)) if cuts and not error else plans.found
-    raise NotTrainable(_message(cuts, found, said), report, found) from error
+    lines = [*_told(cuts, plans.mistakes), *hindered]
+    raise NotTrainable(_message(lines, found, said), report, found) from error
 
 
 _MOST_PLANS = 16
@@ -306,9 +308,17 @@ def _places(cut: Cut) -> Iterator[tuple[str, int]]:
             yield path, int(line)
 
 
-def _message(cuts: Sequence[Cut], found: Found, error: str = "") -> str:
+def _told(cuts: Iterable[Cut], mistakes: Mistakes) -> Iterator[str]:
+    """The cuts that are left; of those that the caller calls mistakes not how to allow them."""
+    for cut in cuts:
+        told = with_scope(cut)
+        told = not_meant(told) if mistakes.is_said(cut) else if_meant(told)
+        yield f"{cut.place}: {told.message}"
+
+
+def _message(cuts: Sequence[str], found: Found, error: str = "") -> str:
     """What is left, a place a line."""
-    lines = [f"{cut.place}: {if_meant(cut).message}" for cut in cuts]
+    lines = list(cuts)
     lines += [
         f"{finding.path}:{finding.line}: {finding.rule} {finding.message}"
         for finding in found.remaining

@@ -19,6 +19,7 @@ from ..facts.grad_mode import (
     scope_around,
     scope_at,
     scope_inside,
+    scope_of_flag,
     wrapping,
 )
 from ..facts.graph import (
@@ -248,7 +249,9 @@ def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
     """A scope in which something is computed that has to learn."""
     from ..rewrite import scopes as rewrite
 
-    scope = scope_at(module, place.line) if place.kind == "scope" else None
+    if place.kind != "scope":
+        return
+    scope = scope_at(module, place.line) or scope_of_flag(module, place.line)
     if scope is None or explained(module, scope.node) or gradient_unwanted(module, scope.owner):
         return
     if scope.node in getattr(scope.owner, "decorator_list", ()):

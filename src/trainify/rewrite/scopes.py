@@ -77,11 +77,13 @@ def can_decorate(function: FunctionNode) -> bool:
 def without_statement(module: ModuleFacts, statement: ast.stmt) -> Edit | None:
     """Delete a statement with its lines, and the smaller of the gaps around it.
 
-    None where it shares its lines, or is all that its block holds.
+    None where it shares its lines with more than the next ones, or is all that its block holds.
     """
     block = module.block(statement)
-    if not layout.owns_lines(module, statement) or len(block) < 2:
+    if len(block) < 2:
         return None
+    if not layout.owns_lines(module, statement):
+        return _without_part(module, statement, statement)
     first, last = statement.lineno, end_line(statement)
     lines = len(module.line_starts)
     before = after = 0
@@ -97,6 +99,55 @@ def without_statement(module: ModuleFacts, statement: ast.stmt) -> Edit | None:
     return Edit(module.line_starts[first - 1], end, "")
 
 
+def _without_part(module: ModuleFacts, first: ast.stmt, last: ast.stmt) -> Edit | None:
+    """Delete statements that follow one another on a line that holds more of them: ``a; b``."""
+    block = module.block(first)
+    i, j = block.index(first), block.index(last) + 1
+    if i and end_line(block[i - 1]) == first.lineno:
+        start, end = module.end(block[i - 1]), module.end(last)
+        between = module.text[start : module.start(first)]
+    elif j < len(block) and block[j].lineno == end_line(last):
+        start, end = module.start(first), module.start(block[j])
+        between = module.text[module.end(last) : end]
+    else:
+        return None
+    return Edit(start, end, "") if between.strip() == ";" else None
+
+
+def _without_each(module: ModuleFacts, statements: Sequence[ast.stmt]) -> list[Edit]:
+    """Delete some statements; an empty list where one of them has to stay."""
+    edits: list[Edit | None] = []
+    runs: list[list[ast.stmt]] = []
+    for each in sorted(statements, key=lambda s: (s.lineno, s.col_offset)):
+        block = module.block(each)
+        before = block[block.index(each) - 1] if each is not block[0] else None
+        if runs and runs[-1][-1] is before and end_line(before) == each.lineno:
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+    for run in runs:
+        if len(run) == 1:
+            edits.append(without_statement(module, *run))
+        else:
+            edits.append(_without_part(module, run[0], run[-1]) or _without_line(module, run))
+    kept = [edit for edit in edits if edit is not None]
+    return kept if len(kept) == len(edits) else []
+
+
+def _without_line(module: ModuleFacts, statements: Sequence[ast.stmt]) -> Edit | None:
+    """Delete a line whose statements are these; None where it has others."""
+    first, last = statements[0], statements[-1]
+    block = module.block(first)
+    start, end = module.line_starts[first.lineno - 1], layout.line_end(module, last)
+    alone = layout.starts_line(module, first) and not module.text[module.end(last) : end].strip()
+    i = block.index(first)
+    same = block[i : i + len(statements)] == list(statements) and len(block) > len(statements)
+    if not alone or not same or end_line(last) != first.lineno:
+        return None
+    following = first.lineno < len(module.line_starts)
+    return Edit(start, module.line_starts[first.lineno] if following else end, "")
+
+
 def without_idle(module: ModuleFacts, statement: ast.stmt) -> Edit | None:
     """Delete a statement that would do nothing any more; None where a comment stands behind it."""
     if "#" in module.line_text(statement.lineno):
@@ -106,7 +157,7 @@ def without_idle(module: ModuleFacts, statement: ast.stmt) -> Edit | None:
 
 def _passed_over(module: ModuleFacts, statement: ast.stmt) -> Edit | None:
     """``pass`` for a statement that is all that its block holds."""
-    if not layout.owns_lines(module, statement) or len(module.block(statement)) > 1:
+    if len(module.block(statement)) > 1:
         return None
     return Edit(module.start(statement), module.end(statement), "pass")
 
@@ -135,9 +186,7 @@ def without_switch(module: ModuleFacts, statement: ast.stmt) -> list[Edit]:
     else:
         switch = module.grad_switches.get(ends)
         gone = [statement, ends] if switch is not None and switch.on else []
-    edits = [without_statement(module, each) for each in gone]
-    kept_edits = [edit for edit in edits if edit is not None]
-    return kept_edits if len(kept_edits) == len(edits) else []
+    return _without_each(module, gone)
 
 
 def _only_remembered(module: ModuleFacts, statement: ast.stmt) -> bool:
@@ -205,9 +254,10 @@ def _without_entered(module: ModuleFacts, statement: ast.stmt, call: ast.Call) -
     plain = all(isinstance(each, (ast.Expr, ast.Assign)) for each in users)
     closed = any(isinstance(each, ast.Expr) and each is not statement for each in users)
     idle = plain and closed and len(uses) == len(users) == 3
-    edits = [without_statement(module, each) for each in (users if idle else [statement])]
-    kept = [edit for edit in edits if edit is not None]
-    return kept if isinstance(statement, ast.Expr) and len(kept) == len(edits) else []
+    if not idle:
+        edit = without_statement(module, statement) or _passed_over(module, statement)
+        return [edit] if edit is not None and isinstance(statement, ast.Expr) else []
+    return _without_each(module, users) if isinstance(statement, ast.Expr) else []
 
 
 def unwrapped_call(module: ModuleFacts, wraps: ast.Call) -> Edit:

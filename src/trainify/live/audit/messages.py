@@ -30,6 +30,23 @@ def if_meant(cut: Cut) -> Cut:
     return replace(cut, message=cut.message + _MEANT)
 
 
+def not_meant(cut: Cut) -> Cut:
+    """A cut whose message does not say how to allow it."""
+    return replace(cut, message=cut.message.removesuffix(_MEANT))
+
+
+_OFF = "Gradients are switched off"
+
+
+def with_scope(cut: Cut) -> Cut:
+    """A cut whose message says where gradients are switched off, if that is another line."""
+    scopes = dict.fromkeys((*cut.wrapped, *([cut.scope] if cut.scope else [])))
+    where = " and ".join(scope for scope in scopes if scope != cut.place)
+    if not where or not cut.message.startswith(_OFF):
+        return cut
+    return replace(cut, message=cut.message.replace(_OFF, f"{_OFF} at {where}", 1))
+
+
 def cut_of(group: Sequence[Suspect]) -> Cut:
     """One cut for suspects at the same site."""
     # What is hidden and has no name is what was made of something that was seen on the same line.
@@ -81,10 +98,10 @@ def _message(suspect: Suspect, kind: str) -> str:
     if cause is Cause.GRAD_MODE:
         if kind == WRONG:
             return (
-                "Gradients are switched off, and a tensor is overwritten: backward goes on as if "
+                f"{_OFF}, and a tensor is overwritten: backward goes on as if "
                 "nothing had been written."
             )
-        return "Gradients are switched off: what is computed here passes none on."
+        return f"{_OFF}: what is computed here passes none on."
     if cause is Cause.DETACH and suspect.zeros:
         return (
             f"{op} draws a value of which autograd passes on zeros: the gradient ends here. With "
