@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...catalog import RETURNED
+from ...catalog.arguments import ASKS
 from ...facts import ModuleFacts
 from ...facts.flow import is_view_method, view_of
 from ...facts.guards import is_operator
@@ -94,7 +95,8 @@ class StatementRewriter:
                 raise NoRewrite("the kernel gets codes, not what a gradient is wanted of")
             unsupported = site.unsupported()
             if unsupported is not None:
-                raise NoRewrite(f"`{unsupported}` is passed, which its equivalent does not cover")
+                asks = ASKS.get(unsupported, "asks for more than its equivalent computes")
+                raise NoRewrite(f"`{unsupported}` is passed, which {asks}")
         if isinstance(statement, ast.Expr) and statement.value in self.sites:
             self._effect(self.sites[statement.value], None)
             return [*self.before, *self.after]
