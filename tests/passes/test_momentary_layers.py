@@ -45,6 +45,29 @@ MADE = {
         def forward(self, x):
             return nn.Linear(x.shape[-1], 4)(self.body(x))
         """,
+    "in-an-argument": """\
+        def forward(self, x):
+            return F.relu(nn.Conv1d(1, 2, 3)(self.body(x).unsqueeze(1)))
+        """,
+    "a-table": """\
+        def forward(self, x):
+            return self.body(x + nn.Embedding(16, 8)(torch.arange(x.shape[0])))
+        """,
+    "attention": """\
+        def forward(self, x):
+            attend = nn.MultiheadAttention(8, 2)
+            h, _ = attend(x, x, x)
+            return self.body(h)
+        """,
+    "in-a-sequence": """\
+        def forward(self, x):
+            mlp = nn.Sequential(nn.Linear(8, 4), nn.ReLU()).to(x.device)
+            return mlp(self.body(x))
+        """,
+    "a-sequence-called-at-once": """\
+        def forward(self, x):
+            return nn.Sequential(nn.ReLU(), nn.Linear(8, 4))(self.body(x))
+        """,
 }
 
 
@@ -82,6 +105,17 @@ RIGHT = {
     "constant-weights": """\
         def forward(self, x):
             return nn.LayerNorm(x.shape[1:])(self.body(x))
+        """,
+    "a-sequence-that-is-handed-out": """\
+        def forward(self, x):
+            mlp = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
+            return self.body(x), mlp
+        """,
+    "a-sequence-with-given-weights": """\
+        def forward(self, x):
+            blur = nn.Sequential(nn.Conv1d(1, 1, 3, bias=False))
+            blur[0].weight.data.fill_(1 / 3)
+            return blur(self.body(x).unsqueeze(1))
         """,
     "no-gradient": """\
         def forward(self, x):

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.grad_bytes import FORWARD
 from ..facts.graph import Graph, results
 from ..facts.guards import gradient_unwanted, is_forward
 from ..facts.layers import is_module_class
-from ..facts.places import function_around
 from ..facts.walk import walk
 from ..facts.words import declare, places
 from ..findings import Finding
@@ -50,23 +50,29 @@ class Projected(nn.Module):
     ),
 )
 
-_LAYERS = declare(*(f" nn.{name}(".encode() for name in "Linear Conv1d Conv2d LSTM GRU".split()))
-_LOCAL = re.compile(rb"[ \t]+(?:(?!self\.)\w+ = |return )$")
+_LAYERS = declare(
+    *(
+        f"nn.{name}(".encode()
+        for name in "Linear Conv1d Conv2d LSTM GRU MultiheadAttention Embedding".split()
+    )
+)
 _RANDOM = re.compile(
     r"torch\.nn\.(?:modules\.\w+\.)?(?:Linear|Bilinear|Conv(?:Transpose)?[123]d|(?:LSTM|GRU|RNN)"
-    r"(?:Cell)?|MultiheadAttention|Transformer\w*)$"
+    r"(?:Cell)?|MultiheadAttention|Transformer\w*|Embedding)$"
 )
+_END = re.compile(rb"\n(?:    |\t)?(?:def |class |@)")
 
 
 def _may_concern(data: bytes) -> bool:
-    """Whether a layer is given to a local name, or called at once, in a forward."""
-    for word in _LAYERS:
-        for at in places(data, word):
-            start = data.rfind(b"\n", 0, at) + 1
-            if _LOCAL.match(data, start, at + 1):
-                function = function_around(data, at)
-                if function >= 0 and data.startswith(b"def forward", function):
-                    return True
+    """Whether a layer is made in a forward."""
+    made = [at for word in _LAYERS for at in places(data, word)]
+    if not made:
+        return False
+    for start in places(data, FORWARD):
+        after = _END.search(data, start)
+        end = after.start() if after else len(data)
+        if any(start < at < end for at in made):
+            return True
     return False
 
 
@@ -82,10 +88,22 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         layers = [c for c in made if any(_RANDOM.match(t.name) for t in module.resolve(c.func))]
         used = _used(module, function) if layers else {}
         for call in layers:
-            name = _name(module, call)
-            if call in used.values() or (name in used and not _is_known(module, function, name)):
+            whole = _whole(module, call)
+            name = _name(module, whole)
+            if whole in used.values() or (name in used and not _is_known(module, function, name)):
                 if not gradient_unwanted(module, call):
                     yield _finding(module, call)
+
+
+def _whole(module: ModuleFacts, call: ast.Call) -> ast.Call:
+    """The ``nn.Sequential`` that a layer is a part of; else the layer."""
+    parent = module.parent(call)
+    while isinstance(parent, ast.Call) and module.is_name(parent.func, *_SEQUENTIAL):
+        call, parent = parent, module.parent(parent)
+    return call
+
+
+_SEQUENTIAL = ("torch.nn.Sequential", "torch.nn.modules.container.Sequential")
 
 
 def _name(module: ModuleFacts, call: ast.Call) -> str:

@@ -72,11 +72,6 @@ def _may_concern(data: bytes) -> bool:
 
 NEEDLES: tuple[Needle, ...] = (Look((b"optim.", b"optim import"), _may_concern),)
 
-_ADDS = frozenset({"resize_token_embeddings", "add_adapter", "load_adapter", "add_module"})
-_INJECTS = frozenset({"get_peft_model", "inject_adapter_in_model"})
-_APART = re.compile(r"teacher|target|ema|momentum|frozen|old|ref", re.IGNORECASE)
-"""Networks that are copies of what is trained, kept out of the optimizer on purpose."""
-
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for statement in module.statements:
@@ -96,7 +91,7 @@ def _too_early(module: ModuleFacts, given: Given) -> Finding | None:
         for s in after
         if (found := late_in(module, s, given)) and not _is_left_out(module, given, found)
     ]
-    if not late:
+    if not late or not _goes_on(given, late[0], after):
         return None
     if any(_may_train(s, given.optimizer) for s in after[: after.index(late[0].statement)]):
         return None  # a phase of its own, without what comes later
@@ -115,6 +110,14 @@ def _too_early(module: ModuleFacts, given: Given) -> Finding | None:
         look_at = f"`{given.optimizer}` holds what is unfrozen: no other optimizer is to have it"
     fixes = _moved(module, given, between, look_at)
     return module.finding("TRN604", message, given.statement, fixes)
+
+
+def _goes_on(given: Given, late: Late, after: Sequence[ast.stmt]) -> bool:
+    """Whether the optimizer takes steps behind a statement that puts another model in place."""
+    if late.part != given.model or not isinstance(late.statement, ast.Assign):
+        return True
+    behind = after[after.index(late.statement) + 1 :]
+    return any(steps(node, given.optimizer) for each in behind for node in walk(each))
 
 
 def _too_narrow(module: ModuleFacts, given: Given) -> Finding | None:

@@ -58,18 +58,52 @@ def _added(module: ModuleFacts, statement: ast.stmt, model: str) -> str | None:
         if ast.unparse(made).rpartition(".")[2] in _INJECTS:
             return model if any(ast.unparse(a) == model for a in value.args) else None
         for target in statement.targets:
+            if ast.unparse(target) == model and _makes_another(module, value, model):
+                return model
+            part = target.value if isinstance(target, ast.Subscript) else target  # model.head[6]
             if (
-                isinstance(target, ast.Attribute)
-                and is_within(ast.unparse(target.value), model)
-                and not _APART.search(target.attr)
+                isinstance(part, ast.Attribute)
+                and is_within(ast.unparse(part.value), model)
+                and not _APART.search(part.attr)
                 and (makes_weights(module, value) or made_by(module, value) == "weights")
             ):
                 return ast.unparse(target)
         return None
+    if isinstance(made, ast.Name) and made.id == "setattr" and len(value.args) == 3:
+        return ast.unparse(value) if _sets_weights(module, value, model) else None
     if not isinstance(made, ast.Attribute) or made.attr not in _ADDS:
         return None
     owner = ast.unparse(made.value)
     return owner if is_within(owner, model) else None
+
+
+def _sets_weights(module: ModuleFacts, call: ast.Call, model: str) -> bool:
+    """``setattr(model, "head", nn.Linear(8, 3))``."""
+    owner, name, value = call.args
+    return (
+        is_within(ast.unparse(owner), model)
+        and isinstance(name, ast.Constant)
+        and isinstance(name.value, str)
+        and not _APART.search(name.value)
+        and isinstance(value, ast.Call)
+        and makes_weights(module, value)
+    )
+
+
+def _makes_another(module: ModuleFacts, value: ast.Call, model: str) -> bool:
+    """Whether a call gives a model of its own: a copy, one that is loaded, or made anew."""
+    has_it = any(ast.unparse(n) == model for a in passed(value) for n in walk(a))
+    if module.is_name(value.func, "copy.deepcopy"):
+        return has_it
+    if has_it:
+        return False  # wrapped, maybe
+    if module.is_name(value.func, "torch.load") or _name(value) == "from_pretrained":
+        return True
+    return makes_weights(module, value) or made_by(module, value) == "weights"
+
+
+def _name(call: ast.Call) -> str:
+    return ast.unparse(call.func).rpartition(".")[2]
 
 
 def unfrozen(statement: ast.stmt) -> str | None:
