@@ -17,10 +17,12 @@ from torch import nn
 from . import decorators
 from .attach import Attached, attach, forget_compiled, is_attached
 from .inplace import helper, in_place, is_changed, name_of, original_code
+from .lock import LOCK
+from .needed import let_go, plan_for_all
 from .reach import Member, members
 from .rewritten import Definition, Refused, Rewritten, source_of
 from .shared import Shared, undo_unheld
-from .swap import Plan, become, plan_of, swapped, without
+from .swap import Plan, become, beneath, plan_of, swapped, without
 from .symbol import is_differentiable, symbol, together
 
 
@@ -28,9 +30,10 @@ from .symbol import is_differentiable, symbol, together
 def apply(model: nn.Module, plan: Plan) -> None:
     """Change the modules of a model that a plan concerns; all of them or, with an error, none.
 
+    What was changed in it before is not, nor what others need changed, until :func:`put_back`.
     Raises :class:`~.rewritten.Refused` where a changed function cannot be put in its place.
     """
-    restore(model)
+    take_back(model)
     done: list[nn.Module] = []
     root = unwrapped(model)
     try:
@@ -63,33 +66,60 @@ def in_effect(plan: Plan) -> Plan:
 
 def again(module: nn.Module, plan: Plan) -> None:
     """Change one module as a plan says; raises :class:`~.rewritten.Refused` where it cannot be."""
-    cls: type = type(module)
+    cls, around = beneath(type(module))
     prepared = _prepare(cls, plan)
     held: list[Shared] = []
     try:
         for each in prepared.shared:
             each.hold(module)
             held.append(each)
-        become(module, prepared.cls)
+        become(module, around(prepared.cls))
     except Exception:
         for each in held:
             each.release(module)
         raise
 
 
-@together()
 def restore(model: nn.Module) -> None:
     """Undo :func:`trainify.trainify`: a model's modules get the classes back that they had.
 
     Registered ops and functions outside of modules, which are changed for the whole process, stay
-    so for as long as another model, or a copy of this one, needs them.  Raises TypeError for what
-    is no model.
+    so for as long as another model, or a copy of this one, needs them; so do modules that are a
+    part of another model as well.  Raises TypeError for what is no model.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model is {type(model).__name__}, not a torch.nn.Module")
+    with LOCK:
+        let_go(model)
+        take_back(model)
+        put_back(model)
+
+
+@together()
+def take_back(model: nn.Module) -> None:
+    """Undo what is changed in a model, whoever needs it."""
     restored = sum([_restore(module) for module in model.modules()])
     if undo_unheld() or restored:
         forget_compiled()
+
+
+def changed(model: nn.Module) -> list[tuple[nn.Module, Plan]]:
+    """The modules of a model that are changed, and how."""
+    found = [(module, plan_of(module)) for module in model.modules()]
+    return [(module, each[1]) for module, each in found if each is not None]
+
+
+@together()
+def put_back(model: nn.Module) -> None:
+    """Change what is needed in a model, by itself or by another one that it shares modules with."""
+    for module in model.modules():
+        found = plan_of(module)
+        before = found[1] if found else None
+        plan = plan_for_all(module, before)
+        if plan is not None and plan != before:
+            _restore(module)
+            again(module, plan)
+            forget_compiled()
 
 
 def _restore(module: nn.Module) -> bool:

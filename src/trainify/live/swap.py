@@ -14,6 +14,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from torch import nn
+from torch.nn.utils import parametrize
 
 from .decorators import around, layers
 from .rewritten import Refused, Settings
@@ -106,6 +107,23 @@ def without(cls: type) -> type:
     bases = tuple(without(base) for base in cls.__bases__)
     if bases == cls.__bases__:
         return cls
+    return _on(cls, bases)
+
+
+def beneath(cls: type) -> tuple[type, Callable[[type], type]]:
+    """What ``torch.nn.utils.parametrize`` has derived a class from, and how to do so again.
+
+    It takes its own class off a module when the last parametrization goes, and with it whatever is
+    derived from that.
+    """
+    own = getattr(vars(cls).get("__getstate__"), "__module__", None)
+    if own != parametrize.__name__:
+        return cls, lambda other: other
+    return cls.__bases__[0], lambda other: _on(cls, (other,))
+
+
+def _on(cls: type, bases: tuple[type, ...]) -> type:
+    """A class derived from other bases."""
     namespace = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
     made: type = type(cls)(cls.__name__, bases, namespace)
     return made

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from ..catalog.own import registered
-from .apply import apply, in_effect, restore
+from .apply import apply, changed, in_effect, put_back, take_back
 from .attach import CannotAttach, attached_ops, known_ops
 from .audit import Cut, Report
 from .audit.allowed import named_places
@@ -25,6 +25,8 @@ from .audit.runs import Step
 from .confirm import Mistakes, StopRemoved
 from .equal import unequal
 from .inplace import name_of, original_code
+from .lock import LOCK
+from .needed import settle
 from .reach import Member, Reached, reached
 from .rewritten import Refused, Settings, by_file, original_place
 from .source import Found, covers, find
@@ -117,18 +119,25 @@ def trainify(
     if when not in WHEN:
         raise ValueError(f"when must be one of {', '.join(WHEN)}")
     allow, through = named_places(allow, "allow"), named_places(through, "through")
-    restore(model)
-    settings = Settings("attach" if strategy == "auto" else strategy, when)
-    graph = reached(model, (*inputs, *keywords.values()))
-    plans = _Plans(model, graph, settings, strategy, through)
-    if inputs or keywords:
-        judge = partial(audit, model, *inputs, loss=loss, allow=allow, **keywords)
-        other = []
-        if strategy in ("flag", "replace"):
-            other = _unequal(model, inputs, keywords, loss, graph)
-        _audited(model, judge, plans, other)
-    else:
-        _unaudited(model, plans)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model is {type(model).__name__}, not a torch.nn.Module")
+    with LOCK:
+        take_back(model)
+        try:
+            settings = Settings("attach" if strategy == "auto" else strategy, when)
+            graph = reached(model, (*inputs, *keywords.values()))
+            plans = _Plans(model, graph, settings, strategy, through)
+            if inputs or keywords:
+                judge = partial(audit, model, *inputs, loss=loss, allow=allow, **keywords)
+                other = []
+                if strategy in ("flag", "replace"):
+                    other = _unequal(model, inputs, keywords, loss, graph)
+                _audited(model, judge, plans, other)
+            else:
+                _unaudited(model, plans)
+            settle(model, changed(model))
+        finally:
+            put_back(model)
     return model
 
 
@@ -193,7 +202,7 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans, other: Sequence[str]
                 if plan is None:
                     apply(model, in_effect(plans.everything))
                 elif other:
-                    restore(model)
+                    take_back(model)
                     raise NotTrainable(_lines(other), report, plans.found)
                 if not (report.trainable or report.frozen):
                     warnings.warn(_lines(report.notes), NotEverything, stacklevel=3)
@@ -205,12 +214,12 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans, other: Sequence[str]
         except Exception as failed:  # a heavier way may well run
             error = failed
         except BaseException:
-            restore(model)
+            take_back(model)
             raise
         plan = plans.after(plan, report)
         if plan is None:
             break
-    restore(model)
+    take_back(model)
     cuts = report.cuts if report else ()
     said = by_file(f"running it: {raised(error, Places(model.modules()))}") if error else ""
     said = said or plans.mistakes.undecided or (report.error if report else "")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..lock import LOCK
 from .allowed import Allowed
 from .alone import alone
 from .directional import Proof, prove
@@ -96,6 +97,7 @@ def audit(
     tell = progress or (lambda _: None)
     was_on = torch.is_grad_enabled()
     with (
+        LOCK,
         _collected_sparingly(),
         torch.inference_mode(False),
         alone(model),
