@@ -43,6 +43,8 @@ def registered(text: str) -> dict[str, torch.Tensor]:
         ("nn.Parameter(torch.randn(d)).clone()", "nn.Parameter(torch.randn(d).clone())"),
         ("nn.Parameter(torch.randn(d)).view(1, d)", "nn.Parameter(torch.randn(d).view(1, d))"),
         ("nn.Parameter(torch.randn(d)).double() * 0.5", "nn.Parameter(torch.randn(d).double() * 0.5)"),
+        ("0.02 * nn.Parameter(torch.randn(d))", "nn.Parameter(0.02 * torch.randn(d))"),
+        ("1 - Parameter(torch.ones(d))", "Parameter(1 - torch.ones(d))"),
         ("nn.Parameter(torch.randn(d)) * 0.1 + 1", "nn.Parameter(torch.randn(d) * 0.1 + 1)"),
     ],
 )  # fmt: skip

@@ -62,13 +62,20 @@ _CHANGED = re.compile(
     rb"Parameter\((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))*\)"
     rb"(?: [-+*/] |\.(?:to|cuda|half|bfloat16|double|clone|t|view|reshape)\()"
 )
+_SCALED = re.compile(rb"= [\d.e-]+ [-+*/] (?:torch\.)?(?:nn\.)?$")
 _MOVES = frozenset("to cuda half bfloat16 double".split())
 _COPIES = frozenset("clone t view reshape".split())
 _OPERATORS = (ast.Mult, ast.Div, ast.Add, ast.Sub)
 
 
 def _changes(data: bytes) -> bool:
-    return any(_CHANGED.match(data, at) for at in places(data, _MADE))
+    return any(
+        _CHANGED.match(data, at) or _SCALED.search(data, max(0, at - _NEAR), at)
+        for at in places(data, _MADE)
+    )
+
+
+_NEAR = 40
 
 
 NEEDLES: tuple[Needle, ...] = (Look((_MADE,), _changes),)
@@ -88,6 +95,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 def _changed(module: ModuleFacts, value: ast.expr) -> tuple[ast.Call, str] | None:
     """The parameter that a value is made of, by one operation or more, and what is done to it."""
     made = value
+    if _is_scaled(value):
+        assert isinstance(value, ast.BinOp)
+        made = value.right
     while True:
         if isinstance(made, ast.BinOp) and isinstance(made.op, _OPERATORS):
             made = made.left
@@ -101,12 +111,25 @@ def _changed(module: ModuleFacts, value: ast.expr) -> tuple[ast.Call, str] | Non
         return None
     if not module.is_name(made.func, "torch.nn.Parameter", "torch.nn.parameter.Parameter"):
         return None
+    if _is_scaled(value):
+        assert isinstance(value, ast.BinOp)
+        done = module.text[module.start(value) : module.start(made)].strip()
+        return (made, done) if made is value.right and "(" not in done else None
     if module.start(made) != module.start(value):
         return None  # in parentheses
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
         if value.func.value is made:
             return made, f".{value.func.attr}()"
     return made, module.source(value)[len(module.source(made)) :].strip()
+
+
+def _is_scaled(value: ast.expr) -> bool:
+    """``0.02 * nn.Parameter(...)``."""
+    return (
+        isinstance(value, ast.BinOp)
+        and isinstance(value.op, _OPERATORS)
+        and isinstance(value.left, ast.Constant)
+    )
 
 
 def _is_used(module: ModuleFacts, cls: ast.ClassDef, name: str) -> bool:
@@ -123,7 +146,16 @@ def _finding(module: ModuleFacts, name: str, value: ast.expr, made: ast.Call, do
     given = made.args[0]
     if isinstance(given, (ast.Call, ast.Name, ast.Attribute, ast.Subscript)):
         end = module.end(made)
-        edits = (Edit(end - 1, end, ""), Edit(module.end(value), module.end(value), ")"))
+        edits: tuple[Edit, ...]
+        if _is_scaled(value):
+            start, inside = module.start(made), module.start(given)
+            head = module.text[start:inside]
+            edits = (
+                Edit(module.start(value), module.start(value), head),
+                Edit(start, inside, ""),
+            )
+        else:
+            edits = (Edit(end - 1, end, ""), Edit(module.end(value), module.end(value), ")"))
         look_at = f"`{name}` joins the state_dict, which checkpoints that were saved lack"
         fix = Fix(f"Make {name} the parameter", edits, Safety.UNSAFE, look_at)
         fixes = dict.fromkeys(STRATEGIES, fix)

@@ -70,6 +70,7 @@ class Linear(nn.Module):
 _ASSIGNS = declare(
     *(b"= torch.%s(" % name for name in b"randn rand empty zeros ones normal".split()),
     b"= nn.init.",
+    *(b"= %sVariable(" % where for where in (b"", b"autograd.", b"torch.autograd.")),
 )
 (_REGISTERS,) = declare(b"register_buffer(")
 _MADE = rb"torch\.(?:randn|rand|empty|zeros|ones|normal)\("
@@ -109,7 +110,7 @@ _CONSTANT = re.compile(
 _RANDOM = frozenset({"randn", "rand", "normal"})
 _MAKERS = _RANDOM | {"empty", "zeros", "ones"}
 _FILLS = {"normal_": "randn", "uniform_": "rand", "zero_": "zeros"}
-_SCALES = frozenset({"mul_", "div_", "to", "float"})
+_SCALES = frozenset({"mul_", "div_", "to", "float", "requires_grad_"})
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             if written and not _only_loaded(module, uses):
                 continue
             if any(_counts(module, cls, weight, use) for use in uses):
-                yield _finding(module, weight, written, bool(own))
+                yield _finding(module, cls, weight, written, bool(own))
 
 
 def _is_whole_layer(cls: ast.ClassDef, weights: list[_Weight]) -> bool:
@@ -161,10 +162,12 @@ def _is_whole_layer(cls: ast.ClassDef, weights: list[_Weight]) -> bool:
     return made.get("weight") in _RANDOM and made.get("bias") in ("zeros", "empty")
 
 
-def _finding(module: ModuleFacts, weight: _Weight, written: bool, whole: bool) -> Finding:
+def _finding(
+    module: ModuleFacts, cls: ast.ClassDef, weight: _Weight, written: bool, whole: bool
+) -> Finding:
     kind = "a buffer" if weight.is_buffer else "a plain tensor"
     lacks = "it is not among `parameters()` and requires no gradient, so it never learns."
-    if _asks_for_gradient(module, weight):
+    if _asks_for_gradient(module, cls, weight):
         lacks = "it is not among `parameters()`, so no optimizer that is given those trains it."
     message = f"`self.{weight.name}` is used as a weight, and is {kind}: {lacks}"
     fixes: dict[str, Fix] = {}
@@ -241,6 +244,8 @@ def _maker(module: ModuleFacts, node: ast.expr) -> str | None:
         return None
     if isinstance(node.func, ast.Attribute):  # torch.empty(o, i).normal_(0, 0.02)
         inner = _maker(module, node.func.value)
+        if node.func.attr in _TELLS and _SAYS_NO.search(module.source(node)):
+            return None
         if inner is not None:
             kept = inner if node.func.attr in _SCALES else None
             return _FILLS.get(node.func.attr, kept)
@@ -254,11 +259,15 @@ def _maker(module: ModuleFacts, node: ast.expr) -> str | None:
         ):
             return None
     names = {target.name for target in module.resolve(node.func)}
+    if "torch.autograd.Variable" in names and node.args:
+        return _maker(module, node.args[0])
     return next((made for made in sorted(_MAKERS) if f"torch.{made}" in names), None)
 
 
 def _is_said_constant(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight) -> bool:
-    """Whether names or comments of a class say that it does not learn its weight."""
+    """Whether names, comments or calls in a class say that it does not learn its weight."""
+    if any(_SAYS_NO.search(text) for text in _told(module, cls, weight)):
+        return True
     if _CONSTANT.search(weight.name) or _CONSTANT.search(ast.get_docstring(cls) or ""):
         return True
     others = [*module.names.attributes(cls), *(name for name, _ in _buffers(module, cls))]
@@ -288,7 +297,7 @@ def _is_to_learn(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight) -> boo
     It asks for a gradient; it is empty, for a checkpoint to be copied into; it is initialized as
     weights are; or it stands next to parameters.
     """
-    if weight.made == "empty" or _asks_for_gradient(module, weight):
+    if weight.made == "empty" or _asks_for_gradient(module, cls, weight):
         return True
     values = [b.value for found in module.names.attributes(cls).values() for b in found]
     beside = {made_by(module, value) for value in values if value is not None}
@@ -302,8 +311,24 @@ def _is_to_learn(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight) -> boo
     return False
 
 
-def _asks_for_gradient(module: ModuleFacts, weight: _Weight) -> bool:
-    return "requires_grad=True" in module.source(weight.tensor)
+def _asks_for_gradient(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight) -> bool:
+    """``torch.randn(n, requires_grad=True)``, or ``self.weight.requires_grad_()`` behind it."""
+    if _ASKS.search(module.source(weight.tensor)):
+        return True
+    return any(_ASKS.search(text) for text in _told(module, cls, weight))
+
+
+def _told(module: ModuleFacts, cls: ast.ClassDef, weight: _Weight) -> Iterator[str]:
+    """What a class tells a tensor of its own: ``self.weight.requires_grad_()``."""
+    for use in module.names.uses(cls, weight.name):
+        parent = module.parent(use)
+        if isinstance(parent, ast.Attribute) and parent.attr in _TELLS:
+            yield module.source(module.statement(use))
+
+
+_TELLS = ("requires_grad", "requires_grad_")
+_SAYS_NO = re.compile(r"requires_grad(?:\s*=\s*|_\((?:requires_grad=)?)False")
+_ASKS = re.compile(r"requires_grad\s*=\s*True|\.requires_grad_\((?!(?:requires_grad=)?False)")
 
 
 def _is_handled(module: ModuleFacts, weight: _Weight) -> bool:
@@ -388,6 +413,8 @@ def _is_written(module: ModuleFacts, use: ast.Attribute) -> bool:
     node: ast.AST = use
     parent = module.parent(node)
     while isinstance(parent, (ast.Attribute, ast.Subscript)) and parent.value is node:
+        if isinstance(parent, ast.Attribute) and parent.attr in _TELLS:
+            return False
         if not isinstance(parent.ctx, ast.Load):
             return True
         if isinstance(parent, ast.Attribute) and parent.attr.endswith("_"):
