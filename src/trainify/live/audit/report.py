@@ -120,9 +120,10 @@ class Report:
     ``missing`` are the parameters that get no gradient although the loss depends on them, ``wrong``
     those whose gradient is not the derivative of the loss, ``unused`` those on which the loss does
     not depend (no fault), ``lost`` those that get none where that is meant, with which the loss
-    changes by steps only, or of which nothing can be said; ``notes`` or ``error`` says which.  Each
-    of the missing and the wrong is accounted for by one of ``cuts``, or ``error`` says that no
-    place was found.  What could not be proven, and why, stands in ``notes``.
+    changes by steps only, or of which it cannot be told, as where a part adds less than a bit;
+    ``notes`` or ``error`` says which.  These alone leave it ``ok``.  Each of the missing and the
+    wrong is accounted for by one of ``cuts``, or ``error`` says that no place was found.  What
+    could not be proven, and why, stands in ``notes``.
     """
 
     missing: tuple[str, ...] = ()

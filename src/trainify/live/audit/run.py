@@ -27,9 +27,11 @@ from .report import Cause, Cut, Report, patterns
 from .rounds import Outcome, Progress, by_site, look
 from .runs import Step
 from .through import Lines
+from .trace import tensor_of
 from .ungiven import Ungiven, ungiven
 from .unregistered import Hidden, said_of
 from .unseen import are_behind
+from .within_reach import within_reach
 
 _ROUNDS = 3
 """How often it is looked behind scopes without gradients."""
@@ -238,7 +240,7 @@ class _Audit:
             missing=missing,
             wrong=wrong,
             unused=found.unused,
-            lost=(*found.meant, *found.stepwise, *found.unknown),
+            lost=(*found.meant, *found.stepwise, *found.faint, *found.unknown),
             cuts=tuple(cuts),
             loss=seen.loss,
             trainable=len(step.parameters),
@@ -289,7 +291,7 @@ class _Audit:
         """What to think of parameters that get no gradient, and of which no cut says why."""
         if names:
             self.tell("parameters without a gradient")
-        found = ungiven(self.step, names, seen.loss, seen.stops, self._used(seen))
+        found = ungiven(self.step, names, seen.loss, seen.stops, *self._used(seen))
         if more := are_behind(self.step, found.coarse, seen.unseen, seen.trace):
             stepwise = tuple(name for name in found.stepwise if name not in more)
             found = replace(found, stepwise=stepwise, lost=(*found.lost, *more))
@@ -300,12 +302,19 @@ class _Audit:
         lost = tuple(name for name in found.lost if name not in seen.reached)
         return replace(found, meant=(*found.meant, *meant), lost=lost)
 
-    def _used(self, seen: Outcome) -> set[str]:
-        """The parameters that any call was given."""
+    def _used(self, seen: Outcome) -> tuple[set[str], set[str]]:
+        """The parameters that any call was given; and those that go into the loss by any way."""
         given = {id(sight) for call in seen.trace.calls for sight in call.ins}
-        pairs = zip(seen.trace.known, self.step.state.tensors, strict=True)
-        ids = {id(tensor) for sight, tensor in pairs if id(sight) in given}
-        return {name for name, parameter in self.step.parameters.items() if id(parameter) in ids}
+        reaching = within_reach(seen.trace)
+        pairs = list(zip(seen.trace.known, self.step.state.tensors, strict=True))
+
+        def named(ids: set[int]) -> set[str]:
+            return {n for n, parameter in self.step.parameters.items() if id(parameter) in ids}
+
+        return (
+            named({id(tensor) for sight, tensor in pairs if id(sight) in given}),
+            named({id(tensor) for sight, tensor in pairs if tensor_of(sight) in reaching}),
+        )
 
     def _doubt(
         self, found: Ungiven, proof: Proof, stopped: Sequence[Place], accused: Collection[str]
@@ -322,6 +331,12 @@ class _Audit:
                 f"the loss changes with {', '.join(patterns(found.stepwise))}, of which the "
                 "gradient is missing; it changes by steps, as a comparison or a rounding makes "
                 "them, or by too little to tell"
+            )
+        if found.faint:
+            self.notes.append(
+                f"whether the loss depends on {', '.join(patterns(found.faint))} cannot be told: "
+                "none of its bits is another with them, and float64 is refused; no gradient "
+                "arrives there"
             )
         self.notes += proof.doubts
         if not proof.wrong:

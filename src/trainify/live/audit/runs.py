@@ -110,11 +110,11 @@ class Step:
         finally:
             self.state.take_again()
 
-    def nudge(self, names: Iterable[str]) -> Change:
-        """A change that puts parameters a little off."""
+    def nudge(self, names: Iterable[str], times: float = 1.0) -> Change:
+        """A change that puts parameters a little off, or as many times as far."""
         chosen = [self.parameters[name] for name in names]
         least = max(1e-3, 8 * self.rounding)
-        return partial(nudge, chosen, _COARSE if self.coarse else 1.0, least)
+        return partial(nudge, chosen, (_COARSE if self.coarse else 1.0) * times, least)
 
     def awake(self, change: Change | None = None) -> Change:
         """A change after which no parameter is zero throughout, and another one."""

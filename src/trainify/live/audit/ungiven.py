@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -15,11 +15,14 @@ from .state import nudge
 from .trace import Observer, Unseen
 from .widen import Widening, widened
 
-_FINE, _COARSE = (1e-5,), (1.0, 10.0)
+_FINE, _LESS_FINE, _COARSE = (1e-5,), (1e-2,), (1.0, 10.0)
 """How far a parameter is moved, in nudges: in float64, and in what has fewer bits.
 
-From afar, many small steps look like a slope.
+From afar, many small steps look like a slope, so less fine is only asked where a nudge of one is
+nothing to the loss as it is.
 """
+_FAR = 1000.0
+"""Nudges, by which a parameter is another one altogether."""
 _LINEAR = 0.1
 """The share by which a slope may be another at a half and at a fourth of the distance."""
 
@@ -31,8 +34,8 @@ class Ungiven:
     ``meant`` are those on which it depends by nothing but values that are stopped on purpose,
     ``stepwise`` those with which it changes, but by steps, as a comparison makes them, or by too
     little to tell; ``coarse`` are those of them of which more bits could not be asked.  To the
-    rest, ``lost``, a gradient is due.  ``unknown`` they are where the loss is another one in each
-    run.
+    rest, ``lost``, a gradient is due.  ``faint`` are those that go into the loss, and of which that
+    has too few bits to tell; ``unknown`` they are where it is another one in each run.
     """
 
     unused: tuple[str, ...] = ()
@@ -40,11 +43,27 @@ class Ungiven:
     stepwise: tuple[str, ...] = ()
     coarse: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    faint: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+
+    def beside(self, other: Ungiven) -> Ungiven:
+        """What is said of these and of others; ``unused`` are its own."""
+        return replace(
+            self,
+            meant=self.meant + other.meant,
+            stepwise=self.stepwise + other.stepwise,
+            coarse=self.coarse + other.coarse,
+            lost=self.lost + other.lost,
+        )
 
 
 def ungiven(
-    step: Step, names: Sequence[str], loss: float, stops: Sequence[Suspect], used: Collection[str]
+    step: Step,
+    names: Sequence[str],
+    loss: float,
+    stops: Sequence[Suspect],
+    used: Collection[str],
+    reaching: Collection[str],
 ) -> Ungiven:
     """Tell parameters without a gradient apart.
 
@@ -56,6 +75,7 @@ def ungiven(
         used: The parameters with which something is computed.  Behind a gate of zeros the loss does
             not change with them; with another gate it does, and torch gives them zeros.  On others
             a loss that is another one in each run does not depend.
+        reaching: Those of them that go into the loss by any way, also where gradients end.
     """
     if not names:
         return Ungiven()
@@ -66,16 +86,32 @@ def ungiven(
             unknown=tuple(name for name in names if name in used),
         )
     found = point.told(names)
-    shut = [name for name in found.unused if name in used] if step.zeros else []
-    if not shut:
+    if shut := [name for name in found.unused if name in used] if step.zeros else []:
+        behind = _Point(step, None, stops).told(shut)
+        unused = tuple(name for name in found.unused if name not in shut or name in behind.unused)
+        found = replace(found.beside(behind), unused=unused)
+    if not (hidden := [name for name in found.unused if name in reaching]):
         return found
-    behind = _Point(step, None, stops).told(shut)
+    fainter = _in_float64(step, hidden, stops)
+    unused = tuple(name for name in found.unused if name not in hidden or name in fainter.unused)
+    return replace(found.beside(fainter), unused=unused, faint=fainter.faint)
+
+
+def _in_float64(step: Step, names: Sequence[str], stops: Sequence[Suspect]) -> Ungiven:
+    """What more bits say of parameters with which no bit of the loss changes."""
+    try:
+        with Widening(torch.float64):
+            wide = widened(step, torch.float64)
+            point = _Point(wide, _loss(wide, Unseen(), None), stops)
+            moved, held = point.moving(names, 1.0)
+    except Exception:  # as below
+        return Ungiven(faint=tuple(names))
+    sloping, _ = _sloping(step, held, stops, False, _LESS_FINE)
     return Ungiven(
-        unused=tuple(name for name in found.unused if name not in shut or name in behind.unused),
-        meant=found.meant + behind.meant,
-        stepwise=found.stepwise + behind.stepwise,
-        coarse=found.coarse + behind.coarse,
-        lost=found.lost + behind.lost,
+        unused=tuple(name for name in names if name not in moved),
+        meant=tuple(name for name in moved if name not in held),
+        stepwise=tuple(name for name in held if name not in sloping),
+        lost=tuple(sloping),
     )
 
 
@@ -92,28 +128,40 @@ class _Point:
 
     def told(self, names: Sequence[str]) -> Ungiven:
         """What is to be said of parameters."""
-        moved = those(names, self.changed)
-        held = moved
-        if moved and self._stops:
-            keep = Keep(self._stops)
-            _loss(self._step, keep, self._step.awake() if self._awake else None)
-            held = those(moved, lambda group: self.changed(group, keep.values))
-            seen = {n for each in self._stops if each.where[0] != "out" for n in each.parameters}
-            held = [name for name in held if name not in seen]
-        sloping, fine = _sloping(self._step, held, self._stops, self._awake)
+        near, rest = self._told(names, 1.0)
+        # What is added to something much larger is lost in a bit of the loss, until it is larger.
+        far, unused = self._told(rest, _FAR) if rest else (Ungiven(), [])
+        return replace(near.beside(far), unused=tuple(unused))
+
+    def _told(self, names: Sequence[str], times: float) -> tuple[Ungiven, list[str]]:
+        """What is to be said of those that change something by so many nudges; and the rest."""
+        moved, held = self.moving(names, times)
+        finest = _FINE if times == 1.0 else _LESS_FINE
+        sloping, fine = _sloping(self._step, held, self._stops, self._awake, finest)
         stepwise = tuple(name for name in held if name not in sloping)
-        return Ungiven(
-            unused=tuple(name for name in names if name not in moved),
+        said = Ungiven(
             meant=tuple(name for name in moved if name not in held),
             stepwise=stepwise,
             coarse=() if fine else stepwise,
             lost=tuple(sloping),
         )
+        return said, [name for name in names if name not in moved]
 
-    def changed(self, names: Sequence[str], kept: Kept | None = None) -> bool:
-        """Whether the loss is another one once these parameters are a little off."""
+    def moving(self, names: Sequence[str], times: float) -> tuple[list[str], list[str]]:
+        """Those with which the loss changes; and those that do it past what is stopped."""
+        moved = those(names, lambda group: self.changed(group, times=times))
+        if not (moved and self._stops):
+            return moved, moved
+        keep = Keep(self._stops)
+        _loss(self._step, keep, self._step.awake() if self._awake else None)
+        held = those(moved, lambda group: self.changed(group, keep.values, times))
+        seen = {n for each in self._stops if each.where[0] != "out" for n in each.parameters}
+        return moved, [name for name in held if name not in seen]
+
+    def changed(self, names: Sequence[str], kept: Kept | None = None, times: float = 1.0) -> bool:
+        """Whether the loss is another one once these parameters are a little off, or far."""
         observer = Unseen() if kept is None else Disturb((), 0.0, kept=kept)
-        change = self._step.nudge(names)
+        change = self._step.nudge(names, times)
         change = self._step.awake(change) if self._awake else change
         return _loss(self._step, observer, change) != self._loss
 
@@ -139,7 +187,11 @@ def those(names: Sequence[str], changes: Callable[[Sequence[str]], bool]) -> lis
 
 
 def _sloping(
-    step: Step, names: Sequence[str], stops: Sequence[Suspect], awake: bool
+    step: Step,
+    names: Sequence[str],
+    stops: Sequence[Suspect],
+    awake: bool,
+    finest: Sequence[float],
 ) -> tuple[list[str], bool]:
     """Those along which the loss has a slope: which changes with them, and the less the closer.
 
@@ -150,7 +202,7 @@ def _sloping(
     try:
         with Widening(torch.float64):
             wide = widened(step, torch.float64)
-            return _Slopes(wide, stops, awake, _FINE, 1e-13).those(names), True
+            return _Slopes(wide, stops, awake, finest, 1e-13).those(names), True
     except Exception:  # a kernel that refuses float64, a model that cannot be copied
         rounding = max(torch.finfo(step.parameters[name].dtype).eps for name in names)
         return _Slopes(step, stops, awake, _COARSE, 8 * rounding).those(names), False
