@@ -47,6 +47,11 @@ class Gate(Detached):
         return (self.block(h) > 1e3).float()
 
 
+class GateInFloat32(OnlyFloat32):
+    def added(self, h: Tensor) -> Tensor:
+        return (super().added(h) > 1e3).float()
+
+
 class Learning(Detached):
     def added(self, h: Tensor) -> Tensor:
         y: Tensor = self.block(h)
@@ -76,8 +81,9 @@ def test_what_float32_shows_from_afar_is_missing_there() -> None:
 
 
 @pytest.mark.parametrize("share", [1.0, 1e-7])
-def test_what_a_gate_keeps_out_is_unused(share: float) -> None:
-    report = trainify.audit(Gate(share), X)
+@pytest.mark.parametrize("cls", [Gate, GateInFloat32])
+def test_what_a_gate_keeps_out_is_unused(cls: type[Detached], share: float) -> None:
+    report = trainify.audit(cls(share), X)
     assert report.ok and not report.notes, str(report)
     assert {*report.unused} == BLOCK | {"beside.weight", "beside.bias"}
 

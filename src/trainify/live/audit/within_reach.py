@@ -1,18 +1,27 @@
-"""What the result of a run is made of, by calls of any kind, with a history or without."""
+"""What the result of a run is made of, by calls of any kind, with a history or without.
+
+Not by what is counted or compared: a choice has no derivative.
+"""
 
 from __future__ import annotations
 
-from .trace import Trace, made_by, result, tensor_of
+from collections.abc import Iterable
+
+from .trace import Sight, Trace, made_by, result, tensor_of
 
 
 def within_reach(trace: Trace) -> set[int]:
     """The tensors that go into what the run gives, by :func:`~.trace.tensor_of`.
 
-    What leaves torch, or what code that is not seen may make, counts as going there.
+    What leaves torch counts as going there.
     """
     found: set[int] = set()
     for call in reversed(trace.calls):
-        ends = call.function is result or call.leaves or not (call.outs or call.written)
-        if ends or not found.isdisjoint(map(tensor_of, made_by(call))):
-            found.update(map(tensor_of, call.ins))
+        ends = call.function is result or call.leaves
+        if ends or not found.isdisjoint(_numbers(made_by(call))):
+            found.update(_numbers(call.ins))
     return found
+
+
+def _numbers(sights: Iterable[Sight]) -> Iterable[int]:
+    return (tensor_of(sight) for sight in sights if sight.floating or sight.narrow)
