@@ -20,8 +20,9 @@ from ..config import Config, load_config
 from ..engine import EngineError, FixResult, Options, check_text, fix_text, passes_for
 from ..facts import ModuleFacts, Project
 from ..facts.walk import walk
-from ..findings import Finding, Fix, Proven
+from ..findings import Finding, Fix, Proven, Safety
 from ..output.diff import LineMap
+from ..rewrite.functionalize import only_copies
 from ..source import Change, Positions, SourceError, decode, encode, split_lines
 from .loads import last_line
 from .partial import Span, partial
@@ -55,11 +56,14 @@ class Settings:
     """How the source is rewritten: a strategy of ``trainify fix``, and what ``flag`` asks.
 
     ``confirmed`` are places that are rewritten although the code does not tell that they should be.
+    With ``copies``, what a fused call writes into an argument for its caller is copied there: that
+    raises where it is wrong.
     """
 
     strategy: str = "flag"
     when: str = "grad"
     confirmed: tuple[Confirmed, ...] = ()
+    copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +233,7 @@ def rewritten(path: str, settings: Settings, stamp: float) -> Rewritten:
     options = replace(
         options,
         strategy=settings.strategy,
+        unsafe=settings.copies,
         flag=settings.when,
         callers_decide=settings.when == "grad",
         training_decides=settings.when == "training",
@@ -437,8 +442,11 @@ _CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
 def _takes_effect(text: str, fix: Fix) -> bool:
     """Whether a fix only changes functions that are yet to run, or adds to a file.
 
-    A model that lives has been constructed, and its modules have been imported.
+    A model that lives has been constructed, and its modules have been imported.  Of fixes to look
+    at first, those are asked about that copy into arguments.
     """
+    if fix.safety is Safety.UNSAFE and not only_copies(fix.look_at):
+        return False
     positions, spans = _spans(text)
     for edit in fix.edits:
         first, last = positions.at(edit.start)[0], positions.at(edit.end)[0]

@@ -14,6 +14,8 @@ from types import CodeType, FunctionType
 import torch
 from torch import nn
 
+from ..catalog import lookup
+from ..catalog.own import registered
 from ..findings import Finding
 from . import inplace
 from .inplace import name_of, original_code
@@ -42,11 +44,30 @@ class Found:
         """Why functions could not be looked at, each reason once."""
         return tuple(dict.fromkeys(each.reason for each in self.obstacles))
 
-    def of(self, functions: Collection[CodeType]) -> Found:
-        """The part that concerns some functions, and code that no file has."""
-        remaining = (f for f in self.remaining if any(covers(c, f.path, f.line) for c in functions))
+    def of(self, functions: Collection[CodeType], ops: Iterable[str] = ()) -> Found:
+        """The part that concerns some functions, calls of some ops, and code that no file has."""
+        names = {*ops}
+        remaining = (
+            f
+            for f in self.remaining
+            if not names.isdisjoint(names_of(f.op))
+            or any(covers(c, f.path, f.line) for c in functions)
+        )
         obstacles = (o for o in self.obstacles if o.code in functions or not o.has_file)
         return replace(self, remaining=tuple(remaining), obstacles=tuple(obstacles))
+
+
+def names_of(op: str) -> tuple[str, ...]:
+    """Under which names the catalog knows a fused op."""
+    row = lookup(op, registered()) if op else None
+    return row.names if row is not None else ()
+
+
+def as_written(op: str) -> str:
+    """``torch.ops._C.rms_norm`` for ``_C::rms_norm``, ``module.name`` for ``module:name``."""
+    if "::" in op:
+        return f"torch.ops.{op.replace('::', '.')}"
+    return op.replace(":", ".")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from ..catalog.own import registered
+from ..findings import Finding, Safety
 from .apply import apply, changed, in_effect, put_back, take_back
 from .attach import CannotAttach, attached_ops, known_ops
 from .audit import Cut, Report
@@ -29,7 +30,7 @@ from .lock import LOCK
 from .needed import settle
 from .reach import Member, Reached, reached
 from .rewritten import Refused, Settings, by_file, original_place
-from .source import Found, covers, find
+from .source import Found, as_written, covers, find, names_of
 from .swap import Plan
 
 STRATEGIES = ("auto", "flag", "replace", "attach")
@@ -159,13 +160,16 @@ def _kernels(graph: Reached) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _unaudited(model: nn.Module, plans: _Plans) -> None:
     plan, found = plans.everything, plans.found
     if not plan and found.refused:
-        raise NotTrainable(_message([], found), None, found)
+        raise NotTrainable(_message([], found, audited=False), None, found)
     try:
         apply(model, plan)
     except (Refused, CannotAttach) as error:
         raise NotTrainable(str(error), None, found) from error
+    given = {as_written(name) for name in (*plan.ops, *plan.symbols)}
+    left = (f for f in found.remaining if given.isdisjoint(names_of(f.op)))
+    found = replace(found, remaining=tuple(left))
     if found.remaining or found.refused:
-        warnings.warn(_message([], found), NotEverything, stacklevel=3)
+        warnings.warn(_message([], found, audited=False), NotEverything, stacklevel=3)
 
 
 def _unequal(
@@ -224,7 +228,11 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans, other: Sequence[str]
     said = by_file(f"running it: {raised(error, Places(model.modules()))}") if error else ""
     said = said or plans.mistakes.undecided or (report.error if report else "")
     hindered = plans.mistakes.hindrances(report) if report and not error else []
-    found = plans.found.of(plans.around(cuts)) if cuts and not error else plans.found
+    found = plans.found
+    if cuts and not error:
+        ops = {as_written(cut.op) for cut in cuts if cut.op}
+        found = found.of(plans.around(cuts), ops)
+        cuts = tuple(cut for cut in cuts if plans.around([cut]) or not _is_called(cut, found))
     lines = [*_told(cuts, plans.mistakes), *hindered]
     raise NotTrainable(_message(lines, found, said), report, found) from error
 
@@ -274,7 +282,10 @@ class _Plans:
         if report is not None and self.mistakes.learn(report):
             self._find()
             return self._with_cuts(plan, self.everything, cuts)
-        return everything if plan != everything else None
+        if plan == everything and not self.mistakes.settings.copies:
+            self.mistakes.settings = replace(self.mistakes.settings, copies=True)
+            self._find()
+        return self.everything if plan != self.everything else None
 
     def _learn_ops(self, cuts: Iterable[Cut]) -> None:
         """Ops that the source does not show by name, and that ran all the same."""
@@ -317,6 +328,12 @@ def _places(cut: Cut) -> Iterator[tuple[str, int]]:
             yield path, int(line)
 
 
+def _is_called(cut: Cut, found: Found) -> bool:
+    """Whether what is found has the call of a cut's op, which lies in the code of a library."""
+    name = as_written(cut.op or "")
+    return any(name in names_of(finding.op) for finding in found.remaining)
+
+
 def _told(cuts: Iterable[Cut], mistakes: Mistakes) -> Iterator[str]:
     """The cuts that are left; of those that the caller calls mistakes not how to allow them."""
     for cut in cuts:
@@ -325,17 +342,25 @@ def _told(cuts: Iterable[Cut], mistakes: Mistakes) -> Iterator[str]:
         yield f"{cut.place}: {told.message}"
 
 
-def _message(cuts: Sequence[str], found: Found, error: str = "") -> str:
+def _message(cuts: Sequence[str], found: Found, error: str = "", *, audited: bool = True) -> str:
     """What is left, a place a line."""
     lines = list(cuts)
     lines += [
-        f"{finding.path}:{finding.line}: {finding.rule} {finding.message}"
+        f"{finding.path}:{finding.line}: {finding.rule} {finding.message}{_not_rewritten(finding)}"
         for finding in found.remaining
     ]
     lines += found.refused
     lines += [error] if error else []
-    what = "cannot be made trainable" if cuts or error else "is not trainable by source alone"
-    return _lines(lines, what)
+    return _lines(
+        lines, "cannot be made trainable" if audited else "is not trainable by source alone"
+    )
+
+
+def _not_rewritten(finding: Finding) -> str:
+    """Why the fix of a finding was not applied, where a person has to look at it first."""
+    looked_at = (fix.look_at for fix in finding.fixes.values() if fix.safety is Safety.UNSAFE)
+    look_at = next(looked_at, "")
+    return f" Not rewritten: {look_at}." if look_at else ""
 
 
 def _lines(lines: Iterable[str], what: str = "cannot be made trainable") -> str:

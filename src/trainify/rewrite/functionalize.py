@@ -8,6 +8,7 @@ that storage, and who reads it later.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -194,11 +195,21 @@ def _raising(
         of = module.source(kernel.func)
         saves = f"`{of}` in line {kernel.lineno} saves `{name}` once it has a gradient"
         found.insert(0, f"{saves}: pass it a clone")
-    return "which raises in backward where autograd has saved the old value" + (
-        f": {'; '.join(filter(None, found))}"
-        if any(found)
-        else "; no call in the project is known to have that"
-    )
+    return _RAISES + (f": {'; '.join(filter(None, found))}" if any(found) else _NOBODY)
+
+
+_RAISES = "which raises in backward where autograd has saved the old value"
+_NOBODY = "; no call in the project is known to have that"
+_COPIED = re.compile(
+    r"(?:(?:^|; )(?:what is written into `[^`]*` is not returned, so callers have it there: it is"
+    r"|callers read `[^`]*` after the call, so it is)"
+    rf" written with copy_\(\), {_RAISES}{_NOBODY})+"
+)
+
+
+def only_copies(look_at: str) -> bool:
+    """Whether all there is to look at in a fix are copies into arguments: wrong ones raise."""
+    return _COPIED.fullmatch(look_at) is not None
 
 
 def _named(name: str) -> ast.Name:
