@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from .called import functions_of
 from .flow import is_view_method
 from .layers import classes_named, is_module_class
+from .metadata import TRAITS
 from .names import is_none, last_name, parameters, self_name
 from .walk import walk
 
@@ -33,10 +34,7 @@ _SAME_FUNCTIONS = frozenset(
 _COLLECTED = frozenset("append add".split())
 _SENT = frozenset("put put_nowait set_result send".split())
 _RECEIVED = ("get", "get_nowait", "result", "recv")
-_ABOUT = frozenset(
-    "shape dtype device ndim data grad grad_fn is_leaf requires_grad layout is_cuda itemsize "
-    "nbytes names".split()
-)
+_ABOUT = TRAITS | frozenset("data grad grad_fn is_leaf requires_grad nbytes names".split())
 """What a tensor has beside its values; another attribute is a field of what holds one."""
 _SEQUENCES = frozenset("list tuple reversed".split())
 _OTHER = (ast.Lambda, ast.Compare, ast.BoolOp, ast.JoinedStr, ast.FormattedValue)

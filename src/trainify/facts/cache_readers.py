@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from .layers import bases_of
+from .metadata import SIZES, TRAITS
 from .names import last_name
 from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
 
-ABOUT = frozenset("shape dtype device ndim size dim numel is_cuda stride".split())
 _MAX_BASES = 8
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -36,7 +36,7 @@ def is_about(module: ModuleFacts, node: ast.AST) -> bool:
     parent = module.parent(node)
     if isinstance(parent, ast.Compare):
         return isinstance(parent.ops[0], (ast.Is, ast.IsNot))
-    return isinstance(parent, ast.Attribute) and parent.attr in ABOUT
+    return isinstance(parent, ast.Attribute) and parent.attr in TRAITS | SIZES
 
 
 def readers_of(module: ModuleFacts, function: FunctionNode, owner: ast.Attribute) -> Readers:

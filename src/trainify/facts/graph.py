@@ -23,6 +23,7 @@ from .grad_mode import (
     wrapping,
 )
 from .memo import once
+from .metadata import TRAITS
 from .names import base_name, passed, self_name
 from .trainable import returns_numbers
 from .walk import statements, walk
@@ -32,9 +33,7 @@ if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_METADATA = frozenset(
-    "shape dtype device ndim requires_grad grad grad_fn is_cuda layout itemsize training".split()
-)
+_WITHOUT_VALUES = TRAITS | frozenset("requires_grad grad grad_fn training".split())
 ABOUT = frozenset(
     "size dim numel stride is_contiguous zeros_like ones_like full_like rand_like randn_like "
     "empty_like new_zeros new_ones new_full new_empty element_size get_device data_ptr".split()
@@ -176,7 +175,7 @@ class Graph:
     def _attribute(
         self, node: ast.Attribute, at: ast.stmt, cut: Cut | None, through: ast.expr | None
     ) -> None:
-        if node.attr in _METADATA:
+        if node.attr in _WITHOUT_VALUES:
             return
         if isinstance(node.value, ast.Name) and node.value.id == self.me:
             self._steps.append(Step(node, at, cut, through))

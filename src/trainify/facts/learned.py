@@ -12,6 +12,7 @@ from .frozen import is_false, is_frozen
 from .grad_mode import scope_around
 from .layers import bases_of, classes_named, made_by
 from .memo import once
+from .metadata import TRAITS
 from .names import last_name
 from .walk import statements, walk
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
 
 _STOPS = ("detach", "item", "tolist", "numpy", "argmax", "argsort", "long", "int")
-_METADATA = ("data", "shape", "dtype", "device", "grad", "ndim")
+_WITHOUT_HISTORY = TRAITS | {"data", "grad"}
 _MAX_DEPTH = 5
 
 
@@ -32,7 +33,7 @@ def is_learned(module: ModuleFacts, node: ast.expr, depth: int = _MAX_DEPTH) -> 
     if depth == 0:
         return False
     if isinstance(node, ast.Attribute):
-        if node.attr in _METADATA:
+        if node.attr in _WITHOUT_HISTORY:
             return False
         cls = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
         if cls is None:

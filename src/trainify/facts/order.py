@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _PLAIN = (
     *(ast.Name, ast.Attribute, ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.Starred),
-    *(ast.keyword, ast.expr_context, ast.JoinedStr, ast.FormattedValue),
+    *(ast.keyword, ast.JoinedStr, ast.FormattedValue),
 )
 _COMPUTED = (
     *(ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp, ast.Subscript, ast.Slice),
-    *(ast.operator, ast.unaryop, ast.cmpop, ast.boolop),
+    *(ast.operator, ast.unaryop, ast.cmpop, ast.boolop),  # which stand to the left of an operand
 )
 _FUNCTIONS = ("torch.", "math.", "einops.")
 _BUILTINS = frozenset("abs bool float int isinstance len max min range str sum tuple".split())

@@ -22,6 +22,7 @@ from ..facts.layers import imported_function
 from ..facts.learners import REFERENCE, Parting, models, part, written
 from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
 from ..facts.losses import returned_loss
+from ..facts.metadata import SIZES, TRAITS
 from ..facts.names import default_of, last_name, passed
 from ..facts.walk import walk
 from ..facts.words import declare
@@ -662,9 +663,7 @@ def _writes_weight(statement: ast.stmt) -> bool:
     return isinstance(target, ast.Attribute) and not isinstance(target.value, ast.Call)
 
 
-_LEAVES_GRAPH = frozenset(
-    "item detach argmax argmin size shape dtype device ndim dim numel backward".split()
-)
+_LEAVES_GRAPH = TRAITS | SIZES | frozenset("item detach argmax argmin backward".split())
 _SHOWS = frozenset("print len float int bool str isinstance isnan isfinite isinf".split())
 
 

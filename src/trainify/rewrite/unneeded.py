@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 from ..facts import ModuleFacts
 from ..facts.flow import is_allocation
+from ..facts.metadata import SIZES, TRAITS
 from ..facts.module import FunctionNode
 from ..facts.walk import walk
 from . import layout
 
-_SIZES = frozenset("size dim numel stride ndimension element_size".split())
-_TRAITS = frozenset("shape dtype device ndim".split())
+_SIZES = SIZES | {"ndimension", "element_size"}
 _FUNCTIONS = frozenset("len int min max tuple list torch.Size math.prod".split())
 _BY_NAME = re.compile(r"\b(locals|vars|eval|exec|dir)\(")
 
@@ -83,7 +83,7 @@ def _is_of_shapes(node: ast.expr) -> bool:
     if isinstance(node, (ast.Constant, ast.Name)):
         return True
     if isinstance(node, ast.Attribute):
-        return node.attr in _TRAITS or _is_name(node)
+        return node.attr in TRAITS or _is_name(node)
     if isinstance(node, ast.Subscript):
         return _is_of_shapes(node.value) and _is_of_shapes(node.slice)
     if isinstance(node, ast.Slice):

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from ..carried import Bound, Carried, blurred
 from ..differentiation import NUMBER, UNKNOWN, cut
+from ..metadata import TRAITS
 from .made import assigned
 from .networks import network_of
 
 if TYPE_CHECKING:
     from . import Gradients
 
-_SHAPES = frozenset("shape dtype device ndim requires_grad is_cuda".split())
 _SAME = frozenset({"T", "mT", "H", "mH", "real", "imag", "values"})
 _PARAMETER = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 
@@ -24,7 +24,7 @@ def of_attribute(gradients: Gradients, node: ast.Attribute, at: ast.stmt, scope:
         cls = gradients.module.names.self_class(node.value)
         if cls is not None:
             return _of_self(gradients, cls, node.attr)
-    if node.attr in _SHAPES:
+    if node.attr in TRAITS or node.attr == "requires_grad":
         return NUMBER
     network = network_of(gradients, node.value, at, scope)
     if network is not None:

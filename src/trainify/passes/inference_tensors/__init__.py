@@ -21,6 +21,7 @@ from ...facts.graph import Entry, Graph, calls_any, results, under_scopes
 from ...facts.guards import gradient_unwanted, is_forward, is_inference_entry
 from ...facts.layers import is_module_class
 from ...facts.learning import LOSS_CALL, backward_values, may_learn
+from ...facts.metadata import SIZES, TRAITS
 from ...facts.names import default_of, is_none, last_name, parameters, self_name
 from ...facts.none import tested_not_none
 from ...facts.trainable import holds_weights, trained_submodules
@@ -295,7 +296,7 @@ def _may_be_saved(module: ModuleFacts, node: ast.Attribute) -> bool:
     if isinstance(parent, ast.Call) and node in parent.args:
         return not module.is_name(parent.func, "torch.clone", "torch.tensor")
     return not (
-        (isinstance(parent, ast.Attribute) and parent.attr in _FRESH | _ABOUT)
+        (isinstance(parent, ast.Attribute) and parent.attr in _FRESH | TRAITS | SIZES)
         or _indexes_constant(module, node)
     )
 
@@ -309,9 +310,6 @@ def _indexes_constant(module: ModuleFacts, node: ast.expr) -> bool:
     if not isinstance(around, ast.Subscript) or around.slice is not node or function is None:
         return False
     return scope_of_value(module, function, around.value, module.statement(around)) is not None
-
-
-_ABOUT = frozenset("shape device dtype size numel ndim dim".split())
 
 
 _TRAINED = re.compile(r"\b(\w+)\.parameters\(\)")
