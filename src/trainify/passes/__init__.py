@@ -66,6 +66,11 @@ def is_wanted(module: ModuleFacts, options: Options, rule: str, node: ast.stmt |
     return not module.suppressions.silence(rule, node.lineno, node.end_lineno)
 
 
+def not_rewritten(reason: object) -> str:
+    """What a message ends with where a fix was found that has no place."""
+    return f" Not rewritten: {reason}."
+
+
 class Pass(Protocol):
     RULES: tuple[Rule, ...]
     NEEDLES: tuple[Needle, ...]

@@ -15,7 +15,7 @@ from ..facts.names import is_none, last_name
 from ..facts.rebound import set_by_others
 from ..facts.walk import walk
 from ..findings import Finding, Fix
-from . import Rule, is_wanted
+from . import Rule, is_wanted, not_rewritten
 from .fused_calls.messages import release_of
 
 if TYPE_CHECKING:
@@ -108,17 +108,20 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     changes = [_change(module, statement, uses) for statement, uses in found.items()]
     changed = [change for change in changes if change.lines or change.expressions]
     fixes: dict[ast.stmt, dict[str, Fix]] = {}
+    reasons: dict[ast.stmt, str] = {}
     vocabulary = branch.Vocabulary(module)
     for run in branch.group(module, changed):
         try:
             of_run = branch.fixes(module, vocabulary, run, options.flag)
-        except branch.CannotPlace:
+        except branch.CannotPlace as error:
+            reasons.update((change.first, not_rewritten(error)) for change in run)
             continue
         of_run["attach"] = of_run["flag"]  # the kernel is the library's to call
         fixes.update((change.first, of_run) for change in run)
     for statement, uses in found.items():
         for use in uses:
             message = _message(module, use) + release_of(use.layer, options)
+            message += reasons.get(statement, "")
             told = module.finding("TRN109", message, use.call, fixes.get(statement, {}))
             yield replace(told, op=use.name)
 

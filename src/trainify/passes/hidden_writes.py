@@ -18,7 +18,7 @@ from ..facts.saved import destroyed
 from ..facts.words import declare, places
 from ..facts.writes import Write, in_network, root_of
 from ..findings import Finding
-from . import Look, Needle, Rule, is_wanted
+from . import Look, Needle, Rule, is_wanted, not_rewritten
 from .inplace import overwritten, quantizes
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             f"`{text}` is written where backward does not see it: what `{write.name.id}` was made "
             "from gets the gradient of the values before."
         )
-        yield module.finding("TRN301", message, write.statement, each)
+        if each.reason:
+            message += not_rewritten(each.reason)
+        yield module.finding("TRN301", message, write.statement, each.fixes)
 
 
 def _is_missed(module: ModuleFacts, options: Options, write: Write) -> bool:

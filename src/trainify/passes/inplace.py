@@ -40,7 +40,7 @@ from ..facts.writes import (
     roots,
 )
 from ..findings import STRATEGIES, Edit, Finding, Fix, Related
-from . import Look, Needle, Rule, is_wanted
+from . import Look, Needle, Rule, is_wanted, not_rewritten
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -224,16 +224,21 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         if harm.change is not None and harm.change.lines:
             changes.setdefault(harm.change.first, harm.change)
     fixes: dict[ast.stmt, Mapping[str, Fix]] = {}
+    reasons: dict[ast.stmt, str] = {}
     for run in branch.group(module, list(changes.values())):
         try:
             both = branch.fixes(module, vocabulary, run, options.flag)
-        except branch.CannotPlace:
+        except branch.CannotPlace as error:
+            reasons.update((change.first, not_rewritten(error)) for change in run)
             continue
         both["attach"] = both["flag"]  # there is no kernel to keep
         fixes.update((change.first, both) for change in run)
     for harm in found:
         known = fixes.get(harm.change.first, {}) if harm.change is not None else harm.fixes
-        yield module.finding(harm.rule, harm.message, harm.statement, known, _saved(module, harm))
+        message = harm.message
+        if harm.change is not None and not known:
+            message += reasons.get(harm.change.first, "")
+        yield module.finding(harm.rule, message, harm.statement, known, _saved(module, harm))
 
 
 def _saved(module: ModuleFacts, harm: Harm) -> list[Related]:

@@ -12,7 +12,7 @@ from ..facts.guards import gradient_unwanted
 from ..facts.saved import is_parameter, submodule
 from ..facts.writes import Write, in_network, root_of, roots
 from ..findings import Finding
-from . import Look, Needle, Rule, is_wanted
+from . import Look, Needle, Rule, is_wanted, not_rewritten
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -115,7 +115,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 
     fixes = fixes_for(module, options, [(write, None) for write in harms])
     for write, message, each in zip(harms, messages, fixes, strict=True):
-        yield module.finding("TRN406", message, write.statement, each)
+        if each.reason:
+            message += not_rewritten(each.reason)
+        yield module.finding("TRN406", message, write.statement, each.fixes)
 
 
 def _leaf(module: ModuleFacts, write: Write) -> str | None:

@@ -14,7 +14,7 @@ from ..facts.training import reaches_result, trains
 from ..facts.walk import walk
 from ..facts.writes import UNNOTICED, Write, in_callers, in_network
 from ..findings import Finding
-from . import Look, Needle, Rule, is_wanted
+from . import Look, Needle, Rule, is_wanted, not_rewritten
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -96,7 +96,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     fixes = fixes_for(module, options, harms)
     for (write, saver), message, each in zip(harms, messages, fixes, strict=True):
         related = module.related(f"`{saver.op}` saves it here.", saver.node)
-        yield module.finding("TRN404", message, write.statement, each, (related,))
+        if each.reason:
+            message += not_rewritten(each.reason)
+        yield module.finding("TRN404", message, write.statement, each.fixes, (related,))
 
 
 def _own(module: ModuleFacts, write: Write) -> tuple[Saver, str] | None:

@@ -14,7 +14,7 @@ from ..facts.training import trains
 from ..facts.walk import walk
 from ..facts.writes import Write, in_network, roots
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Look, Needle, Rule, is_wanted
+from . import Look, Needle, Rule, is_wanted, not_rewritten
 from .inplace import overwritten
 
 if TYPE_CHECKING:
@@ -101,7 +101,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 
     fixes = fixes_for(module, options, [(write, None) for write in harms])
     for write, split, message, each in zip(harms, splits, messages, fixes, strict=True):
-        fixed = each or _sliced(module, write, split)
+        fixed = each.fixes or _sliced(module, write, split)
+        if not fixed and each.reason:
+            message += not_rewritten(each.reason)
         yield module.finding("TRN405", message, write.statement, fixed)
 
 

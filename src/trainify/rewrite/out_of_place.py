@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..facts import ModuleFacts
 from ..facts.carried import detached
@@ -35,13 +35,20 @@ _PROMOTING = frozenset(
 _WITHOUT_FUNCTION = frozenset({"copy_", "fill_", "zero_", "put_"})
 
 
+class Found(NamedTuple):
+    """The fixes of a write, or why that which was found for it has no place."""
+
+    fixes: dict[str, Fix]
+    reason: str = ""
+
+
 def fixes_for(
     module: ModuleFacts, options: Options, harms: Sequence[tuple[Write, Saver | None]]
-) -> list[dict[str, Fix]]:
+) -> list[Found]:
     """The fixes for each write that destroys something, given the operation that had saved it."""
     changes: list[branch.Change | None] = []
     clones: dict[ast.stmt, branch.Change | None] = {}
-    result: list[dict[str, Fix]] = []
+    result: list[Found] = []
     first: dict[tuple[str, ast.expr], int] = {}
     """The write from which on a name has a new value: those after it no longer harm."""
     for i, (write, saver) in enumerate(harms):
@@ -53,7 +60,7 @@ def fixes_for(
             first.setdefault(key, i)
         elif key in first:
             changes.append(changes[first[key]])
-            result.append({})
+            result.append(Found({}))
             continue
         if change is None and not (saver and _comes_again(module, write, saver)):
             fixes = clone_first(module, write, options, wants)
@@ -63,17 +70,18 @@ def fixes_for(
                 clones[statement] = saved_clone(module, saver)
             change = clones[statement]
         changes.append(change)
-        result.append(fixes)
+        result.append(Found(fixes))
     vocabulary = branch.Vocabulary(module)
     for run in branch.group(module, list(dict.fromkeys(c for c in changes if c))):
         try:
             fixes = branch.fixes(module, vocabulary, run, options.flag)
-        except layout.CannotPlace:
-            continue
-        fixes["attach"] = fixes["flag"]  # there is no kernel to keep
+            fixes["attach"] = fixes["flag"]  # there is no kernel to keep
+            found = Found(fixes)
+        except layout.CannotPlace as error:
+            found = Found({}, str(error))
         for i, change in enumerate(changes):
             if change in run:
-                result[i] = fixes
+                result[i] = found
     return result
 
 

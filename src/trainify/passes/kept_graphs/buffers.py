@@ -10,6 +10,7 @@ from ...facts import ModuleFacts
 from ...facts.kept import handed_out, is_kept_buffer
 from ...facts.writes import Write
 from ...findings import STRATEGIES, Finding, Fix
+from .. import not_rewritten
 from ..caches import as_write, detached, names_cache, read_fresh
 from .steps import consequence, is_step, read_later
 from .values import has_graph, written
@@ -94,6 +95,6 @@ def in_pools(
         try:
             fixes = branch.fixes(module, branch.Vocabulary(module), [change], options.flag)
             fixes["attach"] = fixes["flag"]
-        except branch.CannotPlace:
-            fixes = {}
+        except branch.CannotPlace as error:
+            message += not_rewritten(error)
     yield module.finding("TRN408", message, write.statement, fixes)
