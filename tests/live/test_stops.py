@@ -593,6 +593,38 @@ MISTAKES = {
 """,
         ("h = self.fc(x)",),
     ),
+    "a new buffer that is filled by .data": Case(
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        out = torch.zeros_like(h)
+        out.data.copy_(h)
+        return self.head(out)
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        out = torch.zeros_like(h)
+        out.copy_(h)
+        return self.head(out)
+""",
+        ("out.data.copy_(h)",),
+    ),
+    "through an array that NumPy makes": Case(
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        a = np.asarray(h.detach()) * 2
+        return self.head(torch.as_tensor(a))
+""",
+        """
+    def forward(self, x):
+        h = self.fc(x)
+        a = h * 2
+        return self.head(a)
+""",
+        ("a = np.asarray(h.detach()) * 2",),
+    ),
     "what a stack enters": Case(
         """
     def forward(self, x, quiet=True):

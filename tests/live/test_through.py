@@ -212,6 +212,28 @@ class Model(_Model):
         assert trainify.source_diff(model) == ""
 
 
+WRITTEN = """
+    def forward(self, x):
+        h = self.a(x) * 1
+        {scope}
+            h[..., 0].mul_(3.0)
+        return self.head(h + self.run(h)).square().mean()
+"""
+
+
+def test_a_write_that_autograd_is_not_to_see_becomes_one_that_it_sees(tmp_path: Path) -> None:
+    right = gradients(build(tmp_path, WRITTEN.format(scope="if True:")))
+    model = build(tmp_path, WRITTEN.format(scope="with torch.no_grad():"))
+    with pytest.raises(AssertionError):
+        torch.testing.assert_close(gradients(model), right)
+    with pytest.raises(trainify.NotTrainable, match="a tensor is overwritten"):
+        trainify.trainify(model, batch())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", trainify.StopRemoved)
+        trainify.trainify(model, batch(), through=["Model.forward"])
+    torch.testing.assert_close(gradients(model), right)
+
+
 HINDERED = {
     "a comment": (
         """

@@ -72,7 +72,9 @@ class Mistakes:
         flags = {id(cut): flag for cut in unsaid if (flag := _flag(cut))}
         asked = [*_asked(_TARGET, targets), *_asked(_WHOLE, networks), *_asked(_FLAG, flags), _HOW]
         self.undecided = "; ".join(asked) if len(asked) > 1 else ""
-        for path, place, names in _mistakes(report.cuts, report, {**targets, **networks, **flags}):
+        said = {id(cut) for cut in report.cuts if self._said(cut)}
+        open_ = {**targets, **networks, **flags}
+        for path, place, names in _mistakes(report.cuts, report, open_, said):
             found = confirmed(path, place)
             known = {_site(each): each for each in self.settings.confirmed}
             old = known.get(_site(found))
@@ -106,7 +108,7 @@ class Mistakes:
         return [
             f"{path}:{place.line}: nothing was rewritten here, though through= names it: "
             f"{hindered(path, place)}"
-            for path, place, _ in _mistakes(said, report, ())
+            for path, place, _ in _mistakes(said, report, (), {id(cut) for cut in said})
         ]
 
     def is_said(self, cut: Cut) -> bool:
@@ -278,19 +280,20 @@ def _site(each: Confirmed) -> _Site:
 
 
 def _mistakes(
-    cuts: Iterable[Cut], report: Report, open_: Collection[int]
+    cuts: Iterable[Cut], report: Report, open_: Collection[int], said: Collection[int]
 ) -> Iterator[tuple[str, Proven, tuple[str, ...]]]:
     """Files, places in them as they are on disk, and what gets no gradient because of these.
 
-    Of some of the cuts of a report, and not of those, by their id, that are ``open_``.
+    Of some of the cuts of a report, and not of those, by their id, that are ``open_``; of those
+    that the caller has ``said`` to be mistakes also where something learns by another way.
     """
     missing = {name for name in report.missing if not REFERENCE.search(name)}
     blamed = {id(cut) for name in missing for cut in _plainest(report.cuts, name)}
     for cut in cuts:
-        if id(cut) not in blamed or id(cut) in open_ or cut.cause not in _KINDS:
+        if id(cut) not in {*blamed, *said} or id(cut) in open_ or cut.cause not in _KINDS:
             continue
         path, line = cut.path, cut.line
-        names = tuple(name for name in cut.parameters if name in missing)
+        names = tuple(name for name in cut.parameters if name in missing) or cut.parameters
         for each in cut.wrapped:  # the decorator goes, which others may have as well
             path, _, number = each.rpartition(":")
             file, line = original_place(path, int(number))

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.carried import Carried, Cut, detached
 from ..facts.comments import explained
-from ..facts.flow import FunctionFlow
+from ..facts.flow import FunctionFlow, is_allocation
 from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
 from ..facts.learning import backward_values
 from ..facts.losses import CutNames, losses_without_gradient, lost, results
+from ..facts.stops import is_named_so
 from ..facts.trainable import is_trainable
 from ..facts.walk import walk
 from ..facts.words import declare, places
@@ -208,7 +209,9 @@ def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
         return
     made: set[ast.expr] = set()
     for node in found:
-        if not _is_meant(module, node) and not ends_on_purpose(module, module.statement(node)):
+        statement = module.statement(node)
+        kept = ends_on_purpose(module, statement) and not _fills(module, node, statement)
+        if not _is_meant(module, node) and not kept:
             whole = _made_anew(module, node)
             title = f"{module.source(whole.func)}()" if whole is not None else _name(node)
             message = f"`{title}` takes the gradient from what is trained through."
@@ -222,6 +225,16 @@ def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
             edits = (Edit(module.start(whole), module.end(whole), inner),) if inner else ()
             fix = Fix(f"Use what {title} is given", edits)
             yield module.finding("TRN301", message, whole, dict.fromkeys(STRATEGIES, fix))
+
+
+def _fills(module: ModuleFacts, node: ast.expr, statement: ast.stmt) -> bool:
+    """``out.data.copy_(h)``, of a buffer that the function has made: nothing keeps that."""
+    base = node.value if isinstance(node, ast.Attribute) else None
+    function = module.function(statement)
+    if not isinstance(base, ast.Name) or function is None or is_named_so(module, statement):
+        return False
+    made = module.flow(function).only_definition(base.id, statement)
+    return made is not None and isinstance(made.value, ast.Call) and is_allocation(made.value)
 
 
 _ANEW = frozenset(

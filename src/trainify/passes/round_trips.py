@@ -548,6 +548,20 @@ def _in_arithmetic(module: ModuleFacts, node: ast.expr) -> bool:
     return isinstance(parent, ast.BinOp)
 
 
+def _is_as_array(node: ast.Call) -> bool:
+    """``np.asarray(t)``, of what is no list: that would be of another dtype."""
+    if len(node.args) != 1 or node.keywords or not isinstance(node.func, ast.Attribute):
+        return False
+    if node.func.attr not in ("array", "asarray") or not isinstance(node.func.value, ast.Name):
+        return False
+    if node.func.value.id not in ("np", "numpy"):
+        return False
+    given = node.args[0]
+    if isinstance(given, ast.Call):
+        return getattr(given.func, "attr", "") in ("cpu", "detach", "numpy")
+    return isinstance(given, (ast.Attribute, ast.Name, ast.Subscript))
+
+
 def _stripped(node: ast.expr) -> ast.expr:
     """``t`` for ``t.detach().cpu().numpy()``, ``t.item()``, ``float(t)``."""
     reads = False
@@ -558,7 +572,8 @@ def _stripped(node: ast.expr) -> ast.expr:
             continue
         if not isinstance(node, ast.Call):
             return node
-        if isinstance(node.func, ast.Name) and node.func.id == "float" and len(node.args) == 1:
+        to_float = isinstance(node.func, ast.Name) and node.func.id == "float"
+        if (to_float and len(node.args) == 1) or _is_as_array(node):
             node, reads = node.args[0], True
         elif isinstance(node.func, ast.Attribute) and not node.args and not node.keywords:
             if node.func.attr in ("item", "tolist", "numpy"):
