@@ -58,6 +58,35 @@ class Everything(faults.Layer):
         return F.dropout(y, 0.5) * random.random() * numpy.random.rand()
 
 
+class Codes(nn.Parameter):
+    """Codes whose scales are an attribute of theirs until a first forward, as in bitsandbytes."""
+
+    scales: Tensor | None
+
+
+class Quantized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes = Codes(torch.randint(-9, 9, (faults.D, faults.D)).char(), requires_grad=False)
+        self.codes.scales = torch.rand(faults.D, 1) + 0.5
+        self.scales: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.scales is None:
+            self.scales, self.codes.scales = self.codes.scales, None
+        assert self.scales is not None
+        return x @ (self.codes.to(x.dtype) * self.scales.to(x.dtype))
+
+
+def test_what_tensors_hold_is_put_back() -> None:
+    model = nn.Sequential(nn.Linear(faults.D, faults.D), Quantized())
+    codes = model[1].codes
+    expected = model[0](X) @ (codes * codes.scales)
+    assert audit(model, X).ok
+    assert codes.scales is not None and model[1].scales is None
+    torch.testing.assert_close(model(X), expected)
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_model_is_left_as_it_was(fails: bool) -> None:
     model = faults.Model(Everything)

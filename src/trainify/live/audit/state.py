@@ -40,9 +40,9 @@ _NOT_THEIRS = {"torch", "numpy", *sys.stdlib_module_names} - {"__main__"}
 class State:
     """Copies of all tensors of a model and its inputs, of what holds them, and of the RNGs.
 
-    Found are parameters, buffers, and the tensors, lists, dicts and generators that modules, their
-    classes and inputs hold in attributes: caches, above all.  Of the globals that methods of these
-    classes read it is the tensors and the generators.
+    Found are parameters, buffers, and the tensors, lists, dicts and generators that these, modules,
+    their classes and inputs hold in attributes: caches, above all.  Of the globals that methods of
+    these classes read it is the tensors and the generators.
 
     What functions remember of a run (``functools.cache``) is forgotten, if there are tensors in it.
 
@@ -190,6 +190,7 @@ class State:
                 if values is None:
                     values = value.detach().clone()
                 self._tensors[id(value)] = _Kept(value, values, value.requires_grad, value.dtype)
+            self._hold(value.__dict__, depth)  # scales of codes, say, that a first forward takes
         elif isinstance(value, MEMO):
             self._memos.append(Memo(value))
         elif isinstance(value, torch.Generator):
