@@ -8,6 +8,7 @@ parsed: the answer is a version or a range of them, and nothing is run or import
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import re
@@ -35,7 +36,13 @@ _LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock")
 _REQUIREMENTS = ("requirements*.txt", "requirements*.in", "requirements/*.txt", "constraints*.txt")
 _METADATA = ("pyproject.toml", "setup.cfg", "setup.py", "Pipfile", "environment.y*ml")
 _ENVIRONMENTS = (".venv", "venv", "env")
-
+_ASKED = re.compile(
+    "|".join(
+        fnmatch.translate(pattern.partition("/")[0])
+        for pattern in (*_LOCKS, *_REQUIREMENTS, *_METADATA, *_ENVIRONMENTS, "PKG-INFO")
+    ),
+    re.IGNORECASE,
+)
 
 LIBRARIES = ("vllm", "torch")
 """Those of which releases are told apart: by rows of the catalog, or because what is written into a
@@ -91,11 +98,23 @@ def needed(releases: Iterable[Release], library: str) -> Iterator[Release]:
 
 def _in_project(folder: str, library: str) -> list[Release]:
     while True:
-        stated = list(_stated(folder, library))
+        stated = list(_stated(folder, library)) if _may_state(folder, library) else []
         parent = os.path.dirname(folder)
         if stated or parent == folder or os.path.exists(os.path.join(folder, ".git")):
             return stated
         folder = parent
+
+
+def _may_state(folder: str, library: str) -> bool:
+    """Whether anything lies there that is asked below: in most folders nothing does."""
+    package = _package(library)
+    if os.path.basename(folder).lower() == package.lower():
+        return True
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return True
+    return any(name.lower() == package.lower() or _ASKED.match(name) for name in names)
 
 
 def _stated(folder: str, library: str) -> Iterator[Release]:
@@ -134,7 +153,7 @@ _OWN_VERSION = re.compile(
 
 def _itself(folder: str, library: str) -> Iterator[Release]:
     """The release that the folder itself is the source of, or lies in."""
-    package = re.sub(r"[-.]+", "_", library)
+    package = _package(library)
     for path, text in _texts(folder, ("PKG-INFO",)):
         if match := re.search(rf"^Name: {library}\nVersion: (\d[\w.]*)", text, re.MULTILINE):
             yield Release(library, f"=={match[1]}", path)
@@ -143,6 +162,10 @@ def _itself(folder: str, library: str) -> Iterator[Release]:
     for path, text in _texts(folder, names if os.path.basename(folder) == package else inside):
         if match := _OWN_VERSION.search(text):
             yield Release(library, f"=={match[1]}", path)
+
+
+def _package(library: str) -> str:
+    return re.sub(r"[-.]+", "_", library)
 
 
 def _texts(folder: str, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
