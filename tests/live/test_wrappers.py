@@ -281,8 +281,13 @@ class Model(nn.Module):
 """
 
 
-@pytest.mark.parametrize("first", ["trainify", "prepare"])
-@pytest.mark.parametrize("inputs", [False, True])
+@pytest.mark.parametrize(
+    ("first", "inputs"),
+    some(
+        {("trainify", True), ("prepare", False)},
+        itertools.product(("trainify", "prepare"), (True, False)),
+    ),
+)
 def test_accelerate_in_mixed_precision(tmp_path: Path, first: str, inputs: bool) -> None:
     """It puts autocast and a cast of the result around the forward that it finds."""
     accelerate = pytest.importorskip("accelerate")

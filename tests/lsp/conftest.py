@@ -7,6 +7,8 @@ import pytest
 import pytest_asyncio
 from lsp_editor import PROFILES, Editor
 
+from tests.each import some
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -47,7 +49,8 @@ async def start(running: dict[str, Editor]) -> AsyncIterator[Callable[..., Await
         await editor.stop()
 
 
-@pytest_asyncio.fixture(params=PROFILES)
+# Neovim 0.7 itself is among the real editors.
+@pytest_asyncio.fixture(params=some([p for p in PROFILES if p != "neovim@v0.7.0"], PROFILES))
 async def editor(
     request: pytest.FixtureRequest, folder: Path, start: Callable[..., Awaitable[Editor]]
 ) -> Editor:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.each import some
 from trainify.engine import check_paths, fix_paths
 
 HERE = Path(__file__).parent
@@ -67,13 +68,15 @@ def session(editor: str, file: Path, title: str, only: str) -> dict[str, list]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("editor", EDITORS)
+ONE = ("activation.py", "Use the differentiable silu_and_mul when a gradient is wanted", "")
+ALL = ("layernorm.py", "Fix all gradient cuts in this file", "source.fixAll.trainify")
+
+
 @pytest.mark.parametrize(
-    ("name", "title", "only"),
-    [
-        ("activation.py", "Use the differentiable silu_and_mul when a gradient is wanted", ""),
-        ("layernorm.py", "Fix all gradient cuts in this file", "source.fixAll.trainify"),
-    ],
+    ("editor", "name", "title", "only"),
+    some(
+        {("nvim", *ONE), ("emacs", *ALL)}, ((name, *fix) for name in EDITORS for fix in (ONE, ALL))
+    ),
 )
 def test_saved_as_the_command_line_writes_it(
     editor: str, name: str, title: str, only: str, tmp_path: Path

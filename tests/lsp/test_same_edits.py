@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     "name",
     [
-        "fixtures/llama_serving",
         "fixtures/chat_serving",
+        pytest.param("fixtures/llama_serving", marks=pytest.mark.slow),
         pytest.param("tests/cases", marks=pytest.mark.slow),
     ],
 )

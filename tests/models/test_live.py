@@ -158,7 +158,14 @@ def test_thirty_steps_of_adamw(cls, model, strategy, checkpoint_of, batch):
             optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("strategy", ["flag", "replace"])
+@pytest.mark.parametrize(
+    ("cls", "strategy"),
+    some(
+        {("llama_serving", "flag"), ("llama_release", "flag"), ("gemma_serving", "replace")},
+        itertools.product(PACKAGES, ("flag", "replace")),
+    ),
+    indirect=["cls"],
+)
 def test_in_double(cls, model, strategy, checkpoint_of, batch):
     """What takes the place of the kernels is exact, where nobody rounds to float32."""
     trainify.trainify(model.model, strategy=strategy)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import itertools
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from packages import (
     next_token_loss,
 )
 
+from tests.each import some
 from trainify.cli import cli
 
 VARIANTS = {
@@ -26,6 +28,26 @@ VARIANTS = {
     "replace": ["--strategy", "replace"],
     "attach": ["--strategy", "attach"],
 }
+
+# Each variant and each package; all pairs of them in the soak.
+EACH_ONCE = {
+    ("llama_serving", "attach"),
+    ("llama_serving", "flag-training"),
+    ("llama_release", "flag"),
+    ("gemma_serving", "replace"),
+}
+
+
+def pairs(chosen, variants=VARIANTS):
+    return pytest.mark.parametrize(
+        ("cls", "variant"),
+        some(chosen, itertools.product(PACKAGES, variants)),
+        indirect=["cls", "variant"],
+    )
+
+
+each_once = pairs(EACH_ONCE)
+each_strategy = pairs(EACH_ONCE | {("llama_serving", "flag"), ("gemma_serving", "flag")})
 
 # Files in which there is nothing to fix.  They hold `.data` and `copy_` of weight loaders, in-place
 # bookkeeping of a scheduler, RoPE tables.
@@ -104,6 +126,7 @@ def greedy(oracle, prompts, n):
     return output[:, prompts.shape[1] :].tolist()
 
 
+@each_strategy
 def test_every_gradient_is_right_at_every_step(cls, fixed, checkpoint_of, batch):
     model = fixed()
     oracle = load_oracle(cls, checkpoint_of[cls.kind])
@@ -126,6 +149,7 @@ def test_every_gradient_is_right_at_every_step(cls, fixed, checkpoint_of, batch)
     assert model.generate(prompts.tolist(), 6) == greedy(oracle, prompts, 6)
 
 
+@each_strategy
 def test_nothing_that_outlives_a_step_holds_a_graph(fixed, batch):
     model = fixed()
     for _ in range(2):
@@ -133,7 +157,10 @@ def test_nothing_that_outlives_a_step_holds_a_graph(fixed, batch):
         assert [tensor.shape for tensor in model.state() if tensor.requires_grad] == []
 
 
-@pytest.mark.parametrize("variant", [v for v in VARIANTS if v != "replace"])
+@pairs(
+    EACH_ONCE - {("gemma_serving", "replace")} | {("gemma_serving", "flag")},
+    [v for v in VARIANTS if v != "replace"],
+)
 def test_serving_stays_bit_for_bit(cls, variant, fixed, checkpoint_of, batch):
     model = fixed()
     original = cls(load_package(FIXTURES / cls.name), checkpoint_of[cls.kind])
@@ -168,6 +195,7 @@ def test_the_kernels_that_serve_are_those_that_train(cls, fix, checkpoint_of, ba
         original.model.load_state_dict(patched.model.state_dict())
 
 
+@each_once
 def test_inference_records_no_graph(fixed, batch):
     """forward had switched gradients off for it; now something else has to."""
     model = fixed()
@@ -185,6 +213,7 @@ def test_inference_records_no_graph(fixed, batch):
     assert recorded == set()
 
 
+@pytest.mark.parametrize("variant", some(("attach", "flag"), VARIANTS))
 def test_the_branch_that_no_model_takes(variant, fix):
     """llama_serving's norm has a way of its own for rows that are not dense."""
     package = load_package(fix("llama_serving", variant))
@@ -196,12 +225,14 @@ def test_the_branch_that_no_model_takes(variant, fix):
     torch.testing.assert_close(ours, torch.autograd.grad(expected, [x, norm.weight]))
 
 
+@each_once
 @torch.no_grad()
 def test_logits_stay_within_rounding(cls, fixed, checkpoint_of, batch):
     expected = load_oracle(cls, checkpoint_of[cls.kind])(batch).logits
     torch.testing.assert_close(fixed().logits(batch), expected, rtol=0, atol=2e-5)
 
 
+@each_once
 def test_bfloat16_trains_after_it_generated(cls, fixed, checkpoint_of, batch):
     """Caches that change their dtype while generating must not be inference tensors in training."""
     model = fixed(torch.bfloat16)
@@ -219,6 +250,7 @@ def test_bfloat16_trains_after_it_generated(cls, fixed, checkpoint_of, batch):
         assert similarity > 0.97, (name, similarity.item())
 
 
+@each_once
 def test_what_is_right_keeps_its_bytes(cls, variant, fix):
     before, after = sources(FIXTURES / cls.name), sources(fix(cls.name, variant))
     assert before.keys() == after.keys()

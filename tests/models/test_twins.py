@@ -79,6 +79,7 @@ def test_every_gradient_is_right(served, oracle, package, batch, strategy):
     assert_same_step(served, oracle, package, batch)
 
 
+@pytest.mark.parametrize("family", some(("Qwen2", "Mixtral"), FAMILIES), indirect=True)
 def test_in_double(served, oracle, package, batch):
     """What takes the place of the kernels is exact, where nobody rounds to float32."""
     trainify.trainify(served, strategy="replace")

@@ -471,7 +471,7 @@ def observed(text: str, arguments: dict[str, Any]) -> tuple[Any, list[str]]:
     return run(text, {**arguments, "show": show, "late": []}), shown
 
 
-@pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 300), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(15), pytest.param(range(15, 300), marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
 def test_random_functions_keep_their_meaning(seeds: range) -> None:
     for seed in seeds:
