@@ -177,6 +177,8 @@ def test_what_is_no_model_is_an_error() -> None:
             trainify.trainify(no_model, X)  # type: ignore[type-var]
     with pytest.raises(TypeError, match=r"int, not a torch\.nn\.Module"):
         trainify.restore(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"int, not a torch\.nn\.Module"):
+        trainify.source_diff(3)  # type: ignore[arg-type]
     for argument in ("allow", "through"):
         with pytest.raises(TypeError, match=f"{argument} takes names .*, not 3"):
             trainify.trainify(nn.Linear(2, 2), torch.ones(1, 2), **{argument: 3})

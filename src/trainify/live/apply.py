@@ -87,8 +87,7 @@ def restore(model: nn.Module) -> None:
     so for as long as another model, or a copy of this one, needs them; so do modules that are a
     part of another model as well.  Raises TypeError for what is no model.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"the model is {type(model).__name__}, not a torch.nn.Module")
+    _refuse_other(model)
     with LOCK:
         let_go(model)
         take_back(model)
@@ -131,13 +130,21 @@ def _restore(module: nn.Module) -> bool:
     return found is not None
 
 
+def _refuse_other(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model is {type(model).__name__}, not a torch.nn.Module")
+
+
 def source_diff(model: nn.Module) -> str:
     """The change of source that a model's rewriting stands for, as a diff for ``git apply``.
 
     Kernels that got a backward where they are have none by that: comments before the diff name
-    them.  ``trainify(model, strategy="flag")`` changes the source that calls them instead.
+    them.  ``trainify(model, strategy="flag")`` changes the source that calls them instead.  Raises
+    TypeError for what is no model.
     """
     from ..output.diff import patch_names, unified_diff
+
+    _refuse_other(model)
 
     bound: dict[Rewritten, set[str]] = {}
     kernels: dict[str, None] = {}

@@ -44,7 +44,7 @@ class Step:
         copies: Mapping[int, Tensor] | None = None,
     ) -> None:
         """``copies`` as for :class:`State`."""
-        _refuse_other(model, loss)
+        refuse_other(model, loss)
         _refuse_iterators((inputs, keywords))
         self.model = model
         self.inputs = tuple(inputs)
@@ -171,7 +171,7 @@ class Step:
             change()
 
 
-def _refuse_other(model: nn.Module, loss: Loss | None) -> None:
+def refuse_other(model: nn.Module, loss: Loss | None) -> None:
     """Raise for what is no model, or one whose parameters cannot be trained by anything."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model is {type(model).__name__}, not a torch.nn.Module")
