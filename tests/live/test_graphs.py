@@ -151,10 +151,16 @@ GRAPHS: dict[str, Callable[[nn.Module, Tensor], Any]] = {
 }
 
 
+def marks_of(kind: str, cls: type[Norm]) -> tuple[pytest.MarkDecorator, ...]:
+    """To decompose takes half a second: one that returns, one that writes, one that is split."""
+    slow = kind == "functionalized" and cls not in (Out, InPlace, Split)
+    return (pytest.mark.slow,) if slow else ()
+
+
 def cases(functionalized: bool) -> list[Any]:
     """Traced and decomposed graphs have lost the scope, and train."""
     return [
-        pytest.param(kind, cls, id=f"{cls.__name__}-{kind}")
+        pytest.param(kind, cls, id=f"{cls.__name__}-{kind}", marks=marks_of(kind, cls))
         for kind in GRAPHS
         for cls in MODELS
         if (cls is not Scoped or kind == "exported")
