@@ -674,3 +674,37 @@ def test_a_view_of_a_parameter_that_is_detached_is_placed() -> None:
     report = audit(Model(), torch.randn(6, 8))
     assert report.missing == ("b.weight",) and not report.error
     assert any("b.weight" in cut.parameters for cut in report.cuts)
+
+
+class InBits(nn.Parameter):
+    """A weight in eight bits, that brings along what it is scaled with."""
+
+    scale: Tensor | None
+
+
+class EightBits(nn.Module):
+    """Takes over what the weight brings along, in the first forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        weight = torch.randn(4, 4, generator=torch.Generator().manual_seed(1))
+        scale = weight.abs().amax() / 127
+        self.weight = InBits((weight / scale).round().to(torch.int8), requires_grad=False)
+        self.weight.scale = scale
+        self.scale: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.scale is None:
+            self.scale, self.weight.scale = self.weight.scale, None
+        scale = torch.ones(()) if self.scale is None else self.scale
+        return (self.first(x) @ (self.weight.float() * scale)).square().mean()
+
+
+def test_what_a_parameter_brings_along_is_put_back() -> None:
+    model, same = EightBits(), EightBits()
+    same.load_state_dict(model.state_dict())
+    held = model.weight.scale
+    assert audit(model, X).ok
+    assert model.weight.scale is held and model.scale is None
+    assert torch.equal(model(X), same(X))

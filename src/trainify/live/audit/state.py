@@ -185,6 +185,8 @@ class State:
         self._seen.add(id(value))
         inner: Iterable[Any] = ()
         if isinstance(value, Tensor):
+            if value.__dict__ or isinstance(value, nn.Parameter):  # how it is quantized, say
+                self._hold(value.__dict__, depth)
             if not value.is_meta and value.layout is torch.strided:
                 values = self._copies.get(id(value))
                 if values is None:
