@@ -21,8 +21,9 @@ _FINE, _LESS_FINE, _COARSE = (1e-5,), (1e-2,), (1.0, 10.0)
 From afar, many small steps look like a slope, so less fine is only asked where a nudge of one is
 nothing to the loss as it is.
 """
-_FAR = 1000.0
-"""Nudges, by which a parameter is another one altogether."""
+_FAR = 30.0
+"""Nudges, by which more is seen in few bits.  By many more a model may ask for any memory: of what
+it computes, a size may be made."""
 _LINEAR = 0.1
 """The share by which a slope may be another at a half and at a fourth of the distance."""
 
@@ -90,22 +91,29 @@ def ungiven(
         behind = _Point(step, None, stops).told(shut)
         unused = tuple(name for name in found.unused if name not in shut or name in behind.unused)
         found = replace(found.beside(behind), unused=unused)
-    if not (hidden := [name for name in found.unused if name in reaching]):
-        return found
-    fainter = _in_float64(step, hidden, stops)
-    unused = tuple(name for name in found.unused if name not in hidden or name in fainter.unused)
-    return replace(found.beside(fainter), unused=unused, faint=fainter.faint)
+    hidden = [name for name in found.unused if name in reaching]
+    fainter = _in_float64(step, hidden, stops) if hidden else Ungiven()
+    # What no call is given may be computed where nobody looks, in a thread say.
+    asked = [name for name in found.unused if name not in used]
+    asked += hidden if fainter is None else []
+    far = point.told(asked, _FAR) if asked else Ungiven()
+    refused = hidden if fainter is None else []
+    faint = tuple(name for name in refused if name in far.unused)
+    fainter = fainter or Ungiven(unused=tuple(hidden))
+    rest = [n for n in found.unused if n not in hidden or n in fainter.unused]
+    rest = [n for n in rest if n not in asked or (n in far.unused and n not in faint)]
+    return replace(found.beside(fainter).beside(far), unused=tuple(rest), faint=faint)
 
 
-def _in_float64(step: Step, names: Sequence[str], stops: Sequence[Suspect]) -> Ungiven:
-    """What more bits say of parameters with which no bit of the loss changes."""
+def _in_float64(step: Step, names: Sequence[str], stops: Sequence[Suspect]) -> Ungiven | None:
+    """What more bits say of parameters with which no bit of the loss changes; None if refused."""
     try:
         with Widening(torch.float64):
             wide = widened(step, torch.float64)
             point = _Point(wide, _loss(wide, Unseen(), None), stops)
             moved, held = point.moving(names, 1.0)
-    except Exception:  # as below
-        return Ungiven(faint=tuple(names))
+    except Exception:  # a kernel that refuses float64, a model that cannot be copied
+        return None
     sloping, _ = _sloping(step, held, stops, False, _LESS_FINE)
     return Ungiven(
         unused=tuple(name for name in names if name not in moved),
@@ -126,26 +134,19 @@ class _Point:
         self._awake = loss is None
         self._loss = _loss(step, Unseen(), step.awake()) if loss is None else loss
 
-    def told(self, names: Sequence[str]) -> Ungiven:
-        """What is to be said of parameters."""
-        near, rest = self._told(names, 1.0)
-        # What is added to something much larger is lost in a bit of the loss, until it is larger.
-        far, unused = self._told(rest, _FAR) if rest else (Ungiven(), [])
-        return replace(near.beside(far), unused=tuple(unused))
-
-    def _told(self, names: Sequence[str], times: float) -> tuple[Ungiven, list[str]]:
-        """What is to be said of those that change something by so many nudges; and the rest."""
+    def told(self, names: Sequence[str], times: float = 1.0) -> Ungiven:
+        """What is to be said of parameters, by so many nudges of each."""
         moved, held = self.moving(names, times)
         finest = _FINE if times == 1.0 else _LESS_FINE
         sloping, fine = _sloping(self._step, held, self._stops, self._awake, finest)
         stepwise = tuple(name for name in held if name not in sloping)
-        said = Ungiven(
+        return Ungiven(
+            unused=tuple(name for name in names if name not in moved),
             meant=tuple(name for name in moved if name not in held),
             stepwise=stepwise,
             coarse=() if fine else stepwise,
             lost=tuple(sloping),
         )
-        return said, [name for name in names if name not in moved]
 
     def moving(self, names: Sequence[str], times: float) -> tuple[list[str], list[str]]:
         """Those with which the loss changes; and those that do it past what is stopped."""
