@@ -128,7 +128,10 @@ class Mistakes:
         )
 
 
-_TARGET = "what learns is held against what is stopped there, of {}, as against a target"
+_TARGET = (
+    "what learns meets what is stopped there, of {}, and no layer comes behind: targets and "
+    "weights of a loss look like this"
+)
 _WHOLE = (
     "what is stopped there is all of {}, while others learn: targets, features and heads that "
     "learn alone look like this"

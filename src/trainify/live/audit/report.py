@@ -60,8 +60,8 @@ class Cut:
     off, ``lines`` are those, in the function that did so, through which the gradient would go,
     ``wrapped`` the ``file:line`` of decorators that put it around functions;
     ``branch`` says that nothing comes into it from outside that has a gradient, ``target`` that
-    what learns is held against what it stops.  ``parameters`` are the names of those whose gradient
-    is cut off or bent here.
+    what learns meets what it stops with no layer behind.  ``parameters`` are the names of those
+    whose gradient is cut off or bent here.
     """
 
     cause: Cause
