@@ -9,6 +9,7 @@ parameters are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from functools import cached_property
 
 from .cuts import Suspect
 from .report import Cause
@@ -110,15 +111,17 @@ class Cancelled:
 
     def _sharing(self, numbers: Set[int]) -> set[int]:
         """These, and what may lie in the same memory."""
-        found: set[int] = set()
-        more = set(numbers)
-        while more - found:
-            found |= more
-            for call in self._trace.calls:
-                if own_name(call) in _ALIASES and call.ins:
-                    alike = {tensor_of(call.ins[0]), *map(tensor_of, call.outs)}
-                    if not alike.isdisjoint(found):
-                        more |= alike
+        return set(numbers).union(*(self._alike.get(number, ()) for number in numbers))
+
+    @cached_property
+    def _alike(self) -> dict[int, set[int]]:
+        """Of each tensor that has an alias, all of them."""
+        found: dict[int, set[int]] = {}
+        for call in self._trace.calls:
+            if own_name(call) in _ALIASES and call.ins:
+                numbers = {tensor_of(call.ins[0]), *map(tensor_of, call.outs)}
+                alike = numbers.union(*(found.get(number, ()) for number in numbers))
+                found.update(dict.fromkeys(alike, alike))
         return found
 
     def _stopped(self, suspect: Suspect) -> set[int]:
