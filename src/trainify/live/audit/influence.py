@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence, Set
 from typing import Any
 
 import torch
@@ -24,6 +24,11 @@ Kept = dict[Key, dict[int, Tensor]]
 """Results of calls, by their index."""
 
 
+def functions_of(at: Iterable[Key]) -> Set[Hashable]:
+    """What is called there."""
+    return {function for function, *_ in at}
+
+
 class Keep(Observer):
     """Keeps what calls return whose gradient is stopped on purpose.
 
@@ -34,6 +39,7 @@ class Keep(Observer):
 
     def __init__(self, suspects: Sequence[Suspect]) -> None:
         self._at = keys([each for each in suspects if each.where[0] == "out"])
+        self.functions = functions_of(self._at)
         self.values: Kept = {}
 
     def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
@@ -59,6 +65,7 @@ class Disturb(Observer):
     ) -> None:
         self._kept = kept or {}
         self._at = keys(list(suspects))
+        self.functions = functions_of((*self._at, *self._kept))
         self._share = share
         self._generator = torch.Generator().manual_seed(seed)
         self.writes = any(each.where[0] in ("in", "written") for each in suspects)
@@ -140,6 +147,7 @@ class Sources(Observer):
     ) -> None:
         self._allowed = allowed
         self._at = keys([each for each in suspects if not each.hidden])
+        self.functions = functions_of(self._at)
         self._walks: dict[Any, Walk] = {}
         self._behind: dict[Any, Collection[int]] = {}
         """By call at its place, and by the result: which arguments this depends on."""

@@ -240,6 +240,9 @@ class Observer:
     arrivals = False
     """Whether a backward follows, of which it is to be known at which modules it arrives."""
 
+    functions: Set[Any] | None = None
+    """What is called where it looks; None for everywhere.  The modules around are not told."""
+
     def watching(self, tracer: Tracer) -> AbstractContextManager[None]:
         """What is to be active while the model runs."""
         return nullcontext()
@@ -264,6 +267,7 @@ class Unseen(Observer):
     """Wants nothing, not even digests."""
 
     sights = False
+    functions = frozenset()
 
 
 class Tracer(TorchFunctionMode):
@@ -290,6 +294,8 @@ class Tracer(TorchFunctionMode):
         self._times: dict[tuple[Hashable, str, int], int] = {}
         self._dull: set[Hashable] = set()
         self._pinned = pinned
+        self._wanted = None if pinned is not None and pinned.used else self.observer.functions
+        self._unwanted: dict[Hashable, bool] = {}
         self._inside = 0
         self.running: Call | None = None
         """The call that is being made."""
@@ -301,7 +307,8 @@ class Tracer(TorchFunctionMode):
     # -- coming and going -------------------------------------------------------------------------
 
     def __enter__(self) -> Tracer:
-        self._modules.install()
+        if self.observer.functions is None:
+            self._modules.install()
         self._undo = [self._modules.remove, _patch_functions(self), self._patch_backward()]
         self._undo += [_patch_maker(self, module, name) for module, name in _MAKERS]
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -350,10 +357,22 @@ class Tracer(TorchFunctionMode):
         """Run a call and note what it did."""
         self._inside += 1
         try:
+            if self._wanted is not None and self._is_unwanted(function, kwargs):
+                return run(*args, **kwargs)
             return self._record(function, run, args, kwargs, frame)
         finally:
             self._inside -= 1
             self.running = None
+
+    def _is_unwanted(self, function: Any, kwargs: dict[str, Any]) -> bool:
+        """Whether a call is one that nobody asks for, and that runs as it does by itself."""
+        found = self._unwanted.get(function)
+        if found is None:
+            name = getattr(function, "__name__", "")
+            found = function not in (self._wanted or ()) and name not in _UNFILLED
+            found = found and attribute_of(function) != "grad"
+            self._unwanted[function] = found
+        return found and "out" not in kwargs
 
     def _record(
         self, function: Any, run: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType
