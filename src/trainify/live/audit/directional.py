@@ -13,12 +13,14 @@ square of the distance, and what does not fit to that is how far rounding goes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import _pop_mode_temporarily
 
 from .casts import Casting, Move, edge_of
 from .compared import arriving, set_aside
@@ -55,18 +57,19 @@ def prove(step: Step, tell: Callable[[str], None]) -> Proof:
     if casts:
         try:
             proof = _prove(Casting(step), _FINE, "float64", tell, judging=False)
-            if proof.said:
+            if proof is not None:
                 return proof
         except Exception:  # a module in TorchScript, say, that hides its parameters
             casts = False
     try:
         with Widening(torch.float64):
-            return _prove(_InPlace(widened(step, torch.float64)), _FINE, "float64", tell)
+            wide = _InPlace(widened(step, torch.float64), within=True)
+            return _prove(wide, _FINE, "float64", tell) or Proof()
     except Exception as error:  # a kernel that refuses float64, a model that cannot be copied
         reason = said(error)
     if casts:  # a method that is bound to the original, say, which a copy goes on calling
         try:
-            return _prove(Casting(step), _CAST, "float64", tell)
+            return _prove(Casting(step), _CAST, "float64", tell) or Proof()
         except Exception as error:
             reason = said(error)
     if any(parameter.element_size() < 4 for parameter in step.parameters.values()):
@@ -74,7 +77,7 @@ def prove(step: Step, tell: Callable[[str], None]) -> Proof:
         return Proof(doubts=[f"gradients were not held against finite differences: {reason}"])
     tell("directional derivatives in float32")
     try:
-        proof = _prove(_InPlace(step), _COARSE, "float32", tell)
+        proof = _prove(_InPlace(step), _COARSE, "float32", tell) or Proof()
     except Exception as error:
         reason = said(error)
         return Proof(doubts=[f"gradients were not held against finite differences: {reason}"])
@@ -99,10 +102,14 @@ class _Runs(Protocol):
 
 
 class _InPlace:
-    """Parameters are moved by writing into them."""
+    """Parameters are moved by writing into them.
 
-    def __init__(self, step: Step) -> None:
+    ``within`` says that a mode is active, through which the model is to go and what moves it not.
+    """
+
+    def __init__(self, step: Step, within: bool = False) -> None:
         self.step = step
+        self._aside = _pop_mode_temporarily if within else nullcontext
 
     def loss(self) -> Tensor:
         return self.step.loss_of_run()
@@ -119,7 +126,11 @@ class _InPlace:
                 for name, move in moves.items():
                     move(self.step.parameters[name])
 
-        return self.step.value(change)
+        if self.step.pinned.used:
+            return self.step.value(change)
+        with self._aside():
+            self.step.begin(change)
+        return self.step.another_loss().detach().double().item()
 
 
 @dataclass(frozen=True)
@@ -148,8 +159,12 @@ def _prove(
     name: str,
     tell: Callable[[str], None],
     judging: bool = True,
-) -> Proof:
-    """``judging`` says whether it is to be found whose gradient is another, where one is."""
+) -> Proof | None:
+    """``judging`` says whether it is to be found whose gradient is another, where one is.
+
+    Else other runs are asked that, and nothing is returned, unless these have shown that it cannot
+    be told.
+    """
     loss = runs.loss()
     if name == "float64" and loss.dtype != torch.float64:
         raise TypeError(f"the loss is {loss.dtype}".replace("torch.", ""))
@@ -166,6 +181,8 @@ def _prove(
         del found
         names = list(gradients)
         directions = _Directions(runs, value, gradients, precision)
+    if not names and not judging:
+        return None
     if not names and bent:
         return Proof()
     if not names:
@@ -174,8 +191,8 @@ def _prove(
     if verdict.agrees:
         close = max(verdict.error, verdict.spread / max(abs(verdict.told), 1e-300))
         return Proof(f"{name}: the loss changes along {_counted(names)}, to {close:.0e}")
-    if not judging:
-        return Proof()
+    if not (judging or verdict.is_plainly_unsure(value)):
+        return None
     if abs(runs.value({}) - value) > 1e-3 * precision.tolerance * abs(value):
         return Proof(
             doubts=[
@@ -216,6 +233,8 @@ _CLOSE = 1e-2
 """The share of a step at which curvature makes no difference between two sides."""
 _CERTAIN = 10.0
 """How many times what is not known of a slope a difference has to be."""
+_PLAIN = 1e-3
+"""A relative difference that no gradient has from being rounded to float32."""
 
 
 def _without_curvature(shares: Sequence[float], slopes: Sequence[float]) -> tuple[float, float]:
@@ -267,6 +286,11 @@ class _Compared:
         """Whether a disagreement does not come from the size of the step."""
         return _CERTAIN * self.spread <= abs(self.told - self.measured)
 
+    def is_plainly_unsure(self, loss: float) -> bool:
+        """Whether kinks make the difference, and no rounding of values or gradients to float32."""
+        finest = self.spread < _LAST_BIT * abs(loss)
+        return finest and self.error > _PLAIN and not self.certain
+
 
 class _Directions:
     """A direction through all parameters, and how the loss should change along it."""
@@ -317,8 +341,11 @@ class _Directions:
             tolerance = max(tolerance, min(_CERTAIN * noise / abs(told), self._precision.most))
             compared = _Compared(told, found, noise, tolerance)
         elif not compared.agrees:
-            half, size = self._slope(names, 0.5), abs(self._loss)
-            spread = max(abs(half - compared.measured), torch.finfo(torch.float64).eps * size)
+            rounding = torch.finfo(torch.float64).eps * abs(self._loss)
+            if max(told, abs(compared.measured)) < rounding:  # and so nothing can be measured
+                return _Compared(told, compared.measured, rounding, tolerance)
+            half = self._slope(names, 0.5)
+            spread = max(abs(half - compared.measured), rounding)
             if spread * _CERTAIN <= abs(told - half):
                 spread = max(spread, self._kink(names))
             compared = _Compared(told, half, spread, tolerance)
@@ -369,6 +396,10 @@ def _sum_of_sizes(gradient: Tensor) -> float:
     return gradient.abs().sum().item()
 
 
+_FEW = 1 << 12
+"""Elements of which a direction is kept as it is: to make it anew takes eight calls of torch."""
+
+
 @dataclass(frozen=True)
 class _Direction:
     """A direction through one parameter: each element goes with its gradient, and at random."""
@@ -379,13 +410,22 @@ class _Direction:
     """Of the gradient, in eight bits, which is all that has to be kept of it."""
     row: int | None
     """One that stays as it is."""
+    made: Tensor | None = None
 
     @classmethod
     def of(cls, gradient: Tensor, seed: int, length: float, row: int | None) -> _Direction:
-        return cls(seed, length, gradient.sign().to(torch.int8), row)
+        found = cls(seed, length, gradient.sign().to(torch.int8), row)
+        if gradient.numel() > _FEW:
+            return found
+        made = torch.zeros_like(gradient, dtype=torch.float64)
+        found.add_to(made, 1.0)
+        return replace(found, made=made)
 
     def add_to(self, tensor: Tensor, by: float) -> None:
         """Move ``tensor`` by a share of the direction."""
+        if self.made is not None and tensor.dtype == self.made.dtype:
+            tensor.add_(self.made, alpha=by)
+            return
         kept = None if self.row is None else tensor[self.row].clone()
         add_noise(tensor, self.seed, self.length * by)
         sign = self.sign
