@@ -526,3 +526,47 @@ def test_a_new_value_beside_what_is_handed_back(tmp_path: Path) -> None:
     (total.sum() + same.sum()).backward()
     torch.testing.assert_close(w.grad, 2 * x.sum(0))
     release()
+
+
+NEVER_RUN = """
+from torch.nn import functional as F
+from .kernels import norm
+
+class Lazy(dict):
+    def values(self):
+        raise AssertionError("opened")
+
+    __iter__ = values
+
+TABLE = Lazy()
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(8, 8)
+        self.weight = nn.Parameter(torch.ones(8))
+        self.scale = None
+
+    def forward(self, x):
+        h = self.up(x)
+        if self.scale is not None:
+            h = F.scaled_mm(h, self.weight, self.scale, 0, self.scale, 0)
+        return norm(h, self.weight) * (1 + len(TABLE))
+"""
+
+
+def test_kernels_that_no_op_can_be_made_of_and_never_run(tmp_path: Path) -> None:
+    """A table that imports what is asked of it is not gone through by its own methods."""
+    found = package(tmp_path, kernels=KERNELS, model=NEVER_RUN)
+    name = f"{found['kernels'].__name__}.norm"
+    trainify.register(name, "norm(Tensor x, Tensor weight) -> Tensor", "rms_norm(x, weight, 1e-6)")
+    model = found["model"].Model()
+    x = torch.randn(3, H)
+    trainify.trainify(model, x)
+    model(x).sum().backward()
+    expected = F.rms_norm(model.up(x), (H,), model.weight, 1e-6).sum()
+    for p, grad in zip(
+        model.parameters(), torch.autograd.grad(expected, list(model.parameters())), strict=True
+    ):
+        torch.testing.assert_close(p.grad, grad)
+    restore(model)

@@ -331,10 +331,21 @@ def slots(cls: type) -> Iterator[str]:
         yield from (names,) if isinstance(names, str) else names
 
 
-def _elements(table: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[Any]:
+def contents(table: Any) -> Iterator[Any]:
+    """What a dict, list, tuple or set holds, as it lies there, whatever its class makes of that.
+
+    A dict that is filled when somebody asks for its values would import a library.
+    """
+    if isinstance(table, dict):
+        return iter(dict.values(table))
+    if isinstance(table, list):
+        return list.__iter__(table)
+    return tuple.__iter__(table) if isinstance(table, tuple) else iter(table)
+
+
+def _elements(table: Any) -> list[Any]:
     """The first of them: a table of functions is short, one of data need not be."""
-    values = table.values() if isinstance(table, dict) else table
-    return list(itertools.islice(values, _TABLE))
+    return list(itertools.islice(contents(table), _TABLE))
 
 
 _TABLE = 256

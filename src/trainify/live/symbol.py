@@ -72,6 +72,15 @@ def symbol(name: str) -> Symbol:
     return _symbols[kernel]
 
 
+def can_be_op(name: str) -> bool:
+    """Whether :func:`symbol` has one for a function by this name."""
+    try:
+        symbol(name)
+    except CannotAttach:
+        return False
+    return True
+
+
 def _module(name: str) -> types.ModuleType:
     try:
         return importlib.import_module(name)

@@ -32,6 +32,7 @@ from .reach import Member, Reached, reached
 from .rewritten import Refused, Settings, by_file, original_place
 from .source import Found, as_written, covers, find, names_of
 from .swap import Plan
+from .symbol import can_be_op
 
 STRATEGIES = ("auto", "flag", "replace", "attach")
 WHEN = ("grad", "training")
@@ -152,7 +153,7 @@ def _kernels(graph: Reached) -> tuple[tuple[str, ...], tuple[str, ...]]:
     symbols = tuple(
         name
         for name, kernel in graph.kernels.items()
-        if kernel.row.equivalent is not None and kernel.ops.isdisjoint(ops)
+        if kernel.row.equivalent is not None and kernel.ops.isdisjoint(ops) and can_be_op(name)
     )
     return ops, symbols
 

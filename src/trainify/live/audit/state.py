@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ..loads import codes
-from ..reach import slots
+from ..reach import contents, slots
 from .digest import INTEGER
 from .memos import MEMO, Memo, memos_of
 from .noise import add_noise
@@ -192,7 +192,6 @@ class State:
                 if values is None:
                     values = value.detach().clone()
                 self._tensors[id(value)] = _Kept(value, values, value.requires_grad, value.dtype)
-            self._hold(value.__dict__, depth)  # scales of codes, say, that a first forward takes
         elif isinstance(value, MEMO):
             self._memos.append(Memo(value))
         elif isinstance(value, torch.Generator):
@@ -206,7 +205,7 @@ class State:
                 self._empty.append(value)
                 return
             self._holders.append((value, value.copy()))
-            inner = value.values() if isinstance(value, dict) else value
+            inner = contents(value)
         elif isinstance(value, (tuple, frozenset)):
             inner = value
         elif not callable(value):
@@ -236,9 +235,8 @@ def _globals_of(cls: type) -> Iterator[Any]:
                     found: Any = function.__globals__.get(name)
                     if isinstance(found, torch.Generator) or _putting_back(found) is not None:
                         yield found
-                    inner = found.values() if isinstance(found, dict) else found
-                    inner = inner if isinstance(found, (list, tuple, dict)) else (found,)
-                    yield from (each for each in inner if isinstance(each, Tensor))
+                    held = contents(found if isinstance(found, (list, tuple, dict)) else (found,))
+                    yield from (each for each in held if isinstance(each, Tensor))
 
 
 def _put_back(holder: Any, kept: Any) -> None:
