@@ -99,6 +99,12 @@ class Rewritten:
         """Whether anything in the file becomes something else."""
         return self.after != self.before
 
+    @cached_property
+    def flags(self) -> int:
+        """What the new text imports from ``__future__``, for the compiler."""
+        code: CodeType = compile_text(self.after, self.file)
+        return code.co_flags & _FUTURE
+
     @property
     def remaining(self) -> list[Finding]:
         """What is found and cannot be fixed, by its place in the new text."""
@@ -121,7 +127,7 @@ class Rewritten:
         None where it stays as it is.  Raises :class:`Refused` where the file is not what it was
         when it was imported, or where something would be fixed in a lambda.
         """
-        if not self.concerned:
+        if not self.concerned or not (self.changed or self.remaining):
             return None
         if code.co_name == "<lambda>":
             lines = range(code.co_firstlineno, last_line(code) + 1)
@@ -526,11 +532,10 @@ _given: dict[tuple[int, str], _Given] = {}
 
 
 def _compile(tree: ast.Module, source: Rewritten) -> CodeType:
-    flags = compile_text(source.after, source.file).co_flags & _FUTURE
-    code: CodeType = compile(tree, source.file, "exec", flags, dont_inherit=True)
+    code: CodeType = compile(tree, source.file, "exec", source.flags, dont_inherit=True)
     return code
 
 
-_FUTURE = functools.reduce(
+_FUTURE: int = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
