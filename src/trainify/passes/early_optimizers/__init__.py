@@ -14,7 +14,7 @@ from ...facts.walk import statements, walk
 from ...findings import STRATEGIES, Edit, Finding, Fix, Safety
 from .. import Look, Needle, Rule
 from .given import Given, given_to
-from .late import Late, is_within, late_in, only_freezes, unfrozen
+from .late import Late, injects, is_within, late_in, only_freezes, unfrozen
 from .meant import (
     freezes_again,
     has_another,
@@ -114,9 +114,12 @@ def _too_early(module: ModuleFacts, given: Given) -> Finding | None:
 
 def _goes_on(given: Given, late: Late, after: Sequence[ast.stmt]) -> bool:
     """Whether the optimizer takes steps behind a statement that puts another model in place."""
-    if late.part != given.model or not isinstance(late.statement, ast.Assign):
+    statement = late.statement
+    if late.part != given.model or not isinstance(statement, ast.Assign):
         return True
-    behind = after[after.index(late.statement) + 1 :]
+    if injects(statement.value):
+        return True
+    behind = after[after.index(statement) + 1 :]
     return any(steps(node, given.optimizer) for each in behind for node in walk(each))
 
 

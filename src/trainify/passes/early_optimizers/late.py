@@ -55,7 +55,7 @@ def _added(module: ModuleFacts, statement: ast.stmt, model: str) -> str | None:
         )
         return owner if assigns and is_within(owner, model) else None
     if isinstance(statement, ast.Assign):
-        if ast.unparse(made).rpartition(".")[2] in _INJECTS:
+        if injects(value):
             return model if any(ast.unparse(a) == model for a in value.args) else None
         for target in statement.targets:
             if ast.unparse(target) == model and _makes_another(module, value, model):
@@ -75,6 +75,11 @@ def _added(module: ModuleFacts, statement: ast.stmt, model: str) -> str | None:
         return None
     owner = ast.unparse(made.value)
     return owner if is_within(owner, model) else None
+
+
+def injects(value: ast.expr) -> bool:
+    """``get_peft_model(model, config)``: the model goes on in what takes its place."""
+    return isinstance(value, ast.Call) and _name(value) in _INJECTS
 
 
 def _sets_weights(module: ModuleFacts, call: ast.Call, model: str) -> bool:
