@@ -109,6 +109,26 @@ def test_what_may_be_stopped_is_not_said_to_arrive() -> None:
     assert "stopped on purpose at" in note and "not found" not in note
 
 
+def test_a_layer_before_a_rounding_is_not_said_to_get_a_gradient() -> None:
+    class Rounded(nn.Module):
+        def __init__(self, straight: bool) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.straight = straight
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x)
+            rounded = (h * 8).round() / 8
+            return self.second(h + (rounded - h).detach() if self.straight else rounded)
+
+    report = audit(Rounded(straight=False), X)
+    assert report.ok and report.zeros == ("first.weight", "first.bias")
+    assert str(report).startswith("ok: 2 of 4 parameters get a gradient, 2 get zeros alone\n")
+    report = audit(Rounded(straight=True), X)
+    assert report.ok and not report.zeros
+    assert str(report).startswith("ok: 4 of 4 parameters get a gradient\n")
+
+
 def test_noise_in_the_shape_of_a_value_is_no_detach() -> None:
     class Lengths(nn.Module):
         """As in a text-to-speech model: what is computed says how long the output is."""

@@ -86,3 +86,16 @@ def test_table_names_place_and_parameters() -> None:
         "note: not compared",
     ]
     assert table(Report(trainable=4)) == "ok: 4 of 4 parameters get a gradient"
+
+
+def test_zeros_alone_are_counted_apart() -> None:
+    report = Report(trainable=4, zeros=("fc.weight",), unused=("head.weight",))
+    assert report.ok and json.loads(report.to_json())["zeros"] == ["fc.weight"]
+    first, _, *rows = table(report).splitlines()
+    assert first == ("ok: 2 of 4 parameters get a gradient, 1 gets zeros alone, the rest is unused")
+    assert rows == ["zeros        1  fc.weight", "unused       1  head.weight"]
+    assert "zeros alone</th><td>1</td><td><code>fc.weight</code></td>" in page(report)
+    cut = Report(missing=CUT.parameters, cuts=(CUT,), trainable=6, zeros=("a", "b"))
+    assert table(cut).startswith(
+        "1 gradient cut; of 6 parameters, 2 get no gradient and 2 get zeros alone\n"
+    )

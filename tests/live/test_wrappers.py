@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import io
 import itertools
@@ -28,6 +29,7 @@ from tests.each import some
 from tests.torch_process import TorchProcess
 from trainify.catalog.own import _registered
 from trainify.live.apply import restore
+from trainify.live.swap import become
 
 Modules = dict[str, ModuleType]
 
@@ -261,6 +263,78 @@ def test_accelerate_hooks(modules: Modules, route: str, model: nn.Module, first:
     assert len(calls) == 2
     restore(model)
     assert is_cut(model)
+
+
+SERVED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 8))
+
+    @torch.inference_mode()
+    def forward(self, x):
+        h = self.up(x)
+        out = torch.empty_like(h)
+        torch.ops._C.rms_norm(out, h, self.weight.data, 1e-6)
+        return self.down(out)
+"""
+
+
+def _itself(model: nn.Module) -> None:
+    model.forward = model.forward
+
+
+def _partly(model: nn.Module) -> None:
+    model.forward = functools.partial(model.forward)
+
+
+def _kept_beside(model: nn.Module) -> None:
+    model.before = model.forward  # type: ignore[assignment]
+    model.forward = lambda x: model.before(x)
+
+
+def _hooked(model: nn.Module) -> None:
+    hooks = pytest.importorskip("accelerate.hooks")
+    hooks.add_hook_to_module(model, hooks.AlignDevicesHook(execution_device="cpu"))
+
+
+@pytest.mark.parametrize("strategy", ["auto", "flag"])
+@pytest.mark.parametrize("hold", [_itself, _partly, _kept_beside, _hooked])
+def test_a_model_that_holds_its_own_forward(
+    tmp_path: Path, hold: Callable[[nn.Module], None], strategy: str
+) -> None:
+    """Where that is the method of its class, it is rewritten with the class, and put back."""
+    model = package(tmp_path, model=SERVED)["model"].Model()
+    hold(model)
+    assert not model(batch()).requires_grad
+    trainify.trainify(model, batch(), strategy=strategy)
+    weights = list(model.parameters())
+    found = torch.autograd.grad(model(batch()).square().sum(), weights)
+    normed = torch.nn.functional.rms_norm(model.up(batch()), (8,), model.weight, 1e-6)
+    expected = torch.autograd.grad(model.down(normed).square().sum(), weights)
+    torch.testing.assert_close(found, expected)
+    gc.collect()  # an audit's copy, which holds its own forward
+    restore(model)
+    assert not model(batch()).requires_grad
+    assert trainify.audit(model, batch()).missing
+
+
+def test_what_a_module_holds_of_another_one_stays() -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    class Changed(Model):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+    model, other = Model(), Model()
+    model.teach = functools.partial(other.forward)  # type: ignore[assignment]
+    model.learn = functools.partial(model.forward)  # type: ignore[assignment]
+    become(model, Changed)
+    zero = torch.zeros(1)
+    assert model.teach(zero) == 0 and model.learn(zero) == 1
 
 
 PRECISE = """

@@ -215,6 +215,8 @@ def _stopped_whole(model: nn.Module, report: Report, cut: Cut) -> tuple[str, ...
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     if not own or covered != own or frozen > sum(sizes[name] for name in own):
         return ()  # layers, of a model that goes on behind them, or adapters
+    if own.union(report.unused) >= {n for n, p in model.named_parameters() if p.requires_grad}:
+        return ()  # nothing else is there to learn
     return () if _switches_itself_off(model, networks, cut) else networks
 
 

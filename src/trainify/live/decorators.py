@@ -48,6 +48,8 @@ def layers(value: Any) -> Iterator[Any]:
 
 def _inner(value: Any) -> Any:
     """One layer further in; None where there is none."""
+    if isinstance(value, MethodType):  # it has its function's attributes, ``__wrapped__`` as well
+        return value.__func__
     for name in ("__wrapped__", "__func__", "fget", "func"):
         inner = getattr(value, name, None)
         if callable(inner) and not isinstance(value, type):
@@ -110,7 +112,7 @@ def around(value: Any, old: Any, new: Any) -> Any:
     """What a callable with ``old`` in it is with ``new`` there; itself where it holds none."""
     if value is old:
         return new
-    if isinstance(value, MethodType):  # which has the attributes of its function, too
+    if isinstance(value, MethodType):
         return MethodType(around(value.__func__, old, new), value.__self__)
     inner = _inner(value)
     inside = None if inner is None else around(inner, old, new)

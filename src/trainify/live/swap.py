@@ -7,7 +7,7 @@ other modules of the same class stay as they are, and what copies or pickles it 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, MethodType
@@ -83,20 +83,32 @@ def become(module: nn.Module, cls: type) -> None:
     they have put around it.
     """
     held = {
-        name: (value, function)
+        name: (value, *method)
         for name, value in vars(module).items()
         if isinstance(value, (MethodType, FunctionType, partial))
-        and getattr(value, "__self__", module) is module
-        for function in layers(value)
-        if isinstance(function, FunctionType) and _defines(type(module), function)
+        and (method := _own_method(module, value)) is not None
     }
     module.__class__ = cls
-    for name, (value, function) in held.items():
-        vars(module)[name] = around(value, function, getattr(cls, function.__name__))
+    for name, (value, function, own) in held.items():
+        vars(module)[name] = around(value, function, getattr(cls, own))
 
 
-def _defines(cls: type, function: Any) -> bool:
-    return getattr(cls, getattr(function, "__name__", ""), None) is function
+def _own_method(module: nn.Module, value: Any) -> tuple[Any, str] | None:
+    """The method of a module's class that a callable runs, on that module, and its name there."""
+    for layer in layers(value):
+        if isinstance(layer, MethodType) and layer.__self__ is not module:
+            return None
+        if isinstance(layer, FunctionType):
+            for name in (layer.__name__, *_named(type(module), layer)):
+                if getattr(type(module), name, None) is layer:
+                    return layer, name
+    return None
+
+
+def _named(cls: type, function: FunctionType) -> Iterator[str]:
+    """Under which names a class holds a function; what decorators make need not say it."""
+    for base in cls.__mro__:
+        yield from (name for name, value in vars(base).items() if value is function)
 
 
 def without(cls: type) -> type:

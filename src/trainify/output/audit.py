@@ -20,7 +20,10 @@ def table(report: Report, root: str | None = None) -> str:
     lines = [headline(report)]
     for cut in report.cuts:
         lines += ["", *_block(cut, root)]
-    counts = (("missing", report.missing), ("wrong", report.wrong), ("unused", report.unused))
+    counts = (
+        ("missing", report.missing), ("wrong", report.wrong), ("zeros", report.zeros),
+        ("unused", report.unused),
+    )  # fmt: skip
     rows = [f"{name:<8} {len(names):>5}  {_named(names)}" for name, names in counts if names]
     if rows:
         lines += ["", *rows]
@@ -37,8 +40,9 @@ def headline(report: Report) -> str:
     """The verdict, in one line."""
     of = f"{report.trainable} parameters" if report.trainable != 1 else "1 parameter"
     if report.ok:
-        got = report.trainable - len(report.unused) - len(report.lost)
-        rest = [f"{len(report.unused)} are unused"] if report.unused and report.lost else []
+        got = report.trainable - len(report.unused) - len(report.lost) - len(report.zeros)
+        rest = _zeros(report)
+        rest += [f"{len(report.unused)} are unused"] if report.unused and report.lost else []
         rest += ["the rest is unused"] if report.unused and not report.lost else []
         return ", ".join([f"ok: {got} of {of} {'gets' if got == 1 else 'get'} a gradient", *rest])
     if report.error and not report.cuts:
@@ -47,8 +51,14 @@ def headline(report: Report) -> str:
     said += [f"{len(report.wrong)} get a wrong one"] if report.wrong else []
     if any(cut.cause is Cause.KEPT for cut in report.cuts):
         said += ["none gets one in the second step"]
+    said = [*(said or ["none is known to be hit"]), *_zeros(report)]
     cuts = f"{len(report.cuts)} gradient cut" + "s" * (len(report.cuts) != 1)
-    return f"{cuts}; of {of}, {' and '.join(said) or 'none is known to be hit'}"
+    return f"{cuts}; of {of}, {' and '.join(said)}"
+
+
+def _zeros(report: Report) -> list[str]:
+    many = len(report.zeros)
+    return [f"{many} {'gets' if many == 1 else 'get'} zeros alone"] if many else []
 
 
 def _block(cut: Cut, root: str) -> Iterator[str]:

@@ -285,6 +285,7 @@ def _parameters(report: Report) -> str:
         groups = (
             ("no gradient", "ends", report.missing),
             ("a wrong gradient", "lies", report.wrong),
+            ("zeros alone", "unused", report.zeros),
             ("not used", "unused", report.unused),
             ("frozen", "unused", report.frozen),
         )

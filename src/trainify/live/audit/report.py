@@ -121,8 +121,10 @@ class Report:
     those whose gradient is not the derivative of the loss, ``unused`` those on which the loss does
     not depend (no fault), ``lost`` those that get none where that is meant, with which the loss
     changes by steps only, or of which it cannot be told, as where a part adds less than a bit;
-    ``notes`` or ``error`` says which.  These alone leave it ``ok``.  Each of the missing and the
-    wrong is accounted for by one of ``cuts``, or ``error`` says that no place was found.  What
+    ``notes`` or ``error`` says which.  ``zeros`` are those at which a gradient arrives that is zero
+    in every element, as behind a rounding or a factor of zero: what autograd gives is the
+    derivative, and nothing is learned by it.  These alone leave it ``ok``.  Each of the missing and
+    the wrong is accounted for by one of ``cuts``, or ``error`` says that no place was found.  What
     could not be proven, and why, stands in ``notes``.
     """
 
@@ -130,6 +132,7 @@ class Report:
     wrong: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    zeros: tuple[str, ...] = ()
     cuts: tuple[Cut, ...] = ()
     loss: float | None = None
     trainable: int = 0

@@ -96,6 +96,8 @@ class Outcome:
     """The lines of ignored scopes through which gradients go."""
     spared: Lines
     """The lines of scopes at which gradients are stopped on purpose."""
+    zeros: list[str]
+    """Parameters at which zeros alone arrive."""
     endless: list[str]
     """Parameters whose gradient is infinite, or not a number."""
     within: list[Place]
@@ -210,7 +212,7 @@ class _Round:
         return Outcome(
             trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, self.stops,
             reached, bool(checks.shaped), self.beside, self.weak, self.unseen, through, self.spared,
-            self.endless, self.within.places, found, keeps, self.notes,
+            self.zeros, self.endless, self.within.places, found, keeps, self.notes,
         )  # fmt: skip
 
     def _gradients(self, loss: Tensor) -> tuple[dict[str, bool], str]:

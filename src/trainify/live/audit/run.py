@@ -242,6 +242,7 @@ class _Audit:
             wrong=wrong,
             unused=found.unused,
             lost=(*found.meant, *found.stepwise, *found.faint, *found.unknown),
+            zeros=tuple(name for name in seen.zeros if name not in hit),
             cuts=tuple(cuts),
             loss=seen.loss,
             trainable=len(step.parameters),
