@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from verbs import findings, fix, rules, stays
 
 from trainify.engine import Options, check_paths
 from trainify.findings import Safety
+from trainify.releases import Release
 
 NORM = """
 import torch
@@ -324,3 +327,38 @@ def test_what_a_kernel_only_measures_loses_no_gradient() -> None:
 
 def test_a_shuffle_of_codes_has_no_gradient_to_lose() -> None:
     stays("import torch\n\n\ndef f(q, perm):\n    torch.ops._C.gptq_shuffle(q, perm, 4)\n")
+
+
+@pytest.mark.parametrize(("release", "values"), [("0.8.5", 2), ("0.9.0", 3)])
+def test_the_choice_of_experts_by_release(release: str, values: int) -> None:
+    names = ", ".join(["w", "ids", "rows"][:values])
+    text = f"""\
+    from vllm.model_executor.layers.fused_moe import fused_topk
+
+
+    def route(x, logits):
+        {names} = fused_topk(x, logits, 2, True)
+        return {names}
+    """
+    fixed = fix(text, strategy="replace", releases=(Release("vllm", f"=={release}", "x"),))
+    scope: dict[str, Any] = {}
+    exec(fixed, scope)
+    logits = torch.randn(3, 4, requires_grad=True)
+    found = scope["route"](None, logits)
+    assert len(found) == values
+    expected = torch.softmax(logits, -1).topk(2).values
+    torch.testing.assert_close(found[0], expected / expected.sum(-1, keepdim=True))
+    assert found[0].requires_grad
+
+
+@pytest.mark.parametrize("module", ["", ".fused_moe", ".moe.fused_moe"])
+def test_experts_wherever_lmdeploy_has_them(module: str) -> None:
+    text = f"""\
+    from lmdeploy.pytorch.kernels.cuda{module} import fused_moe
+
+
+    def f(x, w1, w2, weights, ids):
+        return fused_moe(x, w1, w2, weights, ids, 2)
+    """
+    (found,) = findings(text)
+    assert found.rule == "TRN101" and found.fixes

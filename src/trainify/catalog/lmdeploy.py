@@ -85,7 +85,10 @@ OPS: tuple[FusedOp, ...] = (
         ),
     ),
     FusedOp(
-        names=("lmdeploy.pytorch.kernels.cuda.fused_moe.moe_reduce",),
+        names=(
+            "lmdeploy.pytorch.kernels.cuda.fused_moe.moe_reduce",
+            "lmdeploy.pytorch.kernels.cuda.moe.fused_moe.moe_reduce",
+        ),
         schema="moe_reduce(Tensor hidden_states, Tensor topk_weights, bool fp32_acc=False)"
         " -> Tensor",
         equivalent="(hidden_states * topk_weights.unsqueeze(-1)).sum(1)",
@@ -94,7 +97,10 @@ OPS: tuple[FusedOp, ...] = (
         family="moe",
     ),
     FusedOp(
-        names=("lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.rms_norm_dynamic_quant",),
+        names=(
+            "lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.rms_norm_dynamic_quant",
+            "lmdeploy.pytorch.kernels.cuda.rms_norm_dynamic_quant",
+        ),
         schema="rms_norm_dynamic_quant(Tensor x, Tensor w, float eps, "
         "Tensor? residual=None, ScalarType quant_dtype=torch.int8) -> (Tensor, "
         "Tensor)",
@@ -104,7 +110,11 @@ OPS: tuple[FusedOp, ...] = (
         unsupported=("residual",),
     ),
     FusedOp(
-        names=("lmdeploy.pytorch.kernels.cuda.fused_moe.fused_moe",),
+        names=(
+            "lmdeploy.pytorch.kernels.cuda.fused_moe.fused_moe",
+            "lmdeploy.pytorch.kernels.cuda.moe.fused_moe.fused_moe",
+            "lmdeploy.pytorch.kernels.cuda.fused_moe",
+        ),
         schema="fused_moe(Tensor hidden_states, Tensor w1, Tensor w2, "
         "Tensor topk_weights, Tensor topk_ids, int topk, Tensor? w1_bias=None, "
         "Tensor? w2_bias=None, int expert_offset=0, int? num_experts=None, "
@@ -120,7 +130,10 @@ OPS: tuple[FusedOp, ...] = (
         ),
     ),
     FusedOp(
-        names=("lmdeploy.pytorch.kernels.cuda.fused_noaux_tc.fused_noaux_tc_routing",),
+        names=(
+            "lmdeploy.pytorch.kernels.cuda.fused_noaux_tc.fused_noaux_tc_routing",
+            "lmdeploy.pytorch.kernels.cuda.moe.route_noaux_tc.fused_noaux_tc_routing",
+        ),
         schema="fused_noaux_tc_routing(Tensor logits, Tensor bias, int num_experts=256, "
         "int n_group=8, int topk_group=4, int top_k=8, bool renormalize=True, "
         "float routed_scaling_factor=2.5) -> (Tensor, Tensor)",
@@ -138,7 +151,10 @@ OPS: tuple[FusedOp, ...] = (
         look_at="the gradient of fp8 codes is rounded to fp8 as well",
     ),
     FusedOp(
-        names=("lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.matmul_kernel_dynamic_quant",),
+        names=(
+            "lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.matmul_kernel_dynamic_quant",
+            "lmdeploy.pytorch.kernels.cuda.matmul_kernel_dynamic_quant",
+        ),
         schema="matmul_kernel_dynamic_quant(Tensor a, Tensor b, Tensor rms_scale, Tensor "
         "linear_scale, Tensor? residual=None, Tensor? bias=None, ScalarType "
         "output_dtype=torch.float16) -> Tensor",
@@ -153,14 +169,16 @@ OPS += opaque(
     CACHE,
     _READ,
     """
-    lmdeploy.pytorch.kernels.cuda.fill_kv_cache.fill_kv_cache(k_states, v_states, k_caches,
+    lmdeploy.pytorch.kernels.cuda.fill_kv_cache.fill_kv_cache,
+        lmdeploy.pytorch.kernels.cuda.fill_kv_cache(k_states, v_states, k_caches,
         v_caches, q_start_loc, q_seq_length, kv_seq_length, max_q_seq_length, block_offsets,
         k_scales_zeros=None, v_scales_zeros=None, quant_policy=QuantPolicy.NONE,
         kv_layout='bshd')
     lmdeploy.pytorch.kernels.cuda.fill_kv_cache.fill_kv_cache_blocked_fp8(k_states, v_states,
         k_caches, v_caches, ks_caches, vs_caches, cu_seqlen_q, kv_seqlens, max_q_seqlen,
         block_offsets, group_size=128, kv_layout='bshd', scale_fmt=None)
-    lmdeploy.pytorch.kernels.cuda.flatten_kv_cache.flatten_kv_cache(k_caches, v_caches, seqlens,
+    lmdeploy.pytorch.kernels.cuda.flatten_kv_cache.flatten_kv_cache,
+        lmdeploy.pytorch.kernels.cuda.flatten_kv_cache(k_caches, v_caches, seqlens,
         block_offsets, start_loc=None, out_size=None, out_dtype=None, k_scales_zeros=None,
         v_scales_zeros=None, quant_policy=QuantPolicy.NONE, kv_layout='bshd',
         flatten_kv_layout='hsd')
@@ -175,7 +193,8 @@ OPS += opaque(
         output_scale, quant_group_size, masked_m)
     lmdeploy.pytorch.kernels.cuda.blocked_gemm_fp8.quant_fp8(A, group_size,
         dtype=torch.float8_e4m3fn, trans_scale=False, scale_fmt=None)
-    lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.per_token_quant_int8(x, eps,
+    lmdeploy.pytorch.kernels.cuda.w8a8_triton_kernels.per_token_quant_int8,
+        lmdeploy.pytorch.kernels.cuda.per_token_quant_int8(x, eps,
         quant_dtype=torch.int8)
     """,
 )
@@ -184,7 +203,8 @@ OPS += opaque(
     TOKENS,
     _READ,
     """
-    lmdeploy.pytorch.kernels.cuda.multinomial_sampling.multinomial_sampling(scores, seeds,
+    lmdeploy.pytorch.kernels.cuda.multinomial_sampling.multinomial_sampling,
+        lmdeploy.pytorch.kernels.cuda.multinomial_sampling(scores, seeds,
         offsets, indices=None)
     lmdeploy.pytorch.kernels.cuda.bitonic_topk.bitonic_topk(scores, q_seqlens, kv_seqlens, k,
         fill=-1, descending=True, sorted=True, threshold=-1000000.0)
@@ -235,7 +255,8 @@ OPS += opaque(
     MAJOR,
     _READ,
     """
-    lmdeploy.pytorch.kernels.cuda.blocked_fp8_fused_moe.fused_moe_blocked_fp8(input,
+    lmdeploy.pytorch.kernels.cuda.blocked_fp8_fused_moe.fused_moe_blocked_fp8,
+        lmdeploy.pytorch.kernels.cuda.moe.blocked_fp8.fused_moe_blocked_fp8(input,
         input_scale, w1, w1_scale, w2, w2_scale, topk_weights, topk_ids, topk, w1_bias=None,
         w2_bias=None, out_dtype=torch.float16, expert_offset=0, num_experts=None,
         renormalize=False, act_func=None) -> torch.Tensor
@@ -246,7 +267,9 @@ OPS += opaque(
     CODED,
     _READ,
     """
-    lmdeploy.pytorch.kernels.cuda.w8a8_fused_moe.fused_moe_w8a8(input, input_scale, w1,
+    lmdeploy.pytorch.kernels.cuda.w8a8_fused_moe.fused_moe_w8a8,
+        lmdeploy.pytorch.kernels.cuda.moe.w8a8.fused_moe_w8a8,
+        lmdeploy.pytorch.kernels.cuda.fused_moe_w8a8(input, input_scale, w1,
         w1_scale, w2, w2_scale, topk_weights, topk_ids, topk, out_dtype=torch.float16,
         quant_dtype=torch.int8, expert_offset=0, num_experts=None,
         renormalize=False) -> torch.Tensor
@@ -257,7 +280,8 @@ OPS += opaque(
     OPTIONS,
     _READ,
     """
-    lmdeploy.pytorch.kernels.cuda.flashattention.flash_attn_varlen_func(q, k, v,
+    lmdeploy.pytorch.kernels.cuda.flashattention.flash_attn_varlen_func,
+        lmdeploy.pytorch.kernels.cuda.flash_attn_varlen_func(q, k, v,
         cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None,
         softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, q_start_loc=None,
         q_seqlens=None, kv_start_loc=None, kv_seqlens=None, alibi_slopes=None, sinks=None,
@@ -269,7 +293,8 @@ OPS += opaque(
     WRITES,
     _READ,
     """
-    lmdeploy.pytorch.kernels.cuda.pagedattention.flash_attn_with_kvcache(q, k_cache, v_cache,
+    lmdeploy.pytorch.kernels.cuda.pagedattention.flash_attn_with_kvcache,
+        lmdeploy.pytorch.kernels.cuda.flash_attn_with_kvcache(q, k_cache, v_cache,
         cache_seqlens, page_table, cu_seqlens_q=None, max_seqlen_q=None, softmax_scale=None,
         causal=False, window_size=None, softcap=None, scheduler_metadata=None,
         alibi_slopes=None, k_scales_zeros=None, v_scales_zeros=None,

@@ -540,10 +540,22 @@ OPS: tuple[FusedOp, ...] = (
         "str scoring_func='softmax') -> (Tensor, Tensor, Tensor)",
         equivalent="softmax_topk_rows(gating_output, topk, renormalize)",
         source="vllm/model_executor/layers/fused_moe",
+        since="vllm>=0.9",
         unsupported=(
             "indices_type",
             "scoring_func",
         ),
+    ),
+    FusedOp(
+        names=(
+            "vllm.model_executor.layers.fused_moe.fused_topk",
+            "vllm.model_executor.layers.fused_moe.fused_moe.fused_topk",
+        ),
+        schema="fused_topk(Tensor hidden_states, Tensor gating_output, int topk, "
+        "bool renormalize) -> (Tensor, Tensor)",
+        equivalent="softmax_topk(gating_output, topk, renormalize)",
+        source="vllm/model_executor/layers/fused_moe/fused_moe.py, vLLM 0.8.5",
+        since="vllm<0.9",
     ),
     FusedOp(
         names=("vllm.model_executor.layers.fused_moe.grouped_topk",),
