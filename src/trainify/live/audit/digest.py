@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +13,8 @@ from torch import Tensor
 _FEW = 1 << 17
 """Elements; NumPy has only one thread."""
 
-_TINY = 1 << 10
-"""Elements up to which all bytes at once cost less than a sum."""
+_SMALL = 1 << 16
+"""Bytes up to which hashing them all costs less than sums of rows."""
 
 _IN_A_ROW = 16
 """Elements, at least, of which only the sum counts where there are many."""
@@ -79,7 +80,7 @@ def _sum(tensor: Tensor) -> Tensor | Digest:
         try:  # NumPy's calls take half the time
             same = tensor.detach()
             bits: Any = (same.view(torch.int16) if same.dtype is torch.bfloat16 else same).numpy()
-            if bits.size <= _TINY:
+            if bits.nbytes <= _SMALL:
                 return hash(bits.tobytes())
             return _sum_by_numpy(bits)
         except (RuntimeError, TypeError):  # sparse, conjugated, a subclass
@@ -98,7 +99,12 @@ def _sum_by_numpy(bits: Any) -> Digest:
     if not rows:
         return int(bits.sum(dtype="i8"))
     sums = bits.sum(axis=tuple(range(rows, bits.ndim)), dtype="i8").reshape(-1)
-    return int(sums @ torch.arange(1, 2 * len(sums), 2).numpy())
+    return int(sums @ _odd(len(sums)))
+
+
+@functools.cache
+def _odd(count: int) -> Any:
+    return torch.arange(1, 2 * count, 2).numpy()
 
 
 def _leading(shape: Sequence[int]) -> int:

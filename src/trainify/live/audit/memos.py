@@ -41,7 +41,7 @@ def memos_of(code: CodeType, namespace: dict[str, Any]) -> Iterator[Any]:
             found = namespace.get(name)
             if isinstance(found, MEMO):
                 yield found
-            elif isinstance(found, ModuleType):
+            elif isinstance(found, ModuleType) and found.__name__.partition(".")[0] != "torch":
                 held = vars(found)
                 yield from (held[n] for n in each.co_names if isinstance(held.get(n), MEMO))
             elif isinstance(found, FunctionType):

@@ -192,14 +192,6 @@ class State:
                 if values is None:
                     values = value.detach().clone()
                 self._tensors[id(value)] = _Kept(value, values, value.requires_grad, value.dtype)
-        elif isinstance(value, MEMO):
-            self._memos.append(Memo(value))
-        elif isinstance(value, torch.Generator):
-            self._generators.append((value, value.get_state()))
-        elif (put := _putting_back(value)) is not None:
-            self._random.append(put)
-        elif type(value).__name__ == "ndarray":
-            self._arrays.append((value, value.copy()))
         elif isinstance(value, (list, dict, set, deque)):
             if not value:
                 self._empty.append(value)
@@ -208,6 +200,14 @@ class State:
             inner = contents(value)
         elif isinstance(value, (tuple, frozenset)):
             inner = value
+        elif isinstance(value, MEMO):
+            self._memos.append(Memo(value))
+        elif isinstance(value, torch.Generator):
+            self._generators.append((value, value.get_state()))
+        elif (put := _putting_back(value)) is not None:
+            self._random.append(put)
+        elif type(value).__name__ == "ndarray":
+            self._arrays.append((value, value.copy()))
         elif not callable(value):
             if isinstance(getattr(value, "__dict__", None), dict):
                 self._hold(value.__dict__, depth)
@@ -233,6 +233,8 @@ def _globals_of(cls: type) -> Iterator[Any]:
             for code in codes(function.__code__):
                 for name in code.co_names:
                     found: Any = function.__globals__.get(name)
+                    if type(found) in _PLAIN:
+                        continue
                     if isinstance(found, torch.Generator) or _putting_back(found) is not None:
                         yield found
                     held = contents(found if isinstance(found, (list, tuple, dict)) else (found,))
