@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
 import pytest
 import torch
+import wrapped
 from live_kernels import register_kernels
 
 from tests.frozen import imports_stay_frozen  # noqa: F401
+from trainify.catalog.own import _registered
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -16,3 +22,11 @@ def _kernels() -> None:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Iterator[dict[str, ModuleType]]:
+    """The model of :mod:`wrapped`; what it registers is forgotten."""
+    before = list(_registered)
+    yield wrapped.modules(tmp_path)
+    _registered[:] = before

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
-import wrapped
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 from wrapped import assert_right, batch, build, is_cut
 
 import trainify
-from trainify.catalog.own import _registered
 
 Modules = dict[str, ModuleType]
-
-
-@pytest.fixture
-def modules(tmp_path: Path) -> Iterator[Modules]:
-    before = list(_registered)
-    yield wrapped.modules(tmp_path)
-    _registered[:] = before
 
 
 def mend(model: nn.Module, strategy: str) -> nn.Module:

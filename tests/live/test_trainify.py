@@ -6,30 +6,20 @@ import copy
 import gc
 import subprocess
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
 import torch
-import wrapped
 from live_package import package
 from torch import nn
 from wrapped import ROUTES, assert_right, batch, build, is_cut
 
 import trainify
-from trainify.catalog.own import _registered
 from trainify.live.swap import Plan, plan_of
 
 Modules = dict[str, ModuleType]
-
-
-@pytest.fixture
-def modules(tmp_path: Path) -> Iterator[Modules]:
-    before = list(_registered)
-    yield wrapped.modules(tmp_path)
-    _registered[:] = before
 
 
 def plan(model: nn.Module) -> Plan:

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import torch
-import wrapped
 from live_package import package
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -32,13 +31,6 @@ from trainify.live.apply import restore
 from trainify.live.swap import become
 
 Modules = dict[str, ModuleType]
-
-
-@pytest.fixture
-def modules(tmp_path: Path) -> Iterator[Modules]:
-    before = list(_registered)
-    yield wrapped.modules(tmp_path)
-    _registered[:] = before
 
 
 @pytest.fixture(params=ROUTES)

@@ -16,6 +16,7 @@ from torch import nn
 
 from . import decorators
 from .attach import Attached, attach, forget_compiled, is_attached
+from .audit.runs import refuse_no_model
 from .inplace import helper, in_place, is_changed, name_of, original_code
 from .lock import LOCK
 from .needed import let_go, plan_for_all
@@ -87,7 +88,7 @@ def restore(model: nn.Module) -> None:
     so for as long as another model, or a copy of this one, needs them; so do modules that are a
     part of another model as well.  Raises TypeError for what is no model.
     """
-    _refuse_other(model)
+    refuse_no_model(model)
     with LOCK:
         let_go(model)
         take_back(model)
@@ -130,11 +131,6 @@ def _restore(module: nn.Module) -> bool:
     return found is not None
 
 
-def _refuse_other(model: object) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"the model is {type(model).__name__}, not a torch.nn.Module")
-
-
 def source_diff(model: nn.Module) -> str:
     """The change of source that a model's rewriting stands for, as a diff for ``git apply``.
 
@@ -144,7 +140,7 @@ def source_diff(model: nn.Module) -> str:
     """
     from ..output.diff import patch_names, unified_diff
 
-    _refuse_other(model)
+    refuse_no_model(model)
 
     bound: dict[Rewritten, set[str]] = {}
     kernels: dict[str, None] = {}

@@ -62,7 +62,7 @@ class Mistakes:
     def learn(self, report: Report) -> bool:
         """Confirm the mistakes among the cuts of a report; whether that rewrites anything more."""
         before = self.settings
-        unsaid = [cut for cut in report.cuts if not self._said(cut)]
+        unsaid = [cut for cut in report.cuts if not self.is_said(cut)]
         targets = {id(cut): held for cut in unsaid if (held := _held_against(report, cut))}
         networks = {
             id(cut): whole
@@ -72,7 +72,7 @@ class Mistakes:
         flags = {id(cut): flag for cut in unsaid if (flag := _flag(cut))}
         asked = [*_asked(_TARGET, targets), *_asked(_WHOLE, networks), *_asked(_FLAG, flags), _HOW]
         self.undecided = "; ".join(asked) if len(asked) > 1 else ""
-        said = {id(cut) for cut in report.cuts if self._said(cut)}
+        said = {id(cut) for cut in report.cuts if self.is_said(cut)}
         open_ = {**targets, **networks, **flags}
         for path, place, names in _mistakes(report.cuts, report, open_, said):
             found = confirmed(path, place)
@@ -89,8 +89,10 @@ class Mistakes:
                 self._told[_site(found)] = f"{path}:{place.line}: `{found.text}`, for {listed}"
         return self.settings != before
 
-    def _said(self, cut: Cut) -> bool:
+    def is_said(self, cut: Cut) -> bool:
         """Whether the caller has said that a stop is a mistake."""
+        if not self._through:
+            return False
         scope, _, number = (cut.scope or "").rpartition(":")
         places = [(cut.path, cut.line), *([(scope, int(number))] if number.isdigit() else [])]
         texts = [cut.function]
@@ -104,16 +106,12 @@ class Mistakes:
 
     def hindrances(self, report: Report) -> list[str]:
         """Why what the caller says is a mistake stays all the same, a place a line."""
-        said = [cut for cut in report.cuts if self._said(cut)]
+        said = [cut for cut in report.cuts if self.is_said(cut)]
         return [
             f"{path}:{place.line}: nothing was rewritten here, though through= names it: "
             f"{hindered(path, place)}"
             for path, place, _ in _mistakes(said, report, (), {id(cut) for cut in said})
         ]
-
-    def is_said(self, cut: Cut) -> bool:
-        """Whether a cut is one that the caller says is a mistake."""
-        return self._said(cut)
 
     @property
     def told(self) -> str:

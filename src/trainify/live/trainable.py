@@ -22,7 +22,7 @@ from .audit.losses import Loss
 from .audit.messages import if_meant, not_meant, with_scope
 from .audit.places import Places, raised
 from .audit.run import audit
-from .audit.runs import Step
+from .audit.runs import Step, refuse_no_model
 from .confirm import Mistakes, StopRemoved
 from .equal import unequal
 from .inplace import name_of, original_code
@@ -121,8 +121,7 @@ def trainify(
     if when not in WHEN:
         raise ValueError(f"when must be one of {', '.join(WHEN)}")
     allow, through = named_places(allow, "allow"), named_places(through, "through")
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"the model is {type(model).__name__}, not a torch.nn.Module")
+    refuse_no_model(model)
     with LOCK:
         take_back(model)
         try:

@@ -25,7 +25,7 @@ from .passages import passages_of
 from .places import Place, raised
 from .report import Cause, Cut, Report, patterns
 from .rounds import Outcome, Progress, by_site, look
-from .runs import Step, refuse_other
+from .runs import Step, refuse_no_model
 from .through import Lines
 from .trace import tensor_of
 from .ungiven import Ungiven, ungiven
@@ -96,7 +96,7 @@ def audit(
         TypeError: That is no model, or no loss.
         Exception: Whatever the model's forward raises.
     """
-    refuse_other(model, loss)
+    refuse_no_model(model)
     tell = progress or (lambda _: None)
     was_on = torch.is_grad_enabled()
     with (

@@ -44,7 +44,7 @@ class Step:
         copies: Mapping[int, Tensor] | None = None,
     ) -> None:
         """``copies`` as for :class:`State`."""
-        refuse_other(model, loss)
+        _refuse_other(model, loss)
         _refuse_iterators((inputs, keywords))
         self.model = model
         self.inputs = tuple(inputs)
@@ -171,10 +171,15 @@ class Step:
             change()
 
 
-def refuse_other(model: nn.Module, loss: Loss | None) -> None:
-    """Raise for what is no model, or one whose parameters cannot be trained by anything."""
+def refuse_no_model(model: object) -> None:
+    """Raise TypeError for what is no model."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model is {type(model).__name__}, not a torch.nn.Module")
+
+
+def _refuse_other(model: nn.Module, loss: Loss | None) -> None:
+    """Raise for what is no model, or one whose parameters cannot be trained by anything."""
+    refuse_no_model(model)
     if loss is not None and not callable(loss):
         raise TypeError(f"the loss is {type(loss).__name__}, which cannot be called")
     for name, parameter in model.named_parameters():
