@@ -13,6 +13,7 @@ from torch import nn
 
 from ..catalog.own import registered
 from ..findings import Finding, Safety
+from ..passes import not_rewritten
 from .apply import apply, changed, in_effect, put_back, take_back
 from .attach import CannotAttach, attached_ops, known_ops
 from .audit import Cut, Report
@@ -360,7 +361,7 @@ def _not_rewritten(finding: Finding) -> str:
     """Why the fix of a finding was not applied, where a person has to look at it first."""
     looked_at = (fix.look_at for fix in finding.fixes.values() if fix.safety is Safety.UNSAFE)
     look_at = next(looked_at, "")
-    return f" Not rewritten: {look_at}." if look_at else ""
+    return not_rewritten(look_at) if look_at else ""
 
 
 def _lines(lines: Iterable[str], what: str = "cannot be made trainable") -> str:

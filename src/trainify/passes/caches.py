@@ -25,7 +25,7 @@ from ..facts.stops import is_named_so, keeps_value
 from ..facts.walk import walk
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
-from . import Look, Needle, Rule, is_wanted
+from . import Look, Needle, Rule, is_wanted, not_rewritten
 
 if TYPE_CHECKING:
     from ..engine import Options
@@ -440,7 +440,7 @@ def _judge(
                 "the next step's backward walks into it and fails."
             )
             if not fixes.get(write.statement):
-                message += f" Not rewritten: {reasons[write.statement] or _UNKNOWN}."
+                message += not_rewritten(reasons[write.statement] or _UNKNOWN)
             yield module.finding("TRN401", message, write.statement, fixes.get(write.statement))
         else:
             message = (

@@ -15,7 +15,7 @@ from ..facts.module import head
 from ..facts.operators import CUSTOM_OP, has_formula, operator_of
 from ..facts.pure import why_not_differentiable
 from ..findings import STRATEGIES, Finding, Fix
-from . import Rule
+from . import Rule, not_rewritten
 from .autograd_functions import kernel_over
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _decorated(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         else:
             fixes = _of_kernel(module, function, name, function, options)
         if reason and not fixes:
-            message += f" Not rewritten: {reason}."
+            message += not_rewritten(reason)
         if fixes or wanted:
             yield module.finding("TRN110", message, head(function), fixes)
 
@@ -264,7 +264,7 @@ def _of_libraries(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             fixes = _of_kernel(module, chosen.function, name, chosen.registered, options)
         message = f"`{name}` has no autograd formula: no gradient passes the op."
         if reason and not fixes:
-            message += f" Not rewritten: {reason}."
+            message += not_rewritten(reason)
         if fixes or wanted:
             yield module.finding("TRN110", message, head(chosen.function), fixes)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...findings import Finding, Fix, Safety
+from .. import not_rewritten
 from .messages import message_of, release_of
 from .served import ServedPlaces
 from .site import Site
@@ -109,7 +110,7 @@ class Rewriter:
         if self.options.plan and not fixes:
             fixes = twin(self.module, site.call, self.options)
         if reason and self.options.strategy not in fixes:
-            message += f" Not rewritten: {reason}."
+            message += not_rewritten(reason)
         found = self.module.finding(site.code, message, site.call, fixes, tuple(site.related()))
         return replace(found, op=site.name(self.options))
 

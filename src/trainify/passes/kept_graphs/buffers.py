@@ -64,7 +64,7 @@ def _into(
     elif (put := as_write(write.statement)) is not None and put.base is owner:
         fix, reason = read_fresh(module, options, put)
         fixes = dict.fromkeys(STRATEGIES, fix) if fix is not None else {}
-        message += f" Not rewritten: {reason}." if reason else ""
+        message += not_rewritten(reason) if reason else ""
     yield module.finding("TRN408", message, write.statement, fixes)
 
 
