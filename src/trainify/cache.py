@@ -159,6 +159,7 @@ def _finding(written: dict[str, Any]) -> Finding:
             tuple(Edit(**edit) for edit in fix["edits"]),
             Safety(fix["safety"]),
             fix["look_at"],
+            fix["only_copies"],
         )
         for strategy, fix in written["fixes"].items()
     }

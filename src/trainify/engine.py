@@ -350,7 +350,7 @@ def _keep_comments_of(text: str, fix: Fix) -> Fix:
     lost = before - after
     if not lost:
         return fix
-    return replace(fix, safety=Safety.UNSAFE, look_at=f"deletes the comment `{next(iter(lost))}`")
+    return fix.unsafe(f"deletes the comment `{next(iter(lost))}`")
 
 
 def _tails(text: str) -> Iterator[str]:

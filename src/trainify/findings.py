@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 class Safety(str, enum.Enum):
@@ -40,13 +40,20 @@ class Fix:
     """Edits that belong together: all of them are applied, or none is.
 
     Several findings may share one fix (three fused calls in a row under one condition); applying
-    the same edit twice is applying it once.
+    the same edit twice is applying it once.  ``only_copies``: all that ``look_at`` speaks of are
+    copies into arguments, of which a wrong one raises in backward, and no call is known to be one.
     """
 
     title: str
     edits: tuple[Edit, ...]
     safety: Safety = Safety.SAFE
     look_at: str = ""
+    only_copies: bool = False
+
+    def unsafe(self, look_at: str) -> Fix:
+        """The same edits, with one more reason to look at them first."""
+        reasons = "; ".join(filter(None, (self.look_at, look_at)))
+        return replace(self, safety=Safety.UNSAFE, look_at=reasons, only_copies=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from ..facts import ModuleFacts, Project
 from ..facts.walk import walk
 from ..findings import Finding, Fix, Proven, Safety
 from ..output.diff import LineMap
-from ..rewrite.functionalize import only_copies
 from ..source import Change, Positions, SourceError, decode, encode, split_lines
 from .loads import last_line
 from .partial import Span, partial
@@ -167,7 +166,7 @@ class Rewritten:
     def _spans(self) -> list[tuple[int, int]]:
         """The first and the last line of each function, and of each lambda."""
         return [
-            (_first_line(node), node.end_lineno or 0)
+            (first_line(node), node.end_lineno or 0)
             for node in walk(ast.parse(self.before))
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         ]
@@ -179,7 +178,7 @@ class Rewritten:
     @cached_property
     def _old(self) -> dict[tuple[str, int], tuple[Definition, tuple[Any, ...]]]:
         found = _definitions(self.before, self._codes)
-        return {(d.node.name, _first_line(d.node)): (d, path) for path, d in found.items()}
+        return {(d.node.name, first_line(d.node)): (d, path) for path, d in found.items()}
 
     @cached_property
     def _new(self) -> dict[tuple[Any, ...], Definition]:
@@ -221,7 +220,7 @@ class Rewritten:
     def _part(self, bound: set[str]) -> str:
         wanted = [path for _, path in self._old.values() if _qualified(path) in bound]
         spans = [
-            Span(_first_line(d.node), d.node.end_lineno or 0, path in wanted)
+            Span(first_line(d.node), d.node.end_lineno or 0, path in wanted)
             for d, path in self._old.values()
         ]
         new = [self._new[path].node for path in wanted if path in self._new]
@@ -382,9 +381,9 @@ def _definitions(
 ) -> dict[tuple[Any, ...], Definition]:
     """The functions of a file by where they are defined: a name and its number at each level."""
     return {
-        path: Definition(node, codes[node.name, _first_line(node)])
+        path: Definition(node, codes[node.name, first_line(node)])
         for path, node in _functions(ast.parse(text), ())
-        if (node.name, _first_line(node)) in codes  # not in what the compiler leaves out
+        if (node.name, first_line(node)) in codes  # not in what the compiler leaves out
     }
 
 
@@ -427,7 +426,8 @@ def _qualified(path: tuple[Any, ...]) -> str:
     return ".".join(parts).removesuffix(".<locals>")
 
 
-def _first_line(node: FunctionNode | ast.Lambda) -> int:
+def first_line(node: ast.stmt | ast.Lambda) -> int:
+    """Where a statement begins, decorators included."""
     return min((d.lineno for d in getattr(node, "decorator_list", ())), default=node.lineno)
 
 
@@ -451,7 +451,7 @@ def _takes_effect(text: str, fix: Fix) -> bool:
     A model that lives has been constructed, and its modules have been imported.  Of fixes to look
     at first, those are asked about that copy into arguments.
     """
-    if fix.safety is Safety.UNSAFE and not only_copies(fix.look_at):
+    if fix.safety is Safety.UNSAFE and not fix.only_copies:
         return False
     positions, spans = _spans(text)
     for edit in fix.edits:
@@ -468,7 +468,7 @@ def _takes_effect(text: str, fix: Fix) -> bool:
 def _spans(text: str) -> tuple[Positions, list[tuple[str, int, int]]]:
     functions = _functions(ast.parse(text), ())
     return Positions(text), [
-        (node.name, _first_line(node), node.end_lineno or 0) for _, node in functions
+        (node.name, first_line(node), node.end_lineno or 0) for _, node in functions
     ]
 
 

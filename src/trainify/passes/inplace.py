@@ -365,6 +365,7 @@ def _out(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
         change.dropped.append(write.allocation)
     if write.look_at:
         change.look_at.append(write.look_at)
+        change.copies = frozenset({write.look_at} if write.only_copies else ())
     if isinstance(statement, ast.Assign):
         targets = " = ".join(module.source(t) for t in statement.targets)
         change.lines = [f"{targets} = {value}"]

@@ -46,7 +46,7 @@ class Change:
     statements, not needed by the new form.  ``wants`` are tensors of which one requires grad when a
     gradient is wanted, None when that cannot be spelled out; those in ``optional`` may be None, and
     those in ``overwritten`` are written by what stood there.  ``helpers`` are reference functions
-    that the lines call.
+    that the lines call.  ``copies`` are those of ``look_at`` for :attr:`~.Fix.only_copies`.
     """
 
     statements: list[ast.stmt]
@@ -57,6 +57,7 @@ class Change:
     overwritten: frozenset[str] = frozenset()
     helpers: list[str] = field(default_factory=list)
     look_at: list[str] = field(default_factory=list)
+    copies: frozenset[str] = frozenset()
     title: str = ""
     expressions: list[Exchange] = field(default_factory=list)
     """Calls exchanged where they stand, for a statement that cannot be doubled (``if f(x):``), or
@@ -449,10 +450,12 @@ def insertion(offset: int, lines: Sequence[str], newline: str) -> Edit:
 
 def fix(changes: Sequence[Change], edits: Sequence[Edit], title: str) -> Fix:
     """The fix of these edits, as safe as the changes are; ``{}`` in the title are their titles."""
-    look_at = "; ".join(dict.fromkeys(text for change in changes for text in change.look_at))
+    look_at = dict.fromkeys(text for change in changes for text in change.look_at)
     names = ", ".join(dict.fromkeys(change.title for change in changes))
     safety = Safety.UNSAFE if look_at else Safety.SAFE
-    return Fix(title.format(names), tuple(edits), safety, look_at)
+    copies = frozenset[str]().union(*(change.copies for change in changes))
+    only_copies = bool(look_at) and copies.issuperset(look_at)
+    return Fix(title.format(names), tuple(edits), safety, "; ".join(look_at), only_copies)
 
 
 def fixes(

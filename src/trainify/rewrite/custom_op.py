@@ -16,7 +16,7 @@ from ..facts import ModuleFacts
 from ..facts.names import placed
 from ..facts.operators import has_formula, operator_of
 from ..facts.walk import walk
-from ..findings import Edit, Fix, Safety
+from ..findings import Edit, Fix
 from ..releases import Release
 from . import layout
 from .autograd import CannotAttach
@@ -151,7 +151,7 @@ def kernel_fix(
         f"Register an autograd formula for `{name}`",
         (_after(module, registered, blocks), *support),
     )
-    return replace(fix, safety=Safety.UNSAFE, look_at=forward.look_at) if forward.look_at else fix
+    return fix.unsafe(forward.look_at) if forward.look_at else fix
 
 
 def _formula(

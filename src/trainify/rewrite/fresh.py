@@ -20,7 +20,7 @@ from ..facts.flow import view_of
 from ..facts.kept import is_container
 from ..facts.names import last_name
 from ..facts.walk import walk
-from ..findings import Fix, Safety
+from ..findings import Fix
 from . import branch, layout
 
 if TYPE_CHECKING:
@@ -69,10 +69,8 @@ def fresh_return(
     except layout.CannotPlace:
         return None
     title = "Hand out fresh values when a gradient is wanted"
-    look_at = "what earlier calls have cached passes no gradient on"
-    return replace(
-        fix, title=title, edits=(*fix.edits, *detached), safety=Safety.UNSAFE, look_at=look_at
-    )
+    fix = replace(fix, title=title, edits=(*fix.edits, *detached))
+    return fix.unsafe("what earlier calls have cached passes no gradient on")
 
 
 def _handed_out_by(module: ModuleFacts, writes: Sequence[Write]) -> ast.Return | None:

@@ -8,7 +8,6 @@ that storage, and who reads it later.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -52,13 +51,15 @@ class Write:
 
     ``allocation`` is the statement that only made the buffer and is not needed any more;
     ``followers`` are lines that bring names up to date which looked at the old storage;
-    ``look_at`` says what a person should check, empty where the meaning is the same for sure.
+    ``look_at`` says what a person should check, empty where the meaning is the same for sure;
+    ``only_copies`` as in :class:`~trainify.findings.Fix`.
     """
 
     place: Place
     allocation: ast.stmt | None = None
     followers: tuple[str, ...] = ()
     look_at: str = ""
+    only_copies: bool = False
 
 
 @dataclass(frozen=True)
@@ -155,11 +156,8 @@ def _name(
     if owner is not None and not _all_handed_back(
         flow, owner, Written(statement, _named(name)), beside
     ):
-        return Write(
-            Place(name, "copy"),
-            look_at=f"what is written into `{owner}` is not returned, so callers have it there: it "
-            f"is written with copy_(), {_raising(module, flow, owner, name, statement)}",
-        )
+        why = f"what is written into `{owner}` is not returned, so callers have it there: it is"
+        return _copied(module, flow, owner, name, statement, why)
     definition = flow.only_definition(name, statement)
     live = sorted(o for o in flow.observers(name, statement) if flow.read_after(o, statement))
     if live:
@@ -168,11 +166,8 @@ def _name(
     if owner is not None and module.project.relies_on_mutation(
         module, flow.function, owner, statement
     ):
-        return Write(
-            Place(name, "copy"),
-            look_at=f"callers read `{owner}` after the call, so it is written with copy_(), "
-            f"{_raising(module, flow, owner, name, statement)}",
-        )
+        why = f"callers read `{owner}` after the call, so it is"
+        return _copied(module, flow, owner, name, statement, why)
     root = _attribute_behind(definition.value) if definition is not None else None
     look_at = ""
     if root is not None:
@@ -185,31 +180,22 @@ def _name(
     return Write(Place(name), allocation=allocation, look_at=look_at)
 
 
-def _raising(
-    module: ModuleFacts, flow: FunctionFlow, owner: str, name: str, statement: ast.stmt
-) -> str:
-    """What callers have to know of a copy into their tensor, by what a statement calls it."""
+def _copied(
+    module: ModuleFacts, flow: FunctionFlow, owner: str, name: str, statement: ast.stmt, why: str
+) -> Write:
+    """A copy into a tensor that callers have, by what a statement calls it."""
     found = [who_raises(module, flow.function, owner)]
     kernel = next(saved_before(module, flow.function, name, statement), None)
     if kernel is not None:
         of = module.source(kernel.func)
         saves = f"`{of}` in line {kernel.lineno} saves `{name}` once it has a gradient"
         found.insert(0, f"{saves}: pass it a clone")
-    return _RAISES + (f": {'; '.join(filter(None, found))}" if any(found) else _NOBODY)
-
-
-_RAISES = "which raises in backward where autograd has saved the old value"
-_NOBODY = "; no call in the project is known to have that"
-_COPIED = re.compile(
-    r"(?:(?:^|; )(?:what is written into `[^`]*` is not returned, so callers have it there: it is"
-    r"|callers read `[^`]*` after the call, so it is)"
-    rf" written with copy_\(\), {_RAISES}{_NOBODY})+"
-)
-
-
-def only_copies(look_at: str) -> bool:
-    """Whether all there is to look at in a fix are copies into arguments: wrong ones raise."""
-    return _COPIED.fullmatch(look_at) is not None
+    known = "; ".join(filter(None, found))
+    look_at = (
+        f"{why} written with copy_(), which raises in backward where autograd has saved the old "
+        f"value{f': {known}' if known else '; no call in the project is known to have that'}"
+    )
+    return Write(Place(name, "copy"), look_at=look_at, only_copies=not known)
 
 
 def _named(name: str) -> ast.Name:

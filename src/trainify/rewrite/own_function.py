@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..catalog import FusedOp
 from ..facts import ModuleFacts, Target
-from ..findings import Edit, Fix, Safety
+from ..findings import Edit, Fix
 from ..releases import Release
 from . import layout
 from .autograd import Call, CannotAttach, KernelFunction
@@ -161,5 +161,5 @@ def fixes(
             found[cls] = str(error)
             continue
         fix = Fix(f"Give `{cls.name}` a backward", tuple(edits))
-        found[cls] = replace(fix, safety=Safety.UNSAFE, look_at=look_at) if look_at else fix
+        found[cls] = fix.unsafe(look_at) if look_at else fix
     return found

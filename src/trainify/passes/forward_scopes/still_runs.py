@@ -47,8 +47,7 @@ def still_runs(
         elif each.sure or each.matters:
             doubts.append(_doubt(module, each))
     if doubts:
-        look_at = "; ".join(filter(None, (fix.look_at, *dict.fromkeys(doubts))))
-        return replace(fix, edits=tuple(edits), safety=Safety.UNSAFE, look_at=look_at)
+        fix = fix.unsafe("; ".join(dict.fromkeys(doubts)))
     return replace(fix, edits=tuple(edits))
 
 
@@ -65,8 +64,7 @@ def raises_without(
             if first <= found.start < last and not _has_safe_fix(found, options):
                 place = f"line {found.line}" if home is module else f"{home.path}:{found.line}"
                 text = home.text[found.start : found.end].partition("\n")[0]
-                look_at = f"see to `{text}` in {place} first: without the scope it raises"
-                return replace(fix, safety=Safety.UNSAFE, look_at=look_at)
+                return fix.unsafe(f"see to `{text}` in {place} first: without the scope it raises")
     return fix
 
 

@@ -42,11 +42,10 @@ def held_back(
             place = f"line {first.line}" if first.path == module.path else first.path
             if first.path != module.path:
                 place += f":{first.line}"
-            look_at = (
+            fixes[strategy] = fix.unsafe(
                 f"see to `{first.op or 'the kernel'}` in {place} first: it writes in place, and "
                 "without the scope backward runs, with wrong gradients"
             )
-            fixes[strategy] = replace(fix, safety=Safety.UNSAFE, look_at=look_at)
     return fixes
 
 

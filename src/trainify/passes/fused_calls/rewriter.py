@@ -94,11 +94,7 @@ class Rewriter:
         keeps = self.options.flag == "training" and of_module and needed.evaluated
         look_at = needed.look_at(self.module.path)
         return {
-            strategy: fix
-            if keeps and strategy == "flag"
-            else replace(
-                fix, safety=Safety.UNSAFE, look_at="; ".join(filter(None, (fix.look_at, look_at)))
-            )
+            strategy: fix if keeps and strategy == "flag" else fix.unsafe(look_at)
             for strategy, fix in fixes.items()
         }
 

@@ -57,6 +57,7 @@ class StatementRewriter:
         self.after: list[str] = []
         self.dropped: list[ast.stmt] = []
         self.look_at: list[str] = []
+        self.copies: set[str] = set()
         self.helpers: list[str] = []
         self.exchanged: list[Exchange] = []
         self.taken = self.flow.identifiers
@@ -80,6 +81,7 @@ class StatementRewriter:
             overwritten=frozenset(self._overwritten()),
             helpers=list(dict.fromkeys(self.helpers)),
             look_at=self.look_at,
+            copies=frozenset(self.copies),
             title=", ".join(dict.fromkeys(site.op.name for site in self.sites.values())),
             expressions=self.exchanged,
         )
@@ -233,6 +235,8 @@ class StatementRewriter:
                 if self.writer.makes(site.call, name) and name not in site.reads:
                     self.dropped.append(write.allocation)
             self._remind(write.look_at)
+            if write.only_copies:
+                self.copies.add(write.look_at)
             self._look_ahead(site)
         return writes
 

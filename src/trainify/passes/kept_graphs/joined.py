@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from ...facts import ModuleFacts
@@ -13,7 +12,7 @@ from ...facts.kept import is_made_anew, is_same, surely_takes_over, takes_over
 from ...facts.names import passed
 from ...facts.trainable import is_buffer, local_class
 from ...facts.walk import walk
-from ...findings import STRATEGIES, Finding, Fix, Safety
+from ...findings import STRATEGIES, Finding, Fix
 from ..caches import detached
 from .steps import NOT_A_STEP, consequence, is_left_alone, is_step, is_switched, read_later
 from .values import has_graph, may_have_graph, written_later
@@ -59,7 +58,7 @@ def joined_to_kept(module: ModuleFacts) -> Iterator[Finding]:
                 edits = tuple(edit for part in joined for edit in detached(module, part))
                 fix = Fix(f"Keep detached values in {text}", edits)
                 if own:
-                    fix = replace(fix, safety=Safety.UNSAFE, look_at=_ONE_LOSS)
+                    fix = fix.unsafe(_ONE_LOSS)
                 fixes = dict.fromkeys(STRATEGIES, fix)
             yield module.finding("TRN408", message, statement, fixes)
 
