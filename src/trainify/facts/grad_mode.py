@@ -475,22 +475,35 @@ def scope_of_flag(module: ModuleFacts, line: int) -> Scope | None:
 
     Not where the flag is whether the module is in training, or what it was before.
     """
-    for statement in module.statements:
-        if isinstance(statement, (ast.With, ast.AsyncWith)) and statement.lineno == line:
-            for item in statement.items:
-                call = item.context_expr
-                if not isinstance(call, ast.Call):
-                    continue
-                flag = _argument(call)
-                if flag is None or _ASKS.search(module.source(flag)):
-                    continue
-                names = {target.name for target in module.resolve(call.func, statement)}
-                if names and names <= _SWITCHES:
-                    return Scope("set_grad_enabled", call, statement)
+    for scope, flag in _scopes_of_flags(module, line):
+        if not _ASKS.search(module.source(flag)):
+            return scope
     return None
 
 
 _ASKS = re.compile(r"training|grad_enabled|\beval\b|mode\b")
+
+
+def flag_at(module: ModuleFacts, line: int) -> ast.expr | None:
+    """The flag of ``with torch.set_grad_enabled(flag)`` that a line begins, whatever it is."""
+    return next((flag for _, flag in _scopes_of_flags(module, line)), None)
+
+
+def _scopes_of_flags(module: ModuleFacts, line: int) -> Iterator[tuple[Scope, ast.expr]]:
+    for statement in module.statements:
+        if isinstance(statement, (ast.With, ast.AsyncWith)) and _begins_at(statement, line):
+            for item in statement.items:
+                call = item.context_expr
+                flag = _argument(call) if isinstance(call, ast.Call) else None
+                if not isinstance(call, ast.Call) or flag is None:
+                    continue
+                names = {target.name for target in module.resolve(call.func, statement)}
+                if names and names <= _SWITCHES and not isinstance(flag, ast.Constant):
+                    yield Scope("set_grad_enabled", call, statement), flag
+
+
+def _begins_at(statement: ast.With | ast.AsyncWith, line: int) -> bool:
+    return statement.lineno <= line <= (statement.items[-1].context_expr.end_lineno or 0)
 
 
 def scope_at(module: ModuleFacts, line: int) -> Scope | None:
@@ -500,8 +513,7 @@ def scope_at(module: ModuleFacts, line: int) -> Scope | None:
             return decorator_scope(module, function)
     for statement in module.statements:
         if isinstance(statement, (ast.With, ast.AsyncWith)):
-            end = statement.items[-1].context_expr.end_lineno or 0
-            if statement.lineno <= line <= end:
+            if _begins_at(statement, line):
                 return _with_scope(module, statement)
         elif statement.lineno == line:
             switch = module.grad_switches.get(statement)

@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
+from ..facts.grad_mode import flag_at
 from ..findings import Proven
 from .audit import Cause, Cut, Report
 from .audit.against import REFERENCE
@@ -29,7 +30,16 @@ from .audit.report import patterns
 from .hindered import hindered
 from .inplace import original_code
 from .reach import members
-from .rewritten import Confirmed, Settings, confirmed, differ, original_place
+from .rewritten import (
+    Confirmed,
+    Refused,
+    Settings,
+    confirmed,
+    differ,
+    facts_of,
+    first_line,
+    original_place,
+)
 from .source import covers
 
 _KINDS = {
@@ -93,8 +103,7 @@ class Mistakes:
         """Whether the caller has said that a stop is a mistake."""
         if not self._through:
             return False
-        scope, _, number = (cut.scope or "").rpartition(":")
-        places = [(cut.path, cut.line), *([(scope, int(number))] if number.isdigit() else [])]
+        places = [(cut.path, cut.line), *([cut.scope_place] if cut.scope_place else [])]
         texts = [cut.function]
         for path, line in (original_place(*place) for place in places):
             texts += [path, f"{path}:{line}", *_functions_at(path, line)]
@@ -146,17 +155,15 @@ def _asked(question: str, names: Mapping[int, tuple[str, ...]]) -> Iterator[str]
 
 def _flag(cut: Cut) -> tuple[str, ...]:
     """The value that decides, in the code, whether a scope switches gradients off."""
-    path, _, number = (cut.scope or "").rpartition(":")
-    place = original_place(path, int(number)) if number.isdigit() else None
-    nodes = list(_around(*place)) if place is not None else []
-    statement = nodes[-1] if nodes else None
-    if isinstance(statement, (ast.With, ast.AsyncWith)):
-        calls = [i.context_expr for i in statement.items if isinstance(i.context_expr, ast.Call)]
-        for call in calls:
-            setter = ast.unparse(call.func).endswith("set_grad_enabled")
-            if setter and call.args and not isinstance(call.args[0], ast.Constant):
-                return (ast.unparse(call.args[0]),)
-    return ()
+    if cut.scope_place is None:
+        return ()
+    path, line = original_place(*cut.scope_place)
+    try:
+        module = facts_of(path)
+    except Refused:
+        return ()
+    flag = flag_at(module, line)
+    return (ast.unparse(flag),) if flag is not None else ()
 
 
 def _functions_at(path: str, line: int) -> Iterator[str]:
@@ -174,17 +181,12 @@ def _around(path: str, line: int) -> Iterator[ast.stmt]:
     """The statements around a line of a file, from outside in."""
     block: list[ast.stmt] = getattr(parsed(path), "body", [])
     while block:
-        found = [s for s in block if _first_line(s) <= line <= (s.end_lineno or 0)]
+        found = [s for s in block if first_line(s) <= line <= (s.end_lineno or 0)]
         if not found:
             return
         yield found[0]
         parts = ("body", "orelse", "finalbody", "handlers", "cases")
         block = [s for name in parts for s in getattr(found[0], name, ())]
-
-
-def _first_line(node: ast.stmt) -> int:
-    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    return min([each.lineno for each in decorators] + [node.lineno])
 
 
 def _held_against(report: Report, cut: Cut) -> tuple[str, ...]:
@@ -233,10 +235,9 @@ def _networks(model: nn.Module, missing: set[str]) -> Iterator[str]:
 
 def _switches_itself_off(model: nn.Module, networks: Collection[str], cut: Cut) -> bool:
     """Whether it is the networks' own code that has gradients off: served, not stopped."""
-    path, _, number = (cut.scope or "").rpartition(":")
-    if not number.isdigit():
+    if cut.scope_place is None:
         return False
-    place = original_place(path, int(number))
+    place = original_place(*cut.scope_place)
     classes = {
         cls
         for name, module in model.named_modules()
@@ -295,21 +296,17 @@ def _mistakes(
     for cut in cuts:
         if id(cut) not in {*blamed, *said} or id(cut) in open_ or cut.cause not in _KINDS:
             continue
-        path, line = cut.path, cut.line
         names = tuple(name for name in cut.parameters if name in missing) or cut.parameters
-        for each in cut.wrapped:  # the decorator goes, which others may have as well
-            path, _, number = each.rpartition(":")
-            file, line = original_place(path, int(number))
+        for each in cut.wrapped_places:  # the decorator goes, which others may have as well
+            file, line = original_place(*each)
             yield file, Proven(line, "scope"), names
         if cut.wrapped:
             continue
-        if cut.cause is Cause.GRAD_MODE:
-            path, _, number = (cut.scope or "").rpartition(":")
-            if not number.isdigit():
-                continue
-            line = int(number)
-        file, line = original_place(path, line)
-        lines = {original_place(path, each)[1] for each in cut.lines}
+        ends = cut.scope_place if cut.cause is Cause.GRAD_MODE else (cut.path, cut.line)
+        if ends is None:
+            continue
+        file, line = original_place(*ends)
+        lines = {original_place(ends[0], each)[1] for each in cut.lines}
         wholly = missing.issuperset(cut.parameters)
         place = Proven(line, _KINDS[cut.cause], tuple(sorted(lines)), wholly)
         yield file, place, names

@@ -323,10 +323,9 @@ def _only(plan: Plan, functions: Collection[str]) -> Plan:
 def _places(cut: Cut) -> Iterator[tuple[str, int]]:
     """Where a cut lies, and what switches gradients off there."""
     yield cut.path, cut.line
-    for scope in (cut.scope or "", *cut.wrapped):
-        path, _, line = scope.rpartition(":")
-        if line.isdigit():
-            yield path, int(line)
+    if cut.scope_place is not None:
+        yield cut.scope_place
+    yield from cut.wrapped_places
 
 
 def _is_called(cut: Cut, found: Found) -> bool:

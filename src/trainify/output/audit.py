@@ -68,8 +68,8 @@ def _block(cut: Cut, root: str) -> Iterator[str]:
         yield visible(f"    op          {cut.op}")
     if cut.modules:
         yield visible(f"    module      {_short(patterns(cut.modules))}")
-    if cut.scope:
-        path, _, line = cut.scope.rpartition(":")
+    if cut.scope_place is not None:
+        path, line = cut.scope_place
         yield visible(f"    scope       {shown(path, root)}:{line}")
     if cut.parameters:
         yield visible(f"    parameters  {len(cut.parameters)}: {_named(cut.parameters)}")

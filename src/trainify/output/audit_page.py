@@ -248,8 +248,8 @@ def _text(x: float, y: float, text: str, kind: str) -> str:
 
 def _card(number: int, cut: Cut, root: str) -> str:
     rows = [("op", cut.op or ""), ("module", ", ".join(patterns(cut.modules)))]
-    if cut.scope:
-        path, _, line = cut.scope.rpartition(":")
+    if cut.scope_place is not None:
+        path, line = cut.scope_place
         rows.append(("gradients off at", f"{shown(path, root)}:{line}"))
     names = patterns(cut.parameters)
     count = len(cut.parameters)

@@ -22,8 +22,8 @@ def _cut(cut: Cut) -> Cut:
     path, line = original_place(cut.path, cut.line)
     scope = cut.scope and by_file(cut.scope)
     lines = cut.lines
-    if scope != cut.scope and cut.scope is not None:
-        inside = cut.scope.rpartition(":")[0]
+    if scope != cut.scope and cut.scope_place is not None:
+        inside, _ = cut.scope_place
         lines = tuple(sorted({original_place(inside, each)[1] for each in lines}))
     message = by_file(cut.message)
     wrapped = tuple(map(by_file, cut.wrapped))

@@ -86,6 +86,16 @@ class Cut:
         return f"{self.path}:{self.line}"
 
     @property
+    def scope_place(self) -> tuple[str, int] | None:
+        """The file and the line of :attr:`scope`."""
+        return _file_and_line(self.scope) if self.scope is not None else None
+
+    @property
+    def wrapped_places(self) -> list[tuple[str, int]]:
+        """The files and the lines of :attr:`wrapped`."""
+        return list(map(_file_and_line, self.wrapped))
+
+    @property
     def module(self) -> str:
         """All of :attr:`modules` in short: ``"layers.*.norm"``."""
         return ", ".join(patterns(self.modules))
@@ -100,6 +110,11 @@ class Cut:
         while all(name[: common + 1] == first[: common + 1] for name in rest):
             common += 1
         return (".".join(first[:common]),)
+
+
+def _file_and_line(place: str) -> tuple[str, int]:
+    path, _, line = place.rpartition(":")
+    return path, int(line)
 
 
 @dataclass(frozen=True, slots=True)
