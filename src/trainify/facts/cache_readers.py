@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from .layers import bases_of
-from .metadata import SIZES, TRAITS
+from .metadata import METADATA
 from .names import last_name
 from .walk import walk
 
@@ -36,7 +36,7 @@ def is_about(module: ModuleFacts, node: ast.AST) -> bool:
     parent = module.parent(node)
     if isinstance(parent, ast.Compare):
         return isinstance(parent.ops[0], (ast.Is, ast.IsNot))
-    return isinstance(parent, ast.Attribute) and parent.attr in TRAITS | SIZES
+    return isinstance(parent, ast.Attribute) and parent.attr in METADATA
 
 
 def readers_of(module: ModuleFacts, function: FunctionNode, owner: ast.Attribute) -> Readers:

@@ -7,3 +7,5 @@ TRAITS = frozenset("shape dtype device ndim layout is_cuda itemsize".split())
 
 SIZES = frozenset("size dim numel stride".split())
 """Methods that give the same."""
+
+METADATA = TRAITS | SIZES

@@ -22,7 +22,7 @@ from ..facts.layers import imported_function
 from ..facts.learners import REFERENCE, Parting, models, part, written
 from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
 from ..facts.losses import returned_loss
-from ..facts.metadata import SIZES, TRAITS
+from ..facts.metadata import METADATA
 from ..facts.names import default_of, last_name, passed
 from ..facts.walk import walk
 from ..facts.words import declare
@@ -663,7 +663,7 @@ def _writes_weight(statement: ast.stmt) -> bool:
     return isinstance(target, ast.Attribute) and not isinstance(target.value, ast.Call)
 
 
-_LEAVES_GRAPH = TRAITS | SIZES | frozenset("item detach argmax argmin backward".split())
+_LEAVES_GRAPH = METADATA | frozenset("item detach argmax argmin backward".split())
 _SHOWS = frozenset("print len float int bool str isinstance isnan isfinite isinf".split())
 
 

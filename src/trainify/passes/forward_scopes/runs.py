@@ -14,7 +14,7 @@ from ...facts.grad_mode import scope_around
 from ...facts.guards import is_forward
 from ...facts.instances import ClassId, Instances
 from ...facts.learning import backward_values, is_tensor_method
-from ...facts.metadata import SIZES, TRAITS
+from ...facts.metadata import METADATA
 from ...facts.names import last_name, self_name
 from ...facts.walk import walk
 from .beside import is_named_for_training
@@ -181,7 +181,7 @@ _TESTS = re.compile(r"(^|[/\\])(tests?[/\\]|test_[^/\\]*$)")
 
 def _is_harmless(ends: list[frozenset[str]]) -> bool:
     """Whether a run is there to learn a shape."""
-    return bool(ends) and all(end & (TRAITS | SIZES) for end in ends)
+    return bool(ends) and all(end & METADATA for end in ends)
 
 
 def _only_infers(

@@ -21,7 +21,7 @@ from ...facts.graph import Entry, Graph, calls_any, results, under_scopes
 from ...facts.guards import gradient_unwanted, is_forward, is_inference_entry
 from ...facts.layers import is_module_class
 from ...facts.learning import LOSS_CALL, backward_values, may_learn
-from ...facts.metadata import SIZES, TRAITS
+from ...facts.metadata import METADATA
 from ...facts.names import default_of, is_none, last_name, parameters, self_name
 from ...facts.none import tested_not_none
 from ...facts.trainable import holds_weights, trained_submodules
@@ -296,7 +296,7 @@ def _may_be_saved(module: ModuleFacts, node: ast.Attribute) -> bool:
     if isinstance(parent, ast.Call) and node in parent.args:
         return not module.is_name(parent.func, "torch.clone", "torch.tensor")
     return not (
-        (isinstance(parent, ast.Attribute) and parent.attr in _FRESH | TRAITS | SIZES)
+        (isinstance(parent, ast.Attribute) and parent.attr in _FRESH | METADATA)
         or _indexes_constant(module, node)
     )
 
