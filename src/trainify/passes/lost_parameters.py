@@ -94,10 +94,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 
 def _changed(module: ModuleFacts, value: ast.expr) -> tuple[ast.Call, str] | None:
     """The parameter that a value is made of, by one operation or more, and what is done to it."""
-    made = value
-    if _is_scaled(value):
-        assert isinstance(value, ast.BinOp)
-        made = value.right
+    scaled = _scaled(value)
+    made = scaled or value
     while True:
         if isinstance(made, ast.BinOp) and isinstance(made.op, _OPERATORS):
             made = made.left
@@ -111,10 +109,9 @@ def _changed(module: ModuleFacts, value: ast.expr) -> tuple[ast.Call, str] | Non
         return None
     if not module.is_name(made.func, "torch.nn.Parameter", "torch.nn.parameter.Parameter"):
         return None
-    if _is_scaled(value):
-        assert isinstance(value, ast.BinOp)
+    if scaled is not None:
         done = module.text[module.start(value) : module.start(made)].strip()
-        return (made, done) if made is value.right and "(" not in done else None
+        return (made, done) if made is scaled and "(" not in done else None
     if module.start(made) != module.start(value):
         return None  # in parentheses
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
@@ -123,13 +120,11 @@ def _changed(module: ModuleFacts, value: ast.expr) -> tuple[ast.Call, str] | Non
     return made, module.source(value)[len(module.source(made)) :].strip()
 
 
-def _is_scaled(value: ast.expr) -> bool:
-    """``0.02 * nn.Parameter(...)``."""
-    return (
-        isinstance(value, ast.BinOp)
-        and isinstance(value.op, _OPERATORS)
-        and isinstance(value.left, ast.Constant)
-    )
+def _scaled(value: ast.expr) -> ast.expr | None:
+    """``nn.Parameter(...)`` of ``0.02 * nn.Parameter(...)``."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, _OPERATORS):
+        return value.right if isinstance(value.left, ast.Constant) else None
+    return None
 
 
 def _is_used(module: ModuleFacts, cls: ast.ClassDef, name: str) -> bool:
@@ -147,15 +142,11 @@ def _finding(module: ModuleFacts, name: str, value: ast.expr, made: ast.Call, do
     if isinstance(given, (ast.Call, ast.Name, ast.Attribute, ast.Subscript)):
         end = module.end(made)
         edits: tuple[Edit, ...]
-        if _is_scaled(value):
-            start, inside = module.start(made), module.start(given)
-            head = module.text[start:inside]
-            edits = (
-                Edit(module.start(value), module.start(value), head),
-                Edit(start, inside, ""),
-            )
+        first, start, inside = module.start(value), module.start(made), module.start(given)
+        if first < start:  # 0.02 * nn.Parameter(...)
+            edits = Edit(first, first, module.text[start:inside]), Edit(start, inside, "")
         else:
-            edits = (Edit(end - 1, end, ""), Edit(module.end(value), module.end(value), ")"))
+            edits = Edit(end - 1, end, ""), Edit(module.end(value), module.end(value), ")")
         look_at = f"`{name}` joins the state_dict, which checkpoints that were saved lack"
         fix = Fix(f"Make {name} the parameter", edits, Safety.UNSAFE, look_at)
         fixes = dict.fromkeys(STRATEGIES, fix)

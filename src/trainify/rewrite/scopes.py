@@ -247,17 +247,18 @@ def _with_exit(module: ModuleFacts, statement: ast.Expr, ends: ast.stmt | None) 
 def _without_entered(module: ModuleFacts, statement: ast.stmt, call: ast.Call) -> list[Edit]:
     """Delete ``stack.enter_context(mode)``, and the stack where it is for nothing else."""
     assert isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
+    if not isinstance(statement, ast.Expr):
+        return []
     name = call.func.value.id
     function = module.function(statement) or module.tree
     uses = [n for n in walk(function) if isinstance(n, ast.Name) and n.id == name]
     users = list(dict.fromkeys(module.statement(use) for use in uses))
     plain = all(isinstance(each, (ast.Expr, ast.Assign)) for each in users)
     closed = any(isinstance(each, ast.Expr) and each is not statement for each in users)
-    idle = plain and closed and len(uses) == len(users) == 3
-    if not idle:
-        edit = without_statement(module, statement) or _passed_over(module, statement)
-        return [edit] if edit is not None and isinstance(statement, ast.Expr) else []
-    return _without_each(module, users) if isinstance(statement, ast.Expr) else []
+    if plain and closed and len(uses) == len(users) == 3:
+        return _without_each(module, users)
+    edit = without_statement(module, statement) or _passed_over(module, statement)
+    return [edit] if edit is not None else []
 
 
 def unwrapped_call(module: ModuleFacts, wraps: ast.Call) -> Edit:
