@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..findings import Edit, Finding
+from ..passes import NOT_REWRITTEN
 from ..source import SourceError
 from .documents import Source
 from .moving import moved
@@ -23,9 +24,6 @@ Find = Callable[[Source, bool], Awaitable[list[Finding]]]
 
 Plan = Callable[[Source], Awaitable[list[Finding]]]
 """Finds the same, with all fixes."""
-
-_REASON = " Not rewritten: "
-"""What a message goes on with where there is no fix."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ class Judge:
             if planned:
                 found = await self._plan(source)
                 state.reasons = {
-                    (f.rule, f.message.partition(_REASON)[0]): f.message for f in found
+                    (f.rule, f.message.partition(NOT_REWRITTEN)[0]): f.message for f in found
                 }
             else:
                 found = await self._find(source, bool(state.good))

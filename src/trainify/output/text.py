@@ -13,6 +13,7 @@ import click
 
 from ..engine import Options
 from ..findings import Edit, Finding, Fix, Safety, apply_edits
+from ..passes import NOT_REWRITTEN
 from ..source import Positions, split_lines
 from .diff import opcodes
 
@@ -140,7 +141,7 @@ def reason_not_fixed(finding: Finding, options: Options) -> str:
     fix = finding.fix(options.strategy)
     if fix is None:
         others = ", ".join(f"--strategy {strategy}" for strategy in finding.fixes)
-        reason = finding.message.partition("Not rewritten: ")[2] or finding.message
+        reason = finding.message.partition(NOT_REWRITTEN)[2] or finding.message
         reason = reason.rstrip(".")
         return f"{reason}; there is one with {others}" if others else reason
     if fix.safety is Safety.DISPLAY:

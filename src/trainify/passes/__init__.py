@@ -66,9 +66,12 @@ def is_wanted(module: ModuleFacts, options: Options, rule: str, node: ast.stmt |
     return not module.suppressions.silence(rule, node.lineno, node.end_lineno)
 
 
+NOT_REWRITTEN = " Not rewritten: "
+
+
 def not_rewritten(reason: object) -> str:
-    """What a message ends with where a fix was found that has no place."""
-    return f" Not rewritten: {reason}."
+    """What a message ends with where there is no fix."""
+    return f"{NOT_REWRITTEN}{reason}."
 
 
 class Pass(Protocol):

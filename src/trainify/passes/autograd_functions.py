@@ -16,7 +16,7 @@ from ..facts.module import head
 from ..facts.names import is_none, last_name, placed
 from ..facts.walk import walk
 from ..findings import STRATEGIES, Finding
-from . import Rule
+from . import Rule, not_rewritten
 from .fused_calls.calls import site_of
 from .fused_calls.site import Site
 from .raw_launches import kernel_of, launch
@@ -126,7 +126,7 @@ def _with_backward(
     for forward, finding in broken:
         fix = found[forward.owner] if forward is not None else None
         if isinstance(fix, str):
-            yield replace(finding, message=f"{finding.message} Not rewritten: {fix}.")
+            yield replace(finding, message=finding.message + not_rewritten(fix))
         elif fix is not None:
             yield replace(finding, fixes=dict.fromkeys(STRATEGIES, fix))
         else:

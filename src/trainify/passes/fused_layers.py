@@ -220,10 +220,10 @@ def _attribute_behind(module: ModuleFacts, node: ast.expr) -> ast.expr:
 
 def _message(module: ModuleFacts, use: _Use) -> str:
     name = module.source(use.node)
+    said = f"`{name}` runs a kernel without a backward"
     if use.kept:
-        return f"`{name}` runs a kernel without a backward. Not rewritten: {use.kept}."
-    twin = use.layer.twin
-    return f"`{name}` runs a kernel without a backward; `{name}.{twin}` is differentiable."
+        return f"{said}.{not_rewritten(use.kept)}"
+    return f"{said}; `{name}.{use.layer.twin}` is differentiable."
 
 
 def _change(module: ModuleFacts, statement: ast.stmt, uses: list[_Use]) -> Change:

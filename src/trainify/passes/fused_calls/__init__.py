@@ -16,7 +16,7 @@ from ...facts.guards import gradient_unwanted, serves_backward
 from ...facts.names import last_name, passed
 from ...facts.trainable import may_hold_weight
 from ...findings import Finding
-from .. import Needle, Rule, is_wanted
+from .. import Needle, Rule, is_wanted, not_rewritten
 from .calls import (
     Ambiguous,
     by_operands,
@@ -223,7 +223,7 @@ def calls(module: ModuleFacts, options: Options, *, direct: bool) -> Iterator[Fi
             if takes_a_tensor(call, target):
                 fixes = other_path(module, call, options)
                 message = f"`{module.source(call.func)}` records no backward: no gradient reaches "
-                message += "its inputs." if fixes else f"its inputs. Not rewritten: {op.note}."
+                message += "its inputs." if fixes else f"its inputs.{not_rewritten(op.note)}"
                 yield module.finding("TRN101", message, call, fixes)
             continue
         site = None
