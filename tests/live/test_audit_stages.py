@@ -69,7 +69,29 @@ class Refined(Detector):
         return F.mse_loss(boxes, targets) + F.mse_loss(refined, targets)
 
 
-@pytest.mark.parametrize("cls", [Chosen, Overlap, Refined])
+class Beside(Detector):
+    """The boxes of all stages are put into one tensor, of which each loss takes its part."""
+
+    def boxes(self, x: Tensor) -> tuple[Tensor, ...]:
+        first = self.box(self.encoder(x)[:, :2]).sigmoid()
+        start = first.detach()
+        second = (self.last(self.position(start)) + start).sigmoid()
+        third = self.last(self.position(second.detach())) + start
+        return first, second, third
+
+    def forward(self, x, targets, classes):
+        boxes = torch.stack(self.boxes(x), dim=1).clamp(max=2.0).transpose(0, 1)
+        last, others = boxes[-1], boxes[:-1]
+        return F.l1_loss(last, targets) + sum(F.l1_loss(each, targets) for each in others)
+
+
+class Split(Beside):
+    def forward(self, x, targets, classes):
+        one, two = torch.cat(self.boxes(x), dim=-1).split([4, 8], dim=-1)
+        return F.l1_loss(one, targets) + F.mse_loss(two, targets.repeat(1, 1, 2))
+
+
+@pytest.mark.parametrize("cls", [Chosen, Overlap, Refined, Beside, Split])
 def test_it_is_meant(cls: type[nn.Module]) -> None:
     report = trainify.audit(cls(), X, BOXES, CLASSES)
     assert report.ok, str(report)
@@ -132,7 +154,33 @@ class Penalty(Detector):
         return (boxes - 1.0).square().mean() + F.mse_loss(refined, targets)
 
 
-@pytest.mark.parametrize("cls", [Untaught, All, Mixture, OnTop, Centered, Penalty])
+class Mixed(Beside):
+    """Layers take both, from the tensor that they were put into."""
+
+    def forward(self, x, targets, classes):
+        boxes = torch.stack(self.boxes(x), dim=1)
+        mixed = self.last(self.position(boxes[:, :2]))
+        return F.l1_loss(boxes[:, 0], targets) + F.l1_loss(mixed[:, 1], targets)
+
+
+class Summed(Beside):
+    def forward(self, x, targets, classes):
+        boxes = torch.stack(self.boxes(x), dim=1)
+        return F.l1_loss(boxes[:, 0], targets) + F.l1_loss(boxes.sum(1), targets)
+
+
+class Later(Beside):
+    """Of the boxes in one tensor the first ones are not taught."""
+
+    def forward(self, x, targets, classes):
+        boxes = torch.stack(self.boxes(x), dim=1)
+        beside = self.box(self.encoder(x)).mean()
+        return F.l1_loss(boxes[:, 1], targets) + F.l1_loss(boxes[:, 2], targets) + beside
+
+
+@pytest.mark.parametrize(
+    "cls", [Untaught, All, Mixture, OnTop, Centered, Penalty, Mixed, Summed, Later]
+)
 def test_it_is_not(cls: type[nn.Module]) -> None:
     report = trainify.audit(cls(), X, BOXES, CLASSES)
     assert not report.ok, str(report)

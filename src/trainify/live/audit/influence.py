@@ -65,7 +65,7 @@ class Disturb(Observer):
     ) -> None:
         self._kept = kept or {}
         self._at = keys(list(suspects))
-        self.functions = functions_of((*self._at, *self._kept))
+        self.functions: Set[Hashable] | None = functions_of((*self._at, *self._kept))
         self._share = share
         self._generator = torch.Generator().manual_seed(seed)
         self.writes = any(each.where[0] in ("in", "written") for each in suspects)

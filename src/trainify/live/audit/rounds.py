@@ -404,6 +404,7 @@ class _Round:
                 continue
 
             def is_part(group: list[Suspect], rest: list[str] = rest) -> bool:
+                judged = self.step, trace, group, suspects
                 return (
                     (is_held_against(trace, group, suspects, whole) and is_of_its_own(trace, group))
                     or (not rest and is_of_losses(trace, group))
@@ -411,7 +412,7 @@ class _Round:
                     or (not rest and is_of_a_step(trace, group, parameters.keys()))
                     or (not rest and whole and is_of_a_head(trace, group, parameters))
                     or (not rest and is_scored(trace, group))
-                    or (not rest and whole and is_of_a_stage(trace, group, model))
+                    or (not rest and whole and is_of_a_stage(*judged, model))
                 )
 
             if is_part(group):

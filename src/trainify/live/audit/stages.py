@@ -11,26 +11,47 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from .against import DIFFERENCES, is_loss
-from .cuts import Suspect
+from .cuts import MISSING, Suspect
+from .parted import Parted
+from .report import Cause
+from .runs import Step
 from .trace import Call, Sight, Trace, made_by, own_name, tensor_of
 
 _SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__", "sub", "__sub__", "stack"}
 """By which the terms of a loss come together."""
 
+_BESIDE = {"stack", "cat", "concat", "concatenate", "hstack", "vstack"}
+"""Functions that put tensors beside each other in one."""
 
-def is_of_a_stage(trace: Trace, group: Sequence[Suspect], held: Iterable[Sight]) -> bool:
+
+def is_of_a_stage(
+    step: Step,
+    trace: Trace,
+    group: Sequence[Suspect],
+    suspects: Sequence[Suspect],
+    held: Iterable[Sight],
+) -> bool:
     """Whether that is what all suspects at one site stop.
 
-    ``held`` is what the model has: parameters and buffers.
+    ``suspects`` are all there are; ``held`` is what the model has: parameters and buffers.
     """
     if any(each.where[0] != "out" for each in group):
         return False
-    stages = _Stages(trace, group, {tensor_of(each) for each in held})
+    stages = _Stages(step, trace, group, suspects, {tensor_of(each) for each in held})
     return all(map(stages.covers, group))
 
 
 class _Stages:
-    def __init__(self, trace: Trace, group: Sequence[Suspect], held: set[int]) -> None:
+    def __init__(
+        self,
+        step: Step,
+        trace: Trace,
+        group: Sequence[Suspect],
+        suspects: Sequence[Suspect],
+        held: set[int],
+    ) -> None:
+        self._step, self._group, self._suspects = step, group, suspects
+        self._trace = trace
         self._calls = trace.calls
         self._makers: dict[int, Call] = {}
         for call in trace.calls:
@@ -40,8 +61,7 @@ class _Stages:
         """What is made of parameters alone."""
         self._given = set[int]()
         """What the model is given, and what is made of that without parameters."""
-        self._next = {tensor_of(each.call.outs[each.where[1]]) for each in group}
-        """What becomes of stopped values."""
+        self._stopped = {tensor_of(each.call.outs[each.where[1]]) for each in group}
         made = {tensor_of(sight) for call in trace.calls for sight in made_by(call)} | held
         for call in trace.calls:
             ins = {tensor_of(sight): sight for sight in call.ins}
@@ -50,8 +70,6 @@ class _Stages:
             learning = {n for n, s in ins.items() if s.attached}
             if not learning and not self._given.isdisjoint(ins):
                 self._given.update(map(tensor_of, outs))
-            if not self._next.isdisjoint(ins):
-                self._next.update(tensor_of(each) for each in outs if each.floating)
             self._weights |= {n for n, s in ins.items() if s.fresh}
             if ins and self._weights.issuperset(ins):
                 self._weights.update(map(tensor_of, outs))
@@ -63,12 +81,16 @@ class _Stages:
         if behind is None:
             return False
         return taught or any(
-            scores <= behind and self._behind(scores)[1] for scores in map(self._scores, picked_by)
+            scores and behind.issuperset(scores) and self._behind(scores)[1]
+            for scores in map(self._scores, picked_by)
         )
 
-    def _origin(self, call: Call) -> tuple[set[int], list[int]]:
-        """What a call takes, and what that is made of alone; and the integers it is picked by."""
-        found: set[int] = set()
+    def _origin(self, call: Call) -> tuple[list[int], list[int]]:
+        """What a call takes, and what that is made of alone, back from there.
+
+        And the integers that it is picked by.
+        """
+        found: list[int] = []
         integers: list[int] = []
         while True:
             learning = {tensor_of(sight) for sight in call.ins if sight.attached}
@@ -76,13 +98,13 @@ class _Stages:
                 return found, integers
             (number,) = learning
             integers += [tensor_of(sight) for sight in call.ins if sight.whole]
-            found.add(number)
+            found.append(number)
             maker = self._makers.get(number)
             if maker is None:
                 return found, integers
             call = maker
 
-    def _scores(self, integer: int) -> set[int]:
+    def _scores(self, integer: int) -> list[int]:
         """What integers were chosen by, as :meth:`_origin` has it; nothing where it is unclear."""
         waiting, seen = [integer], set[int]()
         while waiting:
@@ -94,29 +116,54 @@ class _Stages:
             if any(sight.attached for sight in call.ins):
                 return self._origin(call)[0]
             waiting += [tensor_of(sight) for sight in call.ins if sight.whole]
-        return set()
+        return []
 
-    def _behind(self, origin: set[int]) -> tuple[set[int] | None, bool]:
+    def _behind(self, origin: Sequence[int]) -> tuple[set[int] | None, bool]:
         """What is made of values with their history, and whether a loss teaches them as they are.
 
-        None where that meets what becomes of the stopped ones otherwise than as terms of a loss.
+        None where that meets what becomes of the stopped ones otherwise than as terms of a loss, or
+        beside each other in one tensor, of which parts are taken.
         """
         found, as_it_is = set(origin), set(origin)
+        following = set(self._stopped)
+        """What becomes of stopped values."""
+        both: set[int] = set()
         of_losses: set[int] = set()
+        parted = self._parted(origin)
         for call in self._calls:
             numbers = {tensor_of(sight) for sight in call.ins}
-            outs = {tensor_of(sight) for sight in made_by(call) if sight.attached}
+            made = made_by(call)
+            learning = {tensor_of(sight) for sight in call.ins if sight.attached}
+            values = {tensor_of(sight) for sight in call.ins if sight.floating}
+            if values and values <= both and parted is not None and not call.written:
+                for out in call.outs:
+                    of_found, of_next = parted.behind(call, out)
+                    part = {tensor_of(out)}
+                    both |= part if of_found and of_next else set()
+                    found |= part if of_found else set()
+                    following |= part if of_next else set()
+                    as_it_is |= part if of_found and learning <= as_it_is else set()
+                continue
+            before = not following.isdisjoint(numbers)
+            if before:
+                following.update(tensor_of(each) for each in made if each.floating)
+            outs = {tensor_of(sight) for sight in made if sight.attached}
             if found.isdisjoint(numbers) or not outs:
                 continue
+            if before and own_name(call) in _BESIDE and numbers.isdisjoint(of_losses):
+                both |= outs
+                found |= outs
+                if learning <= as_it_is | following:
+                    as_it_is |= outs
+                continue
             terms = [s for s in call.ins if s.attached and tensor_of(s) in found]
-            if not self._next.isdisjoint(numbers):
+            if before:
                 if own_name(call) in _SUMS and not any(sight.several for sight in terms):
                     continue
                 return None, False
             through_layers = not self._weights.isdisjoint(numbers)
             if through_layers and not of_losses.isdisjoint(numbers):
                 return None, False
-            learning = {tensor_of(sight) for sight in call.ins if sight.attached}
             direct = learning <= as_it_is
             met = is_loss(call) or own_name(call) in DIFFERENCES
             teaches = direct and met and not self._given.isdisjoint(numbers - found)
@@ -126,3 +173,12 @@ class _Stages:
                 as_it_is |= outs
             found |= outs
         return found, bool(of_losses)
+
+    def _parted(self, origin: Sequence[int]) -> Parted | None:
+        """What tells parts of a tensor apart; None where that cannot be tried."""
+        first = self._makers.get(origin[-1]) if origin else None
+        if first is None:
+            return None
+        at = [tensor_of(sight) for sight in first.outs].index(origin[-1])
+        source = Suspect(Cause.DETACH, MISSING, first, ("out", at))
+        return Parted(self._step, self._trace, source, self._group, self._suspects)
