@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from .activations import carries
+from .destroyed import runs_before
 from .grad_mode import no_grad_scope
 from .guards import gradient_unwanted
 from .kept import is_kept_buffer
 from .names import self_name
-from .saved import Saver, carries, runs_before, savers
+from .saved import Saver, savers
 from .walk import walk
 from .writes import Write, attribute_of, is_view, root_of
 

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .activations import submodule
 from .array_ways import array_ways
 from .flow import COMPOUND, stores
 from .graph import Graph
 from .keepers import keeps
 from .names import last_name
-from .saved import maker_of, submodule
+from .saved import maker_of
 from .walk import statements, walk
 from .writes import Write, attribute_of, is_view, root_of, roots
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from .activations import carries, is_called_like_an_activation
 from .backpropagated import called_by_losses
 from .graph import Graph, Step, results
 from .guards import gradient_unwanted, runs_model
 from .learning import backward_values
 from .memo import once
-from .saved import carries, is_called_like_an_activation
 from .walk import statements
 from .writes import in_network
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+from .activations import carries, is_parameter, rows_of, submodule
 from .array_ways import is_row, loads_of, makes_arrays
 from .called import method, modules_of
 from .discrete import is_discrete
@@ -22,7 +23,6 @@ from .gradients import Gradients
 from .memo import once
 from .names import last_name, parameters, passed
 from .reached import run_by
-from .saved import carries, is_parameter, rows_of, submodule
 from .walk import walk
 from .writes import Write, root_of
 

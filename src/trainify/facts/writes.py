@@ -291,6 +291,11 @@ def is_view(module: ModuleFacts, node: ast.Subscript) -> bool:
     return all(_is_number_or_slice(module, part) for part in parts)
 
 
+def are_views(module: ModuleFacts, path: list[ast.expr]) -> bool:
+    """Whether all of the steps to a tensor that are subscripts give views."""
+    return all(is_view(module, n) for n in path if isinstance(n, ast.Subscript))
+
+
 def _is_number_or_slice(module: ModuleFacts, node: ast.expr) -> bool:
     if isinstance(node, (ast.Slice, ast.Constant)):
         return True

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.carried import detached
 from ..facts.comments import explained
+from ..facts.destroyed import destroyed
 from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted, is_forward
-from ..facts.saved import destroyed
 from ..facts.words import declare, places
 from ..facts.writes import Write, in_network, root_of
 from ..findings import Finding

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts, places, words
+from ..facts.activations import submodule
 from ..facts.constants import is_constant
 from ..facts.flow import Definition, FunctionFlow, is_allocation
 from ..facts.guards import gradient_unwanted, serves_backward
@@ -18,14 +19,7 @@ from ..facts.memo import once
 from ..facts.names import default_of, is_none
 from ..facts.overwriting import without_asking
 from ..facts.rows import overwriting_rows
-from ..facts.saved import (
-    RESULT_SAVED,
-    maker_of,
-    saved_result,
-    saves_in_place,
-    saving_call,
-    submodule,
-)
+from ..facts.saved import RESULT_SAVED, maker_of, saved_result, saves_in_place, saving_call
 from ..facts.training import reaches_result, trains
 from ..facts.walk import walk
 from ..facts.writes import (

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts, places, words
+from ..facts.activations import is_parameter, submodule
 from ..facts.guards import gradient_unwanted
-from ..facts.saved import is_parameter, submodule
 from ..facts.writes import Write, in_network, root_of, roots
 from ..findings import Finding
 from . import Look, Needle, Rule, is_wanted, not_rewritten

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.activations import is_parameter
 from ..facts.comments import explained
 from ..facts.graph import Graph, results
 from ..facts.guards import gradient_unwanted, is_forward
 from ..facts.places import function_around
-from ..facts.saved import is_parameter
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix
 from . import Look, Needle, Rule

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts, places
+from ..facts.destroyed import destroyed, destroyed_by_next_call
 from ..facts.guards import gradient_unwanted
 from ..facts.kept_inputs import destroyed_attribute
-from ..facts.saved import Saver, destroyed, destroyed_by_next_call
+from ..facts.saved import Saver
 from ..facts.training import reaches_result, trains
 from ..facts.walk import walk
 from ..facts.writes import UNNOTICED, Write, in_callers, in_network

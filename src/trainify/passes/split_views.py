@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts, places
+from ..facts.activations import carries
+from ..facts.destroyed import destroyed
 from ..facts.guards import gradient_unwanted
-from ..facts.saved import carries, destroyed
 from ..facts.training import trains
 from ..facts.walk import walk
 from ..facts.writes import Write, in_network, roots

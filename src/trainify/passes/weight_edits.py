@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.activations import is_parameter
 from ..facts.grad_mode import scope_around
 from ..facts.guards import gradient_unwanted
 from ..facts.models import learns
-from ..facts.saved import is_parameter
 from ..facts.words import declare, places
 from ..facts.writes import callers, root_of
 from ..findings import Finding

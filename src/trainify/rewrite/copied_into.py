@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterator
 
 from ..facts import ModuleFacts
+from ..facts.destroyed import destroyed
 from ..facts.handed_on import handed_on
 from ..facts.names import last_name, passed
-from ..facts.saved import destroyed, saved_result
+from ..facts.saved import saved_result
 from ..facts.writes import Write, root_of, roots
 from .saved_by_kernels import saved_before
 

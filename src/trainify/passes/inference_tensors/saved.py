@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
+from ...facts.activations import is_parameter
 from ...facts.grad_mode import Scope
 from ...facts.graph import Graph, Step, results
 from ...facts.guards import is_forward
 from ...facts.layers import is_module_class
 from ...facts.learning import LOSS_CALL, backward_values
 from ...facts.names import last_name, passed
-from ...facts.saved import is_parameter
 from ...facts.trainable import makes_weights, submodules
 from .made import is_network, looked_through, made_under, network_class
 

@@ -7,12 +7,12 @@ import re
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
+from ...facts.activations import carries
 from ...facts.graph import Graph
 from ...facts.guards import gradient_unwanted
 from ...facts.kept import is_same
 from ...facts.memo import once
 from ...facts.names import passed
-from ...facts.saved import carries
 from ...facts.trainable import makes_weights
 from ...facts.walk import walk
 from ...facts.writes import Write, root_of
