@@ -19,7 +19,7 @@ from ..facts.words import declare, places
 from ..facts.writes import Write, in_network, root_of
 from ..findings import Finding
 from . import Look, Needle, Rule, is_wanted, not_rewritten
-from .inplace import overwritten, quantizes
+from .inplace.results import overwritten, quantizes
 
 if TYPE_CHECKING:
     from ..engine import Options

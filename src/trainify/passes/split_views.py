@@ -16,7 +16,7 @@ from ..facts.walk import walk
 from ..facts.writes import Write, in_network, roots
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule, is_wanted, not_rewritten
-from .inplace import overwritten
+from .inplace.results import overwritten
 
 if TYPE_CHECKING:
     from ..engine import Options
