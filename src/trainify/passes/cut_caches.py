@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.cache_readers import is_about
+from ..facts.cached import Write, as_write, names_cache
 from ..facts.carried import detached
 from ..facts.comments import explained
 from ..facts.flow import view_of
@@ -19,7 +20,8 @@ from ..facts.walk import walk
 from ..facts.writes import in_network
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule, is_wanted
-from .caches import Write, as_write, ends_on_purpose, names_cache, writes_cache
+from .caches import ends_on_purpose
+from .caches.words import writes_cache
 
 if TYPE_CHECKING:
     from ..engine import Options

@@ -25,8 +25,8 @@ from . import branch, layout
 
 if TYPE_CHECKING:
     from ..engine import Options
+    from ..facts.cached import Write
     from ..findings import Edit
-    from ..passes.caches import Write
 
 
 def fresh_return(

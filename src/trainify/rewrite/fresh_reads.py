@@ -22,6 +22,7 @@ from ..facts import ModuleFacts
 from ..facts.broadcasts import may_broadcast
 from ..facts.cache_readers import is_about, readers_of
 from ..facts.cache_writes import are_apart
+from ..facts.cached import prefix_before
 from ..facts.flow import VIEW_ATTRIBUTES, is_view_method
 from ..facts.kept import is_container, is_kept_buffer, is_same
 from ..facts.names import last_name, passed
@@ -32,8 +33,8 @@ from . import branch, layout
 
 if TYPE_CHECKING:
     from ..engine import Options
+    from ..facts.cached import Write
     from ..facts.module import FunctionNode
-    from ..passes.caches import Write
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -164,8 +165,6 @@ def _prefix(
     value: str,
 ) -> tuple[str, str] | None:
     """What is read, where that is what the write completes, and the same put together."""
-    from ..passes.caches import prefix_before
-
     read = module.parent(reads[0])
     if not isinstance(read, ast.Subscript) or may_broadcast(module, write.value):
         return None  # a copy of the cache has it as often as the cache

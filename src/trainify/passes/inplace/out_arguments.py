@@ -16,10 +16,10 @@ from ...facts.walk import walk
 from ...facts.writes import (
     root_of,
 )
+from .harm import Harm
 
 if TYPE_CHECKING:
     from ...rewrite.branch import Change
-from .harm import Harm
 
 _FACTORIES = frozenset(
     "eye arange linspace logspace full zeros ones empty rand randn randint randperm normal "

@@ -26,10 +26,10 @@ from ...facts.writes import (
     roots,
 )
 from ...findings import Fix
+from .harm import Harm
 
 if TYPE_CHECKING:
     from ...engine import Options
-from .harm import Harm
 
 _CODES = re.compile(r"\b_int_mm\(|\.to\(\s*(?:dtype\s*=\s*)?torch\.u?int8\b|\.char\(\)")
 

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
+from ...facts.cached import as_write, names_cache
 from ...facts.kept import handed_out, is_kept_buffer
 from ...facts.writes import Write
 from ...findings import STRATEGIES, Finding, Fix
 from .. import not_rewritten
-from ..caches import as_write, detached, names_cache, read_fresh
+from ..caches import read_fresh
+from ..caches.detaching import detached
 from .steps import consequence, is_step, read_later
 from .values import has_graph, written
 

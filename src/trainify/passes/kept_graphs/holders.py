@@ -14,7 +14,7 @@ from ...facts.kept import is_made_anew, is_same
 from ...facts.trainable import trained_submodules
 from ...facts.walk import walk
 from ...findings import STRATEGIES, Finding, Fix
-from ..caches import detached
+from ..caches.detaching import detached
 from .steps import is_left_alone, is_step, is_switched
 from .values import has_graph
 

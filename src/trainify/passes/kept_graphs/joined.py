@@ -13,7 +13,7 @@ from ...facts.names import passed
 from ...facts.trainable import is_buffer, local_class
 from ...facts.walk import walk
 from ...findings import STRATEGIES, Finding, Fix
-from ..caches import detached
+from ..caches.detaching import detached
 from .steps import NOT_A_STEP, consequence, is_left_alone, is_step, is_switched, read_later
 from .values import has_graph, may_have_graph, written_later
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from ...facts import places, words
+from ...facts.cached import names_cache
 from ...facts.words import declare
 from .. import Look, Needle
-from ..caches import names_cache
 
 _REGISTERS, *_MEMOIZES = declare(
     *(b"register_buffer(", b".setdefault(", b"lru_cache", b"functools.cache"),
