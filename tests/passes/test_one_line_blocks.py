@@ -161,13 +161,15 @@ def test_a_layer_with_a_twin() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "    if a: y = silu_and_mul(x); x = y",
         "    if a: y = silu_and_mul(x);",
-        "    if a: z = 1; y = silu_and_mul(x)",
         "    if a: \\\n        y = silu_and_mul(x)",
+        "    y = silu_and_mul(x); \\\n    x = y",
+        "    x = a; \\\n    y = silu_and_mul(x)",
+        "    if a: z = (\n        a); y = silu_and_mul(x)",
+        "    y = silu_and_mul(\n        x); z = y",
     ],
 )
-def test_several_statements_are_left_alone(line: str) -> None:
+def test_lines_that_go_on_are_left_alone(line: str) -> None:
     text = f"{HEAD}\n\ndef f(x, a):\n{line}\n    return y\n"
     (found,) = findings(text)
     assert found.message.endswith("Not rewritten: it shares its line with other code.")

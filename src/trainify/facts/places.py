@@ -123,8 +123,14 @@ def may_be_trained(data: bytes, at: int) -> bool:
 _HEADS = frozenset((b"if", b"elif", b"else", b"for", b"while", b"with"))
 
 
+def _begin(data: bytes, at: int) -> int:
+    """Where a statement begins, which others may share the line with."""
+    line = data.rfind(b"\n", 0, at) + 1
+    return data.rfind(b";", line, at) + 1 or line
+
+
 def _first_name(data: bytes, at: int) -> bytes:
-    begin = data.rfind(b"\n", 0, at) + 1
+    begin = _begin(data, at)
     match = _WRITTEN.match(data, begin, at)
     if match is not None and match[1] in _HEADS:  # if x: y += 1
         match = _WRITTEN.match(data, data.rfind(b":", begin, at) + 1, at)
@@ -269,12 +275,12 @@ _FOR = re.compile(rb"\bfor (?:\w+, ?)?$")
 
 def _made_by(data: bytes, at: int, name: bytes, maker: Maker, methods: tuple[bytes, ...]) -> bool:
     begin = max(0, at - _REACH, data.rfind(b"\n    def ", 0, at))
-    here = data.rfind(b"\n", 0, at) + 1
+    here = _begin(data, at)
     if not maker(data, begin, here) and not (methods and _calls_one(data, begin, at, methods)):
         return False
     bound = data.rfind(name, begin, here)
     while bound >= 0:
-        line = data.rfind(b"\n", 0, bound) + 1
+        line = _begin(data, bound)
         behind = bound + len(name)
         equals = data.find(b"=", behind, min(bound + 60, data.find(b"\n", bound)))
         if (
@@ -380,7 +386,7 @@ def _saved(
     while at >= 0:
         behind = at + len(name)
         if _is_operand(data, at, behind, products):
-            match = _NAME.match(data, data.rfind(b"\n", 0, at) + 1, at)
+            match = _NAME.match(data, _begin(data, at), at)
             if match is None or match[1] != bound or data[match.end() : match.end() + 2] != b" =":
                 return True
         at = data.find(name, behind, end)

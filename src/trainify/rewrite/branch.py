@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
@@ -316,43 +317,70 @@ def flag_edit(module: ModuleFacts, changes: Sequence[Change], flag: str) -> Edit
         for line in change.lines:
             lines += layout.fit(line, ind + unit, unit, limit)
     returns = isinstance(last, ast.Return) and len(changes[-1].statements) == 1
-    if returns and not room.opening:
+    shared = room.opening or room.closing
+    if returns and not shared:
         return Edit(room.begin, room.begin, newline.join(lines) + newline)
     assert last.end_lineno is not None
     if returns:
-        lines.append(layout.moved(module, last, ind))
-    elif room.opening:
-        lines += [f"{ind}else:", layout.moved(module, last, ind + unit)]
+        lines.append(layout.moved(module, first, last, room, ind))
+    elif shared:
+        lines += [f"{ind}else:", layout.moved(module, first, last, room, ind + unit)]
     else:
         lines += [f"{ind}else:", layout.indent(module, first.lineno, last.end_lineno, unit)]
-    return Edit(room.begin, layout.line_end(module, last), room.opening + newline.join(lines))
+    return Edit(room.begin, room.end, room.opening + newline.join(lines) + room.closing)
 
 
 def replace_edits(module: ModuleFacts, changes: Sequence[Change]) -> list[Edit]:
     """Each statement exchanged for its differentiable form; what it made useless is deleted."""
     edits: list[Edit] = []
     limit, unit, newline = layout.width(module), module.indent_unit, module.newline
+    absorbed: list[ast.stmt] = []
     for change in changes:
         first, last = change.first, change.statements[-1]
+        block = module.block(first)
+        while first is not block[0] and _goes_before(block[block.index(first) - 1], change, first):
+            first = block[block.index(first) - 1]
+            absorbed.append(first)
         room = layout.room(module, first, last)
-        ind, begin = room.indentation, module.start(first)
         lines: list[str] = []
         for line in change.lines:
-            lines += layout.fit(line, ind, unit, limit)
-        text = newline.join(lines).lstrip(" \t")
-        if room.opening and not _fits(module, first, text, limit):
-            begin, text = room.begin, room.opening + newline.join(lines)
-        edits.append(Edit(begin, module.end(last), text))
+            lines += layout.fit(line, room.indentation, unit, limit)
+        begin, end, text = module.start(first), module.end(last), newline.join(lines).lstrip(" \t")
+        if (room.opening or room.closing) and not _fits(module, first, text, limit):
+            one = "; ".join(change.lines)
+            rest = layout.line_end(module, last) - end
+            alone = not room.closing and first is block[0]
+            if not alone and _fits(module, first, one, limit - rest) and _are_simple(change.lines):
+                text = one
+            else:
+                begin, text = room.begin, room.opening + newline.join(lines)
+                if room.closing:
+                    end, text = room.end, text + room.closing
+        edits.append(Edit(begin, end, text))
     dropped = [statement for change in changes for statement in change.dropped]
     gone = [*(s for change in changes for s in change.statements), *dropped]
     left = unneeded(module, gone, [line for change in changes for line in change.lines])
-    return edits + _deletions(module, [*dropped, *left])
+    edits += _deletions(module, [each for each in [*dropped, *left] if each not in absorbed])
+    in_order = sorted(edits, key=lambda edit: edit.start)
+    if any(after.start < before.end for before, after in pairwise(in_order)):
+        raise CannotPlace("it shares its line with other code")
+    return edits
 
 
 def _fits(module: ModuleFacts, statement: ast.stmt, text: str, limit: int) -> bool:
     """Whether a text fits on the line where a statement begins."""
     before = module.start(statement) - module.line_starts[statement.lineno - 1]
     return "\n" not in text and "\r" not in text and before + len(text) <= limit
+
+
+def _goes_before(statement: ast.stmt, change: Change, first: ast.stmt) -> bool:
+    """Whether a statement is on the line of a change, and goes with it: the buffer it fills."""
+    return statement in change.dropped and statement.end_lineno == first.lineno
+
+
+def _are_simple(lines: Sequence[str]) -> bool:
+    """Whether statements may follow one another on a line."""
+    return not any(hasattr(each, "body") for each in ast.parse("\n".join(lines)).body)
 
 
 def _deletions(module: ModuleFacts, statements: Sequence[ast.stmt]) -> list[Edit]:
@@ -385,7 +413,7 @@ def _opens_block(module: ModuleFacts, line: int) -> bool:
 def _deletion(module: ModuleFacts, statement: ast.stmt) -> Edit:
     """Delete a statement with its line; a comment on the line stays, on a line of its own."""
     if not layout.owns_lines(module, statement):
-        raise CannotPlace("it shares its line with other code")
+        return _deletion_on_line(module, statement)
     end = layout.line_end(module, statement)
     if module.text[module.end(statement) : end].strip():
         rest = module.text[module.end(statement) : end]
@@ -395,6 +423,17 @@ def _deletion(module: ModuleFacts, statement: ast.stmt) -> Edit:
     following = statement.end_lineno
     stop = module.line_starts[following] if following < len(module.line_starts) else end
     return Edit(begin, stop, "")
+
+
+def _deletion_on_line(module: ModuleFacts, statement: ast.stmt) -> Edit:
+    """Delete a statement that others share the line with, and the semicolon."""
+    room = layout.room(module, statement, statement)
+    if room.closing:
+        return Edit(module.start(statement), room.end, "")
+    block = module.block(statement)
+    if statement is block[0]:
+        raise CannotPlace("it is all that stands behind a colon")
+    return Edit(module.end(block[block.index(statement) - 1]), module.end(statement), "")
 
 
 def _exchange(module: ModuleFacts, change: Change, flag: str | None) -> list[Edit]:

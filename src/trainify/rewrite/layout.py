@@ -43,42 +43,80 @@ def owns_lines(module: ModuleFacts, statement: ast.stmt) -> bool:
 class Room:
     """Where lines can take the place of statements.
 
-    ``begin`` is where the first of them begins, ``opening`` what has to stand before it: a line
-    ending for the only statement of ``if x: y = f(x)``, which then stands below the colon.
+    From ``begin`` to ``end``, with ``opening`` before them and ``closing`` behind: line endings
+    where other statements share the first line or the last, or where ``if x: y = f(x)`` has its
+    block on the line of its head.
     """
 
     indentation: str
     begin: int
+    end: int
     opening: str = ""
+    closing: str = ""
 
 
 def room(module: ModuleFacts, first: ast.stmt, last: ast.stmt) -> Room:
-    """The room that statements leave; :class:`CannotPlace` where others stand on their lines."""
-    if owns_lines(module, first) and owns_lines(module, last):
-        return Room(module.indentation(first), module.line_starts[first.lineno - 1])
-    owner = module.parent(first)
-    before = module.text[module.line_starts[first.lineno - 1] : module.start(first)].rstrip()
-    after = module.text[module.end(last) : line_end(module, last)].strip()
-    alone = first is last and before.endswith(":") and (not after or after.startswith("#"))
-    if not alone or not isinstance(owner, (ast.stmt, ast.ExceptHandler)):
-        raise CannotPlace("it shares its line with other code")
-    line = module.line_text(owner.lineno)
-    indentation = line[: len(line) - len(line.lstrip(" \t\f"))] + module.indent_unit
-    begin = module.line_starts[first.lineno - 1] + len(before)
-    return Room(indentation, begin, module.newline)
+    """The room that statements leave; :class:`CannotPlace` where other code is in the way."""
+    block = module.block(first)
+    i, j = block.index(first), block.index(last) + 1
+    before = block[i - 1] if i and block[i - 1].end_lineno == first.lineno else None
+    after = block[j] if j < len(block) and block[j].lineno == last.end_lineno else None
+    ind, end, closing = module.indentation(first), line_end(module, last), ""
+    if after is not None:
+        end = module.start(after)
+        _refuse_between(module, last, after)
+    elif module.text[module.end(last) : end].strip()[:1] not in ("", "#"):
+        raise CannotPlace(_SHARES)
+    begin, opening = module.line_starts[first.lineno - 1], ""
+    if before is not None:
+        _refuse_between(module, before, first)
+        begin, opening = module.end(before), module.newline
+    head = first
+    while i and block[i - 1].end_lineno == head.lineno:
+        i -= 1
+        head = block[i]
+    if not starts_line(module, head):
+        begin = module.line_starts[head.lineno - 1]
+        line = module.text[begin : module.start(head)].rstrip()
+        owner = module.parent(head)
+        if not line.endswith(":") or not isinstance(owner, (ast.stmt, ast.ExceptHandler)):
+            raise CannotPlace(_SHARES)
+        if head.lineno != first.lineno:
+            raise CannotPlace(_SHARES)
+        line_of_owner = module.line_text(owner.lineno)
+        outer = line_of_owner[: len(line_of_owner) - len(line_of_owner.lstrip(" \t\f"))]
+        ind, begin, opening = outer + module.indent_unit, begin + len(line), module.newline
+        if before is not None:
+            earlier = module.text[module.start(head) : module.end(before)]
+            opening += f"{ind}{earlier}{module.newline}"
+    if after is not None:
+        closing = module.newline + ind
+    return Room(ind, begin, end, opening, closing)
 
 
-def moved(module: ModuleFacts, statement: ast.stmt, indentation: str) -> str:
-    """A statement, with the comment after it, on lines of its own that begin with this."""
-    assert statement.end_lineno is not None
-    text = module.text[module.start(statement) : line_end(module, statement)]
-    if statement.end_lineno == statement.lineno:
+_SHARES = "it shares its line with other code"
+
+
+def _refuse_between(module: ModuleFacts, first: ast.stmt, then: ast.stmt) -> None:
+    """Raise where two statements on one line are not apart by a semicolon alone."""
+    if module.text[module.end(first) : module.start(then)].strip() != ";":
+        raise CannotPlace(_SHARES)
+
+
+def moved(
+    module: ModuleFacts, first: ast.stmt, last: ast.stmt, room: Room, indentation: str
+) -> str:
+    """The statements of a room, with the comment after them, on lines that begin with this."""
+    assert last.end_lineno is not None
+    end = module.end(last) if room.closing else room.end
+    text = module.text[module.start(first) : end]
+    if last.end_lineno == first.lineno:
         return indentation + text
-    first = module.line_text(statement.lineno).rstrip("\r\n")
-    outer = first[: len(first) - len(first.lstrip(" \t\f"))]
-    rest = indent(
-        module, statement.lineno + 1, statement.end_lineno, indentation.removeprefix(outer)
-    )
+    if room.closing:
+        raise CannotPlace(_SHARES)
+    line = module.line_text(first.lineno).rstrip("\r\n")
+    outer = line[: len(line) - len(line.lstrip(" \t\f"))]
+    rest = indent(module, first.lineno + 1, last.end_lineno, indentation.removeprefix(outer))
     return f"{indentation}{text.splitlines()[0]}{module.newline}{rest}"
 
 

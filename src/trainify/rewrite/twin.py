@@ -75,9 +75,9 @@ def _edit(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode, flag: 
     lines = layout.fit(f"if {test}:", ind, unit, width)
     lines += layout.fit(f"return {_call(function)}", ind + unit, unit, width)
     if room.opening:
-        lines.append(layout.moved(module, body[0], ind))
-        text = room.opening + module.newline.join(lines)
-        return Edit(room.begin, layout.line_end(module, body[0]), text)
+        lines.append(layout.moved(module, body[0], body[0], room, ind))
+        text = room.opening + module.newline.join(lines) + room.closing
+        return Edit(room.begin, room.end, text)
     offset = _start(module, body[0])
     return Edit(offset, offset, module.newline.join(lines) + module.newline)
 
