@@ -146,22 +146,15 @@ class Site:
         node = self.bound[name]
         assert node is not None
         while True:
-            if isinstance(node, ast.Attribute) and node.attr == "data":
-                node = node.value
-            elif (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr == "detach"
-            ):
-                node = node.func.value
-            elif (cut := self.cut_before(name, node)) is not None:
-                node = cut
-            else:
+            node = _with_history(node)
+            cut = self.cut_before(name, node)
+            if cut is None:
                 return self.module.source(node)
+            node = cut
 
     def cut_before(self, name: str, node: ast.expr) -> ast.expr | None:
         """``self.weight.data`` of ``w``, or of ``self.w``, where that is what it was set to."""
-        if any(argument.name == name for argument in self.op.signature.written):
+        if self._is_written(name):
             return None
         if isinstance(node, ast.Name):
             return self._cut_by_name(node.id)
@@ -191,6 +184,8 @@ class Site:
     def cut_elsewhere(self, name: str) -> str:
         """Why no gradient goes on from an argument, whatever takes the call's place; or nothing."""
         node = self.bound[name]
+        if node is not None and self._is_held(node):
+            return self._cut_as_held(name, node)
         if not isinstance(node, ast.Name) or self.cut_before(name, node) is not None:
             return ""
         flow = self.module.flow(self.module.function(self.statement) or self.module.tree)
@@ -232,8 +227,10 @@ class Site:
     def captured(self, name: str) -> str | None:
         """How to say an argument that ``functools.partial`` bound in another scope."""
         node = self.bound[name]
-        if node is None or not any(node is value for value in self.target.bound):
+        if node is None or not self._is_held(node):
             return None
+        if name in self.differentiable and not self._is_written(name):
+            node = _with_history(node)
         if isinstance(node, ast.Constant) or self._visible(node):
             return self.module.source(node)
         made_in = self.module.function(node)
@@ -245,9 +242,30 @@ class Site:
                         return f"self.{attribute}"
         callee = self.module.source(self.call.func)
         for i, argument in enumerate(self.target.args):
-            if argument is node:
+            if argument is self.bound[name]:
                 return f"{callee}.args[{i}]"
         return f'{callee}.keywords["{name}"]'
+
+    def _is_written(self, name: str) -> bool:
+        return any(argument.name == name for argument in self.op.signature.written)
+
+    def _is_held(self, node: ast.expr) -> bool:
+        """Whether an argument is one that ``functools.partial`` bound."""
+        return any(node is value for value in self.target.bound)
+
+    def _cut_as_held(self, name: str, node: ast.expr) -> str:
+        """Why no gradient goes on from what ``functools.partial`` holds; or nothing."""
+        said = self.captured(name) or ""
+        if not said.startswith(self.module.source(self.call.func)):
+            return ""  # said by its own name, not as what is held
+        value: ast.expr | None = node
+        if isinstance(node, ast.Name):
+            made_in = self.module.flow(self.module.function(node) or self.module.tree)
+            made = made_in.only_definition(node.id, self.module.statement(node))
+            value = made.value if made is not None else None
+        if value is None or not _CUT_WITHIN.search(self.module.source(value)):
+            return ""
+        return f"no gradient goes on from `{said}`, which is held without its history"
 
     def _visible(self, node: ast.expr) -> bool:
         """Whether an expression of another scope means the same where the call stands."""
@@ -539,6 +557,21 @@ class Site:
 _CUT_WITHIN = re.compile(r"\.(data\b|detach\(\))")
 _CUT = re.compile(r"\.(data|detach\(\))$")
 _RESHAPES = frozenset("view reshape flatten unflatten squeeze unsqueeze".split())
+
+
+def _with_history(node: ast.expr) -> ast.expr:
+    """``self.weight`` of ``self.weight.detach().data``."""
+    while True:
+        if isinstance(node, ast.Attribute) and node.attr == "data":
+            node = node.value
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "detach"
+        ):
+            node = node.func.value
+        else:
+            return node
 
 
 def runs_later(module: ModuleFacts, call: ast.Call) -> bool:
