@@ -18,13 +18,13 @@ from .trace import Call, Key, Sight, Trace, Within
 
 MISSING, WRONG = "missing", "wrong"
 
-_BACK_TO_FLOAT = {"to", "type", "type_as", "float", "half", "bfloat16", "double", "mul", "div",
+BACK_TO_FLOAT = {"to", "type", "type_as", "float", "half", "bfloat16", "double", "mul", "div",
                   "matmul", "mm", "bmm", "dequantize", "__mul__", "__rmul__", "__truediv__",
                   "_to_copy", "sub", "add", "__sub__", "__add__", "__matmul__",
                   "_int_mm"}  # fmt: skip
 """Torch functions that compute with integers, and do not look something up by them."""
 
-_CASTS = {"long", "int", "to", "type", "_to_copy"}
+CASTS = {"long", "int", "to", "type", "_to_copy"}
 """Torch functions that drop what is behind the point."""
 
 _LEAVES = {"tensor", "as_tensor", "asarray"}
@@ -181,7 +181,7 @@ class Comparison:
             if out.attached or call.name.endswith(_OF_A_SHAPE):
                 continue
             if out.whole:
-                if attached and name in _CASTS and self._counts(call, out):
+                if attached and name in CASTS and self._counts(call, out):
                     yield Suspect(Cause.QUANTIZATION, MISSING, call, ("out", j), steps=True)
             elif out.narrow:
                 if attached and self._comes_back(call):
@@ -198,7 +198,7 @@ class Comparison:
         """Whether integers are computed with, after this call, and give floating-point numbers."""
         calls = self._base.calls
         for later in calls[calls.index(call) + 1 :]:
-            if later.opaque or later.name.rpartition(".")[2] in _BACK_TO_FLOAT:
+            if later.opaque or later.name.rpartition(".")[2] in BACK_TO_FLOAT:
                 other = self._nudged.by_key.get(later.key)
                 if other is not None and self._alike(later, other):
                     taken = zip(later.ins, other.ins, strict=True)
@@ -212,7 +212,7 @@ class Comparison:
         calls = self._base.calls
         same = {self._same_bits[out.digest]}
         for later in calls[calls.index(call) + 1 :]:
-            if later.name.rpartition(".")[2] in _BACK_TO_FLOAT:
+            if later.name.rpartition(".")[2] in BACK_TO_FLOAT:
                 if any(s.whole and self._same_bits[s.digest] in same for s in later.ins):
                     if any(each.floating for each in later.outs):
                         return True

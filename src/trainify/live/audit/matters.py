@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
 
+from .chosen import choices
 from .cuts import Suspect
-from .influence import Disturb, Keep
+from .influence import Disturb, Keep, Kept
 from .report import Cause
 from .runs import Step
-from .trace import Observer
+from .trace import Observer, Trace
 from .widen import Widening, widened
 
 _TRIES = 2
@@ -28,10 +30,10 @@ _SEEN = 0.5
 class Trials:
     """Trials with the parameters as they are, and where it takes that with none of zeros alone."""
 
-    def __init__(self, step: Step, allowed: Sequence[Suspect]) -> None:
-        """``allowed`` as for :class:`Trial`."""
-        self._step, self._allowed = step, allowed
-        self._trial = Trial(step, allowed)
+    def __init__(self, step: Step, trace: Trace, allowed: Sequence[Suspect]) -> None:
+        """``trace`` and ``allowed`` as for :class:`Trial`."""
+        self._step, self._trace, self._allowed = step, trace, allowed
+        self._trial = Trial(step, trace, allowed)
         self._awake: Trial | None = None
 
     def matters(self, group: Sequence[Suspect]) -> bool:
@@ -41,7 +43,7 @@ class Trials:
         if not self._step.zeros:
             return False
         if self._awake is None:
-            self._awake = Trial(self._step, self._allowed, awake=True)
+            self._awake = Trial(self._step, self._trace, self._allowed, awake=True)
         return self._awake.matters(group)
 
 
@@ -51,9 +53,11 @@ class Trial:
     A parameter in float32 does not help where its values are cast before they are used.
     """
 
-    def __init__(self, step: Step, allowed: Sequence[Suspect], awake: bool = False) -> None:
-        """``allowed`` are those at which a gradient may end."""
-        self._step = step
+    def __init__(
+        self, step: Step, trace: Trace, allowed: Sequence[Suspect], awake: bool = False
+    ) -> None:
+        """``allowed`` are those at which a gradient may end; ``trace`` is a run of the step."""
+        self._step, self._trace, self._allowed = step, trace, allowed
         self._is_awake = awake
         self._precision: AbstractContextManager[Any] = nullcontext()
         self._smallest = min((p.element_size() for p in step.parameters.values()), default=4)
@@ -83,7 +87,10 @@ class Trial:
         aliases = [each for each in group if each.cause in (Cause.DATA, Cause.DETACH)]
         others = [each for each in group if each not in aliases]
         return any(
-            self._moves(some, seed) for some in (others, aliases) if some for seed in range(_TRIES)
+            self._moves(some, seed) and not self._is_chosen_by(some)
+            for some in (others, aliases)
+            if some
+            for seed in range(_TRIES)
         )
 
     def _moves(self, group: Sequence[Suspect], seed: int) -> bool:
@@ -110,6 +117,23 @@ class Trial:
                 return True
             far = near  # noise of another shape is now and then near by chance, but not twice
         return True
+
+    def _is_chosen_by(self, group: Sequence[Suspect]) -> bool:
+        """Whether the loss stays what it is to the bit, where what is chosen does."""
+        if any(each.cause is Cause.QUANTIZATION for each in group):
+            return False
+        return all(
+            self._loss(Disturb(group, _MUCH, seed, self._choices)) == self._value
+            for seed in range(_TRIES)
+        )
+
+    @cached_property
+    def _choices(self) -> Kept:
+        """What is kept, and what the run chooses as it is."""
+        keep = Keep([*self._allowed, *choices(self._trace)])
+        with self._precision:
+            self._of(self._step, keep)
+        return keep.values
 
     def _by_steps(self, group: Sequence[Suspect], seed: int, much: float) -> bool:
         """Whether less of a disturbance does to the bit the same, or nothing.

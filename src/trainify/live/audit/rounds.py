@@ -371,7 +371,7 @@ class _Round:
                 self.spared.setdefault(each.within.scope, set()).add(each.within.line)
         suspects = [each for each in suspects if each not in allowed]
         self.weak = [each for each in suspects if each.weak]
-        trial = Trials(step, allowed)
+        trial = Trials(step, base, allowed)
         return self._influential([each for each in suspects if not each.weak], trial, base, got)
 
     def _parts_of_the_loss(
