@@ -48,7 +48,8 @@ _WHOLE = {torch.int32, torch.int64}
 _NARROW = {torch.int8, torch.uint8, torch.int16, torch.int32, torch.qint8, torch.quint8,
            torch.qint32}  # fmt: skip
 
-_MAKERS = ((torch, "from_numpy"), (torch, "from_dlpack"), (torch.utils.dlpack, "from_dlpack"))
+_MAKERS = ((torch, "from_numpy"), (torch, "from_dlpack"), (torch.utils.dlpack, "from_dlpack"),
+           (Tensor, "set_"))  # fmt: skip
 """Functions that make tensors of foreign memory, of which modes are not told."""
 
 _TORCH_OPS = ("aten", "prims", "prim")
@@ -310,7 +311,7 @@ class Tracer(TorchFunctionMode):
         if self.observer.functions is None:
             self._modules.install()
         self._undo = [self._modules.remove, _patch_functions(self), self._patch_backward()]
-        self._undo += [_patch_maker(self, module, name) for module, name in _MAKERS]
+        self._undo += [_patch_maker(self, owner, name) for owner, name in _MAKERS]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -484,7 +485,8 @@ class Tracer(TorchFunctionMode):
         writes = writes or name in ("__setitem__", "__set__") or name.startswith("__i")
         for i, (tensor, version) in enumerate(zip(tensors, before, strict=True)):
             now = version_of(tensor)
-            if now != version or (writes and (opaque or now is None or name == "__set__")):
+            sets = name == "__set__" and i == 0  # of which the version stays
+            if now != version or (writes and (opaque or now is None or sets)):
                 if self._pinned is not None:
                     self._pinned.wrote(tensor)
                 if not self.observer.sights:
@@ -556,9 +558,10 @@ def _patch_functions(tracer: Tracer) -> Callable[[], None]:
     return undo
 
 
-def _patch_maker(tracer: Tracer, module: ModuleType, name: str) -> Callable[[], None]:
+def _patch_maker(tracer: Tracer, owner: ModuleType | type, name: str) -> Callable[[], None]:
     """Let a function that brings memory into torch be a call; returns what undoes it."""
-    original = getattr(module, name)
+    original = getattr(owner, name)
+    inherited = name not in vars(owner)
 
     @wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:
@@ -567,8 +570,8 @@ def _patch_maker(tracer: Tracer, module: ModuleType, name: str) -> Callable[[], 
             return original(*args, **kwargs)
         return tracer.record(original, original, args, kwargs, sys._getframe(1))
 
-    setattr(module, name, make)
-    return partial(setattr, module, name, original)
+    setattr(owner, name, make)
+    return partial(delattr, owner, name) if inherited else partial(setattr, owner, name, original)
 
 
 class _GradMode:
