@@ -139,11 +139,46 @@ class Buffer(Policy):
         return clipped(log, self.rollout, advantage)
 
 
+class BufferData(Buffer):
+    """Written past autograd, which does not count it."""
+
+    def loss(self, log, advantage, mask):
+        self.rollout.data.copy_(log.data)
+        return clipped(log, self.rollout, advantage)
+
+
+class BufferDataByRows(Buffer):
+    def loss(self, log, advantage, mask):
+        for i in range(6):
+            self.rollout.data[i] = log.data[i]
+        return clipped(log[mask], self.rollout[mask], advantage[mask])
+
+
+class BufferDataWithoutGradients(Buffer):
+    def loss(self, log, advantage, mask):
+        with torch.no_grad():
+            self.rollout.data.copy_(log)
+        return clipped(log, self.rollout, advantage)
+
+
+class BufferSet(Buffer):
+    def loss(self, log, advantage, mask):
+        self.rollout.set_(log.detach().clone())
+        return clipped(log, self.rollout, advantage)
+
+
+class BufferWithOtherData(Buffer):
+    def loss(self, log, advantage, mask):
+        self.rollout.data = log.data
+        return clipped(log, self.rollout, advantage)
+
+
 @pytest.mark.parametrize(
     "cls",
     [
         Masked, Selected, Filled, PlusZero, OfSequences, Divided, InPlace, WithMetrics, ByNumPy,
         PickedByNumPy, ByRows, ByAnArray, Written, WrittenByRows, WrittenWithoutGradients, Buffer,
+        BufferData, BufferDataByRows, BufferDataWithoutGradients, BufferSet, BufferWithOtherData,
     ],
 )  # fmt: skip
 def test_it_is_meant(cls: type[nn.Module]) -> None:
@@ -272,9 +307,41 @@ class ReadThroughAView(Policy):
         return clipped(log, old, advantage) + (flat[:6] * log).sin().mean()
 
 
+class BufferDataToo(Buffer):
+    def loss(self, log, advantage, mask):
+        self.rollout.data.copy_(log.data)
+        return clipped(log, self.rollout, advantage) + (self.rollout.sin() * log).mean()
+
+
+class OtherBufferData(Buffer):
+    """What is written is not what it is taken from."""
+
+    def loss(self, log, advantage, mask):
+        self.rollout.data.copy_(2 * log.data)
+        return clipped(log, self.rollout, advantage)
+
+
+class Term(Policy):
+    """It is a term of the loss as well, which teaches nothing."""
+
+    def loss(self, log, advantage, mask):
+        old = log.detach()
+        return clipped(log, old, advantage) + (old.exp() * advantage).mean()
+
+
+class BufferDataAsATerm(Buffer):
+    def loss(self, log, advantage, mask):
+        self.rollout.data.copy_(log.data)
+        return clipped(log, self.rollout, advantage) + (self.rollout.exp() * advantage).mean()
+
+
 @pytest.mark.parametrize(
     "cls",
     [
+        BufferDataToo,
+        OtherBufferData,
+        Term,
+        BufferDataAsATerm,
         ValueToo,
         Integers,
         Other,

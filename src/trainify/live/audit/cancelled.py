@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
 
-from .cuts import Suspect
+from .cuts import MISSING, Suspect
+from .places import Place
 from .report import Cause
 from .trace import Call, Trace, made_by, own_name, result, tensor_of
 
@@ -32,6 +33,8 @@ _PICKS = {*_VIEWS, "__getitem__", "select", "narrow", "gather", "index_select", 
 _STOPS = {"detach", "data"}
 _ALIASES = {*_PICKS, *_STOPS, "view_as", "expand", "expand_as", "T", "mT", "t", "__iter__"}
 
+_SETS = {"data", "set_"}
+
 _PASSING = {*_SUMS, *_TURNED, *_VIEWS}
 
 _HELD = {"sub", "sub_", "subtract", "__sub__", "__isub__", *_TURNED,
@@ -50,6 +53,7 @@ class Cancelled:
         ``projected`` is whether all that the model returns goes into the loss.
         """
         self._trace, self._nudged, self._projected = trace, nudged, projected
+        self._suspects = suspects
         self._stops = {
             id(each.call)
             for each in suspects
@@ -76,13 +80,21 @@ class Cancelled:
         """
         what, i = suspect.where
         call = suspect.call
-        if what not in ("out", "written") or (what == "written" and i not in call.written):
+        at = self._position[id(call)]
+        if what == "out":
+            first = {tensor_of(call.outs[i])}
+        elif what == "written" and i in call.written:
+            first = self._sharing({tensor_of(call.written[i][0])})
+        elif what == "in" and suspect.hidden and suspect.kind == MISSING:
+            first, at = {tensor_of(call.ins[i])}, at - 1  # it was written before the call
+        else:
             return False
-        first = tensor_of(call.outs[i] if what == "out" else call.written[i][0])
-        waiting = [(first, self._position[id(call)])]
+        waiting = [(number, at) for number in first]
         since = dict(waiting)
-        own = {number for number, _ in self._of(first)}
+        own = {number for each in first for number, _ in self._of(each)}
         stopped = self._stopped(suspect)
+        sums = set[int]()
+        """With what learns, of which nothing has been taken away so far."""
         found = False
         while waiting:
             number, position = waiting.pop()
@@ -96,11 +108,13 @@ class Cancelled:
                     continue
                 if any(each.attached for each in made) and own_name(user) not in _PASSING:
                     return False
-                if user.function is result and self._projected:
+                if user.function is result and (self._projected or number in sums):
                     return False
                 new = [(tensor_of(each), at) for each in made]
+                sums.update(tensor_of(each) for each in made if each.attached)
                 written = {tensor_of(each) for each, _ in user.written.values()}
-                new += [(n, at) for n in self._sharing(written)] if written else []
+                sets = own_name(user) in _SETS  # which lets go what it has shared
+                new += [(n, at) for n in (written if sets else self._sharing(written))]
                 if user.leaves:
                     new += [(n, p) for p, n in self._back if p > at]
                 for other, moment in new:
@@ -118,21 +132,29 @@ class Cancelled:
         """Of each tensor that has an alias, all of them."""
         found: dict[int, set[int]] = {}
         for call in self._trace.calls:
-            if own_name(call) in _ALIASES and call.ins:
-                numbers = {tensor_of(call.ins[0]), *map(tensor_of, call.outs)}
+            if own_name(call) in {*_ALIASES, *_SETS} and call.ins:
+                given = call.ins if own_name(call) in _SETS else call.ins[:1]
+                numbers = {*map(tensor_of, given), *map(tensor_of, call.outs)}
                 alike = numbers.union(*(found.get(number, ()) for number in numbers))
                 found.update(dict.fromkeys(alike, alike))
         return found
 
     def _stopped(self, suspect: Suspect) -> set[int]:
-        """What a suspect stops; of what comes back into torch, all that has left it before."""
+        """What a suspect stops; of what comes back into torch, all that has left it before.
+
+        What is written unseen is stopped in the same place.
+        """
         call = suspect.call
-        given: Set[int] = {tensor_of(each) for each in call.ins if each.attached}
+        calls = [call] if not suspect.hidden else self._stopping_at(suspect.place)
+        given: Set[int] = {tensor_of(s) for each in calls for s in each.ins if s.attached}
         if not given:
             before = self._trace.calls[: self._position[id(call)]]
             left = {tensor_of(each) for user in before if user.leaves for each in user.ins}
             given = self._from(left, {*_PICKS, *_STOPS})
         return {*given} & self._made
+
+    def _stopping_at(self, place: Place) -> list[Call]:
+        return [e.call for e in self._suspects if e.place == place and not e.hidden]
 
     def _note(self, call: Call) -> None:
         """What a call returns, as a sum."""

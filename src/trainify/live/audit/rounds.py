@@ -394,7 +394,7 @@ class _Round:
         for group in by_site([each for each in suspects if not each.weak]):
             names = {name for each in group for name in each.parameters}
             rest = [name for name in names if not got[name]]
-            stops = [e for e in group if e.cause in (*_SAID, Cause.OPAQUE)]
+            stops = [e for e in group if e.cause in (*_SAID, Cause.OPAQUE) or e.hidden]
             straight = [each for each in stops if beside.covers(each)]
             yield from straight
             group = [each for each in group if each not in straight]
