@@ -105,7 +105,7 @@ def _sum_by_numpy(address: int, shape: Sequence[int], size: int) -> Digest:
 
     if size > 8:
         raise TypeError
-    memory = (ctypes.c_char * (math.prod(shape) * size)).from_address(address)
+    memory: Any = (ctypes.c_char * (math.prod(shape) * size)).from_address(address)
     bits: Any = np.ndarray(shape, f"i{size}", memory)
     with suppress(ValueError):  # rows of an odd length
         bits = bits.view("i8")
