@@ -37,7 +37,9 @@ def compared(page: str) -> dict[FusedOp, str]:
         if heading:
             where = {"Emulated": "emulated on a CPU"}.get(heading, heading.lower())
             continue
-        own = {"vllm": ("vllm.", "torch.ops._C.")}.get(library, library.replace("-", "_") + ".")
+        own = {"vllm": ("vllm._", "vllm.model_executor.", "torch.ops._C.")}.get(
+            library, library.replace("-", "_") + "."
+        )
         for row in all_ops():
             named = any(n.startswith(own) and n.endswith(f".{op}") for n in row.names)
             held = lookup(row.names[0], (), (Release(library, f"=={version}", ""),))

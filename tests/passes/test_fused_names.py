@@ -362,3 +362,143 @@ def test_experts_wherever_lmdeploy_has_them(module: str) -> None:
     """
     (found,) = findings(text)
     assert found.rule == "TRN101" and found.fixes
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "vllm.ir.ops.layernorm:rms_norm",
+        "vllm.attention.utils.fa_utils:flash_attn_varlen_func",
+        "vllm.attention.ops.merge_attn_states:merge_attn_states",
+        "vllm.model_executor.layers.fused_moe.router.fused_topk_router:fused_topk",
+        "vllm.third_party.flash_linear_attention.ops:chunk_gated_delta_rule",
+        "flashinfer.gemm.gemm_base:mm_bf16",
+        "sglang.srt.layers.activation:silu_and_mul",
+        "sglang.srt.layers.moe.fused_moe_triton:fused_experts",
+        "vllm.model_executor.layers.fla.ops:chunk_gated_delta_rule",
+        "flashinfer.fused_moe.core:cutlass_fused_moe",
+    ],
+)
+def test_a_kernel_by_the_path_of_its_definition(module: str) -> None:
+    module, _, name = module.partition(":")
+    text = f"from {module} import {name}\n\n\ndef f(x):\n    return {name}(*x)\n"
+    (found,) = findings(text)
+    assert f"`{name}`" in found.message
+
+
+@pytest.mark.parametrize(
+    ("name", "writes"), [("outplace_fused_experts", False), ("inplace_fused_experts", True)]
+)
+@pytest.mark.parametrize("told", ["", ", 'silu', False, use_fp8_w8a8=False"])
+def test_experts_as_ops(name: str, writes: bool, told: str) -> None:
+    text = f"""\
+    import torch
+
+
+    def f(x, w1, w2, weights, ids):
+        x = x * 1
+        y = torch.ops.vllm.{name}(x, w1, w2, weights, ids{told})
+        return x if {writes} else y
+    """
+    scope: dict[str, Any] = {}
+    exec(fix(text, strategy="replace"), scope)
+    tensors = [torch.randn(s, dtype=torch.float64) for s in [(3, 4), (2, 6, 4), (2, 4, 3), (3, 1)]]
+    x, w1, w2, weights = [t.requires_grad_() for t in tensors]
+    ids = torch.tensor([[0], [1], [0]])
+    torch.manual_seed(0)
+    found = scope["f"](x, w1, w2, weights, ids)
+    rows = []
+    for row, (expert,) in enumerate(ids.tolist()):
+        gate, up = (w1[expert] @ x[row]).chunk(2)
+        rows.append(weights[row] * (w2[expert] @ (torch.nn.functional.silu(gate) * up)))
+    grad = torch.randn(3, 4, dtype=torch.float64)
+    for got, right in zip(
+        torch.autograd.grad(found, [x, w1, w2, weights], grad),
+        torch.autograd.grad(torch.stack(rows), [x, w1, w2, weights], grad),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, right, rtol=1e-5, atol=1e-6)
+
+
+def test_experts_that_are_quantized_are_not_rewritten() -> None:
+    text = """\
+    from vllm.model_executor.layers.fused_moe import fused_experts
+
+
+    def f(x, w1, w2, weights, ids, scale):
+        return fused_experts(x, w1, w2, weights, ids{})
+    """
+    old = (Release("vllm", "==0.8.5", "x"),)
+    for told in (", True", ", use_fp8_w8a8=True", ", w1_scale=scale", ", activation='gelu'"):
+        (found,) = findings(text.format(told), releases=old)
+        assert not found.fixes, told
+    for told in ("", ", False, 'silu'"):
+        (found,) = findings(text.format(told), releases=old)
+        assert found.fixes, told
+
+
+def test_groups_of_experts_by_release() -> None:
+    text = """\
+    from vllm.model_executor.layers.fused_moe import grouped_topk
+
+
+    def f(x, logits, bias):
+        return grouped_topk(x, logits, 2, True, 2, 1, "sigmoid", {}bias)
+    """
+    old, new = ((Release("vllm", f"=={version}", "x"),) for version in ("0.8.5", "0.33.0"))
+    # There it was plain PyTorch.
+    stays(text.format(""), releases=old)
+    # What stands in the eighth place differs between releases.
+    (found,) = findings(text.format(""), releases=new)
+    assert not found.fixes
+    (found,) = findings(text.format("e_score_correction_bias="), releases=new)
+    assert found.fixes
+
+
+def test_the_norms_that_are_functions_beside_the_layers() -> None:
+    text = """\
+    from vllm.model_executor.layers.layernorm import fused_add_rms_norm, rms_norm
+
+
+    def f(x, residual, w):
+        x, residual = x * 1, residual * 1
+        x, residual = fused_add_rms_norm(x, residual, w, 1e-5)
+        return rms_norm(x, w, 1e-5) + residual
+    """
+    scope: dict[str, Any] = {}
+    exec(fix(text, strategy="replace"), scope)
+    x, r, w = (torch.randn(s, dtype=torch.float64).requires_grad_() for s in [(2, 4), (2, 4), 4])
+    norm = torch.nn.functional.rms_norm
+    y = x + r
+    right = norm(norm(y, (4,), w, 1e-5), (4,), w, 1e-5) + y
+    for got, expected in zip(
+        torch.autograd.grad(scope["f"](x, r, w).square().sum(), [x, r, w]),
+        torch.autograd.grad(right.square().sum(), [x, r, w]),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_states_of_the_gated_delta_rule_lie_as_the_kernel_has_them() -> None:
+    """vLLM's are values by keys: with as many keys as values, the other way is silently wrong."""
+    text = """\
+    from vllm.third_party.flash_linear_attention.ops import chunk_gated_delta_rule
+
+
+    def f(q, k, v, g, beta, state):
+        return chunk_gated_delta_rule(
+            q, k, v, g, beta, scale=1.0, initial_state=state, output_final_state=True
+        )
+    """
+    scope: dict[str, Any] = {}
+    exec(fix(text, strategy="replace"), scope)
+    q, k, v = (torch.randn(1, 1, 1, 3, dtype=torch.float64) for _ in range(3))
+    g, beta = -torch.rand(1, 1, 1, dtype=torch.float64), torch.rand(1, 1, 1, dtype=torch.float64)
+    state = torch.randn(1, 1, 3, 3, dtype=torch.float64, requires_grad=True)
+    out, last = scope["f"](q, k, v, g, beta, state)
+    q, k, v, g, beta = (t.flatten() for t in (q, k, v, g, beta))
+    decayed = state[0, 0] * g.exp()
+    learned = decayed + torch.outer(beta * (v - decayed @ k), k)
+    torch.testing.assert_close(last[0, 0].double(), learned, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out.flatten(), learned @ q, rtol=1e-5, atol=1e-5)
+    assert out.requires_grad

@@ -1340,9 +1340,25 @@ def expect_delta(
     return out.to(v.dtype), torch.stack(last)[None] if final else None
 
 
+def expect_delta_v_first(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None,
+    state: Tensor | None,
+    *rest: bool,
+) -> tuple[Tensor, Tensor | None]:
+    state = None if state is None else state.mT
+    out, last = expect_delta(q, k, v, g, beta, scale, state, *rest)
+    return out, None if last is None else last.mT
+
+
 STATE_SPACES += [
     Case(state_space.causal_conv1d, expect_conv),
     Case(state_space.gated_delta_rule, expect_delta),
+    Case(state_space.gated_delta_rule_v_first, expect_delta_v_first),
 ]
 
 CASES = [

@@ -277,6 +277,7 @@ OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=(
             "flashinfer.mm_bf16",
+            "flashinfer.gemm.gemm_base.mm_bf16",
             "flashinfer.gemm.mm_bf16",
         ),
         schema="mm_bf16(Tensor a, Tensor b, Tensor? bias=None, bool pdl=False, "
@@ -290,6 +291,7 @@ OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=(
             "flashinfer.bmm_bf16",
+            "flashinfer.gemm.gemm_base.bmm_bf16",
             "flashinfer.gemm.bmm_bf16",
         ),
         schema="bmm_bf16(Tensor A, Tensor B, Tensor(a!)? out=None, "
@@ -301,6 +303,7 @@ OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=(
             "flashinfer.tgv_gemm_sm100",
+            "flashinfer.gemm.gemm_base.tgv_gemm_sm100",
             "flashinfer.gemm.tgv_gemm_sm100",
         ),
         schema="tgv_gemm_sm100(Tensor a, Tensor b, Tensor bias, bool pdl=False, "
@@ -334,7 +337,11 @@ OPS: tuple[FusedOp, ...] = (
         source="flashinfer/norm/__init__.py",
     ),
     FusedOp(
-        names=("flashinfer.grouped_mm.grouped_mm_bf16", "flashinfer.grouped_mm_bf16"),
+        names=(
+            "flashinfer.grouped_mm.grouped_mm_bf16",
+            "flashinfer.grouped_mm.core.grouped_mm_bf16",
+            "flashinfer.grouped_mm_bf16",
+        ),
         schema="grouped_mm_bf16(Tensor a, Tensor b, Tensor m_indptr, Tensor(a!)? out=None, "
         "ScalarType out_dtype=torch.bfloat16, *, str backend='cudnn', int tactic=-1) -> "
         "Tensor(a!)",
@@ -343,7 +350,11 @@ OPS: tuple[FusedOp, ...] = (
         unsupported=("out",),
     ),
     FusedOp(
-        names=("flashinfer.gemm.bmm_fp8", "flashinfer.bmm_fp8"),
+        names=(
+            "flashinfer.gemm.bmm_fp8",
+            "flashinfer.gemm.gemm_base.bmm_fp8",
+            "flashinfer.bmm_fp8",
+        ),
         schema="bmm_fp8(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, ScalarType dtype, "
         "Tensor(a!)? out=None, str backend='cublas') -> Tensor(a!)",
         equivalent="scaled_mm(A, B, A_scale, B_scale, dtype)",
@@ -352,7 +363,11 @@ OPS: tuple[FusedOp, ...] = (
         " as well",
     ),
     FusedOp(
-        names=("flashinfer.mamba.selective_state_update", "flashinfer.selective_state_update"),
+        names=(
+            "flashinfer.mamba.selective_state_update",
+            "flashinfer.mamba.selective_state_update.selective_state_update",
+            "flashinfer.selective_state_update",
+        ),
         schema="selective_state_update(Tensor(a!) state, Tensor x, Tensor dt, Tensor A, Tensor B, "
         "Tensor C, Tensor D, Tensor? z=None, Tensor? dt_bias=None, bool dt_softplus=False, "
         "Tensor? state_batch_indices=None, int pad_slot_id=-1, Tensor? state_scale=None, Tensor? "
@@ -387,8 +402,11 @@ OPS += opaque(
     _READ,
     """
     flashinfer.BatchPrefillWithPagedKVCacheWrapper.run,
+        flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper.run,
         flashinfer.BatchPrefillWithPagedKVCacheWrapper,
-        flashinfer.BatchPrefillWithPagedKVCacheWrapper.forward(qo_indptr, paged_kv_indptr,
+        flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper,
+        flashinfer.BatchPrefillWithPagedKVCacheWrapper.forward,
+        flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper.forward(qo_indptr, paged_kv_indptr,
         paged_kv_indices, paged_kv_last_page_len, num_qo_heads, num_kv_heads, head_dim_qk,
         page_size, head_dim_vo=None, custom_mask=None, packed_custom_mask=None, causal=False,
         pos_encoding_mode='NONE', use_fp16_qk_reduction=False, sm_scale=None, window_left=-1,
@@ -401,8 +419,11 @@ OPS += opaque(
         return_lse=False, enable_pdl=None, window_left=None, sinks=None, kv_cache_sf=None,
         skip_softmax_threshold_scale_factor=None, use_fp16_softmax=None, uses_spcompress=None)
     flashinfer.BatchPrefillWithRaggedKVCacheWrapper.run,
+        flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper.run,
         flashinfer.BatchPrefillWithRaggedKVCacheWrapper,
-        flashinfer.BatchPrefillWithRaggedKVCacheWrapper.forward(qo_indptr, kv_indptr,
+        flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper,
+        flashinfer.BatchPrefillWithRaggedKVCacheWrapper.forward,
+        flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper.forward(qo_indptr, kv_indptr,
         num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo=None, custom_mask=None,
         packed_custom_mask=None, causal=False, pos_encoding_mode='NONE',
         use_fp16_qk_reduction=False, window_left=-1, logits_soft_cap=None, sm_scale=None,
@@ -414,8 +435,11 @@ OPS += opaque(
         k_scale=None, v_scale=None, o_scale=None, out=None, lse=None, return_lse=False,
         enable_pdl=None, kv_cache_sf=None)
     flashinfer.BatchDecodeWithPagedKVCacheWrapper.run,
+        flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run,
         flashinfer.BatchDecodeWithPagedKVCacheWrapper,
-        flashinfer.BatchDecodeWithPagedKVCacheWrapper.forward(indptr, indices, last_page_len,
+        flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper,
+        flashinfer.BatchDecodeWithPagedKVCacheWrapper.forward,
+        flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.forward(indptr, indices, last_page_len,
         num_qo_heads, num_kv_heads, head_dim, page_size, *deprecated_positional_args,
         **kwargs); run(q, paged_kv_cache, *args, q_scale=None, k_scale=None, v_scale=None,
         out=None, lse=None, return_lse=False, enable_pdl=None, window_left=None, sinks=None,
@@ -434,13 +458,18 @@ OPS += opaque(
         return_lse_base_on_e=False, o_scale=None, *, ckv_scale=None, ckv_scale_arr=None,
         kpe_scale=None)
     flashinfer.MultiLevelCascadeAttentionWrapper.run,
-        flashinfer.MultiLevelCascadeAttentionWrapper(qo_indptr_arr, paged_kv_indptr_arr,
+        flashinfer.cascade.MultiLevelCascadeAttentionWrapper.run,
+        flashinfer.MultiLevelCascadeAttentionWrapper,
+        flashinfer.cascade.MultiLevelCascadeAttentionWrapper(qo_indptr_arr, paged_kv_indptr_arr,
         paged_kv_indices_arr, paged_kv_last_page_len, num_qo_heads, num_kv_heads, head_dim,
         page_size, causal=False, pos_encoding_mode='NONE', use_fp16_qk_reduction=False,
         sm_scale=None, window_left=-1, logits_soft_cap=None, rope_scale=None, rope_theta=None,
         q_data_type='float16', kv_data_type=None); run(q, paged_kv_cache)
-    flashinfer.BlockSparseAttentionWrapper.run, flashinfer.BlockSparseAttentionWrapper,
-        flashinfer.BlockSparseAttentionWrapper.forward(indptr, indices, M, N, R, C,
+    flashinfer.BlockSparseAttentionWrapper.run,
+        flashinfer.sparse.BlockSparseAttentionWrapper.run, flashinfer.BlockSparseAttentionWrapper,
+        flashinfer.sparse.BlockSparseAttentionWrapper,
+        flashinfer.BlockSparseAttentionWrapper.forward,
+        flashinfer.sparse.BlockSparseAttentionWrapper.forward(indptr, indices, M, N, R, C,
         num_qo_heads, num_kv_heads, head_dim, mask=None, packed_mask=None, causal=False,
         pos_encoding_mode='NONE', use_fp16_qk_reduction=False, logits_soft_cap=None,
         sm_scale=None, rope_scale=None, rope_theta=None, q_data_type='float16',
@@ -448,14 +477,21 @@ OPS += opaque(
         v, scale_q=None, scale_k=None, scale_v=None, out=None, lse=None, return_lse=False,
         enable_pdl=None)
     flashinfer.VariableBlockSparseAttentionWrapper.run,
+        flashinfer.sparse.VariableBlockSparseAttentionWrapper.run,
         flashinfer.VariableBlockSparseAttentionWrapper,
-        flashinfer.VariableBlockSparseAttentionWrapper.forward(block_mask_map, block_row_sz,
+        flashinfer.sparse.VariableBlockSparseAttentionWrapper,
+        flashinfer.VariableBlockSparseAttentionWrapper.forward,
+        flashinfer.sparse.VariableBlockSparseAttentionWrapper.forward(block_mask_map, block_row_sz,
         block_col_sz, num_qo_heads, num_kv_heads, head_dim, causal=False,
         pos_encoding_mode='NONE', use_fp16_qk_reduction=False, logits_soft_cap=None,
         sm_scale=None, rope_scale=None, rope_theta=None, non_blocking=True,
         q_data_type='float16', kv_data_type=None); run(q, k, v, out=None, lse=None,
         return_lse=False, enable_pdl=None)
-    flashinfer.BatchAttention.run, flashinfer.BatchAttention(qo_indptr, kv_indptr, kv_indices,
+    flashinfer.BatchAttention.run,
+        flashinfer.attention._core.BatchAttention.run,
+        flashinfer.attention.BatchAttention.run, flashinfer.BatchAttention,
+        flashinfer.attention._core.BatchAttention,
+        flashinfer.attention.BatchAttention(qo_indptr, kv_indptr, kv_indices,
         kv_len_arr, num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, page_size,
         causal=False, sm_scale=None, logits_soft_cap=None, q_data_type=torch.bfloat16,
         kv_data_type=torch.bfloat16, use_profiler=False); run(q, kv_cache, out=None, lse=None,
@@ -480,13 +516,18 @@ OPS += opaque(
     FP4,
     _READ,
     """
-    flashinfer.gemm.mm_fp4, flashinfer.mm_fp4(a, b, a_descale, b_descale, alpha=None,
+    flashinfer.gemm.mm_fp4,
+        flashinfer.gemm.gemm_base.mm_fp4, flashinfer.mm_fp4(a, b, a_descale, b_descale, alpha=None,
         out_dtype=torch.bfloat16, out=None, block_size=16, use_8x4_sf_layout=False,
         backend='auto', use_nvfp4=True, enable_pdl=True) -> torch.Tensor
-    flashinfer.gemm.group_gemm_nvfp4_nt_groupwise, flashinfer.group_gemm_nvfp4_nt_groupwise(a,
+    flashinfer.gemm.group_gemm_nvfp4_nt_groupwise,
+        flashinfer.gemm.gemm_base.group_gemm_nvfp4_nt_groupwise,
+        flashinfer.group_gemm_nvfp4_nt_groupwise(a,
         b, a_scale, b_scale, m_indptr, alpha=None, tile_m=128, tile_n=128, tile_k=128,
         swap_ab=True, out=None, out_dtype=None) -> torch.Tensor
     flashinfer.gemm.group_gemm_mxfp8_mxfp4_nt_groupwise,
+        flashinfer.gemm.group_gemm_mxfp4_nt_groupwise,
+        flashinfer.gemm.gemm_base.group_gemm_mxfp8_mxfp4_nt_groupwise,
         flashinfer.group_gemm_mxfp8_mxfp4_nt_groupwise(a, b, a_scale, b_scale, m_indptr,
         mma_sm=1, tile_m=128, tile_n=128, tile_k=128, swap_ab=True, out=None,
         out_dtype=None) -> torch.Tensor
@@ -497,10 +538,13 @@ OPS += opaque(
     FP4,
     _READ,
     """
-    flashinfer.grouped_mm.grouped_mm_fp4, flashinfer.grouped_mm_fp4(a, b, a_descale, b_descale,
+    flashinfer.grouped_mm.grouped_mm_fp4,
+        flashinfer.grouped_mm.core.grouped_mm_fp4, flashinfer.grouped_mm_fp4(a, b, a_descale,
+        b_descale,
         m_indptr, alpha=None, out=None, out_dtype=torch.bfloat16, block_size=16, *,
         backend='cudnn', tactic=-1) -> torch.Tensor
     flashinfer.fused_moe.trtllm_fp4_block_scale_moe,
+        flashinfer.fused_moe.core.trtllm_fp4_block_scale_moe,
         flashinfer.trtllm_fp4_block_scale_moe(routing_logits, routing_bias, hidden_states,
         hidden_states_scale, gemm1_weights, gemm1_weights_scale, gemm1_bias, gemm1_alpha,
         gemm1_beta, gemm1_clamp_limit, gemm2_weights, gemm2_weights_scale, gemm2_bias,
@@ -511,6 +555,7 @@ OPS += opaque(
         tune_max_num_tokens=8192, norm_topk_prob=True, routing_replay_out=None,
         num_fused_shared_experts=None) -> List[torch.Tensor]
     flashinfer.fused_moe.trtllm_mxint4_block_scale_moe,
+        flashinfer.fused_moe.core.trtllm_mxint4_block_scale_moe,
         flashinfer.trtllm_mxint4_block_scale_moe(routing_logits, routing_bias, hidden_states,
         gemm1_weights, gemm1_weights_scale, gemm1_alpha, gemm1_beta, gemm1_clamp_limit,
         gemm2_weights, gemm2_weights_scale, num_experts, top_k, n_group, topk_group,
@@ -527,25 +572,37 @@ OPS += opaque(
     """
     flashinfer.activation.silu_and_mul_scaled_nvfp4_experts_quantize,
         flashinfer.silu_and_mul_scaled_nvfp4_experts_quantize(a, mask, a_global_sf)
-    flashinfer.quantization.fp4_quantize, flashinfer.fp4_quantize(input, global_scale=None,
+    flashinfer.quantization.fp4_quantize,
+        flashinfer.quantization.fp4_quantization.fp4_quantize, flashinfer.fp4_quantize(input,
+        global_scale=None,
         sf_vec_size=16, sf_use_ue8m0=False, is_sf_swizzled_layout=True, is_sf_8x4_layout=False,
         is_global_scale_inversed=False, enable_pdl=None, backend='cuda') -> Tuple[torch.Tensor,
         torch.Tensor]
-    flashinfer.quantization.nvfp4_quantize, flashinfer.nvfp4_quantize(a, a_global_sf,
+    flashinfer.quantization.nvfp4_quantize,
+        flashinfer.quantization.fp4_quantization.nvfp4_quantize, flashinfer.nvfp4_quantize(a,
+        a_global_sf,
         sfLayout=SfLayout.layout_128x4, do_shuffle=False, sf_vec_size=16, enable_pdl=None,
         backend='cuda', per_token_activation=False, expanded_idx_to_permuted_idx=None)
-    flashinfer.quantization.mxfp4_quantize, flashinfer.mxfp4_quantize(a, backend='cuda',
+    flashinfer.quantization.mxfp4_quantize,
+        flashinfer.quantization.fp4_quantization.mxfp4_quantize, flashinfer.mxfp4_quantize(a,
+        backend='cuda',
         enable_pdl=None, sfLayout=SfLayout.layout_128x4) -> Tuple[torch.Tensor, torch.Tensor]
     flashinfer.quantization.silu_and_mul_nvfp4_quantize,
+        flashinfer.quantization.fp4_quantization.silu_and_mul_nvfp4_quantize,
         flashinfer.silu_and_mul_nvfp4_quantize(input, global_scale, sf_vec_size=16,
         is_sf_swizzled_layout=True, is_sf_8x4_layout=False,
         enable_pdl=None) -> Tuple[torch.Tensor, torch.Tensor]
-    flashinfer.quantization.mxfp8_quantize, flashinfer.mxfp8_quantize(input,
+    flashinfer.quantization.mxfp8_quantize,
+        flashinfer.quantization.fp8_quantization.mxfp8_quantize, flashinfer.mxfp8_quantize(input,
         is_sf_swizzled_layout=True, alignment=32, enable_pdl=None, backend='cuda',
         sf_swizzle_layout=None) -> Tuple[torch.Tensor, torch.Tensor]
-    flashinfer.quantization.mxfp8_grouped_quantize, flashinfer.mxfp8_grouped_quantize(a,
+    flashinfer.quantization.mxfp8_grouped_quantize,
+        flashinfer.quantization.fp8_quantization.mxfp8_grouped_quantize,
+        flashinfer.mxfp8_grouped_quantize(a,
         mask) -> Tuple[torch.Tensor, torch.Tensor]
-    flashinfer.quantization.per_token_group_quant_8bit, flashinfer.per_token_group_quant_8bit(x,
+    flashinfer.quantization.per_token_group_quant_8bit,
+        flashinfer.quantization.fp8_quantization.per_token_group_quant_8bit,
+        flashinfer.per_token_group_quant_8bit(x,
         group_size, eps=1e-10, dst_dtype=None, column_major_scales=False,
         scale_tma_aligned=False, scale_ue8m0=False, backend='cutile') -> Tuple[torch.Tensor,
         torch.Tensor]
@@ -556,9 +613,12 @@ OPS += opaque(
     UNPACK,
     _READ,
     """
-    flashinfer.quantization.mxfp4_dequantize, flashinfer.mxfp4_dequantize(a_fp4, a_sf,
+    flashinfer.quantization.mxfp4_dequantize,
+        flashinfer.quantization.fp4_quantization.mxfp4_dequantize,
+        flashinfer.mxfp4_dequantize(a_fp4, a_sf,
         sfLayout=SfLayout.layout_128x4)
     flashinfer.quantization.e2m1_and_ufp8sf_scale_to_float,
+        flashinfer.quantization.fp4_quantization.e2m1_and_ufp8sf_scale_to_float,
         flashinfer.e2m1_and_ufp8sf_scale_to_float(e2m1_tensor, ufp8_scale_tensor,
         global_scale_tensor=None, sf_vec_size=16, ufp8_type=1, is_sf_swizzled_layout=True,
         is_sf_8x4_layout=False) -> torch.Tensor
@@ -613,7 +673,9 @@ OPS += opaque(
         flashinfer.chain_speculative_sampling(draft_probs, draft_token_ids, target_probs,
         maybe_output_accepted_token_num=None, maybe_output_emitted_draft_token_num=None,
         deterministic=True, generator=None, seed=None, offset=None) -> torch.Tensor
-    flashinfer.top_k(input, k, sorted=False, deterministic=False, tie_break=TopKTieBreak.NONE,
+    flashinfer.top_k,
+        flashinfer.topk.top_k(input, k, sorted=False, deterministic=False,
+        tie_break=TopKTieBreak.NONE,
         dsa_graph_safe=False) -> Tuple[torch.Tensor, torch.Tensor]
     """,
 )
@@ -622,7 +684,9 @@ OPS += opaque(
     TILED,
     _READ,
     """
-    flashinfer.gemm.mm_fp8, flashinfer.mm_fp8(a, b, alpha=None, out_dtype=torch.bfloat16,
+    flashinfer.gemm.mm_fp8,
+        flashinfer.gemm.gemm_base.mm_fp8, flashinfer.mm_fp8(a, b, alpha=None,
+        out_dtype=torch.bfloat16,
         out=None, backend='trtllm_low_latency')
     """,
 )
@@ -631,19 +695,31 @@ OPS += opaque(
     MAJOR,
     _READ,
     """
-    flashinfer.gemm.gemm_fp8_nt_groupwise, flashinfer.gemm_fp8_nt_groupwise(a, b, a_scale,
+    flashinfer.gemm.gemm_fp8_nt_groupwise,
+        flashinfer.gemm.gemm_base.gemm_fp8_nt_groupwise, flashinfer.gemm_fp8_nt_groupwise(a, b,
+        a_scale,
         b_scale, scale_major_mode=None, mma_sm=1, scale_granularity_mnk=(1, 128, 128), out=None,
         out_dtype=None, backend='cutlass') -> torch.Tensor
-    flashinfer.gemm.gemm_fp8_nt_blockscaled, flashinfer.gemm_fp8_nt_blockscaled(a, b, a_scale,
+    flashinfer.gemm.gemm_fp8_nt_blockscaled,
+        flashinfer.gemm.gemm_base.gemm_fp8_nt_blockscaled, flashinfer.gemm_fp8_nt_blockscaled(a, b,
+        a_scale,
         b_scale, scale_major_mode='MN', mma_sm=1, out=None, out_dtype=None) -> torch.Tensor
-    flashinfer.gemm.group_gemm_fp8_nt_groupwise, flashinfer.group_gemm_fp8_nt_groupwise(a, b,
+    flashinfer.gemm.group_gemm_fp8_nt_groupwise,
+        flashinfer.gemm.gemm_base.group_gemm_fp8_nt_groupwise,
+        flashinfer.group_gemm_fp8_nt_groupwise(a, b,
         a_scale, b_scale, m_indptr, scale_granularity_mnk=(1, 128, 128), scale_major_mode='MN',
         mma_sm=1, out=None, out_dtype=None, backend='trtllm') -> torch.Tensor
-    flashinfer.gemm.mm_mxfp8, flashinfer.mm_mxfp8(a, b, a_descale, b_descale, out=None,
+    flashinfer.gemm.mm_mxfp8,
+        flashinfer.gemm.gemm_base.mm_mxfp8, flashinfer.mm_mxfp8(a, b, a_descale, b_descale,
+        out=None,
         out_dtype=torch.bfloat16, use_8x4_sf_layout=False, backend='auto') -> torch.Tensor
-    flashinfer.gemm.bmm_mxfp8, flashinfer.bmm_mxfp8(A, B, A_scale, B_scale, dtype, out=None,
+    flashinfer.gemm.bmm_mxfp8,
+        flashinfer.gemm.gemm_base.bmm_mxfp8, flashinfer.bmm_mxfp8(A, B, A_scale, B_scale, dtype,
+        out=None,
         backend='auto') -> torch.Tensor
-    flashinfer.gemm.fp8_blockscale_gemm_sm90, flashinfer.fp8_blockscale_gemm_sm90(input, weight,
+    flashinfer.gemm.fp8_blockscale_gemm_sm90,
+        flashinfer.gemm.gemm_base.fp8_blockscale_gemm_sm90,
+        flashinfer.fp8_blockscale_gemm_sm90(input, weight,
         input_scale=None, weight_scale=None, out=None, out_dtype=None) -> torch.Tensor
     """,
 )
@@ -652,9 +728,12 @@ OPS += opaque(
     MAJOR,
     _READ,
     """
-    flashinfer.grouped_mm.grouped_mm_fp8, flashinfer.grouped_mm_fp8(a, b, m_indptr, alpha=None,
+    flashinfer.grouped_mm.grouped_mm_fp8,
+        flashinfer.grouped_mm.core.grouped_mm_fp8, flashinfer.grouped_mm_fp8(a, b, m_indptr,
+        alpha=None,
         out=None, out_dtype=torch.bfloat16, *, backend='cudnn', tactic=-1) -> torch.Tensor
-    flashinfer.grouped_mm.grouped_mm_mxfp8, flashinfer.grouped_mm_mxfp8(a, b, a_descale,
+    flashinfer.grouped_mm.grouped_mm_mxfp8,
+        flashinfer.grouped_mm.core.grouped_mm_mxfp8, flashinfer.grouped_mm_mxfp8(a, b, a_descale,
         b_descale, m_indptr, out=None, out_dtype=torch.bfloat16, *, backend='cudnn',
         tactic=-1) -> torch.Tensor
     """,
@@ -664,7 +743,8 @@ OPS += opaque(
     OPTIONS,
     _READ,
     """
-    flashinfer.fused_moe.cutlass_fused_moe, flashinfer.cutlass_fused_moe(input,
+    flashinfer.fused_moe.cutlass_fused_moe,
+        flashinfer.fused_moe.core.cutlass_fused_moe, flashinfer.cutlass_fused_moe(input,
         token_selected_experts, token_final_scales, fc1_expert_weights, fc2_expert_weights,
         output_dtype, quant_scales, fc1_expert_biases=None, fc2_expert_biases=None,
         input_sf=None, swiglu_alpha=None, swiglu_beta=None, swiglu_limit=None, tp_size=1,
@@ -682,7 +762,8 @@ OPS += opaque(
     TILED,
     _READ,
     """
-    flashinfer.fused_moe.trtllm_bf16_moe, flashinfer.trtllm_bf16_moe(routing_logits,
+    flashinfer.fused_moe.trtllm_bf16_moe,
+        flashinfer.fused_moe.core.trtllm_bf16_moe, flashinfer.trtllm_bf16_moe(routing_logits,
         routing_bias, hidden_states, gemm1_weights, gemm2_weights, num_experts, top_k, n_group,
         topk_group, intermediate_size, local_expert_offset, local_num_experts,
         routed_scaling_factor=None, routing_method_type=0, use_shuffled_weight=True,
@@ -690,7 +771,9 @@ OPS += opaque(
         tune_max_num_tokens=8192, activation_type=ActivationType.Swiglu.value,
         norm_topk_prob=True, routing_replay_out=None, gemm1_alpha=None, gemm1_beta=None,
         gemm1_clamp_limit=None, output=None) -> Union[List[torch.Tensor], torch.Tensor]
-    flashinfer.fused_moe.trtllm_bf16_routed_moe, flashinfer.trtllm_bf16_routed_moe(topk_ids,
+    flashinfer.fused_moe.trtllm_bf16_routed_moe,
+        flashinfer.fused_moe.core.trtllm_bf16_routed_moe,
+        flashinfer.trtllm_bf16_routed_moe(topk_ids,
         hidden_states, gemm1_weights, gemm2_weights, num_experts, top_k, n_group, topk_group,
         intermediate_size, local_expert_offset, local_num_experts, routed_scaling_factor=None,
         routing_method_type=0, use_shuffled_weight=True, weight_layout=WeightLayout.BlockMajorK,
@@ -699,6 +782,7 @@ OPS += opaque(
         gemm1_beta=None, gemm1_clamp_limit=None, output=None) -> Union[torch.Tensor,
         List[torch.Tensor]]
     flashinfer.fused_moe.trtllm_fp8_per_tensor_scale_moe,
+        flashinfer.fused_moe.core.trtllm_fp8_per_tensor_scale_moe,
         flashinfer.trtllm_fp8_per_tensor_scale_moe(routing_logits, routing_bias, hidden_states,
         gemm1_weights, output1_scales_scalar, output1_scales_gate_scalar, gemm2_weights,
         output2_scales_scalar, num_experts, top_k, n_group, topk_group, intermediate_size,
@@ -708,6 +792,7 @@ OPS += opaque(
         norm_topk_prob=True, routing_replay_out=None, output=None) -> Union[List[torch.Tensor],
         torch.Tensor]
     flashinfer.fused_moe.trtllm_fp8_block_scale_moe,
+        flashinfer.fused_moe.core.trtllm_fp8_block_scale_moe,
         flashinfer.trtllm_fp8_block_scale_moe(routing_logits, routing_bias, hidden_states,
         hidden_states_scale, gemm1_weights, gemm1_weights_scale, gemm2_weights,
         gemm2_weights_scale, num_experts, top_k, n_group, topk_group, intermediate_size,

@@ -1,7 +1,7 @@
 """SGLang's own kernels: ``sglang/kernels`` of sglang 0.5.23; see also :mod:`.sgl_kernel`."""
 
 from . import FusedOp, opaque
-from .reasons import LAYER, RAISES, WRITES
+from .reasons import CONTEXT, LAYER, OPTIONS, RAISES, WRITES
 
 _READ = "sglang 0.5.23"
 _ACTIVATION = "sglang/kernels/ops/activation/activation.py"
@@ -22,7 +22,20 @@ def _gated(name: str, equivalent: str) -> FusedOp:
     )
 
 
+def _dispatched(name: str, equivalent: str) -> FusedOp:
+    """What calls the kernel above, or that of sgl_kernel, which computes the same."""
+    return FusedOp(
+        names=(f"sglang.srt.layers.activation.{name}",),
+        schema=f"{name}(Tensor input, Tensor(a!)? out=None) -> Tensor(a!)",
+        equivalent=equivalent,
+        source="sglang/srt/layers/activation.py",
+    )
+
+
 OPS: tuple[FusedOp, ...] = (
+    _dispatched("silu_and_mul", "silu_and_mul_fp32(input)"),
+    _dispatched("gelu_and_mul", "gelu_and_mul_fp32(input)"),
+    _dispatched("gelu_tanh_and_mul", "gelu_tanh_and_mul_fp32(input)"),
     _gated("silu_and_mul", "silu_and_mul_fp32(input)"),
     _gated("gelu_and_mul", "gelu_and_mul_fp32(input)"),
     _gated("gelu_tanh_and_mul", "gelu_tanh_and_mul_fp32(input)"),
@@ -246,6 +259,15 @@ OPS += opaque(
 )
 OPS += opaque(
     "attention",
+    CONTEXT,
+    _READ,
+    """
+    torch.ops.sglang.unified_attention_with_output,
+        sglang.srt.layers.radix_attention.unified_attention_with_output
+    """,
+)
+OPS += opaque(
+    "attention",
     RAISES,
     _READ,
     """
@@ -281,7 +303,8 @@ OPS += opaque(
     RAISES,
     _READ,
     """
-    sglang.kernels.ops.attention.fla.layernorm_gated.layernorm_fn(x, weight, bias, z=None,
+    sglang.kernels.ops.attention.fla.layernorm_gated.layernorm_fn,
+        sglang.srt.layers.attention.fla.layernorm_gated.layernorm_fn(x, weight, bias, z=None,
         eps=1e-06, group_size=None, norm_before_gate=True, is_rms_norm=False,
         activation='swish')
     """,
@@ -291,13 +314,16 @@ OPS += opaque(
     RAISES,
     _READ,
     """
-    sglang.kernels.ops.attention.fla.chunk.chunk_gated_delta_rule(q, k, v, g, beta, scale=None,
+    sglang.kernels.ops.attention.fla.chunk.chunk_gated_delta_rule,
+        sglang.srt.layers.attention.fla.chunk.chunk_gated_delta_rule(q, k, v, g, beta, scale=None,
         initial_state=None, initial_state_indices=None, cu_seqlens=None, head_first=False,
         use_qk_l2norm_in_kernel=False, inplace_update=True)
-    sglang.kernels.ops.attention.fla.fused_recurrent.fused_recurrent_gated_delta_rule(q, k, v,
+    sglang.kernels.ops.attention.fla.fused_recurrent.fused_recurrent_gated_delta_rule,
+        sglang.srt.layers.attention.fla.fused_recurrent.fused_recurrent_gated_delta_rule(q, k, v,
         g, beta=None, scale=None, initial_state=None, output_final_state=False, cu_seqlens=None,
         use_qk_l2norm_in_kernel=False) -> Tuple[torch.Tensor, torch.Tensor]
-    sglang.kernels.ops.attention.fla.fused_recurrent.fused_recurrent_gated_delta_rule_update(q,
+    sglang.kernels.ops.attention.fla.fused_recurrent.fused_recurrent_gated_delta_rule_update,
+        sglang.srt.layers.attention.fla.fused_recurrent.fused_recurrent_gated_delta_rule_update(q,
         k, v, g, beta=None, scale=None, initial_state_source=None, initial_state_indices=None,
         cu_seqlens=None, use_qk_l2norm_in_kernel=False, disable_state_update=False,
         disable_output_calculation=False, intermediate_states_buffer=None,
@@ -314,5 +340,28 @@ OPS += opaque(
     """
     sglang.kernels.ops.attention.rope.apply_rope_inplace_with_kvcache(q, k, v, k_cache, v_cache,
         cos_sin_cache, positions, out_loc, *, is_neox, rope_dim=0) -> None
+    """,
+)
+OPS += opaque(
+    "moe",
+    OPTIONS,
+    _READ,
+    """
+    sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe.fused_experts,
+        sglang.srt.layers.moe.moe_runner.triton_utils.fused_experts,
+        sglang.srt.layers.moe.fused_moe_triton.fused_experts,
+        sglang.srt.layers.moe.fused_moe_triton.fused_moe.fused_experts(hidden_states, w1, w2,
+        topk_output, moe_runner_config, b1=None, b2=None, use_fp8_w8a8=False,
+        use_int8_w8a8=False, use_int8_w8a16=False, use_int4_w4a16=False,
+        per_channel_quant=False, w1_scale=None, w2_scale=None, w1_zp=None, w2_zp=None,
+        a1_scale=None, a2_scale=None, block_shape=None, a1_q=None,
+        fuse_swiglu_interleaved=False)
+    sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe.fused_moe,
+        sglang.srt.layers.moe.fused_moe_triton.fused_moe,
+        sglang.srt.layers.moe.fused_moe_triton.fused_moe.fused_moe
+    sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe.inplace_fused_experts,
+        torch.ops.sglang.inplace_fused_experts
+    sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe.outplace_fused_experts,
+        torch.ops.sglang.outplace_fused_experts
     """,
 )

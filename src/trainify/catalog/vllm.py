@@ -21,6 +21,7 @@ from .reasons import (
     FP4,
     GGML,
     LAYER,
+    OPEN,
     OPTIONS,
     ORDER,
     RAISES,
@@ -40,6 +41,39 @@ _PYBIND = "csrc/pybind.cpp, vllm 0.2.7"
 
 # What the attention kernels take and the reference does not compute.
 _NO_PAGED = ("alibi_slopes", "blocksparse_vert_stride")
+
+_GROUPED_TOPK = (
+    "vllm.model_executor.layers.fused_moe.grouped_topk",
+    "vllm.model_executor.layers.fused_moe.fused_moe.grouped_topk",
+    "vllm.model_executor.layers.fused_moe.router.grouped_topk_router.grouped_topk",
+)
+
+# Experts before they had a configuration for what is quantized.
+_EXPERTS = "Tensor hidden_states, Tensor w1, Tensor w2, Tensor topk_weights, Tensor topk_ids"
+_QUANTIZED_EXPERTS = (
+    "str activation='silu', bool apply_router_weight_on_input=False, bool use_fp8_w8a8=False, "
+    "bool use_int8_w8a8=False, bool use_int8_w8a16=False, bool use_int4_w4a16=False, "
+    "bool per_channel_quant=False, int global_num_experts=-1, Tensor? expert_map=None, "
+    "Tensor? w1_scale=None, Tensor? w2_scale=None, Tensor? w1_zp=None, Tensor? w2_zp=None, "
+    "Tensor? a1_scale=None, Tensor? a2_scale=None, int[]? block_shape=None"
+)
+_NO_QUANTIZED_EXPERTS = (
+    "activation",
+    "apply_router_weight_on_input",
+    "use_fp8_w8a8",
+    "use_int8_w8a8",
+    "use_int8_w8a16",
+    "use_int4_w4a16",
+    "per_channel_quant",
+    "expert_map",
+    "w1_scale",
+    "w2_scale",
+    "w1_zp",
+    "w2_zp",
+    "a1_scale",
+    "a2_scale",
+    "block_shape",
+)
 
 OPS: tuple[FusedOp, ...] = (
     # Norms.
@@ -107,7 +141,26 @@ OPS: tuple[FusedOp, ...] = (
         since="vllm==0.23.0",
     ),
     FusedOp(
-        names=("vllm.ir.ops.rms_norm", "torch.ops.vllm_ir.rms_norm"),
+        names=("vllm.model_executor.layers.layernorm.rms_norm",),
+        schema="rms_norm(Tensor x, Tensor weight, float variance_epsilon) -> Tensor",
+        equivalent="rms_norm_llama(x, weight, variance_epsilon)",
+        source="vllm/model_executor/layers/layernorm.py, vllm 0.8.5.post1",
+        since="vllm<0.20",
+    ),
+    FusedOp(
+        names=("vllm.model_executor.layers.layernorm.fused_add_rms_norm",),
+        schema="fused_add_rms_norm(Tensor(a!) x, Tensor(b!) residual, Tensor weight, "
+        "float variance_epsilon) -> (Tensor(a!), Tensor(b!))",
+        equivalent="x, residual = fused_add_rms_norm_llama(x, residual, weight, variance_epsilon)",
+        source="vllm/model_executor/layers/layernorm.py, vllm 0.8.5.post1",
+        since="vllm<0.20",
+    ),
+    FusedOp(
+        names=(
+            "vllm.ir.ops.rms_norm",
+            "vllm.ir.ops.layernorm.rms_norm",
+            "torch.ops.vllm_ir.rms_norm",
+        ),
         schema="rms_norm(Tensor x, Tensor? weight, float epsilon, int? variance_size=None)"
         " -> Tensor",
         equivalent="rms_norm_weight_dtype(x, weight, epsilon, variance_size)",
@@ -116,8 +169,10 @@ OPS: tuple[FusedOp, ...] = (
     FusedOp(
         names=(
             "vllm.ir.ops.fused_add_rms_norm",
+            "vllm.ir.ops.layernorm.fused_add_rms_norm",
             "torch.ops.vllm_ir.fused_add_rms_norm",
             "vllm.ir.ops.fused_add_rms_norm.maybe_inplace",
+            "vllm.ir.ops.layernorm.fused_add_rms_norm.maybe_inplace",
         ),
         schema="fused_add_rms_norm(Tensor x, Tensor x_residual, Tensor? weight, float epsilon, "
         "int? variance_size=None) -> (Tensor, Tensor)",
@@ -288,7 +343,11 @@ OPS: tuple[FusedOp, ...] = (
         source=_NEW,
     ),
     FusedOp(
-        names=("vllm.ir.ops.gelu_and_mul_sparse", "torch.ops.vllm_ir.gelu_and_mul_sparse"),
+        names=(
+            "vllm.ir.ops.gelu_and_mul_sparse",
+            "vllm.ir.ops.activation.gelu_and_mul_sparse",
+            "torch.ops.vllm_ir.gelu_and_mul_sparse",
+        ),
         schema="gelu_and_mul_sparse(Tensor x, float std_multiplier, str approximate='none')"
         " -> Tensor",
         equivalent="gelu_and_mul_sparse(x, std_multiplier, approximate)",
@@ -306,6 +365,7 @@ OPS: tuple[FusedOp, ...] = (
             "vllm.vllm_flash_attn.flash_attn_varlen_func",
             "vllm.vllm_flash_attn.flash_attn_interface.flash_attn_varlen_func",
             "vllm.v1.attention.backends.fa_utils.flash_attn_varlen_func",
+            "vllm.attention.utils.fa_utils.flash_attn_varlen_func",
         ),
         schema="flash_attn_varlen_func(Tensor q, Tensor k, Tensor v, int max_seqlen_q, "
         "Tensor cu_seqlens_q, int max_seqlen_k, Tensor? cu_seqlens_k=None, "
@@ -423,7 +483,12 @@ OPS: tuple[FusedOp, ...] = (
         unsupported=("output_lse", "prefill_tokens_with_context", "output_scale"),
     ),
     FusedOp(
-        names=("vllm.v1.attention.ops.merge_attn_states.merge_attn_states",),
+        names=(
+            "vllm.v1.attention.ops.merge_attn_states.merge_attn_states",
+            "vllm.v1.attention.ops.triton_merge_attn_states.merge_attn_states",
+            "vllm.attention.ops.merge_attn_states.merge_attn_states",
+            "vllm.attention.ops.triton_merge_attn_states.merge_attn_states",
+        ),
         schema="merge_attn_states(Tensor(a!) output, Tensor prefix_output, Tensor prefix_lse, "
         "Tensor suffix_output, Tensor suffix_lse, Tensor? output_lse=None, "
         "int? prefill_tokens_with_context=None, Tensor? output_scale=None) -> ()",
@@ -460,6 +525,18 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="gated_rms_norm(x, z, weight, eps)",
         source="vllm/model_executor/layers/mamba/ops/layernorm_gated.py, vllm 0.33.0",
         unsupported=("bias", "group_size", "norm_before_gate"),
+    ),
+    FusedOp(
+        names=(
+            "vllm.third_party.flash_linear_attention.ops.fused_norm_gate.rms_norm_gated",
+            "vllm.third_party.flash_linear_attention.ops.kda.rms_norm_gated",
+        ),
+        schema="rms_norm_gated(Tensor x, Tensor g, Tensor weight, Tensor? bias, "
+        "str activation='swish', Tensor? residual=None, bool prenorm=False, "
+        "bool residual_in_fp32=False, float eps=1e-6) -> Tensor",
+        equivalent="gated_rms_norm(x, g, weight, eps)",
+        source="vllm/third_party/flash_linear_attention/ops/fused_norm_gate.py, vllm 0.33.0",
+        unsupported=("bias", "activation", "residual", "prenorm"),
     ),
     FusedOp(
         names=("vllm._custom_ops.awq_gemm",),
@@ -534,7 +611,11 @@ OPS: tuple[FusedOp, ...] = (
         ),
     ),
     FusedOp(
-        names=("vllm.model_executor.layers.fused_moe.fused_topk",),
+        names=(
+            "vllm.model_executor.layers.fused_moe.fused_topk",
+            "vllm.model_executor.layers.fused_moe.fused_moe.fused_topk",
+            "vllm.model_executor.layers.fused_moe.router.fused_topk_router.fused_topk",
+        ),
         schema="fused_topk(Tensor hidden_states, Tensor gating_output, int topk, "
         "bool renormalize, ScalarType? indices_type=None, "
         "str scoring_func='softmax') -> (Tensor, Tensor, Tensor)",
@@ -558,14 +639,27 @@ OPS: tuple[FusedOp, ...] = (
         since="vllm<0.9",
     ),
     FusedOp(
-        names=("vllm.model_executor.layers.fused_moe.grouped_topk",),
+        names=_GROUPED_TOPK,
         schema="grouped_topk(Tensor hidden_states, Tensor gating_output, int topk, "
         "bool renormalize, int num_expert_group=0, int topk_group=0, "
-        "str scoring_func='softmax', float routed_scaling_factor=1.0, "
+        "str scoring_func='softmax', *, float routed_scaling_factor=1.0, "
         "Tensor? e_score_correction_bias=None) -> (Tensor, Tensor)",
         equivalent="grouped_topk(gating_output, topk, renormalize, num_expert_group, "
         "topk_group, scoring_func, routed_scaling_factor, e_score_correction_bias)",
-        source="vllm/model_executor/layers/fused_moe",
+        source="vllm/model_executor/layers/fused_moe/router/grouped_topk_router.py, vllm 0.33.0",
+        since="vllm>=0.9",
+    ),
+    FusedOp(
+        names=_GROUPED_TOPK,
+        schema="grouped_topk(Tensor hidden_states, Tensor gating_output, int topk, "
+        "bool renormalize, int num_expert_group=0, int topk_group=0, "
+        "str scoring_func='softmax', Tensor? e_score_correction_bias=None) -> (Tensor, Tensor)",
+        equivalent=None,
+        source="vllm/model_executor/layers/fused_moe/fused_moe.py, vllm 0.8.5.post1",
+        since="vllm<0.9",
+        family="moe",
+        note="it is written in plain PyTorch, which has its backward",
+        cuts=False,
     ),
     FusedOp(
         names=(
@@ -586,6 +680,41 @@ OPS: tuple[FusedOp, ...] = (
             "expert_map",
             "quant_config",
         ),
+        since="vllm>=0.9",
+    ),
+    FusedOp(
+        names=(
+            "vllm.model_executor.layers.fused_moe.fused_experts",
+            "vllm.model_executor.layers.fused_moe.fused_moe.fused_experts",
+        ),
+        schema=f"fused_experts({_EXPERTS}, bool inplace=False, {_QUANTIZED_EXPERTS}, "
+        "bool allow_deep_gemm=False) -> Tensor",
+        equivalent="moe_experts(hidden_states, w1, w2, topk_weights, topk_ids)",
+        source="vllm/model_executor/layers/fused_moe/fused_moe.py, vllm 0.8.5.post1",
+        since="vllm<0.9",
+        unsupported=("inplace", *_NO_QUANTIZED_EXPERTS),
+    ),
+    # Gone from later releases, some of which had more arguments.
+    FusedOp(
+        names=(
+            "torch.ops.vllm.outplace_fused_experts",
+            "vllm.model_executor.layers.fused_moe.fused_moe.outplace_fused_experts",
+        ),
+        schema=f"outplace_fused_experts({_EXPERTS}, {_QUANTIZED_EXPERTS}) -> Tensor",
+        equivalent="moe_experts(hidden_states, w1, w2, topk_weights, topk_ids)",
+        source="vllm/model_executor/layers/fused_moe/fused_moe.py, vllm 0.8.5.post1",
+        unsupported=_NO_QUANTIZED_EXPERTS,
+    ),
+    FusedOp(
+        names=(
+            "torch.ops.vllm.inplace_fused_experts",
+            "vllm.model_executor.layers.fused_moe.fused_moe.inplace_fused_experts",
+        ),
+        schema="inplace_fused_experts("
+        f"{_EXPERTS.replace('Tensor', 'Tensor(a!)', 1)}, {_QUANTIZED_EXPERTS}) -> ()",
+        equivalent="hidden_states = moe_experts(hidden_states, w1, w2, topk_weights, topk_ids)",
+        source="vllm/model_executor/layers/fused_moe/fused_moe.py, vllm 0.8.5.post1",
+        unsupported=_NO_QUANTIZED_EXPERTS,
     ),
     FusedOp(
         names=(
@@ -686,6 +815,28 @@ OPS: tuple[FusedOp, ...] = (
         source="csrc/torch_bindings.cpp, vllm 0.33.0",
         family="attention",
     ),
+    # What came after v_descale moved, so only those that call it by name are understood.
+    FusedOp(
+        names=("vllm.attention.ops.triton_unified_attention.unified_attention",),
+        schema="unified_attention(Tensor q, Tensor k, Tensor v, Tensor(a!) out, "
+        "Tensor cu_seqlens_q, int max_seqlen_q, Tensor seqused_k, "
+        "int max_seqlen_k, float softmax_scale, bool causal, int[2] window_size, "
+        "Tensor block_table, float softcap, Tensor? q_descale, Tensor? k_descale, "
+        "Tensor? v_descale, *, Tensor? alibi_slopes=None, Tensor? output_scale=None, "
+        "Tensor? qq_bias=None, Tensor? sinks=None) -> ()",
+        equivalent="out = paged_varlen_attention(q, k, v, cu_seqlens_q, seqused_k, "
+        "block_table, softmax_scale, causal, window_size, softcap)",
+        source="vllm/v1/attention/ops/triton_unified_attention.py, vllm 0.33.0, in its old place",
+        unsupported=(
+            "q_descale",
+            "k_descale",
+            "v_descale",
+            "alibi_slopes",
+            "output_scale",
+            "qq_bias",
+            "sinks",
+        ),
+    ),
     FusedOp(
         names=("vllm.v1.attention.ops.triton_unified_attention.unified_attention",),
         schema="unified_attention(Tensor q, Tensor k, Tensor v, Tensor(a!) out, "
@@ -733,14 +884,17 @@ OPS: tuple[FusedOp, ...] = (
         ),
     ),
     FusedOp(
-        names=("vllm.third_party.flash_linear_attention.ops.chunk.chunk_gated_delta_rule",),
+        names=(
+            "vllm.third_party.flash_linear_attention.ops.chunk.chunk_gated_delta_rule",
+            "vllm.third_party.flash_linear_attention.ops.chunk_gated_delta_rule",
+        ),
         schema="chunk_gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor g, "
         "Tensor beta, float? scale=None, Tensor? initial_state=None, "
         "bool output_final_state=False, Tensor? cu_seqlens=None, "
         "Tensor? chunk_indices=None, Tensor? chunk_offsets=None, "
         "bool use_qk_l2norm_in_kernel=False, Tensor? core_attn_out=None)"
         " -> (Tensor, Tensor?)",
-        equivalent="gated_delta_rule(q, k, v, g, beta, scale, initial_state, "
+        equivalent="gated_delta_rule_v_first(q, k, v, g, beta, scale, initial_state, "
         "output_final_state, use_qk_l2norm_in_kernel)",
         source="vllm/third_party/flash_linear_attention/ops/chunk.py",
         unsupported=(
@@ -817,7 +971,7 @@ OPS: tuple[FusedOp, ...] = (
         unsupported=("k_scale", "v_scale"),
     ),
     FusedOp(
-        names=("torch.ops._C.causal_conv1d_update",),
+        names=("torch.ops._C.causal_conv1d_update", "vllm._custom_ops.causal_conv1d_update"),
         schema="causal_conv1d_update(Tensor(a!) x, Tensor(b!) conv_state, Tensor weight, Tensor? "
         "bias_, bool silu_activation, Tensor? cache_seqlens_, Tensor? conv_state_indices, int "
         "pad_slot_id) -> ()",
@@ -827,7 +981,10 @@ OPS: tuple[FusedOp, ...] = (
         unsupported=("cache_seqlens_",),
     ),
     FusedOp(
-        names=("vllm.model_executor.layers.mamba.ops.mamba_ssm.selective_state_update",),
+        names=(
+            "vllm.model_executor.layers.mamba.ops.mamba_ssm.selective_state_update",
+            "vllm.model_executor.layers.mamba.ops.ssu_dispatch.selective_state_update",
+        ),
         schema="selective_state_update(Tensor(a!) state, Tensor x, Tensor dt, Tensor A, Tensor B, "
         "Tensor C, Tensor? D, Tensor? dt_bias, Tensor? z=None, bool dt_softplus=False, Tensor? "
         "state_batch_indices=None, Tensor? dst_state_batch_indices=None, int null_block_id=0, "
@@ -874,9 +1031,12 @@ OPS += opaque(
     _READ,
     """
     torch.ops.vllm.unified_attention_with_output,
+        vllm.attention.layer.unified_attention_with_output,
         vllm.model_executor.layers.attention.attention.unified_attention_with_output(query, key,
         value, output, layer_name, output_scale=None, output_block_scale=None,
         kv_cache_dummy_dep=None) -> None
+    torch.ops.vllm.unified_attention, vllm.attention.layer.unified_attention(query, key, value,
+        layer_name) -> torch.Tensor
     """,
 )
 OPS += opaque(
@@ -1106,12 +1266,35 @@ OPS += opaque(
     RAISES,
     _READ,
     """
-    vllm.third_party.flash_linear_attention.ops.fused_recurrent.fused_recurrent_gated_delta_rule(
-        q, k, v, g, beta=None, scale=None, initial_state=None, inplace_final_state=True,
+    vllm.third_party.flash_linear_attention.ops.fused_recurrent.fused_recurrent_gated_delta_rule,
+        vllm.third_party.flash_linear_attention.ops.fused_recurrent_gated_delta_rule,
+        vllm.model_executor.layers.fla.ops.fused_recurrent_gated_delta_rule,
+        vllm.model_executor.layers.fla.ops.fused_recurrent.fused_recurrent_gated_delta_rule(q, k,
+        v, g, beta=None, scale=None, initial_state=None, inplace_final_state=True,
         cu_seqlens=None, ssm_state_indices=None, num_accepted_tokens=None,
         use_qk_l2norm_in_kernel=False) -> tuple[torch.Tensor, torch.Tensor]
     vllm.model_executor.layers.lightning_attn.lightning_attention(q, k, v, ed, block_size=256,
         kv_history=None) -> tuple[torch.Tensor, torch.Tensor]
+    """,
+)
+OPS += opaque(
+    "attention",
+    OPEN,
+    _READ,
+    """
+    vllm.attention.ops.triton_decode_attention.decode_attention_fwd(q, k_buffer, v_buffer, o,
+        req_to_token, b_seq_len, attn_logits, num_kv_splits, sm_scale, page_size=1,
+        logit_cap=0.0)
+    """,
+)
+OPS += opaque(
+    "state_space",
+    DIFFERS,
+    _READ,
+    """
+    vllm.model_executor.layers.fla.ops.chunk_gated_delta_rule,
+        vllm.model_executor.layers.fla.ops.chunk.chunk_gated_delta_rule(q, k, v, g, beta,
+        scale=None, initial_state=None, output_final_state=False, cu_seqlens=None)
     """,
 )
 OPS += opaque(
@@ -1204,7 +1387,8 @@ OPS += opaque(
     WRITES,
     _READ,
     """
-    torch.ops._C_cache_ops.concat_and_cache_mla_rope_fused(Tensor positions, Tensor! q_pe,
+    torch.ops._C_cache_ops.concat_and_cache_mla_rope_fused,
+        vllm._custom_ops.concat_and_cache_mla_rope_fused(Tensor positions, Tensor! q_pe,
         Tensor! k_pe, Tensor kv_c, Tensor cos_sin_cache, bool is_neox, Tensor slot_mapping,
         Tensor! kv_cache, str kv_cache_dtype, Tensor kv_cache_scale) -> ()
     """,
@@ -1214,7 +1398,9 @@ OPS += opaque(
     UNDOCUMENTED,
     _READ,
     """
-    torch.ops._C.sm100_cutlass_mla_decode(Tensor! out, Tensor! lse, Tensor q_nope, Tensor q_pe,
+    torch.ops._C.sm100_cutlass_mla_decode,
+        vllm._custom_ops.sm100_cutlass_mla_decode(Tensor! out, Tensor! lse, Tensor q_nope,
+        Tensor q_pe,
         Tensor kv_c_and_k_pe_cache, Tensor seq_lens, Tensor page_table, Tensor workspace,
         float scale, int num_kv_splits) -> ()
     """,
@@ -1224,12 +1410,14 @@ OPS += opaque(
     WRITES,
     _READ,
     """
-    vllm.v1.attention.ops.prefix_prefill.context_attention_fwd(q, k, v, o, kv_cache_dtype,
+    vllm.v1.attention.ops.prefix_prefill.context_attention_fwd,
+        vllm.attention.ops.prefix_prefill.context_attention_fwd(q, k, v, o, kv_cache_dtype,
         k_cache, v_cache, b_loc, b_start_loc, b_seq_len, max_seq_len, max_input_len, k_scale,
         v_scale, alibi_slopes=None, sliding_window=None, sm_scale=None, skip_decode=False,
         fp8_out_scale=None, sinks=None, is_block_table_ptr=False, interleaved_v_pack_factor=0,
         causal=True)
-    vllm.v1.attention.ops.chunked_prefill_paged_decode.chunked_prefill_paged_decode(query, key,
+    vllm.v1.attention.ops.chunked_prefill_paged_decode.chunked_prefill_paged_decode,
+        vllm.attention.ops.chunked_prefill_paged_decode.chunked_prefill_paged_decode(query, key,
         value, output, kv_cache_dtype, key_cache, value_cache, block_table, query_start_loc,
         seq_lens, max_seq_len, max_query_len, k_scale, v_scale, alibi_slopes=None,
         sliding_window=None, sm_scale=None, output_scale=None, sinks=None,
@@ -1284,12 +1472,17 @@ OPS += opaque(
         block_size=1024, block_idx_first_scheduled_token=None,
         block_idx_last_scheduled_token=None, initial_state_idx=None, cu_chunk_seqlen=None,
         last_chunk_indices=None) -> torch.Tensor
+    vllm.model_executor.layers.mamba.ops.ssd_combined.mamba_chunk_scan_combined(x, dt, A, B, C,
+        chunk_size, D=None, z=None, dt_bias=None, initial_states=None, seq_idx=None,
+        chunk_indices=None, chunk_offsets=None, cu_seqlens=None, dt_softplus=False,
+        dt_limit=(0.0, float("inf")), return_final_states=False, return_varlen_states=False)
     vllm.model_executor.layers.mamba.ops.ssd_combined.mamba_chunk_scan_combined_varlen(x, dt, A,
         B, C, chunk_size, cu_seqlens, cu_chunk_seqlens, last_chunk_indices, seq_idx, out,
         D=None, z=None, dt_bias=None, initial_states=None, dt_softplus=False, dt_limit=(0.0,
         float('inf')), return_intermediate_states=False, state_dtype=None,
         final_states_out=None, final_state_indices=None)
-    torch.ops._C.causal_conv1d_fwd(Tensor! x, Tensor! weight, Tensor? bias_,
+    torch.ops._C.causal_conv1d_fwd, vllm._custom_ops.causal_conv1d_fwd(Tensor! x, Tensor! weight,
+        Tensor? bias_,
         Tensor!? conv_states, Tensor? query_start_loc, Tensor? cache_indices,
         Tensor? has_initial_state, bool silu_activation, int pad_slot_id) -> ()
     """,

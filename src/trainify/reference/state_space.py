@@ -201,3 +201,23 @@ def gated_delta_rule(
         state = state + key.unsqueeze(-1) * (rate.unsqueeze(-1) * wrong).unsqueeze(-2)
         results.append((state * query.unsqueeze(-1)).sum(-2))
     return torch.stack(results, 1).to(v.dtype), state if output_final_state else None
+
+
+def gated_delta_rule_v_first(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """As gated_delta_rule, but the states are [B, HV, V, K]."""
+    if initial_state is not None:
+        initial_state = initial_state.transpose(-1, -2)
+    out, state = gated_delta_rule(
+        q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm
+    )
+    return out, None if state is None else state.transpose(-1, -2)

@@ -95,3 +95,13 @@ def delta(draw: Draw) -> Values:
         "output_final_state": draw.pick("output_final_state", True, False),
         "use_qk_l2norm": draw.pick("use_qk_l2norm", False, True),
     }
+
+
+@draws_for(state_space.gated_delta_rule_v_first)
+def delta_v_first(draw: Draw) -> Values:
+    values = delta(draw)
+    if values["initial_state"] is not None:
+        values["initial_state"] = draw.tensor(
+            *values["initial_state"].transpose(-1, -2).shape, dtype=draw.wide
+        )
+    return values
