@@ -14,7 +14,8 @@ from ...findings import STRATEGIES, Finding, Fix
 from .. import not_rewritten
 from ..caches import read_fresh
 from ..caches.detaching import detached
-from .steps import consequence, is_step, read_later
+from .reads import read_later
+from .steps import consequence, is_step
 from .values import has_graph, written
 
 if TYPE_CHECKING:

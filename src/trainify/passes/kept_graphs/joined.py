@@ -14,7 +14,8 @@ from ...facts.trainable import is_buffer, local_class
 from ...facts.walk import walk
 from ...findings import STRATEGIES, Finding, Fix
 from ..caches.detaching import detached
-from .steps import NOT_A_STEP, consequence, is_left_alone, is_step, is_switched, read_later
+from .reads import read_later
+from .steps import NOT_A_STEP, consequence, is_left_alone, is_step, is_switched
 from .values import has_graph, may_have_graph, written_later
 
 if TYPE_CHECKING:

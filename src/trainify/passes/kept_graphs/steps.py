@@ -99,19 +99,3 @@ def _is_updated_by(statement: ast.stmt, name: str) -> bool:
     return isinstance(statement, ast.Assign) and any(
         isinstance(t, ast.Attribute) and t.attr == name for t in statement.targets
     )
-
-
-def read_later(
-    module: ModuleFacts, function: FunctionNode, owner: ast.Attribute, statement: ast.stmt
-) -> bool:
-    """Whether the function reads a buffer after a write, and a gradient may be wanted there."""
-    written = module.statement(owner)
-    return any(
-        is_same(node, owner)
-        and isinstance(node.ctx, ast.Load)
-        and node.lineno > statement.lineno
-        and module.statement(node) is not written
-        and module.statement(node) not in module.writes
-        and not gradient_unwanted(module, node)
-        for node in walk(function)
-    )

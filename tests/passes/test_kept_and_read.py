@@ -1,0 +1,135 @@
+"""State that a step writes and reads again with its history: right programs, which stay right."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+from verbs import fix, rules
+
+PROGRAM = """\
+import torch
+from torch import nn
+
+
+class Outer(nn.Module):
+    def forward(self, model):
+        return model.h.tanh()
+
+
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.register_buffer("h", torch.zeros(3, 4))
+        self.outer = OUTER()
+
+    def read(self):
+        return torch.tanh(self.h)
+
+    @property
+    def now(self):
+        return self.read()
+
+    def write(self, x):
+        self.h.add_(self.a(x))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.h.fill_(0.5)
+        READ
+        return y
+"""
+WRITES = (
+    "self.h.add_(self.a(x))",
+    "self.h.mul_(torch.sigmoid(self.a(x))).add_(self.a(x))",
+    "self.h[:] = self.a(x)",
+    "self.write(x)",
+)
+READS = {
+    "method": "y = self.read()",
+    "property": "y = self.now",
+    "other module": "y = self.outer(self)",
+    "element": "y = torch.empty_like(x)\ny[:] = torch.tanh(self.h)",
+    "added to": "y = torch.zeros_like(x)\ny += self.h",
+    "added to an element": "y = torch.zeros_like(x)\ny[0] += self.h[0]",
+    "copied": "y = torch.empty_like(x)\ny.copy_(self.h)",
+    "put by index": "y = torch.zeros_like(x)\ny.index_add_(0, torch.arange(3), self.h)",
+    "list": "ys = [torch.zeros_like(x)]\nys += [self.h.tanh()]\ny = ys[1]",
+    "dict": 'd = {}\nd["y"] = self.h.tanh()\ny = d["y"]',
+    "view of what is filled": "y = torch.empty_like(x)\nv = y[:]\nv[:] = self.h.tanh()",
+    "several elements": "y = torch.empty_like(x)\n"
+    "y[..., :2], y[..., 2:] = self.h.tanh().chunk(2, -1)",
+    "buffers": 'y = self._buffers["h"].tanh()',
+    "getattr": 'y = getattr(self, "h").tanh()',
+}
+
+
+def program(write: str, read: str) -> str:
+    outer = "Outer" if "outer(" in read else "nn.Identity"
+    body = textwrap.indent(f"{write}\n{read}", " " * 8).strip()
+    text = PROGRAM.replace("OUTER", outer).replace("READ", body)
+    return text if outer == "Outer" else text.replace("model.h.tanh()", "model(0)")
+
+
+def gradients(text: str) -> list[torch.Tensor | None]:
+    space: dict[str, Any] = {}
+    exec(text, space)
+    torch.manual_seed(0)
+    cell = space["Cell"]()
+    weights = torch.arange(12.0).view(3, 4)
+    (cell(torch.randn(3, 4)) * weights).sum().backward()
+    return [parameter.grad for parameter in cell.parameters()]
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_value_that_is_read_again_keeps_its_history(read: str, write: str) -> None:
+    before = program(write, read)
+    expected = gradients(before)
+    assert None not in expected
+    torch.testing.assert_close(gradients(fix(before)), expected)
+
+
+@pytest.mark.parametrize("read", ["y = self.a(x)", "y = self.a(x) + self.h.detach()"])
+@pytest.mark.parametrize("write", WRITES[:2])
+def test_a_value_that_nothing_reads_is_kept_without(write: str, read: str) -> None:
+    before = program(write, read)
+    assert rules(before) == ["TRN408"]
+    after = fix(before)
+    assert after.count(".detach()") > before.count(".detach()")
+    torch.testing.assert_close(gradients(after), gradients(before))
+
+
+HOLDER = """\
+import torch
+from torch import nn
+
+
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.seen = []
+
+    def newest(self):
+        return self.seen[-1].tanh()
+
+    def forward(self, x):
+        old = self.seen[-1] if len(self.seen) else 0
+        self.seen.append(self.a(x + old))
+        READ
+        return y
+"""
+
+
+@pytest.mark.parametrize(
+    "read", ["y = self.newest()", "f = lambda: self.newest()\n        y = f()"]
+)
+def test_what_a_list_keeps_is_read_by_a_method(read: str) -> None:
+    before = HOLDER.replace("READ", read)
+    assert rules(before) == ["TRN408"]
+    torch.testing.assert_close(gradients(fix(before)), gradients(before))
+    assert "append(self.a(x + old).detach())" in fix(HOLDER.replace("READ", "y = self.a(x)"))
