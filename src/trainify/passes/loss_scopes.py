@@ -22,7 +22,7 @@ from ..facts.layers import imported_function
 from ..facts.learners import REFERENCE, Parting, models, part, written
 from ..facts.learning import LOSS_CALL, backward_values, is_data, may_learn
 from ..facts.losses import returned_loss
-from ..facts.metadata import METADATA
+from ..facts.metadata import keeps_graph
 from ..facts.names import default_of, last_name, passed
 from ..facts.walk import walk
 from ..facts.words import declare
@@ -639,7 +639,7 @@ def _belongs(
         return True
     names = [n for n in walk(statement) if isinstance(n, ast.Name)]
     return any(
-        _METRIC.match(name.id) or (name.id in graphs and _keeps_graph(module, name))
+        _METRIC.match(name.id) or (name.id in graphs and keeps_graph(module, name))
         for name in names
     )
 
@@ -661,25 +661,6 @@ def _writes_weight(statement: ast.stmt) -> bool:
     while isinstance(target, ast.Subscript):
         target = target.value
     return isinstance(target, ast.Attribute) and not isinstance(target.value, ast.Call)
-
-
-_LEAVES_GRAPH = METADATA | frozenset("item detach argmax argmin backward".split())
-_SHOWS = frozenset("print len float int bool str isinstance isnan isfinite isinf".split())
-
-
-def _keeps_graph(module: ModuleFacts, name: ast.Name) -> bool:
-    """Whether what reads a tensor goes on with its graph, or cannot take it: ``hist.append(loss)``.
-
-    Text, numbers and indices made of it have none.
-    """
-    parent = module.parent(name)
-    if isinstance(parent, ast.Attribute):
-        return parent.attr not in _LEAVES_GRAPH
-    if isinstance(parent, ast.Call) and name in parent.args:
-        return last_name(parent.func) not in _SHOWS
-    return not isinstance(parent, (ast.FormattedValue, ast.Compare)) and isinstance(
-        name.ctx, ast.Load
-    )
 
 
 def _optimizes(call: ast.Call) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 
 from ...facts import ModuleFacts
-from ...facts.cache_readers import is_about
+from ...facts.cache_readers import is_about, readers_of
 from ...facts.cache_writes import are_apart
-from ...facts.cached import Write, reads_entry
+from ...facts.cached import Write, cache_write, reads_entry
 from ...facts.flow import view_of
 from ...facts.guards import gradient_unwanted
 from ...facts.kept import is_same
+from ...facts.metadata import keeps_graph
 from ...facts.names import last_name
 from ...facts.walk import walk
 from ...findings import Edit, Fix, Safety
@@ -30,30 +31,47 @@ def detaching(module: ModuleFacts, write: Write) -> Fix:
     look_at = (
         "what earlier calls have cached passes no gradient on" if _is_copied(module, write) else ""
     )
-    if not _fresh_values_used(module, write) or _read_by_callers(module, write):
+    if not _fresh_values_used(module, write) or _read_elsewhere(module, write):
         value = module.source(write.value)
         look_at = f"attention must read the fresh `{value}` in training, not the cache"
     safety = Safety.UNSAFE if look_at else Safety.SAFE
     return Fix(f"Cache {module.source(write.value)} detached", edits, safety, look_at)
 
 
-def _read_by_callers(module: ModuleFacts, write: Write) -> bool:
-    """Whether a method of the same object reads the cache behind a call of the one that writes."""
+def _read_elsewhere(module: ModuleFacts, write: Write) -> bool:
+    """Whether the cache is read behind the write or a call of it, by a method of the same object.
+
+    ``self.update(k, v); y = self.attend(q)``, or where ``attend`` stands in the caller.
+    """
     function = module.function(write.statement)
     if function is None or not isinstance(write.base, ast.Attribute):
         return False
-    cls = module.method_class(function)
-    for call in module.calls_named(function.name):
-        caller = module.function(call)
-        if caller is None or caller is function or module.method_class(caller) is not cls:
+    running: frozenset[str] = frozenset()
+    if isinstance(write.base.value, ast.Name):
+        running = readers_of(module, function, write.base).running - {function.name}
+    calls = module.project.calls_of(module, function)
+    places = [(module, write.statement), *((home, home.statement(call)) for home, call in calls)]
+    return any(_read_behind(home, write.base, at, running) for home, at in places)
+
+
+def _read_behind(
+    module: ModuleFacts, cache: ast.Attribute, at: ast.stmt, running: frozenset[str]
+) -> bool:
+    """Whether a function reads the cache behind a statement: by itself or by others, of a name."""
+    function = module.function(at)
+    if function is None:
+        return False
+    own = module.method_class(function) is not None
+    for node in walk(function):
+        if isinstance(node, ast.Call):
+            reads = last_name(node.func) in running
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            reads = own and is_same(node, cache) and not is_about(module, node)
+        else:
             continue
-        at = module.statement(call)
-        for node in walk(caller):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                behind = node.lineno > (at.end_lineno or at.lineno)
-                if behind and is_same(node, write.base) and not is_about(module, node):
-                    if not are_apart(module, at, node) and not gradient_unwanted(module, node):
-                        return True
+        if reads and module.start(node) > module.end(at):
+            if not are_apart(module, at, node) and not gradient_unwanted(module, node):
+                return True
     return False
 
 
@@ -81,18 +99,34 @@ def _fresh_values_used(module: ModuleFacts, write: Write) -> bool:
     if view is None:
         return False
     function = module.function(write.statement)
-    flow = module.flow(function or module.tree)
-    if flow.read_after(view.base, write.statement):
+    if _is_used_behind(module, view.base, write.statement):
         return True
-    if function is None or view.base not in flow.parameters:
+    if function is None or view.base not in module.flow(function).parameters:
         return False
     calls = list(module.project.calls_of(module, function))
     for other, call in calls:
         argument = module.project.argument(module, function, call, view.base)
         seen = view_of(argument) if argument is not None else None
-        if seen is None:
-            return False
-        caller = other.flow(other.function(call) or other.tree)
-        if not caller.read_after(seen.base, other.statement(call)):
+        if seen is None or not _is_used_behind(other, seen.base, other.statement(call)):
             return False
     return bool(calls)
+
+
+def _is_used_behind(module: ModuleFacts, name: str, statement: ast.stmt) -> bool:
+    """Whether what a name holds is read after a statement: not its shape, nor for a cache alone."""
+    function = module.function(statement) or module.tree
+    flow = module.flow(function)
+    if not flow.read_after(name, statement):
+        return False
+    held = flow.reaching(name, statement)
+    for node in walk(function):
+        if isinstance(node, ast.Name) and node.id == name and keeps_graph(module, node):
+            at = module.statement(node)
+            behind = module.start(node) > module.end(statement)
+            if not behind or (isinstance(at, (ast.Assign, ast.Expr)) and cache_write(module, at)):
+                continue
+            if (module.function(node) or module.tree) is not function:
+                return True
+            if not held.isdisjoint(flow.reaching(name, at)):
+                return True
+    return False

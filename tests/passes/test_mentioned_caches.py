@@ -1,0 +1,106 @@
+"""Whether the fresh values are used behind a cache, or only mentioned there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from verbs import findings, fix
+
+from trainify.findings import Safety
+
+MODEL = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("k_cache", torch.zeros(1, 8, 4), persistent=False)
+        self.register_buffer("v_cache", torch.zeros(1, 8, 4), persistent=False)
+
+    def attend(self, q, end):
+        return F.scaled_dot_product_attention(q, self.k_cache[:, :end], self.v_cache[:, :end])
+
+    def update(self, k, v, pos):
+        self.k_cache[:, pos : pos + k.shape[1]] = k
+        self.v_cache[:, pos : pos + k.shape[1]] = v{behind}
+
+    def forward(self, x, pos=0):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        self.update(k, v, pos){then}
+        return y
+"""
+ATTENDED = "\n        y = self.attend(q, pos + x.shape[1])"
+
+
+def gradients(text: str) -> dict[str, torch.Tensor | None]:
+    space: dict[str, type[nn.Module]] = {}
+    exec(text, space)
+    torch.manual_seed(0)
+    model = space["Attention"]()
+    model(torch.randn(1, 3, 4)).square().mean().backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "",
+        "\n        self.end = pos + k.size(1) + v.size(1)",
+        "\n        print(k.device, v.dtype, len(k), f'{v}')",
+        "\n        assert k is not None and v is not None",
+        "\n        self.old_cache[:, pos : pos + 3] = k; self.old_cache[:, pos : pos + 3] = v",
+        "\n        self.like = torch.zeros_like(k), v.new_zeros(3), k.detach(), v.data",
+    ],
+)
+def test_a_mention_is_no_use(behind: str) -> None:
+    text = MODEL.format(behind=behind, then=ATTENDED)
+    found = [f for f in findings(text) if f.rule == "TRN401" and "old" not in f.message]
+    assert len(found) == 2
+    for each in found:
+        assert each.fixes["flag"].safety is Safety.UNSAFE
+        assert "must read the fresh" in each.fixes["flag"].look_at
+    fixed = fix(text)
+    if "old_cache" not in behind:
+        assert all(g is not None for g in gradients(fixed).values())
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        f"{ATTENDED} + k.mean() + v.mean()",
+        f"{ATTENDED}\n        y = y + (k + v).mean()",
+        "\n        y = k.mean() + v.mean() + self.attend(q, pos + x.shape[1])",
+    ],
+)
+def test_used_as_well_as_read_from_the_cache(then: str) -> None:
+    """What attention reads of the cache would lose its part of the gradient."""
+    text = MODEL.format(behind="", then=then)
+    before, after = gradients(text), gradients(fix(text))
+    for name, gradient in before.items():
+        assert gradient is not None and torch.equal(gradient, after[name])
+
+
+@pytest.mark.parametrize(
+    ("behind", "then"),
+    [
+        ("", "\n        y = F.scaled_dot_product_attention(q, k, v)"),
+        ("", "\n        print(k.shape, v.shape); y = F.scaled_dot_product_attention(q, k, v)"),
+        ("; self.seen = pos", "\n        k, v = k + 1, v * 2\n        y = (q @ k.mT) @ v"),
+        (
+            "\n        return (k @ k.mT).sum() + v.sum()",
+            "\n        y = F.scaled_dot_product_attention(q, k, v)",
+        ),
+    ],
+)
+def test_what_is_used_is_cached_detached(behind: str, then: str) -> None:
+    text = MODEL.format(behind=behind, then=then)
+    fixed = fix(text)
+    assert fixed.count(".detach()") == 2
+    before, after = gradients(text), gradients(fixed)
+    for name, gradient in before.items():
+        assert gradient is not None and torch.equal(gradient, after[name])
