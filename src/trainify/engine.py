@@ -237,7 +237,7 @@ def fix_text(
     options = options or Options()
     applied: list[Finding] = []
     original = text
-    compiles = _compiles(text, path)
+    compiles: bool | None = None
     for _ in range(MAX_ROUNDS):
         findings = check_text(text, path, options, project)
         wanted = findings if accept is None else _accepted(text, findings, options, accept)
@@ -253,6 +253,8 @@ def fix_text(
         new = apply_edits(text, edits)
         if options.proven:
             options = replace(options, proven=tuple(_moved(options.proven, text, new, edits)))
+        if compiles is None:
+            compiles = _compiles(original, path)
         text = new
         try:
             _parse(text, path, None)
@@ -442,7 +444,7 @@ class Session:
         """Check or fix the bytes of a file, without touching the file itself."""
         asked = passes_for(data, self.options)
         try:
-            if any(passes.concerns(each, data, path, self.project, self.options) for each in asked):
+            if is_concerned(data, path, self.options, self.project):
                 return self._report(data, path)
             self._look_over(data, path)
             return FileReport(path) if asked else None
@@ -492,6 +494,13 @@ def _traceback(error: BaseException) -> str:
 def passes_for(data: bytes, options: Options) -> tuple[passes.Pass, ...]:
     """The passes that could have something to say about a file of these bytes."""
     return _passes_for(data, passes.all_passes(), options.ops)
+
+
+def is_concerned(data: bytes, path: str, options: Options, project: Project) -> bool:
+    """Whether a file of these bytes is worth parsing, given the files around it."""
+    return any(
+        passes.concerns(each, data, path, project, options) for each in passes_for(data, options)
+    )
 
 
 @lru_cache(maxsize=1)  # asked once to see whether a file is worth parsing, and again when it was

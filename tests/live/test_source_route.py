@@ -718,3 +718,42 @@ def test_a_fresh_process(tmp_path: Path, torch_process: TorchProcess, stale: boo
     if stale:
         assert "Model was made trainable when it was saved, and is not now" in run.stderr
         assert "Call trainify.trainify(model) again" in run.stderr
+
+
+def test_what_a_model_was_constructed_by_is_not_followed(tmp_path: Path) -> None:
+    code = f"""
+{NORM}
+class Other(Norm):
+    def forward(self, x):
+        with torch.no_grad():
+            return super().forward(x)
+
+class Inner(Norm):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        torch.ops._C.rms_norm(out, x, self.weight, 1e-6)
+        return out
+
+class Late(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x):
+        return self.inner(x)
+
+class Model(nn.Module):
+    def __init__(self, kind="norm"):
+        super().__init__()
+        self.layer = dict(norm=Norm, other=Other)[kind]()
+        self.late = None
+
+    def forward(self, x):
+        if self.late is None:
+            self.late = Late()
+        return self.late(self.layer(x))
+"""
+    made = package(tmp_path, a=code)["a"]
+    methods = {m.function.__qualname__ for m in reached(made.Model()).methods}
+    assert {"Model.forward", "Norm.forward", "Late.forward", "Inner.forward"} <= methods
+    assert not any(name.startswith("Other.") for name in methods)

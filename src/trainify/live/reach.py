@@ -21,7 +21,8 @@ from ..catalog.own import registered
 from .decorators import innermost, layers
 from .loads import codes, loads
 
-_ENTRIES = ("forward", "__call__")
+_CONSTRUCTORS = ("__init__", "__new__")
+_ENTRIES = ("forward", "__call__", *_CONSTRUCTORS)
 _NOT_FOLLOWED = frozenset({"torch", "torchgen", "triton", "numpy", "trainify", "builtins"})
 
 
@@ -71,10 +72,13 @@ def reached(model: nn.Module, held: Iterable[object] = ()) -> Reached:
 
     Names are followed through globals, closures, local imports, attributes of modules, and the
     classes of what modules hold and of ``held``.  The functions of torch and of the standard
-    library are not followed, nor those that the catalog knows as fused ops.
+    library are not followed, nor those that the catalog knows as fused ops, nor what a class of the
+    model's modules is constructed by: these are there, and constructors name all that a library has
+    (the layers of every method of adapting, say, to choose one).
     """
     graph = _Graph()
     for module in model.modules():
+        graph.built.update(type(module).__mro__)
         graph.module(type(module))
         for name, value in vars(module).items():
             if isinstance(value, MethodType) and value.__self__ is module:
@@ -90,7 +94,9 @@ def reached(model: nn.Module, held: Iterable[object] = ()) -> Reached:
         for cls in graph.classes
         if issubclass(cls, nn.Module)
         for member in members(cls)
-        if member.name not in ("__init__", "__new__") and member.function not in graph.held
+        if member.name not in _CONSTRUCTORS
+        and member.function not in graph.held
+        and _is_followed(member.function)
     )
     mine = {member.function for member in own}
     return Reached(
@@ -118,6 +124,8 @@ class _Graph:
     def __init__(self) -> None:
         self.names: set[str] = set(_ENTRIES)
         self.classes: dict[type, None] = {}
+        self.built: set[type] = set()
+        """The classes whose instances are there, and are modules."""
         self.found: dict[FunctionType, Member] = {}
         self.kernels: dict[str, Kernel] = {}
         self.ops: set[str] = set()
@@ -134,6 +142,8 @@ class _Graph:
             before = now
             for cls in list(self.classes):
                 for member in members(cls):
+                    if member.name in _CONSTRUCTORS and cls in self.built:
+                        continue
                     if member.name in self.names or member.name == "backward":
                         if not self._has_kernel(member.value, "", ""):
                             self._add(member)

@@ -17,7 +17,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from ..config import Config, load_config
-from ..engine import EngineError, FixResult, Options, check_text, fix_text, passes_for
+from ..engine import EngineError, FixResult, Options, check_text, fix_text, is_concerned
 from ..facts import ModuleFacts, Project
 from ..facts.walk import walk
 from ..findings import Finding, Fix, Proven, Safety
@@ -86,7 +86,7 @@ class Rewritten:
         self.before, self._encoding = decode(data)
         self.result = FixResult(self.before, [], [])
         self._options, self._project = options, project
-        self.concerned = bool(options.proven) or any(passes_for(data, options))
+        self.concerned = bool(options.proven) or is_concerned(data, path, options, project)
         if self.concerned:
             self.result = fix_text(self.before, path, options, project, accept=_takes_effect)
         self.after = self.result.text

@@ -6,8 +6,10 @@ file is written.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import CodeType, FunctionType
 
@@ -110,8 +112,9 @@ def find(model: nn.Module, settings: Settings, graph: Reached) -> Found:
                 obstacles[Obstacle(str(reason), code)] = None
             return False
 
-    methods = {name_of(member): member for member in graph.methods if changes(member)}
-    helpers = {name_of(member): member for member in graph.helpers if changes(member)}
+    with _no_collections():
+        methods = {name_of(member): member for member in graph.methods if changes(member)}
+        helpers = {name_of(member): member for member in graph.helpers if changes(member)}
     inplace.known.update(helpers)
     changed = {**methods, **helpers}
     return Found(
@@ -120,6 +123,18 @@ def find(model: nn.Module, settings: Settings, graph: Reached) -> Found:
         tuple(_remaining(model, graph, sources)),
         tuple(obstacles),
     )
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Look for no garbage: a syntax tree is many objects and none, and a library is many more."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _remaining(model: nn.Module, graph: Reached, sources: Iterable[Rewritten]) -> Iterator[Finding]:

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .. import passes
-from ..engine import Check, Options, fix_text, passes_for
+from ..engine import Check, Options, fix_text, is_concerned
 from ..findings import Finding
 from ..source import SourceError
 from ..suppressions import silenced
@@ -77,8 +76,7 @@ class Desk:
                 self._edited, self._parser = path, Parser()
         project = self._project(roots)
         data = text.encode(errors="replace")
-        asked = passes_for(data, options)
-        concerned = any(passes.concerns(each, data, path, project, options) for each in asked)
+        concerned = is_concerned(data, path, options, project)
         parse = self._parser.module if self._edited == path else None
         check = Check(text, path, options, project, parse) if concerned else None
         self._last = key, check
