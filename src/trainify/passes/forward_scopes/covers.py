@@ -25,7 +25,7 @@ from ...facts.layers import is_module_class
 from ...facts.learning import may_learn
 from ...facts.memo import once
 from ...facts.names import self_name
-from ...facts.trainable import trained_submodules
+from ...facts.trainable import local_class, trained_submodules
 from .cover import Cover, is_decorator
 from .delegates import delegates, may_delegate
 from .members import methods_of, own_attributes
@@ -54,10 +54,8 @@ def _covers_in(module: ModuleFacts) -> Iterator[Cover]:
         if cls is None:
             continue
         if function.name == "__call__":
-            if function.decorator_list and _runs_forward(module, cls, function):
-                scope = decorator_scope(module, function)
-                if scope is not None and is_to_train(module, cls, function):
-                    yield Cover(function, scope)
+            if function.decorator_list or function in scoped:
+                yield from _on_calls(module, cls, function)
             continue
         if not is_forward(function):
             continue
@@ -88,6 +86,22 @@ def _covers_in(module: ModuleFacts) -> Iterator[Cover]:
                 yield cover
 
 
+def _on_calls(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> Iterator[Cover]:
+    """``__call__`` of a class, where it is all that calling a module runs that is to be trained.
+
+    The module may be one of a class that derives from it.
+    """
+    derived = [c for c in module.classes if any(local_class(module, b) is cls for b in c.bases)]
+    if not any(
+        _runs_forward(module, each, function) and is_to_train(module, each, function)
+        for each in (cls, *derived)
+    ):
+        return
+    scope = decorator_scope(module, function) or _around_forward(module, cls, function)
+    if scope is not None:
+        yield Cover(function, scope)
+
+
 def _runs_forward(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
     """Whether ``__call__`` of a module is all that calling it runs, its forward included."""
     if not is_module_class(module, cls) or KEEPS.search(cls.name):
@@ -99,6 +113,21 @@ def _runs_forward(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
 
 
 _CALLS_FORWARD = re.compile(r"\bsuper\([^()]*\)\.__call__\(|\.forward\(")
+
+
+def _around_forward(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> Scope | None:
+    """A ``with`` in ``__call__`` that holds the forward it runs, or all the work in its place."""
+    calls = [
+        node
+        for node in own_nodes(function)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("__call__", "forward")
+    ]
+    if not calls:
+        return _around_body(module, cls, function)
+    scopes = {scope_inside(module, call, function) for call in calls}
+    return scopes.pop() if len(scopes) == 1 else None
 
 
 def _around_body(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> Scope | None:

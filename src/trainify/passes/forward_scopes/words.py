@@ -32,10 +32,12 @@ _CALLS_OWN = re.compile(rb"\bself\.\w+(?:\[[^\]]*\])?\(")
 def scopes_forward(data: bytes) -> bool:
     """Whether a file has a grad mode on a forward, in it, or around it."""
     if b"forward" not in data:
-        return any(m.kind == "decorator" and _is_call_of_module(data, m) for m in mentions(data))
+        return any(
+            m.kind in ("decorator", "with") and _is_call_of_module(data, m) for m in mentions(data)
+        )
     return any(
         m.function[:1].isupper()
-        or (m.kind == "decorator" and _is_call_of_module(data, m))
+        or _is_call_of_module(data, m)
         or (m.kind in ("decorator", "with") and _is_delegate(data, m))
         or (
             m.function.startswith(b"forward")
