@@ -83,6 +83,100 @@ def test_a_layer_of_one_call(body: str) -> None:
     assert len(list(made.parameters())) == 2
 
 
+HELPERS = {
+    "Model.project": """\
+        def forward(self, x):
+            return self.run(x)
+
+        def run(self, x):
+            return F.relu(self.project(self.body(x)))
+
+        @staticmethod
+        def project(h):
+            out = nn.Linear(h.shape[-1], 4)
+            return out(h)
+        """,
+    "project": """\
+        def forward(self, x):
+            return project(self.body(x))
+
+
+    def project(h):
+        return nn.Linear(h.shape[-1], 4)(h)
+        """,
+}
+
+
+def with_helpers(body: str) -> str:
+    """A function that stands behind the class is one step further out."""
+    method, _, function = body.partition("\n\n\n")
+    return f"{model(method)}\n\n\n{textwrap.dedent(function)}"
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_in_what_a_forward_runs(name: str) -> None:
+    text = with_helpers(HELPERS[name])
+    (finding,) = findings(text)
+    assert finding.rule == "TRN509" and f"`{name}` makes this `nn.Linear`" in finding.message
+    names: dict[str, Any] = {}
+    exec(text, names)
+    made, x = names["Model"](), torch.ones(2, 8)
+    assert not torch.equal(made(x), made(x))
+
+
+RIGHT_HELPERS = {
+    "without-gradients": """\
+        def forward(self, x):
+            with torch.no_grad():
+                hashed = self.project(x)
+            return self.body(x), hashed
+
+        def project(self, h):
+            out = nn.Linear(h.shape[-1], 4)
+            return out(h)
+        """,
+    "a-cache": """\
+        def forward(self, x):
+            return project(8)[0] * self.body(x)
+
+
+        @functools.cache
+        def project(d):
+            out = nn.Linear(d, 4)
+            return out(torch.ones(d))
+        """,
+    "a-builder": """\
+        def forward(self, x):
+            return self.body(x), self.build(8)
+
+        def build(self, d):
+            out = nn.Linear(d, d)
+            return out
+        """,
+    "for-init": """\
+        def init(self, d):
+            out = nn.Linear(d, d)
+            self.table = out(torch.ones(d))
+
+        def forward(self, x):
+            return self.body(x) + self.table
+        """,
+    "of-other-names": """\
+        def forward(self, x):
+            return self.body.project(x)
+
+        def project(self, h):
+            out = nn.Linear(h.shape[-1], 4)
+            return out(h)
+        """,
+}
+
+
+@pytest.mark.parametrize("body", RIGHT_HELPERS.values(), ids=RIGHT_HELPERS.keys())
+def test_helpers_that_are_right(body: str) -> None:
+    stays(with_helpers(body), select=("TRN509",))
+
+
 RIGHT = {
     "kept": """\
         def forward(self, x):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.called import functions_of
 from ..facts.grad_bytes import FORWARD
 from ..facts.graph import Graph, results
 from ..facts.guards import gradient_unwanted, is_forward
 from ..facts.layers import is_module_class
+from ..facts.names import last_name
 from ..facts.walk import walk
 from ..facts.words import declare, places
 from ..findings import Finding
@@ -63,12 +65,17 @@ _RANDOM = re.compile(
 _END = re.compile(rb"\n(?:    |\t)?(?:def |class |@)")
 
 
+_LOCAL = re.compile(rb"[ \t]+(\w+) = [^\n]*$")
+_NEAR = 2000
+
+
 def _may_concern(data: bytes) -> bool:
-    """Whether a layer is made in a forward."""
+    """Whether a layer is made in a forward, or made and called in what one may run."""
     made = [at for word in _LAYERS for at in places(data, word)]
-    if not made:
-        return False
-    for start in places(data, FORWARD):
+    forwards = places(data, FORWARD) if made else ()
+    if forwards and any(_is_called(data, at) for at in made):
+        return True
+    for start in forwards:
         after = _END.search(data, start)
         end = after.start() if after else len(data)
         if any(start < at < end for at in made):
@@ -76,15 +83,26 @@ def _may_concern(data: bytes) -> bool:
     return False
 
 
+def _is_called(data: bytes, at: int) -> bool:
+    """Whether a layer is called at once, or by the local name that it gets."""
+    begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+    if data.find(b")(", at, end) >= 0:
+        return True
+    local = _LOCAL.match(data, begin, at)
+    if local is None:
+        return False
+    return re.search(rb"(?<![\w.])%s\(" % local[1], data[end : end + _NEAR]) is not None
+
+
 NEEDLES: tuple[Needle, ...] = (Look(_LAYERS, _may_concern),)
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    for function in module.functions:
-        cls = module.method_class(function)
-        if not is_forward(function) or cls is None or not is_module_class(module, cls):
-            continue
-        made = [call for call in module.calls if module.function(call) is function]
+    calls: dict[ast.AST | None, list[ast.Call]] = {}
+    for call in module.calls:
+        calls.setdefault(module.function(call), []).append(call)
+    for function in _run_by_forwards(module, calls):
+        made = calls.get(function, ())
         layers = [c for c in made if any(_RANDOM.match(t.name) for t in module.resolve(c.func))]
         used = _used(module, function) if layers else {}
         for call in layers:
@@ -93,6 +111,31 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             if whole in used.values() or (name in used and not _is_known(module, function, name)):
                 if not gradient_unwanted(module, call):
                     yield _finding(module, call)
+
+
+def _run_by_forwards(
+    module: ModuleFacts, calls: Mapping[ast.AST | None, Sequence[ast.Call]]
+) -> Iterator[FunctionNode]:
+    """The forwards of a file, and the functions of it that they run, with gradients, anew."""
+    found: dict[FunctionNode, None] = {}
+    for function in module.functions:
+        cls = module.method_class(function)
+        if is_forward(function) and cls is not None and is_module_class(module, cls):
+            found[function] = None
+    waiting = list(found)
+    while waiting:
+        function = waiting.pop()
+        yield function
+        for call in calls.get(function, ()):
+            for home, other in functions_of(module, call.func):
+                if home is not module or other in found or gradient_unwanted(module, call):
+                    continue
+                if all(last_name(each) in _PLAIN for each in other.decorator_list):  # not a cache
+                    found[other] = None
+                    waiting.append(other)
+
+
+_PLAIN = ("staticmethod", "classmethod")
 
 
 def _whole(module: ModuleFacts, call: ast.Call) -> ast.Call:
@@ -153,10 +196,11 @@ def _is_known(module: ModuleFacts, function: FunctionNode, name: str) -> bool:
 def _finding(module: ModuleFacts, call: ast.Call) -> Finding:
     text = module.source(call.func)
     function = module.function(call)
+    assert function is not None
     cls = module.method_class(function)
-    assert cls is not None and function is not None
+    name = f"{cls.name}.{function.name}" if cls is not None else function.name
     message = (
-        f"`{cls.name}.{function.name}` makes this `{text}` anew in every call: its weights are "
+        f"`{name}` makes this `{text}` anew in every call: its weights are "
         "random each time, and no optimizer holds them. Make it in `__init__`."
     )
     return module.finding("TRN509", message, call)
