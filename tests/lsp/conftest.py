@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from lsp_editor import PROFILES, Editor
+from warm_servers import WarmServers
 
 from tests.each import some
 
@@ -17,9 +18,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def servers() -> Iterator[WarmServers]:
+    with WarmServers() as servers:
+        yield servers
+
+
 @pytest_asyncio.fixture(scope="session")
-async def running() -> AsyncIterator[dict[str, Editor]]:
-    """Editors that stay open from test to test, by profile: starting a server takes a second."""
+async def running(servers: WarmServers) -> AsyncIterator[dict[str, Editor]]:
+    """Editors that stay open from test to test, by profile."""
     editors: dict[str, Editor] = {}
     yield editors
     for editor in editors.values():
@@ -27,17 +34,19 @@ async def running() -> AsyncIterator[dict[str, Editor]]:
 
 
 @pytest_asyncio.fixture
-async def start(running: dict[str, Editor]) -> AsyncIterator[Callable[..., Awaitable[Editor]]]:
+async def start(
+    running: dict[str, Editor], servers: WarmServers
+) -> AsyncIterator[Callable[..., Awaitable[Editor]]]:
     """Starts editors, which end with the test; one for a folder alone may have been running."""
     started: list[Editor] = []
     entered: list[Editor] = []
 
     async def begin(profile: object, *folders: Path, **options: object) -> Editor:
         if not isinstance(profile, str) or len(folders) != 1 or options:
-            started.append(await Editor.start(profile, *folders, **options))
+            started.append(await Editor.start(profile, *folders, servers=servers, **options))
             return started[-1]
         if profile not in running:
-            running[profile] = await Editor.start(profile)
+            running[profile] = await Editor.start(profile, servers=servers)
         await running[profile].enter(folders[0])
         entered.append(running[profile])
         return running[profile]

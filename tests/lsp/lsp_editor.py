@@ -15,8 +15,11 @@ from pathlib import Path
 
 from lsprotocol import types
 from pytest_lsp import LanguageClient, client_capabilities, make_test_lsp_client
+from warm_servers import WarmServers
 
 SERVER = (sys.executable, "-m", "trainify", "lsp")
+"""The command itself; where a test gives none, a server comes from :class:`WarmServers`."""
+
 PROFILES = ("neovim@v0.11.0", "neovim@v0.7.0", "visual_studio_code", "emacs", "pulling")
 _CODEC = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$")
@@ -70,13 +73,18 @@ class Editor:
         *folders: Path,
         options: object = None,
         settings: dict[str, object] | None = None,
-        command: Sequence[str] = SERVER,
+        servers: WarmServers | None = None,
+        command: Sequence[str] = (),
     ) -> Editor:
         client = make_test_lsp_client()
         if settings is not None:
             client.set_configuration({"trainify": settings})
         editor = cls(client)
-        await client.start_io(*command)
+        if command:
+            await client.start_io(*command)
+        else:
+            assert servers is not None
+            await servers.start(client)
         capabilities = _capabilities(profile) if isinstance(profile, str) else profile
         given = await client.initialize_session(
             types.InitializeParams(
