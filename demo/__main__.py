@@ -1,4 +1,7 @@
-"""Train a package that only serves: before, the patch, after.  Exits with 1 if a claim fails."""
+"""Train a package that only serves: before, the patch, after.  Exits with 1 if a claim fails.
+
+``python -m demo 20`` trains for so many steps, and claims nothing of how far a loss falls.
+"""
 
 from __future__ import annotations
 
@@ -49,18 +52,18 @@ def main() -> None:
     sys.stdout.reconfigure(errors="replace", line_buffering=True)
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir()
-    tell()
+    tell(int(sys.argv[1]) if sys.argv[1:] else training.STEPS)
     failed = [what for what, holds in claims.items() if not holds]
     if failed:
         sys.exit("\n".join(f"FAILED: {what}" for what in failed))
     print(f"\nAll {len(claims)} claims hold.")
 
 
-def tell() -> None:
+def tell(steps: int) -> None:
     introduce()
     checkpoint = checkpoints.llama(OUT / "checkpoint")
     oracle = Oracle(checkpoint)
-    ids = training.batches()[0][:4]
+    ids = training.batches(1)[0][:4]
 
     heading("Before")
     as_is = Served(ROOT / "fixtures" / PACKAGE, checkpoint)
@@ -98,8 +101,8 @@ def tell() -> None:
     )
     serves_as_before(as_is, served, ids)
 
-    heading(f"{training.STEPS} steps of training")
-    train(Served(stripped, checkpoint), Served(patched, checkpoint), Oracle(checkpoint))
+    heading(f"{steps} steps of training")
+    train(Served(stripped, checkpoint), Served(patched, checkpoint), Oracle(checkpoint), steps)
 
 
 def introduce() -> None:
@@ -163,16 +166,16 @@ def serves_as_before(original: Served, patched: Served, ids: torch.Tensor) -> No
     claim(same_logits and same_tokens, "serving is unchanged")
 
 
-def train(before: Served, after: Served, oracle: Oracle) -> None:
+def train(before: Served, after: Served, oracle: Oracle, steps: int) -> None:
     runs = {
-        "before: decorator off": training.train(before),
-        "after: patched": training.train(after),
-        "Hugging Face": training.train(oracle),
+        "before: decorator off": training.train(before, steps),
+        "after: patched": training.train(after, steps),
+        "Hugging Face": training.train(oracle, steps),
     }
     everything = [loss for losses in runs.values() for loss in losses]
     low, high = min(everything), max(everything)
     for name, losses in runs.items():
-        line = training.sparkline(losses, 50, low, high)
+        line = training.sparkline(losses, min(50, steps), low, high)
         print(f"{name:22} {line}  {losses[0]:.3f} -> {training.final(losses):.3f}")
     first, patched, reference = runs.values()
     apart = max(abs(a - b) for a, b in zip(patched, reference, strict=True))
@@ -182,8 +185,9 @@ def train(before: Served, after: Served, oracle: Oracle) -> None:
         f"Loss on text not seen before; after and Hugging Face differ by {apart:.0e} at most.\n"
         f"Picture: {picture.relative_to(ROOT)}"
     )
-    claim(training.final(first) < first[0] - 1, "with the decorator off, the loss falls")
-    claim(training.final(patched) < training.final(first) - 0.3, "patched, it falls further")
+    if steps >= training.STEPS:
+        claim(training.final(first) < first[0] - 1, "with the decorator off, the loss falls")
+        claim(training.final(patched) < training.final(first) - 0.3, "patched, it falls further")
     claim(apart < 1e-3, "patched, it is Hugging Face's")
 
 

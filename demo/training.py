@@ -22,19 +22,19 @@ def text() -> torch.Tensor:
     return torch.tensor(list("\n".join(topics[key] for key in sorted(topics)).encode()))
 
 
-def batches() -> list[torch.Tensor]:
+def batches(steps: int) -> list[torch.Tensor]:
     """Token ids (BATCH, LENGTH) for each step, in a fixed random order; no text comes twice."""
     pieces = text().unfold(0, LENGTH, LENGTH)
     order = torch.randperm(len(pieces), generator=torch.Generator().manual_seed(0))
-    return [pieces[i] for i in order[: STEPS * BATCH].split(BATCH)]
+    return [pieces[i] for i in order[: steps * BATCH].split(BATCH)]
 
 
-def train(model: Served | Oracle) -> list[float]:
+def train(model: Served | Oracle, steps: int) -> list[float]:
     """Losses of a run with AdamW.  Each is of text not seen before."""
     model.model.train()
     optimizer = torch.optim.AdamW(model.model.parameters(), lr=3e-3)
     losses = []
-    for ids in batches():
+    for ids in batches(steps):
         optimizer.zero_grad()
         loss = loss_of(model, ids)
         loss.backward()
@@ -79,7 +79,7 @@ def draw(runs: dict[str, list[float]], file: Path) -> None:
         figure, axes = pyplot.subplots(figsize=(7.2, 3.0), layout="constrained")
         for (name, losses), style in zip(runs.items(), styles, strict=True):
             axes.plot(range(1, len(losses) + 1), losses, label=name, **style)
-        axes.set(xlabel="training step", ylabel="next-byte loss (nats)", xlim=(1, STEPS))
+        axes.set(xlabel="training step", ylabel="next-byte loss (nats)", xlim=(1, len(losses)))
         axes.grid(color=grey, alpha=0.25, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)

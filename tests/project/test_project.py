@@ -6,10 +6,7 @@ trains in silence and to nowhere; after one command, it learns what a version wr
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +34,6 @@ SAID_ONLY = {("train.py", "if loss.requires_grad:", "TRN601")}
 """What hid the others; it is for a person to decide."""
 
 
-def trainify(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT / "src")]))
-    return subprocess.run(
-        [sys.executable, "-m", "trainify", *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-
-
 def steps(python: TorchProcess, folder: Path) -> dict[str, Any]:
     """What the package in a folder does, in a process of its own."""
     out = folder / "seen.pt"
@@ -66,19 +52,25 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def after(before: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def after(
+    before: Path, tmp_path_factory: pytest.TempPathFactory, torch_process: TorchProcess
+) -> Path:
     """The same after one command."""
     folder = tmp_path_factory.mktemp("after")
     shutil.copytree(before, folder, dirs_exist_ok=True)
-    done = trainify("fix", "--unsafe", "--write", PROJECT.name, cwd=folder)
+    done = torch_process.run(
+        "-m", "trainify", "fix", "--unsafe", "--write", PROJECT.name, cwd=folder
+    )
     assert done.returncode in (0, 1), done.stderr
     return folder
 
 
-def test_the_cuts_are_found_and_nothing_else(before: Path) -> None:
+def test_the_cuts_are_found_and_nothing_else(before: Path, torch_process: TorchProcess) -> None:
     import json
 
-    done = trainify("check", "--format", "json", PROJECT.name, cwd=before)
+    done = torch_process.run(
+        "-m", "trainify", "check", "--format", "json", PROJECT.name, cwd=before
+    )
     found = set()
     for finding in json.loads(done.stdout):
         path = Path(finding["path"])
@@ -134,6 +126,8 @@ def test_after_it_generates_under_one_scope(after: Path) -> None:
     assert text.count("no_grad") + text.count("inference_mode") == 1
 
 
-def test_the_command_is_done_after_one_run(after: Path) -> None:
-    again = trainify("fix", "--unsafe", "--diff", PROJECT.name, cwd=after)
+def test_the_command_is_done_after_one_run(after: Path, torch_process: TorchProcess) -> None:
+    again = torch_process.run(
+        "-m", "trainify", "fix", "--unsafe", "--diff", PROJECT.name, cwd=after
+    )
     assert not again.stdout.strip(), again.stdout
