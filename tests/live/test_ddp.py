@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from two_processes import torchrun
 
 import trainify
 
@@ -100,10 +101,8 @@ dist.destroy_process_group()
 def test_two_processes_look_a_different_number_of_times(tmp_path: Path) -> None:
     file = tmp_path / "two.py"
     file.write_text(TWO.format(tests=str(Path(__file__).parent)))
-    port = str(29500 + os.getpid() % 1000)
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
     done = subprocess.run(
-        [sys.executable, *torchrun, str(file)],
+        [sys.executable, *torchrun(), str(file)],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

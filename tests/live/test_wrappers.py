@@ -21,6 +21,7 @@ import torch
 from live_package import package
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from two_processes import torchrun
 from wrapped import ROUTES, assert_right, batch, build, gradients, is_cut, loss_of, mend
 
 import trainify
@@ -518,9 +519,7 @@ def test_in_two_processes(modules: Modules, tmp_path: Path, wraps: str) -> None:
         package=modules["model"].__package__,
         wraps=WRAPS[wraps],
     )
-    port = str(29500 + os.getpid() % 1000)
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
-    assert len(run(script, tmp_path, *torchrun).splitlines()) == 2 * len(ROUTES) * 2
+    assert len(run(script, tmp_path, *torchrun()).splitlines()) == 2 * len(ROUTES) * 2
 
 
 # -- adapters on quantized weights ----------------------------------------------------------------
