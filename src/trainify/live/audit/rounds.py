@@ -382,14 +382,14 @@ class _Round:
         A loss holds what learns against what is stopped there.
         """
         whole = not self.step.projected
+        known = list(zip(trace.known, self.step.state.tensors, strict=True))
         parameters = {
             tensor_of(sight): tensor.numel()
-            for sight, tensor in zip(trace.known, self.step.state.tensors, strict=True)
+            for sight, tensor in known
             if isinstance(tensor, nn.Parameter)
         }
         own = {id(tensor) for tensor in (*self.step.model.parameters(), *self.step.model.buffers())}
-        tensors = zip(trace.known, self.step.state.tensors, strict=True)
-        model = [sight for sight, tensor in tensors if id(tensor) in own]
+        model = [sight for sight, tensor in known if id(tensor) in own]
         beside = Cancelled(trace, nudged, suspects, self.step.projected)
         for group in by_site([each for each in suspects if not each.weak]):
             names = {name for each in group for name in each.parameters}
