@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.models import peak_bytes
+from tests.each import some
 from trainify import audit
 
 
@@ -22,14 +23,18 @@ def _linears(width: int) -> nn.Sequential:
     return nn.Sequential(*[each for _ in range(8) for each in (nn.Linear(width, width), nn.Tanh())])
 
 
+FEW = (1, 1.1, 1.8)  # gradients are what a step takes; the rest, a layer in float64
+MANY = (1024, 1.05, 1.65)  # what autograd saves is
+CHECKPOINT = torch.utils.checkpoint.checkpoint
+
+
 @pytest.mark.parametrize(
-    "rows, structural, proven",
-    [
-        (1, 1.1, 1.8),  # gradients are what a step takes; the rest, a layer in float64
-        (1024, 1.05, 1.65),  # what autograd saves is
-    ],
+    "rows, structural, proven, work",
+    some(
+        [(*MANY, None), (*FEW, CHECKPOINT)],
+        [(*rows, work) for work in (None, CHECKPOINT) for rows in (FEW, MANY)],
+    ),
 )
-@pytest.mark.parametrize("work", [None, torch.utils.checkpoint.checkpoint])
 def test_memory_is_that_of_one_step(
     rows: int, structural: float, proven: float, work: Callable[..., Tensor] | None
 ) -> None:

@@ -292,8 +292,13 @@ def _hooked(model: nn.Module) -> None:
     hooks.add_hook_to_module(model, hooks.AlignDevicesHook(execution_device="cpu"))
 
 
-@pytest.mark.parametrize("strategy", ["auto", "flag"])
-@pytest.mark.parametrize("hold", [_itself, _partly, _kept_beside, _hooked])
+@pytest.mark.parametrize(
+    ("hold", "strategy"),
+    some(
+        [(_itself, "auto"), (_partly, "flag"), (_kept_beside, "auto"), (_hooked, "flag")],
+        itertools.product([_itself, _partly, _kept_beside, _hooked], ["auto", "flag"]),
+    ),
+)
 def test_a_model_that_holds_its_own_forward(
     tmp_path: Path, hold: Callable[[nn.Module], None], strategy: str
 ) -> None:

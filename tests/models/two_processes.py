@@ -15,7 +15,6 @@ import packages
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import trainify
@@ -51,6 +50,10 @@ def load(name, checkpoints):
 
 
 def fsdp(training):
+    from torch.distributed.fsdp import (
+        fully_shard,
+    )  # a second and a half, also for who only collects
+
     layers = next(m for m in training.modules() if isinstance(m, nn.ModuleList))
     for layer in layers:
         fully_shard(layer)
