@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from live_package import package
 from torch import nn
 
 import trainify
+from tests.each import some
 from trainify.live.rewritten import source_of
 from trainify.live.swap import plan_of
 
@@ -953,7 +955,22 @@ RIGHT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RIGHT)
+FEW_RIGHT = {
+    "a codebook",
+    "a comment",
+    "a fixed point",
+    "a ratio to the policy as it is",
+    "a share of the gradient",
+    "a straight-through estimator in other order",
+    "an inner step of the first order",
+    "the temperature of a target at once",
+    "two views of one thing",
+    "weights that are normalized before they are used",
+}
+"""With these, every line of the package is run that the others run too."""
+
+
+@pytest.mark.parametrize("name", some(FEW_RIGHT, RIGHT))
 def test_what_is_right_stays(tmp_path: Path, name: str) -> None:
     model = build(tmp_path, RIGHT[name])
     with warnings.catch_warnings():
@@ -1095,7 +1112,23 @@ STOPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", STOPS)
+FEW_STOPS = {
+    "a cache by a method",
+    "a comment that says so",
+    "a discriminator's step",
+    "a norm that is stopped",
+    "a penalty of the gradient",
+    "a root mean square in a scope",
+    "a state that is kept",
+    "a switch that is an argument",
+    "entered by hand, and left in any case",
+    "one of two on a line",
+    "the temperature of what is held against a target",
+}
+"""As above."""
+
+
+@pytest.mark.parametrize("name", some(FEW_STOPS, STOPS))
 def test_what_may_be_meant_is_named_and_stays(tmp_path: Path, name: str) -> None:
     """It is for the user to allow it; then the model is as it should be."""
     model = build(tmp_path, STOPS[name])
@@ -1275,7 +1308,17 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize("name", TARGETS)
+FEW_TARGETS = {
+    "a difference",
+    "behind what learns elsewhere",
+    "one layer, by NumPy",
+    "one layer, by its data",
+    "one layer, of others",
+}
+"""As above."""
+
+
+@pytest.mark.parametrize("name", some(FEW_TARGETS, TARGETS))
 def test_what_may_be_a_target_is_asked_about(tmp_path: Path, name: str) -> None:
     text = CRITIC.replace("        {lines}", TARGETS[name].strip("\n"))
     model = package(tmp_path, model=text)["model"].Critic()
@@ -1393,8 +1436,13 @@ def test_a_scope_is_allowed_by_its_own_line(tmp_path: Path) -> None:
     assert trainify.audit(model, batch(), allow=[f"model.py:{line}"]).ok
 
 
-@pytest.mark.parametrize("above", ["", "@staticmethod\n    ", "@plain\n    "])
-@pytest.mark.parametrize("below", ["", "\n    @plain"])
+@pytest.mark.parametrize(
+    ("above", "below"),
+    some(
+        [("@staticmethod\n    ", ""), ("", "\n    @plain"), ("@plain\n    ", "\n    @plain")],
+        product(["", "@staticmethod\n    ", "@plain\n    "], ["", "\n    @plain"]),
+    ),
+)
 def test_a_decorator_is_named_by_its_own_line(tmp_path: Path, above: str, below: str) -> None:
     first = "layer, x" if "static" in above else "self, layer, x"
     decorated = f"""
