@@ -190,6 +190,31 @@ def test_views_of_a_functionalized_base_are_refused() -> None:
         trainify.fx.rewrite(exported)
 
 
+class Cached(nn.Module):
+    """Writes into a buffer what the parameters made, and goes on from there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(H, H)
+        self.register_buffer("kept", torch.zeros(T + 2, H))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept[:T] = self.linear(x)
+        return self.kept[:T].cumsum(0)
+
+
+def test_a_decomposed_copy_has_a_derivative() -> None:
+    model, x = Cached(), torch.randn(T, H)
+    expected = torch.autograd.grad(
+        model.linear(x).cumsum(0).square().sum(), tuple(model.parameters())
+    )
+    exported = export(model, (x,)).run_decompositions()
+    assert "aten.copy.default" in exported.graph_module.code
+    graph = trainify.fx.rewrite(exported)
+    assert trainify.fx.check(graph) == ()
+    torch.testing.assert_close(gradients(graph, graph, x), list(expected))
+
+
 def cls_copy(model: Norm) -> Norm:
     made = type(model)()
     made.load_state_dict(model.state_dict())

@@ -54,6 +54,7 @@ def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
     """
     source = module_of(graph_module)
     graph = _without_modes(source)
+    _write_copies(graph)
     places = {node: i for i, node in enumerate(graph.nodes)}
     put_back = _put_back(graph)
     for node in list(graph.nodes):
@@ -111,6 +112,17 @@ def _without_modes(source: GraphModule) -> Graph:
         if not held.users:
             graph.erase_node(held)
     return graph
+
+
+def _write_copies(graph: Graph) -> None:
+    """Give the copies of a graph that was decomposed a derivative, which ``aten.copy`` lacks."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy.default):
+        with graph.inserting_before(node):
+            made = graph.call_function(torch.empty_like, node.args[:1])
+            copied = graph.call_method("copy_", (made, *node.args[1:]))
+        copied.meta = dict(node.meta)
+        node.replace_all_uses_with(copied)
+        graph.erase_node(node)
 
 
 def _put_back(graph: Graph) -> list[Node]:
