@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from two_processes import torchrun
+from torchrun_options import torchrun
 
 import trainify
 

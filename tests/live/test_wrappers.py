@@ -21,7 +21,7 @@ import torch
 from live_package import package
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from two_processes import torchrun
+from torchrun_options import torchrun
 from wrapped import ROUTES, assert_right, batch, build, gradients, is_cut, loss_of, mend
 
 import trainify
