@@ -131,6 +131,10 @@ FAULTS = {
         "elements": (
             "ys = [torch.tanh(self.proj(r)) for r in x]\nfor y in ys:\n    y.mul_(2.0)\nx = torch.stack(ys)"
         ),
+        "each element": (
+            "ys = [torch.tanh(self.proj(x)), torch.exp(self.proj(x))]\n"
+            "for y in ys:\n    y *= 2.0\nx = ys[0] + ys[1]"
+        ),
         "attribute": "self.h = torch.tanh(self.proj(x))\nself.h.mul_(2.0)\nx = self.h",
         "attribute, part": "self.h = torch.tanh(self.proj(x))\nself.h[:, 0] = 0.0\nx = self.h",
         "closure": (

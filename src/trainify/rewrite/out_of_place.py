@@ -351,12 +351,13 @@ def _methods_on(write: Write) -> list[ast.Call]:
     ]
 
 
-def result_clone(module: ModuleFacts, call: ast.expr) -> branch.Change | None:
-    """The statement of an operation with a clone of its result, which it saves."""
-    line = _cloned(module, call)
+def result_clone(module: ModuleFacts, *calls: ast.expr) -> branch.Change | None:
+    """The statement of operations with clones of their results, which they save."""
+    line = _cloned(module, *calls)
     if line is None:
         return None
-    return branch.Change([module.statement(call)], [line], title="clone of a result")
+    title = "clone of a result" if len(calls) == 1 else "clone of each result"
+    return branch.Change([module.statement(calls[0])], [line], title=title)
 
 
 def clone_first(
@@ -400,14 +401,17 @@ def saved_clone(module: ModuleFacts, saver: Saver) -> branch.Change | None:
     return branch.Change([module.statement(saver.node)], [line], title="operation on a clone")
 
 
-def _cloned(module: ModuleFacts, node: ast.expr) -> str | None:
-    """The statement of an expression with ``.clone()`` behind that; None where it has no line."""
-    statement = module.statement(node)
+def _cloned(module: ModuleFacts, *nodes: ast.expr) -> str | None:
+    """The statement of expressions with ``.clone()`` behind each; None where it has no line."""
+    statement = module.statement(nodes[0])
+    if any(module.statement(node) is not statement for node in nodes):
+        return None
     text = module.source(statement)
     if any(mark in text for mark in ("#", '"', "'")) and "\n" in text:
         return None
     if not isinstance(statement, (ast.Assign, ast.Return, ast.Expr, ast.AugAssign)):
         return None
-    cut = module.end(node) - module.start(statement)
-    line = f"{text[:cut]}.clone(){text[cut:]}"
+    line = text
+    for cut in sorted((module.end(node) - module.start(statement) for node in nodes), reverse=True):
+        line = f"{line[:cut]}.clone(){line[cut:]}"
     return line if "\n" not in line else " ".join(line.split())

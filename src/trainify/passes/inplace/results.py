@@ -52,6 +52,8 @@ class _Made:
     name: str
     call: ast.expr | None = None
     kept: bool = False
+    others: tuple[ast.expr, ...] = ()
+    """More of the elements of a list that saved their results, each of which may be written."""
     shared: bool = False
     """Whether another name has the same tensor, and may be read after the write."""
 
@@ -83,7 +85,7 @@ def overwrite(module: ModuleFacts, options: Options, statement: ast.stmt) -> Har
     elif made.call is not None and module.statement(made.call) is statement:
         change = new_result(module, write)
     if change is None and not fixes and made.call is not None and not is_hidden(write):
-        change = result_clone(module, made.call)
+        change = result_clone(module, made.call, *made.others)
     return Harm("TRN403", message, statement, made.call, change, fixes)
 
 
@@ -192,11 +194,11 @@ def _made_by(module: ModuleFacts, write: Write) -> _Made | None:
         saver = saved_result(module, definition)
         if saver is not None and definition.value is not None:
             return _Made(saver, maker_of(definition.value))
-        for element in _elements(module, flow, definition, write):
-            owner = maker_of(element)
-            saver = saving_call(module, owner)
-            if saver is not None:
-                return _Made(saver, owner, kept=True)
+        owners = map(maker_of, _elements(module, flow, definition, write))
+        saving = [(s, owner) for owner in owners if (s := saving_call(module, owner)) is not None]
+        if saving:
+            (saver, first), *more = saving
+            return _Made(saver, first, kept=True, others=tuple(owner for _, owner in more))
     return None
 
 
