@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
 
 from .cuts import MISSING, Suspect
+from .heads import LINEAR, SUMS
 from .places import Place
 from .report import Cause
 from .trace import Call, Trace, made_by, own_name, result, tensor_of
@@ -36,6 +37,22 @@ _ALIASES = {*_PICKS, *_STOPS, "view_as", "expand", "expand_as", "T", "mT", "t", 
 _SETS = {"data", "set_"}
 
 _PASSING = {*_SUMS, *_TURNED, *_VIEWS}
+
+_EACH = {*_VIEWS, *_SUMS, *_TURNED, *_RATIOS, *_STOPS, "mul", "multiply", "__mul__", "__rmul__",
+         "__rtruediv__", "exp", "log", "neg", "__neg__", "pow", "__pow__", "__rpow__", "square",
+         "sqrt", "sigmoid", "logsigmoid", "tanh", "abs", "clamp", "clip", "clamp_min", "clamp_max",
+         "minimum", "maximum", "min", "max", "where", "masked_fill", "to", "float", "double",
+         "expm1", "log1p", "nan_to_num"}  # fmt: skip
+"""Functions of which each number is made of those in the same place."""
+
+_ROW_BY_ROW = {*_EACH, *_PICKS}
+
+_OF_TWO = {"min", "max"}
+"""Functions that are of that kind where they take two tensors."""
+
+_DISTRIBUTIONS = {"softmax", "log_softmax"}
+
+_PRODUCTS = {"mul", "multiply", "__mul__", "__rmul__"}
 
 _HELD = {"sub", "sub_", "subtract", "__sub__", "__isub__", *_TURNED,
          *_RATIOS, "div_", "__itruediv__"}  # fmt: skip
@@ -103,7 +120,11 @@ class Cancelled:
                 if at <= position:
                     continue
                 made = [each for each in made_by(user) if each.floating or each.narrow]
-                if self._cancels(user, own) or self._is_the_same(user, number, stopped):
+                if (
+                    self._cancels(user, own)
+                    or self._is_the_same(user, number, stopped)
+                    or self._weighs(user, stopped)
+                ):
                     found = True
                     continue
                 if any(each.attached for each in made) and own_name(user) not in _PASSING:
@@ -212,6 +233,57 @@ class Cancelled:
             not self._behind({others[0]}).isdisjoint(self._from(stopped) & self._made)
             and others[0] not in self._behind(stopped)
         )
+
+    def _weighs(self, call: Call, stopped: Set[int]) -> bool:
+        """Whether a term of the loss has a weight that is made, row by row, of what it is made of.
+
+        As the ratio that log-probabilities are weighed by, or how sure a prediction is, in a focal
+        loss.  In the middle of a model it would be a gate.  Over a whole distribution nothing is
+        learned by log-probabilities that are weighed by how likely they are.
+        """
+        if own_name(call) not in _PRODUCTS or len(call.outs) != 1 or len(call.ins) != 2:
+            return False
+        terms = {tensor_of(each) for each in call.ins if each.attached}
+        one, other = call.ins
+        if len(terms) != 1 or not (one.several and other.several):
+            return False
+        if self._trace.digest(one) == self._trace.digest(other):
+            return False
+        if any(own_name(self._makers[n]) in _DISTRIBUTIONS for n in self._rows(terms, _EACH)):
+            return False
+        common = self._rows(terms, _ROW_BY_ROW) & self._rows(stopped, _ROW_BY_ROW)
+        return bool(common) and self._is_summed(tensor_of(call.outs[0]))
+
+    def _rows(self, numbers: Set[int], names: Set[str]) -> set[int]:
+        """What learns, without being a parameter, of which these are made in the same places."""
+        found, attached = set(numbers), set(numbers)
+        for call in reversed(self._trace.calls):
+            name = own_name(call)
+            if found.isdisjoint(map(tensor_of, made_by(call))) or name not in names:
+                continue
+            given = [each for each in call.ins if each.floating]
+            if name in _OF_TWO and len(given) != 2:
+                continue
+            found.update(map(tensor_of, given))
+            attached.update(tensor_of(each) for each in given if each.attached and not each.fresh)
+        return attached & self._made
+
+    @cached_property
+    def _makers(self) -> dict[int, Call]:
+        return {tensor_of(each): call for call in self._trace.calls for each in made_by(call)}
+
+    def _is_summed(self, number: int) -> bool:
+        """Whether the loss is linear in what becomes of it."""
+        terms = {number}
+        for call in self._trace.calls:
+            taken = [tensor_of(each) for each in call.ins if each.attached]
+            if terms.isdisjoint(taken) or call.function is result:
+                continue
+            made = {tensor_of(each) for each in made_by(call) if each.attached}
+            if made and own_name(call) not in (SUMS if len(taken) > 1 else LINEAR):
+                return False
+            terms |= made
+        return not self._projected
 
     def _from(self, numbers: Set[int], names: Set[str] | None = None) -> Set[int]:
         """These, and what they are made of alone, by functions with such names."""

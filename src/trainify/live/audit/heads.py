@@ -13,9 +13,9 @@ from .cuts import Suspect
 from .report import Cause
 from .trace import Call, Trace, made_by, own_name, tensor_of
 
-_SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__", "sub", "sub_", "rsub", "subtract",
+SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__", "sub", "sub_", "rsub", "subtract",
          "__sub__", "__rsub__", "__isub__", "stack"}  # fmt: skip
-_LINEAR = {*_SUMS, "mul", "mul_", "__mul__", "__rmul__", "div", "div_", "__truediv__", "mean",
+LINEAR = {*SUMS, "mul", "mul_", "__mul__", "__rmul__", "div", "div_", "__truediv__", "mean",
            "sum", "neg", "__neg__", "reshape", "view", "squeeze", "unsqueeze", "to", "float",
            "double", "__getitem__", "unbind", "__iter__"}  # fmt: skip
 
@@ -64,7 +64,7 @@ class _Flow:
             self._weights.update((tensor_of(sight), weights) for sight in made_by(call))
         elif not numbers.isdisjoint(self._terms):
             learning = [n for sight, n in ins if sight.attached]
-            if attached and (own_name(call) not in (_SUMS if len(learning) > 1 else _LINEAR)):
+            if attached and (own_name(call) not in (SUMS if len(learning) > 1 else LINEAR)):
                 return False
             self._terms |= attached
         elif not numbers.isdisjoint(self._stopped | self._head):
@@ -75,7 +75,7 @@ class _Flow:
             elif not others:
                 self._head |= attached
                 self._of_head |= weights
-            elif own_name(call) in _SUMS and numbers.isdisjoint(self._stopped) and not weights:
+            elif own_name(call) in SUMS and numbers.isdisjoint(self._stopped) and not weights:
                 self._terms |= attached
             else:
                 return False
