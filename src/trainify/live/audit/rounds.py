@@ -33,6 +33,7 @@ from .heads import is_of_a_head
 from .hooks import on_modules_watched, watch
 from .influence import Sources, Walk
 from .kept import held
+from .level import Level
 from .local import LocalChecks, Verdict
 from .locate import Locator
 from .matters import Trials
@@ -461,11 +462,14 @@ class _Round:
     ) -> list[Cut]:
         """One cut for each site on whose values the loss depends."""
         groups = by_site(suspects)
+        level = Level(self.step, self.stops)
         cuts = []
         for number, group in enumerate(groups, 1):
             self.tell(f"whether the loss depends on place {number} of {len(groups)}")
             if trial.matters(group):
                 names = {name for each in group for name in each.parameters}
+                if names and all(map(got.get, names)) and level.covers(group):
+                    continue
                 self.beside.setdefault(group[0].place, set()).update(names)
                 cut = cut_of(group := _that_matter(group, trial, got))
                 if cut.cause in STOPS:

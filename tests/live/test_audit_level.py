@@ -1,0 +1,66 @@
+"""``trainify.audit``: what is stopped where the loss has no slope takes nothing from a gradient."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import trainify
+
+X = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+CLASSES = torch.arange(6) % 3
+
+
+class Root(nn.Module):
+    """A square root by a solver, and a step of Newton's method from there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        square = F.softplus(self.a(x)) + 0.5
+        return F.cross_entropy(self.b(self.root(square).tanh()), CLASSES)
+
+    def solved(self, square: Tensor, rounds: int) -> Tensor:
+        with torch.no_grad():
+            z = torch.ones_like(square)
+            for _ in range(rounds):
+                z = 0.5 * (z + square / z)
+        return z
+
+    def root(self, square: Tensor) -> Tensor:
+        z = self.solved(square, 20)
+        return z - (z * z - square) / (2 * z)
+
+
+def test_a_step_from_a_fixed_point_has_its_gradient() -> None:
+    report = trainify.audit(Root(), X)
+    assert report.ok and "float64" in report.proof, str(report)
+
+
+class NoStep(Root):
+    def root(self, square):
+        return self.solved(square, 20) + 0.1 * square
+
+
+class Early(Root):
+    """The solver has not arrived."""
+
+    def root(self, square):
+        z = self.solved(square, 1)
+        return z - (z * z - square) / (2 * z)
+
+
+class Little(Root):
+    """A small share of the loss depends on what is stopped, with a slope."""
+
+    def root(self, square):
+        return square + 1e-3 * square.detach()
+
+
+@pytest.mark.parametrize("cls", [NoStep, Early, Little])
+def test_what_has_a_slope_is_told(cls: type[nn.Module]) -> None:
+    report = trainify.audit(cls(), X)
+    assert set(report.wrong) == {"a.weight", "a.bias"}, str(report)
