@@ -26,6 +26,9 @@ _LOSSES = ("loss", "similarity", "kl_div", "entropy")
 DIFFERENCES = {"sub", "sub_", "rsub", "subtract", "__sub__", "__rsub__", "__isub__", "dist",
                 "cdist", "pairwise_distance"}  # fmt: skip
 
+_RANKINGS = {"logsigmoid", "log_sigmoid", "softplus"}
+"""Functions that a loss makes one result larger than another by: both are to learn."""
+
 _SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__", "stack"}
 """What only puts beside each other: the other's gradient is the same whatever is added."""
 
@@ -130,6 +133,8 @@ class _Flow:
         self._meetings: list[str] = []
         self._learning: list[set[int]] = []
         """What stopped values meet there."""
+        self._compares = False
+        """Whether it is ranked by the difference from what is stopped."""
         self._rows: set[int] = set()
         """What functions that are losses by name give, row by row."""
         self._before_layers: set[int] = set()
@@ -146,7 +151,7 @@ class _Flow:
 
     def losses(self, whole: bool) -> bool:
         """Whether there is a loss, or a difference, behind which nothing learns."""
-        return any(
+        return not self._compares and any(
             any(each in name for each in _LOSSES) or (whole and name in DIFFERENCES)
             for name in self._last()
         )
@@ -155,6 +160,8 @@ class _Flow:
     def alone(self) -> bool:
         """Whether nothing that learns comes behind any meeting, sums aside."""
         last = list(self._last())
+        if self._compares:
+            return False
         return not self._learns and len(last) == len(self._meetings) and not _SUMS.issuperset(last)
 
     def _last(self) -> Iterable[str]:
@@ -225,6 +232,8 @@ class _Flow:
                 self._meetings.append(own_name(call))
                 self._learning.append({tensor_of(sight) for sight in learning})
                 weights = []
+        if own_name(call) in _RANKINGS:
+            self._compares |= any(self._meetings[n] in DIFFERENCES for n in met)
         if weights:
             self._before_layers |= met
         for sight in made if met else ():
