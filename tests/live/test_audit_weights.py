@@ -108,7 +108,14 @@ class Square(Policy):
         return (y * y.detach()).mean()
 
 
-@pytest.mark.parametrize("cls", [Entropy, Gate, LastGate, Output, Square])
+class Sine(Policy):
+    """Nothing that anybody weighs by."""
+
+    def loss(self, log):
+        return (log.detach().sin() * log).mean()
+
+
+@pytest.mark.parametrize("cls", [Entropy, Gate, LastGate, Output, Square, Sine])
 def test_it_is_not(cls: type[nn.Module]) -> None:
     report = trainify.audit(cls(), X)
     assert not report.ok, str(report)

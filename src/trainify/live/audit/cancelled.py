@@ -238,8 +238,9 @@ class Cancelled:
         """Whether a term of the loss has a weight that is made, row by row, of what it is made of.
 
         As the ratio that log-probabilities are weighed by, or how sure a prediction is, in a focal
-        loss.  In the middle of a model it would be a gate.  Over a whole distribution nothing is
-        learned by log-probabilities that are weighed by how likely they are.
+        loss: both are an ``exp``.  In the middle of a model it would be a gate.  Over a whole
+        distribution nothing is learned by log-probabilities that are weighed by how likely they
+        are.
         """
         if own_name(call) not in _PRODUCTS or len(call.outs) != 1 or len(call.ins) != 2:
             return False
@@ -252,7 +253,8 @@ class Cancelled:
         if any(own_name(self._makers[n]) in _DISTRIBUTIONS for n in self._rows(terms, _EACH)):
             return False
         common = self._rows(terms, _ROW_BY_ROW) & self._rows(stopped, _ROW_BY_ROW)
-        return bool(common) and self._is_summed(tensor_of(call.outs[0]))
+        (weight,) = {tensor_of(each) for each in call.ins} - terms or {0}
+        return "exp" in self._made_by(weight, common) and self._is_summed(tensor_of(call.outs[0]))
 
     def _rows(self, numbers: Set[int], names: Set[str]) -> set[int]:
         """What learns, without being a parameter, of which these are made in the same places."""
@@ -267,6 +269,17 @@ class Cancelled:
             found.update(map(tensor_of, given))
             attached.update(tensor_of(each) for each in given if each.attached and not each.fresh)
         return attached & self._made
+
+    def _made_by(self, number: int, sources: Set[int]) -> set[str]:
+        """The names of the functions by which it is made, row by row, of one of the sources."""
+        found, names = {number}, set[str]()
+        for call in reversed(self._trace.calls):
+            made = set(map(tensor_of, made_by(call)))
+            if found.isdisjoint(made - sources) or own_name(call) not in _ROW_BY_ROW:
+                continue
+            names.add(own_name(call))
+            found.update(tensor_of(each) for each in call.ins if each.floating)
+        return names if not found.isdisjoint(sources) else set()
 
     @cached_property
     def _makers(self) -> dict[int, Call]:
