@@ -433,9 +433,9 @@ def test_autocast_rounds_no_cut_away(model: type[nn.Module], missing: tuple[str,
 class Pickled(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         h = super().forward(x)
-        self.last = pickle.dumps(h.detach())  # trainify: stop-grad
+        self.last = pickle.dumps(h.detach()), copy.copy(h.detach())  # trainify: stop-grad
         warnings.warn("of the model's own", UserWarning, stacklevel=1)
-        return h + copy.copy(h)
+        return h
 
 
 def test_what_a_model_warns_of_is_not_repeated(recwarn: pytest.WarningsRecorder) -> None:

@@ -1,5 +1,6 @@
 """``trainify.audit``: the memory of tensors, which is resized, shared and set."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,17 @@ class SetLater(Layers):
         return out
 
 
-@pytest.mark.parametrize(("cls", "line"), [(Set, "out.set_(y.un"), (SetLater, "y.detach()\n    ")])
+class Copied(Layers):
+    """Which is a leaf, in the same memory."""
+
+    def between(self, y):
+        return copy.copy(y)
+
+
+@pytest.mark.parametrize(
+    ("cls", "line"),
+    [(Set, "out.set_(y.un"), (SetLater, "y.detach()\n    "), (Copied, "copy.copy(y)")],
+)
 def test_what_is_set_has_a_place(cls: type[nn.Module], line: str) -> None:
     report = trainify.audit(cls(), X)
     assert report.missing == ("a.weight", "a.bias"), str(report)
