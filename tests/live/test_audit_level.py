@@ -40,6 +40,19 @@ def test_a_step_from_a_fixed_point_has_its_gradient() -> None:
     assert report.ok and "float64" in report.proof, str(report)
 
 
+class Centered(Root):
+    """A variance, of which the derivative by the mean is zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.b(self.a(x).tanh())
+        return (h - h.mean(-1, keepdim=True).detach()).square().mean()
+
+
+def test_a_mean_is_no_part_of_the_gradient_of_a_variance() -> None:
+    report = trainify.audit(Centered(), X)
+    assert report.ok and "float64" in report.proof, str(report)
+
+
 class NoStep(Root):
     def root(self, square):
         return self.solved(square, 20) + 0.1 * square

@@ -1024,7 +1024,7 @@ STOPS = {
     "a mean that is stopped": """
     def forward(self, x):
         h = self.fc(x)
-        return (h - h.mean(-1, keepdim=True).detach()).square().mean()  # <-
+        return (h - h.mean(-1, keepdim=True).detach()).pow(4).mean()  # <-
 """,
     "a root mean square in a scope": """
     def forward(self, x):
