@@ -72,6 +72,59 @@ def test_what_cannot_be_put_back_has_no_proof() -> None:
     assert not any("kink" in note or "derivative" in note for note in report.notes)
 
 
+class Stopped(BySystem):
+    """Whether what is stopped depends on the parameters, or is only drawn, no run can say."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x) * self.drawn(x)
+        return self.last(h * torch.tanh(h.detach()))
+
+
+class Grows(Noisy):
+    """The cache is held where nobody puts it back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        CACHE.append(self.first(x).detach())
+        return self.last(torch.tanh(self.first(x)) + torch.stack(CACHE[-64:]).sum(0))
+
+
+CACHE: list[Tensor] = []
+
+
+@pytest.mark.parametrize("cls", [Stopped, Grows])
+def test_what_cannot_be_told_is_not_ok(cls: Any) -> None:
+    report = audit(cls(), torch.randn(3, 4))
+    assert not report.ok and not report.cuts, str(report)
+    assert "cannot be told" in report.error and "test_audit_random.py" in report.error
+
+
+class Normed(BySystem):
+    """What is written where nothing reads it, and drawn by a generator, tells nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        generator = torch.Generator()
+        generator.seed()
+        h = self.norm(self.first(x) * self.drawn(x))
+        return self.last(h + torch.rand(h.shape, generator=generator))
+
+
+class Slightly(Stopped):
+    """As kernels differ that add in no fixed order; what is stopped is told by finite differences."""
+
+    def drawn(self, h: Tensor) -> Any:
+        return 1 + 1e-6 * super().drawn(h)
+
+
+@pytest.mark.parametrize("cls", [Normed, Slightly])
+def test_a_difference_that_hides_nothing_does_not_count(cls: Any) -> None:
+    report = audit(cls(), torch.randn(3, 4))
+    assert not report.error, str(report)
+
+
 class WithABias(BySystem):
     def __init__(self) -> None:
         super().__init__()

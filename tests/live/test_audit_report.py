@@ -7,7 +7,10 @@ import pickle
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+import trainify
 from trainify.live.audit import Cause, Cut, Flow, Passage, Report
 from trainify.live.audit.report import patterns
 from trainify.output.audit import table
@@ -68,6 +71,21 @@ def test_page_draws_equal_layers_once() -> None:
     assert "a &lt;model&gt;" in text and "<model>" not in text
     assert ">0 … 6<" in text and ">8 … 23<" in text and text.count(">fc<") == 3
     assert text.count('href="#cut-1"') == 1 and 'id="cut-1"' in text
+
+
+def test_page_tells_zeros_from_a_gradient() -> None:
+    class Rounded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last((self.first(x) * 8).round())
+
+    report = trainify.audit(Rounded(), torch.randn(3, 4))
+    flows = {each.module: each.flow for each in report.passages}
+    assert report.ok and flows["first"] is Flow.ZEROS and flows["last"] is Flow.FLOWS
+    assert "first: zeros alone arrive" in page(report)
 
 
 def test_table_names_place_and_parameters() -> None:

@@ -24,6 +24,7 @@ _WORDS = {
     Flow.FLOWS: "the gradient flows",
     Flow.ENDS: "the gradient ends here",
     Flow.LIES: "the gradient is wrong",
+    Flow.ZEROS: "zeros alone arrive",
     Flow.NONE: "no gradient arrives",
     Flow.UNUSED: "not used by the loss, or nothing to learn",
 }
@@ -68,7 +69,7 @@ class _Node:
         """Its own, or the worst in it."""
         flows = {child.flow for child in self.children}
         flows |= {self.passage.flow} if self.passage else set()
-        for flow in (Flow.ENDS, Flow.LIES, Flow.NONE, Flow.FLOWS):
+        for flow in (Flow.ENDS, Flow.LIES, Flow.NONE, Flow.FLOWS, Flow.ZEROS):
             if flow in flows:
                 return flow
         return Flow.UNUSED
@@ -285,7 +286,7 @@ def _parameters(report: Report) -> str:
         groups = (
             ("no gradient", "ends", report.missing),
             ("a wrong gradient", "lies", report.wrong),
-            ("zeros alone", "unused", report.zeros),
+            ("zeros alone", "zeros", report.zeros),
             ("not used", "unused", report.unused),
             ("frozen", "unused", report.frozen),
         )
@@ -352,6 +353,7 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; ma
 i { display: inline-block; width: .7em; height: .7em; border-radius: 50%; margin-right: .45em; }
 i.flows { background: var(--flows); } i.ends { background: var(--ends); }
 i.lies { background: var(--lies); } i.unused { background: var(--unused); }
+i.zeros { box-shadow: inset 0 0 0 2px var(--unused); }
 i.none { box-shadow: inset 0 0 0 2px var(--none); }
 table { border-collapse: collapse; font-size: .92em; } th { text-align: left; font-weight: 500;
   white-space: nowrap; } th, td { padding: .3rem 1.2rem .3rem 0; vertical-align: top;
@@ -361,15 +363,17 @@ svg { display: block; } svg text { font-size: 11.6px; fill: var(--ink); }
 svg .kind, svg .many { fill: var(--soft); } svg .many { font-weight: 700; }
 svg .end-label { fill: var(--soft); font-style: italic; }
 svg .name.ends, svg .name.none { fill: var(--ends); } svg .name.lies { fill: var(--lies); }
-svg .name.unused, svg .name.list { fill: var(--soft); }
+svg .name.unused, svg .name.zeros, svg .name.list { fill: var(--soft); }
 .way { fill: none; stroke-width: 3; stroke-linecap: round; }
 .way.flows { stroke: var(--flows); } .way.ends { stroke: var(--ends); }
 .way.lies { stroke: var(--lies); } .way.none { stroke: var(--none); stroke-width: 2;
   stroke-dasharray: 1 6; }
+.way.zeros { stroke: var(--unused); stroke-width: 2; stroke-dasharray: 1 6; }
 .way.unused { stroke: var(--unused); stroke-width: 1.5; }
 .dot { stroke: var(--box); stroke-width: 2; } .dot.flows { fill: var(--flows); }
 .dot.ends { fill: var(--ends); } .dot.lies { fill: var(--lies); }
 .dot.none { fill: var(--box); stroke: var(--none); } .dot.unused { fill: var(--unused); }
+.dot.zeros { fill: var(--box); stroke: var(--unused); }
 .cross { stroke: var(--box); stroke-width: 2; stroke-linecap: round; }
 .mark { fill: var(--ends); } .mark.wrong { fill: var(--lies); }
 svg .mark-text { fill: var(--paper); }

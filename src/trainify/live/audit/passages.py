@@ -14,6 +14,7 @@ def passages_of(
     parameters: Iterable[str],
     missing: set[str],
     wrong: set[str],
+    zeros: set[str],
     unused: set[str],
     cuts: Sequence[Cut],
     depending: set[str],
@@ -36,6 +37,8 @@ def passages_of(
             flow = Flow.NONE
         elif names and all(name in unused for name in names):
             flow = Flow.UNUSED
+        elif names and all(name in zeros or name in unused for name in names):
+            flow = Flow.ZEROS
         elif names or module in trace.arrived:
             flow = Flow.FLOWS
         else:
@@ -46,6 +49,8 @@ def passages_of(
         within = {flows[each] for each in flows if each.startswith(f"{module}.") or not module}
         if Flow.FLOWS in within:
             flows[module] = Flow.FLOWS
+        elif Flow.ZEROS in within:
+            flows[module] = Flow.ZEROS
         elif within - {Flow.UNUSED}:
             flows[module] = Flow.NONE
     return tuple(

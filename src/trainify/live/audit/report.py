@@ -43,6 +43,8 @@ class Flow(str, enum.Enum):
     """A gradient arrives, and a cut lies in the module itself."""
     LIES = "lies"
     """A gradient passes through, and is another one than it should be."""
+    ZEROS = "zeros"
+    """A gradient arrives at its parameters that is zero in every element."""
     NONE = "none"
     """No gradient arrives, though the loss depends on the module: it has ended before."""
     UNUSED = "unused"
@@ -138,9 +140,9 @@ class Report:
     changes by steps only, or of which it cannot be told, as where a part adds less than a bit;
     ``notes`` or ``error`` says which.  ``zeros`` are those at which a gradient arrives that is zero
     in every element, as behind a rounding or a factor of zero: what autograd gives is the
-    derivative, and nothing is learned by it.  These alone leave it ``ok``.  Each of the missing and
-    the wrong is accounted for by one of ``cuts``, or ``error`` says that no place was found.  What
-    could not be proven, and why, stands in ``notes``.
+    derivative, and nothing is learned by it.  These alone leave it ``ok``, unless there are no
+    others.  Each of the missing and the wrong is accounted for by one of ``cuts``, or ``error``
+    says that no place was found.  What could not be proven, and why, stands in ``notes``.
     """
 
     missing: tuple[str, ...] = ()
@@ -158,13 +160,17 @@ class Report:
     """How the gradients were held against finite differences; empty where they were not."""
     error: str = ""
     """What is wrong with the step and lies at no place that was found: what backward raises, that
-    no gradient gets anywhere, or that one which is due does not."""
+    no gradient gets anywhere, or that one which is due does not.  Or that this cannot be told,
+    since two equal runs are too different."""
     notes: tuple[str, ...] = ()
     passages: tuple[Passage, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether every parameter on which the loss depends gets its gradient."""
+        """Whether every parameter on which the loss depends gets its gradient.
+
+        Not where that cannot be told, which :attr:`error` says then.
+        """
         return not (self.missing or self.wrong or self.cuts or self.error)
 
     def as_dict(self) -> dict[str, Any]:

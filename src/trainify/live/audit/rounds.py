@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,6 +51,7 @@ from .through import Lines, history_behind, lines_through
 from .trace import Call, Observer, Sight, Trace, Tracer, Unseen, node_of, result, tensor_of
 from .unregistered import Hidden, hidden_in, reached_by
 from .within import Within
+from .within_reach import that_reach
 
 Progress = Callable[[str], None]
 
@@ -60,6 +61,14 @@ _SAID = (Cause.GRAD_MODE, Cause.DETACH, Cause.DATA)
 
 _SEVERAL = 16
 """Stops at one site, up to which each is judged for itself as well."""
+
+_APART = 1e-3
+"""A share of the loss that no order of summands makes, as kernels without a fixed one have it."""
+
+_DRAWS = re.compile("rand|normal|bernoulli|poisson|multinomial|exponential|dropout")
+"""In the names of what draws random numbers, of whatever generator."""
+
+_OTHERS, _NO = "the loss is not the same in two equal runs", "that cannot be judged"
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
 
@@ -107,6 +116,8 @@ class Outcome:
     """Weights in the graph of the loss that are in no module's parameters."""
     keeps: bool
     """Whether the model, or what it was given, holds something with a history after the step."""
+    untold: str
+    """What cannot be told, since equal runs differ."""
     notes: list[str]
 
 
@@ -136,6 +147,10 @@ class _Round:
         self.beside: dict[Place, set[str]] = {}
         self.weak: list[Suspect] = []
         self.unseen: list[Suspect] = []
+        self.apart = False
+        """Whether equal runs differ by more than rounding."""
+        self.untold = ""
+        """What cannot be told, since equal runs differ; empty where that is nothing."""
         self.within = Within(step.places)
 
     def outcome(self) -> Outcome:
@@ -213,7 +228,7 @@ class _Round:
         return Outcome(
             trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, self.stops,
             reached, bool(checks.shaped), self.beside, self.weak, self.unseen, through, self.spared,
-            self.zeros, self.endless, self.within.places, found, keeps, self.notes,
+            self.zeros, self.endless, self.within.places, found, keeps, self.untold, self.notes,
         )  # fmt: skip
 
     def _gradients(self, loss: Tensor) -> tuple[dict[str, bool], str]:
@@ -373,7 +388,11 @@ class _Round:
         suspects = [each for each in suspects if each not in allowed]
         self.weak = [each for each in suspects if each.weak]
         trial = Trials(step, base, allowed)
-        return self._influential([each for each in suspects if not each.weak], trial, base, got)
+        strong = [each for each in suspects if not each.weak]
+        cuts = self._influential(strong, trial, base, got)
+        if self.apart and not cuts:
+            self._untell(strong, base)
+        return cuts
 
     def _parts_of_the_loss(
         self, suspects: list[Suspect], trace: Trace, nudged: Trace, got: dict[str, bool]
@@ -441,7 +460,8 @@ class _Round:
         """Those whose values are the same when nothing was changed."""
         self.tell("forward once more")
         again, loss = self.step.run()
-        changes = loss.detach().double().item() != value
+        other = loss.detach().double().item()
+        changes = other != value
         del loss
         steady: list[Suspect] = []
         shaky: list[Suspect] = []
@@ -449,13 +469,22 @@ class _Round:
             twin = again.by_key.get(each.call.key)
             same = twin is not None and _same(each, base, again, twin)
             (steady if same or is_checkpoint(each.call) else shaky).append(each)
-        if shaky and changes:
-            places = ", ".join(dict.fromkeys(str(each.place) for each in shaky))
-            self.notes.append(
-                f"the loss is not the same in two equal runs, and neither is what is computed at "
-                f"{places}: that cannot be judged"
-            )
+        self.apart = abs(other - value) > _APART * max(abs(other), abs(value))
+        if self.apart:
+            shaky = [each for each in shaky if not _DRAWS.search(each.call.name)]
+        if shaky and changes and not (self.apart and self._untell(shaky, base)):
+            self.notes.append(f"{_OTHERS}, and neither is what is computed at {_at(shaky)}: {_NO}")
         return steady
+
+    def _untell(self, suspects: list[Suspect], trace: Trace) -> bool:
+        """Say of suspects in the loss, which is another one each time, that nothing can be said."""
+        telling = that_reach(trace, suspects)
+        if telling:
+            self.untold = (
+                f"{_OTHERS}, and goes by what is computed at {_at(telling)}: whether a gradient is "
+                "lost there cannot be told"
+            )
+        return bool(telling)
 
     def _influential(
         self, suspects: list[Suspect], trial: Trials, trace: Trace, got: dict[str, bool]
@@ -668,6 +697,10 @@ def _same(suspect: Suspect, base: Trace, again: Trace, twin: Call) -> bool:
             return False
         sights = lists[0][i], lists[1][i]
     return base.digest(sights[0]) == again.digest(sights[1])
+
+
+def _at(suspects: Iterable[Suspect]) -> str:
+    return ", ".join(dict.fromkeys(str(each.place) for each in suspects))
 
 
 def _targets(suspects: list[Suspect], got: dict[str, bool], buffers: Collection[str]) -> set[Place]:

@@ -225,8 +225,8 @@ class _Audit:
         wrong = tuple(name for name, got in seen.got.items() if name in hit and got)
         cuts = [if_meant(cut) if _may_be_meant(cut, missing) else cut for cut in cuts] + kept
         passages = passages_of(
-            seen.trace, step.parameters, set(missing), set(wrong), set(found.unused), cuts,
-            seen.depending,
+            seen.trace, step.parameters, set(missing), set(wrong), set(seen.zeros) - hit,
+            set(found.unused), cuts, seen.depending,
         )  # fmt: skip
         if (unmatched := self.allowed.unmatched()) and step.parameters and not seen.error:
             self.notes.append(
@@ -283,7 +283,15 @@ class _Audit:
                 "no parameter gets a gradient: the loss depends on none, or by steps only, as a "
                 "comparison or a rounding makes them"
             )
-        return ""
+        if (
+            self.step.parameters
+            and not cuts
+            and {n for n, got in seen.got.items() if got} <= {*seen.zeros}
+        ):
+            return (
+                "each gradient that arrives is zero in every element: nothing learns by this step"
+            )
+        return seen.untold
 
     def _hidden(self, seen: Outcome) -> list[Hidden]:
         """Weights that nobody trains: all of them where there is nothing else to train."""
