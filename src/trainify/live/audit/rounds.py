@@ -470,9 +470,8 @@ class _Round:
             same = twin is not None and _same(each, base, again, twin)
             (steady if same or is_checkpoint(each.call) else shaky).append(each)
         self.apart = abs(other - value) > _APART * max(abs(other), abs(value))
-        if self.apart:
-            shaky = [each for each in shaky if not _DRAWS.search(each.call.name)]
-        if shaky and changes and not (self.apart and self._untell(shaky, base)):
+        telling = [e for e in shaky if not _DRAWS.search(e.call.name)] if self.apart else []
+        if shaky and changes and not self._untell(telling, base):
             self.notes.append(f"{_OTHERS}, and neither is what is computed at {_at(shaky)}: {_NO}")
         return steady
 
