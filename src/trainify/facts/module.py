@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+_MANY_NAMES = 1000
 _LINE_END = re.compile("\r\n|\r|\n")
 _START = attrgetter("lineno", "col_offset")
 _END = attrgetter("end_lineno", "end_col_offset")
@@ -293,8 +294,18 @@ class ModuleFacts:
     def _calls_by_name(self) -> dict[str, list[ast.Call]]:
         return {}
 
+    @cached_property
+    def _all_calls_by_name(self) -> dict[str | None, list[ast.Call]]:
+        found: dict[str | None, list[ast.Call]] = {}
+        for call in self.calls:
+            name = getattr(call.func, "attr", getattr(call.func, "id", None))
+            found.setdefault(name, []).append(call)
+        return found
+
     def calls_named(self, name: str) -> Sequence[ast.Call]:
         """The calls of what goes by a name: ``name(x)``, ``anything.name(x)``."""
+        if len(self._calls_by_name) > _MANY_NAMES:  # to look for each in the text takes longer
+            return self._all_calls_by_name.get(name, ())
         if name not in self._calls_by_name:
             self._calls_by_name[name] = [
                 call
