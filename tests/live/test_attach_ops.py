@@ -249,6 +249,22 @@ def test_second_derivatives(defined: Defined) -> None:
         assert torch.autograd.gradgradcheck(both, doubles((3, 4), (3, 4), (4,)))
 
 
+def test_float64_is_not_cast_to_float32(defined: Defined) -> None:
+    """In what is computed again for its gradient."""
+
+    def cap(x: Tensor) -> Tensor:
+        return 3.0 * torch.tanh(x / 3.0)
+
+    name = defined("cap(Tensor x) -> Tensor", "soft_cap(x, 3.0)", cap)
+    (x,) = doubles((3, 4))
+    with trainify.attach(name):
+        (found,) = torch.autograd.grad(torch.ops.trainify_tests.cap(x).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(found.sum(), x)
+    (right,) = torch.autograd.grad(cap(x).sum(), x, create_graph=True)
+    (right_second,) = torch.autograd.grad(right.sum(), x)
+    torch.testing.assert_close((found, second), (right, right_second), rtol=1e-12, atol=1e-12)
+
+
 def test_second_derivatives_of_what_is_overwritten_are_refused(defined: Defined) -> None:
     def kernel(x: Tensor) -> None:
         x.mul_(x)

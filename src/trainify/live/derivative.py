@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..catalog import RETURNED
+from ..reference.double import exact_in_double
 from ..verify.closed_form import Closed
 from ..verify.equivalent import Equivalent
 
@@ -111,7 +113,7 @@ class Formula:
 
 @dataclass(frozen=True)
 class Again:
-    """By autograd, of the equivalent computed once more."""
+    """By autograd, of the equivalent computed once more; in float64 without casts to float32."""
 
     equivalent: Equivalent
     names: tuple[str, ...]
@@ -130,7 +132,8 @@ class Again:
     ) -> list[Tensor | None]:
         create_graph = torch.is_grad_enabled()
         given = dict(arguments)
-        with torch.enable_grad():
+        double = any(grad is not None and grad.dtype == torch.float64 for grad in grads)
+        with torch.enable_grad(), exact_in_double(codes=True) if double else nullcontext():
             for name in wanted:
                 if not create_graph:
                     given[name] = given[name].detach().requires_grad_()

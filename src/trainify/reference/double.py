@@ -19,10 +19,15 @@ _CODES = ((torch.float8_e4m3fn,), (torch.int8,))
 class exact_in_double(TorchFunctionMode):
     """A context in which rounding float64, to float32 or to 8 bits, does nothing.
 
+    With ``codes``, those of 8 bits are kept: what is computed from them is what they stand for.
     ``coded`` says afterwards whether there was more than float32 to round to.
     """
 
     coded = False
+
+    def __init__(self, *, codes: bool = False) -> None:
+        super().__init__()
+        self._codes = codes
 
     def __torch_function__(
         self,
@@ -37,7 +42,8 @@ class exact_in_double(TorchFunctionMode):
                 return args[0]
             if func is torch.Tensor.to and args[1:] == (torch.float32,):
                 return args[0]
-            if func is torch.Tensor.round or (func is torch.Tensor.to and args[1:] in _CODES):
+            rounds = func is torch.Tensor.round or (func is torch.Tensor.to and args[1:] in _CODES)
+            if rounds and not self._codes:
                 self.coded = True
                 return args[0]
             if kwargs.get("dtype") is torch.float32:
