@@ -284,6 +284,51 @@ def test_found_from_the_model_wherever_it_is_held(
             assert gradient(model, x)[1] is None
 
 
+RUNNING = {
+    "object": "held.f = norm; self.f = lambda *args: held.f(*args)",
+    "frozen object": "self.f = lambda *args: config.f(*args)",
+    "read-only table": "self.f = lambda *args: table['f'](*args)",
+    "name put together": "self.f = lambda *args: getattr(kernels, 'no' + 'rm')(*args)",
+    "pybind": "held.f = trainify_fixture_kernels.rmsnorm; self.f = direct",
+}
+OBJECTS = """
+from dataclasses import dataclass
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+import trainify_fixture_kernels
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    f: Any
+
+held, config, table = SimpleNamespace(), Config(norm), MappingProxyType({"f": norm})
+
+def direct(x, weight):
+    out = torch.empty_like(x)
+    held.f(out, x, weight, 1e-6, False)
+    return out
+
+def call"""
+
+
+def test_found_by_running_where_nothing_shows_it(
+    modules: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    kernels = modules["kernels"].__name__
+    head = f"import {kernels} as kernels\n"
+    x = torch.randn(3, H, requires_grad=True)
+    code = ALONE.replace("def call", OBJECTS, 1).replace("from .kernels", f"from {kernels}")
+    for how, held in RUNNING.items():
+        with case(how):
+            made = package(tmp_path, alone=head + code.replace("HELD", held))["alone"]
+            model = made.Layer()
+            assert not reached(model).kernels
+            trainify.trainify(model, x)
+            torch.testing.assert_close(gradient(model, x), right(x, model.weight, how))
+            trainify.restore(model)
+            assert gradient(model, x)[1] is None
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_pybind_function_itself(
     modules: dict[str, ModuleType], frozen: bool, monkeypatch: pytest.MonkeyPatch

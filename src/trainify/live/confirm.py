@@ -29,6 +29,7 @@ from .audit.places import parsed
 from .audit.report import patterns
 from .hindered import hindered
 from .inplace import original_code
+from .loads import covers
 from .reach import members
 from .rewritten import (
     Confirmed,
@@ -40,7 +41,6 @@ from .rewritten import (
     first_line,
     original_place,
 )
-from .source import covers
 
 _KINDS = {
     Cause.GRAD_MODE: "scope",

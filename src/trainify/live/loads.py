@@ -50,6 +50,11 @@ def last_line(code: CodeType) -> int:
     return max(last for each in codes(code) for _, _, last in each.co_lines() if last)
 
 
+def covers(code: CodeType, path: str, line: int) -> bool:
+    """Whether a function of a file holds a line."""
+    return code.co_filename == path and code.co_firstlineno <= line <= last_line(code)
+
+
 # What stands between a value and what is done with it.
 _SILENT = frozenset("CACHE EXTENDED_ARG NOP PRECALL PUSH_NULL RESUME SWAP POP_TOP ROT_TWO".split())
 

@@ -19,10 +19,10 @@ from torch._ops import OpOverload, OpOverloadPacket
 from ..catalog import FusedOp, lookup
 from ..catalog.own import registered
 from .decorators import innermost, layers
-from .loads import codes, loads
+from .loads import codes, covers, loads
 
 _CONSTRUCTORS = ("__init__", "__new__")
-_ENTRIES = ("forward", "__call__", *_CONSTRUCTORS)
+_ENTRIES = ("forward", "__call__")
 _NOT_FOLLOWED = frozenset({"torch", "torchgen", "triton", "numpy", "trainify", "builtins"})
 
 
@@ -142,13 +142,20 @@ class _Graph:
             before = now
             for cls in list(self.classes):
                 for member in members(cls):
-                    if member.name in _CONSTRUCTORS and cls in self.built:
-                        continue
-                    if member.name in self.names or member.name == "backward":
-                        if not self._has_kernel(member.value, "", ""):
+                    if self._runs(cls, member.name):
+                        if not self.has_kernel(member.value, "", ""):
                             self._add(member)
             while self._waiting:
                 self._follow(self._waiting.pop())
+
+    def _runs(self, cls: type, name: str) -> bool:
+        """Whether what is read so far may run a method of a class.
+
+        A module that is not there yet is constructed where its class is read, and is given others.
+        """
+        if name in _CONSTRUCTORS and issubclass(cls, nn.Module):
+            return cls not in self.built
+        return name in self.names or name == "backward"
 
     def module(self, cls: type) -> None:
         for each in cls.__mro__:
@@ -220,7 +227,7 @@ class _Graph:
             self._table(value)
         elif isinstance(value, (FunctionType, BuiltinFunctionType)):
             function = innermost(value)
-            if self._has_kernel(value, holder, name) or function is None:
+            if self.has_kernel(value, holder, name) or function is None:
                 return
             if "<locals>" not in function.__qualname__ and "." in function.__qualname__:
                 return  # a method; its class is followed
@@ -252,7 +259,7 @@ class _Graph:
         self.found[function] = member
         self._waiting.append(function)
 
-    def _has_kernel(self, value: Any, holder: str, name: str) -> bool:
+    def has_kernel(self, value: Any, holder: str, name: str) -> bool:
         """Whether the catalog knows a function, or what is in a wrapper; else nothing is done."""
         around: list[Any] = []
         for layer in layers(value):
@@ -274,8 +281,10 @@ class _Graph:
         return False
 
     def _follow(self, function: FunctionType) -> None:
+        # What constructs calls what its bases are constructed by, and nothing else of that name.
+        own = _CONSTRUCTORS if function.__name__ in _CONSTRUCTORS else ()
         for code in codes(function.__code__):
-            self.names.update(code.co_names)
+            self.names.update(name for name in code.co_names if name not in own)
         for load in loads(function):
             self._named(*load)
         self._annotated(function)
@@ -309,6 +318,29 @@ class _Siblings(dict[str, Any]):
             if isinstance(value, type) and value.__module__ == path:
                 return value
         raise KeyError(name)
+
+
+def kernels_at(path: str, line: int, op: str) -> dict[str, Kernel]:
+    """The functions that the catalog knows around a line of a file, else ``op``, that runs there.
+
+    By ``module:name``.  What runs may have been found in an object, or by a name that is put
+    together, where nothing shows it.
+    """
+    graph = _Graph()
+    for module in list(sys.modules.values()):
+        held = getattr(module, "__dict__", {})
+        if held.get("__file__") != path:
+            continue
+        for name, value in list(held.items()):
+            function = innermost(value) if isinstance(value, _CALLABLE) else None
+            if function is not None and covers(function.__code__, path, line):
+                graph.has_kernel(value, module.__name__, name)
+    if not graph.kernels:
+        holder, _, name = op.rpartition(".")
+        held = getattr(sys.modules.get(holder), "__dict__", {})
+        if name in held:
+            graph.has_kernel(held[name], holder, name)
+    return graph.kernels
 
 
 def _ops_in(function: Any) -> frozenset[str]:

@@ -21,7 +21,7 @@ from ..catalog.own import registered
 from ..findings import Finding
 from . import inplace
 from .inplace import name_of, original_code
-from .loads import last_line
+from .loads import covers, last_line
 from .reach import Member, Reached, members
 from .rewritten import Refused, Rewritten, Settings, config_of, is_written, source_of
 from .swap import Plan
@@ -82,11 +82,6 @@ class Obstacle:
     @property
     def has_file(self) -> bool:
         return self.code is not None and os.path.isfile(self.code.co_filename)
-
-
-def covers(code: CodeType, path: str, line: int) -> bool:
-    """Whether a function of a file holds a line."""
-    return code.co_filename == path and code.co_firstlineno <= line <= last_line(code)
 
 
 def find(model: nn.Module, settings: Settings, graph: Reached) -> Found:

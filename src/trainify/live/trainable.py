@@ -27,11 +27,12 @@ from .audit.runs import Step, refuse_no_model
 from .confirm import Mistakes, StopRemoved
 from .equal import unequal
 from .inplace import name_of, original_code
+from .loads import covers
 from .lock import LOCK
 from .needed import settle
-from .reach import Member, Reached, reached
+from .reach import Kernel, Member, Reached, kernels_at, reached
 from .rewritten import Refused, Settings, by_file, original_place
-from .source import Found, as_written, covers, find, names_of
+from .source import Found, as_written, find, names_of
 from .swap import Plan
 from .symbol import can_be_op
 
@@ -150,12 +151,13 @@ def _kernels(graph: Reached) -> tuple[tuple[str, ...], tuple[str, ...]]:
     What has one already has it for as long as another model needs it.
     """
     ops = tuple(op for op in (*known_ops(), *attached_ops()) if op in graph.ops)
-    symbols = tuple(
-        name
-        for name, kernel in graph.kernels.items()
-        if kernel.row.equivalent is not None and kernel.ops.isdisjoint(ops) and can_be_op(name)
-    )
+    symbols = tuple(name for name, each in graph.kernels.items() if _is_symbol(name, each, ops))
     return ops, symbols
+
+
+def _is_symbol(name: str, kernel: Kernel, ops: Collection[str]) -> bool:
+    """Whether a function is made an op itself, and not by one in it that gets a backward."""
+    return kernel.row.equivalent is not None and kernel.ops.isdisjoint(ops) and can_be_op(name)
 
 
 def _unaudited(model: nn.Module, plans: _Plans) -> None:
@@ -270,7 +272,7 @@ class _Plans:
     def after(self, plan: Plan | None, report: Report | None) -> Plan | None:
         """What to try after a plan that left a report's cuts; what to begin with, after None."""
         cuts = report.cuts if report is not None else ()
-        self._learn_ops(cuts)
+        self._learn_kernels(cuts)
         everything = self.everything
         if plan is None:
             light = _only(everything, self.found.lasting)
@@ -288,12 +290,18 @@ class _Plans:
             self._find()
         return self.everything if plan != self.everything else None
 
-    def _learn_ops(self, cuts: Iterable[Cut]) -> None:
-        """Ops that the source does not show by name, and that ran all the same."""
+    def _learn_kernels(self, cuts: Collection[Cut]) -> None:
+        """Kernels that the source does not show by name, and that ran all the same."""
+        if self._strategy in ("flag", "replace"):
+            return
         ran = {cut.op for cut in cuts if cut.op and "::" in cut.op} - {*self._ops}
-        if ran and self._strategy not in ("flag", "replace"):
+        if ran:
             self._ops += tuple(op for op in (*known_ops(), *attached_ops()) if op in ran)
-            self.everything = replace(self.everything, ops=self._ops)
+        for cut in cuts:
+            for name, kernel in kernels_at(cut.path, cut.line, cut.op or "").items():
+                if name not in self._symbols and _is_symbol(name, kernel, self._ops):
+                    self._symbols += (name,)
+        self.everything = replace(self.everything, ops=self._ops, symbols=self._symbols)
 
     def around(self, cuts: Iterable[Cut]) -> set[CodeType]:
         """The functions in which cuts, or the grad modes over them, lie."""
