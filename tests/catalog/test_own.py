@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
 import trainify
@@ -69,7 +71,8 @@ def test_flag(run) -> None:
         "    out = torch",
         """\
     if torch.is_grad_enabled():
-        out = F.rms_norm(x + y, (x + y).shape[-1:], weight, 0.1) * 2
+        x_ = x + y
+        out = F.rms_norm(x_, x_.shape[-1:], weight, 0.1) * 2
         return torch.sigmoid(out) * F.silu(x)
     out = torch""",
     )
@@ -81,6 +84,46 @@ def test_replace(run) -> None:
     text = Path("a.py").read_text()
     assert "my_kernels." not in text
     assert text.endswith("* 2\n    return torch.sigmoid(out) * F.silu(x)\n")
+
+
+@pytest.mark.parametrize("strategy", ["flag", "replace"])
+def test_an_argument_that_is_named_twice_runs_once(register, strategy: str) -> None:
+    register(
+        names="my_kernels.mix",
+        schema="mix(Tensor x, Tensor y, Tensor z) -> Tensor",
+        equivalent="x + y * y.cos() - z",
+    )
+    text = """\
+import my_kernels
+
+
+def f(x, draw):
+    return 2 * my_kernels.mix(draw(x), draw(x), draw(x))
+
+
+def late(x, draw):
+    return [my_kernels.mix(draw(x), draw(x), draw(x)) for _ in range(2)]
+
+
+def views(x):
+    return [my_kernels.mix(x, x.view(-1)[:3], x) for _ in range(2)]
+"""
+    text = fix_text(text, "a.py", engine.Options(strategy=strategy)).text
+    scope: dict[str, Any] = {}
+    exec(text.replace("import my_kernels\n", ""), scope)
+    x = torch.rand(3, requires_grad=True)
+    drawn: list[int] = []
+
+    def draw(t: torch.Tensor) -> torch.Tensor:
+        drawn.append(len(drawn))
+        return t * (2 + len(drawn))
+
+    out = scope["f"](x, draw)
+    assert drawn == [0, 1, 2]
+    torch.testing.assert_close(out, 2 * (3 * x + 4 * x * (4 * x).cos() - 5 * x))
+    # Nothing can stand before the one in the comprehension; views may be written twice.
+    assert "mix(draw(x), draw(x), draw(x)) for" in text
+    torch.testing.assert_close(scope["views"](x)[0], x * x.cos())
 
 
 def test_an_op_of_torch_ops(run) -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
 
 from ..catalog import FusedOp
+from ..facts.flow import is_view_method
 from ..facts.walk import walk
 from .expressions import Substitute, bare, code, expression, parenthesized
 from .functionalize import Place
@@ -37,6 +39,34 @@ class Rendered:
 
 def _identifiers(text: str) -> set[str]:
     return {n.id for n in walk(ast.parse(text.strip(), mode="eval")) if isinstance(n, ast.Name)}
+
+
+def _is_view(text: str) -> bool:
+    """Whether reading an expression twice costs nothing: a name, or views of one."""
+    node = ast.parse(text.strip(), mode="eval").body
+    while not is_simple(ast.unparse(node)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            given = [*node.args, *(k.value for k in node.keywords)]
+            if not is_view_method(node.func.attr) or any(map(_calls, given)):
+                return False
+            node = node.func.value
+        elif isinstance(node, (ast.Attribute, ast.Subscript)):
+            if isinstance(node, ast.Subscript) and _calls(node.slice):
+                return False
+            node = node.value
+        else:
+            return False
+    return True
+
+
+def _calls(node: ast.expr) -> bool:
+    kinds = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
+    return any(isinstance(n, kinds) for n in walk(node))
+
+
+def _stored(lines: Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        yield line.partition(" = ")[0]
 
 
 def strip_detach(text: str) -> str:
@@ -111,6 +141,11 @@ class Template:
         node, self.function = library.resolve(use)
         self.value = ast.parse(code(node), mode="eval").body
         self.inline = self.function is not None and self.function.inline
+        reads = [n.id for n in walk(self.value) if isinstance(n, ast.Name)]
+        run = [name for name, text in texts.items() if name in reads and not _is_view(text)]
+        last = max((i for i, name in enumerate(run) if reads.count(name) > 1), default=-1)
+        self.repeated = run[: last + 1]
+        """Arguments that would run more than once, and what has to run before them."""
         if use.late and self.function is not None and not self.is_expression:
             self.function, self.inline = library.functions[self.function.name], False
 
@@ -126,6 +161,8 @@ class Template:
     @property
     def is_expression(self) -> bool:
         """Whether the value can be written without a statement before it."""
+        if self.repeated:
+            return False
         if self.function is None or not self.inline:
             return True
         return len(self.function.body) == 1 and not self._temporaries()
@@ -137,6 +174,11 @@ class Template:
 
         ``taken`` are the names that new local variables must not have.
         """
+        if self.repeated:
+            named, lines = self._named(taken)
+            rendered = named.render(places, taken | {*_stored(lines)}, value=value)
+            rendered.statements[:0] = lines
+            return rendered
         if self.inline:
             rendered = self._inline(places, taken, value)
         elif value:
@@ -145,6 +187,23 @@ class Template:
             rendered = Rendered(assign_all(self._call_text(), places, taken))
         rendered.helpers = self.needs
         return rendered
+
+    def _named(self, taken: frozenset[str]) -> tuple[Template, list[str]]:
+        """The same with a name for what is read more than once, and what gives these names.
+
+        An argument runs once, in the order of the call.
+        """
+        named = copy.copy(self)
+        named.mapping, named.repeated = dict(self.mapping), []
+        texts = {name: code(bare(value)) for name, value in self.mapping.items()}
+        taken = taken | {n for text in texts.values() for n in _identifiers(text)}
+        lines = []
+        for name in self.repeated:
+            new = fresh(name, taken)
+            taken = taken | {new}
+            named.mapping[name] = cst.Name(new)
+            lines.append(f"{new} = {texts[name]}")
+        return named, lines
 
     # -- a helper, or a plain expression --------------------------------------------------------
 
