@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from verbs import findings, fix, rules, stays
 
+from trainify.engine import Options, check_paths
 from trainify.findings import STRATEGIES
 
 PROGRAM = """\
@@ -265,3 +267,80 @@ def test_a_weight_that_is_cut_off_elsewhere(name: str) -> None:
 def test_what_is_stopped_above_stays_so() -> None:
     text = LOCAL.format("w = self.weight\n        x = x.detach()")
     assert "F.rms_norm(x, x.shape[-1:], w, 1e-6)" in fix(text)
+
+
+HELD = """
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from vllm import _custom_ops as ops
+
+
+@dataclass(frozen=True)
+class Box:
+    size: int
+    norm: object = ops.rms_norm
+
+
+class Kernels:
+    norm = staticmethod(ops.rms_norm)
+
+    def __init__(self):
+        self.kept = ops.rms_norm
+
+
+TABLE = {"norm": ops.rms_norm}
+SPACE = SimpleNamespace(norm=ops.rms_norm)
+BOX = Box(3)
+BY_NAME = Box(size=3, norm=ops.rms_norm)
+BY_PLACE = Box(3, ops.rms_norm)
+KERNELS = Kernels()
+"""
+USE = """
+def f(out, x, w):
+    {call}(out, x, w, 1e-5)
+    return out
+"""
+HOLDERS = (
+    "TABLE['norm'] TABLE.get('norm') SPACE.norm BOX.norm BY_NAME.norm BY_PLACE.norm Kernels.norm "
+    "KERNELS.norm KERNELS.kept"
+).split()
+
+
+@pytest.mark.parametrize("call", HOLDERS)
+def test_a_kernel_in_an_object(tmp_path: Path, call: str) -> None:
+    (found,) = findings(HELD + USE.format(call=call))
+    assert found.rule == "TRN101" and "rms_norm" in (found.op or "") and found.fixes
+    (tmp_path / "held.py").write_text(HELD)
+    name = call.partition(".")[0].partition("[")[0]
+    for imported, before in ((f"from held import {name}", ""), ("import held", "held.")):
+        (tmp_path / "use.py").write_text(
+            f"from vllm import _custom_ops\n{imported}\n{USE.format(call=before + call)}"
+        )
+        reports = check_paths([str(tmp_path / "use.py")], Options())
+        there = [f for report in reports for f in report.findings]
+        assert [f.rule for f in there] == ["TRN101"], imported
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "{owner}.norm = print",
+        "setattr({owner}, 'norm', print)",
+        "configure({owner})",
+        "{owner} = other()",
+        "for {owner} in all_of_them():\n    pass",
+    ],
+)
+@pytest.mark.parametrize("owner", ["SPACE", "BOX", "BY_NAME", "BY_PLACE", "KERNELS"])
+def test_an_object_that_may_hold_another(owner: str, more: str) -> None:
+    text = HELD + f"\n\n{more.format(owner=owner)}\n" + USE.format(call=f"{owner}.norm")
+    assert not any(f.fixes for f in findings(text))
+
+
+def test_an_object_of_a_class_that_changes_it() -> None:
+    text = HELD.replace(
+        "    norm: object = ops.rms_norm\n",
+        "    norm: object = ops.rms_norm\n\n    def fast(self):\n        self.norm = print\n",
+    )
+    assert not findings(text + USE.format(call="BY_NAME.norm"))

@@ -36,6 +36,9 @@ _BUILDER = re.compile(r"deepspeed\.[\w.]*Builder(\(\)\.load)?")
 _EXTENSIONS = ("torch.utils.cpp_extension.load", "torch.utils.cpp_extension.load_inline")
 
 
+_LOOKS = ("get", "keys", "values", "items", "copy")
+"""The methods of a dict that only read it."""
+
 _BINDING = frozenset(
     {
         *(ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.AugAssign),
@@ -275,6 +278,10 @@ class Names:
                 if kept is not None:
                     yield from self._resolve(kept, depth + 1)
                     return
+            held = self._held(node, depth) if at is None else None
+            if held is not None:
+                yield from self._resolve(held, depth + 1)
+                return
             for base in self._resolve(node.value, depth + 1, at):
                 yield Target(f"{base.name}.{node.attr}")
         elif isinstance(node, (ast.IfExp, ast.BoolOp)):
@@ -284,24 +291,28 @@ class Names:
         elif isinstance(node, ast.NamedExpr):
             yield from self._resolve(node.value, depth + 1)
         elif isinstance(node, ast.Subscript):
-            entry = self._entry(node)
-            if entry is not None:
-                yield from self._resolve(entry, depth + 1)
-            else:
-                yield from self._imported_entry(node, depth)
+            yield from self._resolve_entry(node.value, node.slice, depth)
         elif isinstance(node, ast.Call):
             yield from self._resolve_call(node, depth)
 
-    def _entry(self, node: ast.Subscript) -> ast.expr | None:
+    def _resolve_entry(self, table: ast.expr, key: ast.expr, depth: int) -> Iterator[Target]:
+        """What ``TABLE['norm']`` is, or ``TABLE.get('norm')``."""
+        entry = self._entry(table, key)
+        if entry is not None:
+            yield from self._resolve(entry, depth + 1)
+        else:
+            yield from self._imported_entry(table, key, depth)
+
+    def _entry(self, table: ast.expr, literal: ast.expr) -> ast.expr | None:
         """What stands under a literal key of a dict that nobody changes."""
-        if not isinstance(node.slice, ast.Constant):
+        if not isinstance(literal, ast.Constant):
             return None
-        made = self._table(node.value)
+        made = self._table(table)
         values = (
             [
                 value
                 for key, value in zip(made.keys, made.values, strict=True)
-                if isinstance(key, ast.Constant) and key.value == node.slice.value
+                if isinstance(key, ast.Constant) and key.value == literal.value
             ]
             if made is not None
             else []
@@ -321,21 +332,21 @@ class Names:
         ]
         return values[0] if len(values) == 1 and None not in made.keys else None
 
-    def _imported_entry(self, node: ast.Subscript, depth: int) -> Iterator[Target]:
+    def _imported_entry(self, table: ast.expr, literal: ast.expr, depth: int) -> Iterator[Target]:
         """``pkg.kernels.TABLE['norm']``, of a dict that another file makes and this one reads."""
-        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        key = literal.value if isinstance(literal, ast.Constant) else None
         if not isinstance(key, str) or "." in key:
             return
-        if isinstance(node.value, ast.Attribute):  # kernels.TABLE['norm']
-            owners = tuple(self._resolve(node.value, depth + 1))
-            if len(owners) == 1 and not self._may_change(node.value.attr, ast.Attribute):
+        if isinstance(table, ast.Attribute):  # kernels.TABLE['norm']
+            owners = tuple(self._resolve(table, depth + 1))
+            if len(owners) == 1 and not self._may_change(table.attr, ast.Attribute):
                 yield Target(f"{owners[0].name}[{key!r}]")
             return
-        if not isinstance(node.value, ast.Name):
+        if not isinstance(table, ast.Name):
             return
-        found = self._visible(node.value.id, self.module.scope(node))
+        found = self._visible(table.id, self.module.scope(table))
         if len(found) == 1 and isinstance(found[0].node, ast.ImportFrom):
-            if not self._may_change(node.value.id, ast.Name):
+            if not self._may_change(table.id, ast.Name):
                 yield Target(f"{found[0].qualified}[{key!r}]")
 
     def entries(self, node: ast.expr) -> Sequence[ast.expr]:
@@ -395,12 +406,103 @@ class Names:
         """Whether the file uses a dict otherwise than by looking something up in it."""
         for node in walk(self.module.tree):
             if isinstance(node, kind) and name == getattr(node, "id", getattr(node, "attr", None)):
-                parent = self.module.parent(node)
-                looked_up = isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Load)
-                if isinstance(getattr(node, "ctx", None), ast.Load):
-                    if not looked_up or parent.value is not node:  # type: ignore[union-attr]
-                        return True
+                if isinstance(getattr(node, "ctx", None), ast.Load) and not self._looks_up(node):
+                    return True
         return False
+
+    def _looks_up(self, table: ast.AST) -> bool:
+        """``TABLE[key]``, ``TABLE.get(key)`` and ``key in TABLE``, of the table."""
+        parent = self.module.parent(table)
+        if isinstance(parent, ast.Subscript):
+            return parent.value is table and isinstance(parent.ctx, ast.Load)
+        if isinstance(parent, ast.Compare):
+            return all(isinstance(op, (ast.In, ast.NotIn)) for op in parent.ops)
+        return isinstance(parent, ast.Attribute) and parent.attr in _LOOKS
+
+    def _held(self, node: ast.Attribute, depth: int) -> ast.expr | None:
+        """What ``OPS.norm`` is, of an object that is made in one place and never set to another."""
+        owner = node.value
+        if isinstance(owner, ast.Name):
+            found: Sequence[Binding] = self.visible(owner)
+        elif isinstance(owner, ast.Attribute) and isinstance(owner.value, ast.Name):
+            cls = self.self_class(owner.value)
+            found = self.attributes(cls).get(owner.attr, ()) if cls is not None else ()
+        else:
+            return None
+        made = found[0].value if len(found) == 1 else None
+        held = self._in_object(made, node.attr, depth) if isinstance(made, ast.Call) else None
+        return held if held is not None and self._only_asked(owner) else None
+
+    def _only_asked(self, owner: ast.Name | ast.Attribute) -> bool:
+        """Whether the file reads nothing but attributes of an object."""
+        name = last_name(owner)
+        return all(
+            isinstance(parent := self.module.parent(node), ast.Attribute) and parent.value is node
+            for node in walk(self.module.tree)
+            if isinstance(node, type(owner)) and last_name(node) == name
+            if isinstance(node.ctx, ast.Load)
+        )
+
+    def held_at_top(self, owner: str, name: str) -> ast.expr | None:
+        """What ``owner.name`` is, of a class or of such an object at the top of the module."""
+        found = self.bindings(self.module.tree).get(owner, ())
+        if len(found) != 1:
+            return None
+        if isinstance(found[0].node, ast.ClassDef):
+            return self._in_class(found[0].node, name)
+        made = found[0].value
+        if not isinstance(made, ast.Call) or not self._only_asked(ast.Name(owner)):
+            return None
+        return self._in_object(made, name, 0)
+
+    def _in_class(self, cls: ast.ClassDef, name: str) -> ast.expr | None:
+        kept = self.bindings(cls).get(name, ())
+        return kept[0].value if len(kept) == 1 and name not in self._set_anywhere else None
+
+    def _in_object(self, made: ast.Call, name: str, depth: int) -> ast.expr | None:
+        """What an attribute is of what a call makes: a namespace, or a class of the file."""
+        if any(k.arg is None for k in made.keywords):
+            return None
+        given = next((k.value for k in made.keywords if k.arg == name), None)
+        cls = None
+        if isinstance(made.func, ast.Name):
+            known = self.visible(made.func)
+            if len(known) == 1 and isinstance(known[0].node, ast.ClassDef):
+                cls = known[0].node
+        if cls is None and last_name(made.func) != "SimpleNamespace":  # most calls
+            return None
+        if name in self._set_anywhere or "setattr(" in self.module.text:
+            return None
+        if cls is None:
+            makers = {target.name for target in self._resolve(made.func, depth + 1)}
+            return given if makers == {"types.SimpleNamespace"} else None
+        if cls.decorator_list and "dataclass" in ast.unparse(cls.decorator_list[0]):
+            fields = [
+                s.target.id
+                for s in cls.body
+                if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+            ]
+            changed = (attribute for attribute, _ in self._assignments_to_self.get(cls, ()))
+            if cls.bases or name not in fields or name in changed:
+                return None
+            place = fields.index(name)
+            if place < len(made.args):
+                is_plain = not any(isinstance(a, ast.Starred) for a in made.args[: place + 1])
+                return made.args[place] if is_plain else None
+            return given or self._in_class(cls, name)
+        set_to = self.attributes(cls).get(name, ())
+        return set_to[0].value if len(set_to) == 1 and not cls.bases else None
+
+    @cached_property
+    def _set_anywhere(self) -> frozenset[str]:
+        """The attributes that are set or deleted otherwise than by methods on their own object."""
+        return frozenset(
+            node.attr
+            for node in walk(self.module.tree)
+            if isinstance(node, ast.Attribute)
+            and not isinstance(node.ctx, ast.Load)
+            and not (isinstance(node.value, ast.Name) and self.self_class(node.value) is not None)
+        )
 
     def _resolve_call(self, node: ast.Call, depth: int) -> Iterator[Target]:
         """``functools.partial(f, ...)``, ``getattr(m, "f")``, wrappers that keep the meaning.
@@ -408,6 +510,10 @@ class Names:
         ``kernels.get_kernel('owner/name')`` is its own name, ``InferenceBuilder().load()`` as well,
         and ``torch.utils.cpp_extension.load()`` is that of an extension with CUDA sources.
         """
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+            if all(is_none(default) for default in node.args[1:]):
+                yield from self._resolve_entry(node.func.value, node.args[0], depth)
+            return
         function = {target.name for target in self._resolve(node.func, depth + 1)}
         yield from (Target(f"{name}()") for name in function if _BUILDER.fullmatch(name))
         if not function.isdisjoint(_EXTENSIONS) and _has_cuda(node):

@@ -147,7 +147,9 @@ class Project:
         path = self.find_module(module, owner)
         if path is None:
             moved = self._exported(module, owner, relevant)
-            return tuple(Target(f"{t.name}.{name}") for t in moved if not key)
+            if key or moved:
+                return tuple(Target(f"{t.name}.{name}") for t in moved if not key)
+            return self._held(module, owner, name, relevant)
         if not relevant(self._bytes(path)):
             return tuple(Target(f"{inner}{key and '['}{key}") for inner in self.taken(path, name))
         other = self.load(path)
@@ -167,6 +169,23 @@ class Project:
         if opaque and handed_on:
             handed_on.append(Target(qualified))
         return tuple(handed_on)
+
+    def _held(
+        self,
+        module: ModuleFacts,
+        owner: str,
+        name: str,
+        relevant: Callable[[bytes], object],
+    ) -> tuple[Target, ...]:
+        """``pkg.ops.OPS.norm``, of a class or an object that another file makes."""
+        outer, _, holder = owner.rpartition(".")
+        path = self.find_module(module, outer) if outer and outer != module.module_name else None
+        other = self.load(path) if path is not None and relevant(self._bytes(path)) else None
+        held = other.names.held_at_top(holder, name) if other is not None else None
+        if other is None or held is None:
+            return ()
+        targets = other.names.resolve(held)
+        return tuple(_without_place(other, t) for t in targets if len(targets) == 1)
 
     def taken(self, path: Path, name: str) -> Iterator[str]:
         """From where a package's ``__init__.py`` takes a name, told by its bytes."""
