@@ -19,8 +19,8 @@ _FAR, _TIMES = 2.0**-8, 16
 """A share of a value's size, and how many times less is tried as well."""
 
 _SEEDS = 2
-_SEEN = 1e-11
-"""A share of the loss that is no rounding."""
+_SEEN, _ROUNDING = 1e-11, 1e-14
+"""Shares of the loss: one that is no rounding, and one that may be."""
 
 
 class Level:
@@ -52,8 +52,15 @@ class Level:
             self._wide, self._kept = wide, keep.values
 
     def _is_level(self, group: Sequence[Suspect], seed: int) -> bool:
-        far, near = (self._change(group, share, seed) for share in (_FAR, _FAR / _TIMES))
-        return far > _SEEN * abs(self._value) and 4 * _TIMES * near < far
+        """Twice in a row: where choices change as well, the first time may be by chance."""
+        shares = (_FAR, _FAR / _TIMES, _FAR / _TIMES**2)
+        far, near, nearest = (self._change(group, share, seed) for share in shares)
+        rounding = _ROUNDING * abs(self._value)
+        return (
+            far > _SEEN * abs(self._value)
+            and 4 * _TIMES * near < far
+            and (4 * _TIMES * nearest < near or nearest < rounding)
+        )
 
     def _change(self, group: Sequence[Suspect], share: float, seed: int) -> float:
         assert self._wide is not None
