@@ -245,11 +245,16 @@ class StatementRewriter:
             self.look_at.append(look_at)
 
     def _look_ahead(self, site: Site) -> None:
-        """Autograd saves what the new form reads: a later write in place makes backward raise."""
+        """Autograd saves what the new form reads: a later write in place makes backward raise.
+
+        An attached sum saves what it gives; the equivalent is seen by the rule for such writes.
+        """
+        attached = "attach" in self.writer.strategies
+        saves_results = attached and site.value.startswith("fused_add_")
         written = set(site.op.signature.written)
         for argument in site.op.signature.arguments:
             node = site.bound[argument.name]
-            if argument in written or not isinstance(node, ast.Name):
+            if (argument in written and not saves_results) or not isinstance(node, ast.Name):
                 continue
             later = self.flow.written_later(node.id, self.statement)
             if later is not None and argument.name in site.differentiable:
