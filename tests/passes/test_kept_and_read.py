@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from verbs import fix, rules
+from verbs import findings, fix, rules
+
+from trainify.engine import Options, check_paths
 
 PROGRAM = """\
 import torch
@@ -96,7 +99,7 @@ def test_a_value_that_is_read_again_keeps_its_history(read: str, write: str) -> 
 @pytest.mark.parametrize("read", ["y = self.a(x)", "y = self.a(x) + self.h.detach()"])
 @pytest.mark.parametrize("write", WRITES[:2])
 def test_a_value_that_nothing_reads_is_kept_without(write: str, read: str) -> None:
-    before = program(write, read)
+    before = program(write, read).replace("torch.tanh(self.h)", "torch.tanh(self.a.bias)")
     assert rules(before) == ["TRN408"]
     after = fix(before)
     assert after.count(".detach()") > before.count(".detach()")
@@ -132,4 +135,86 @@ def test_what_a_list_keeps_is_read_by_a_method(read: str) -> None:
     before = HOLDER.replace("READ", read)
     assert rules(before) == ["TRN408"]
     torch.testing.assert_close(gradients(fix(before)), gradients(before))
-    assert "append(self.a(x + old).detach())" in fix(HOLDER.replace("READ", "y = self.a(x)"))
+    kept = HOLDER.replace("READ", "y = self.a(x)").replace("self.seen[-1].tanh()", "self.seen")
+    assert "append(self.a(x + old).detach())" in fix(kept.replace("self.seen\n\n", "0\n\n"))
+
+
+GOT = """\
+import torch
+from torch import nn
+
+
+class State(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.register_buffer("h", torch.zeros(3, 4))
+
+    @property
+    def now(self):
+        return self.h
+
+    def forward(self, x):
+        self.h.add_(self.a(x))
+        return 0
+
+
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.state = State()
+
+    def forward(self, x):
+        self.state(x)
+        return self.state.now.tanh()
+"""
+SHARED = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class First(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.k = nn.Linear(4, 4)
+        self.register_buffer("k_cache", torch.zeros(8, 4), persistent=False)
+
+    def forward(self, x):
+        k = self.k(x)
+        self.k_cache[: x.shape[0]] = k
+        return F.scaled_dot_product_attention(x, k, k)
+
+
+class Second(nn.Module):
+    def forward(self, x, source):
+        k = source.k_cache[: x.shape[0]]
+        return F.scaled_dot_product_attention(x, k, k)
+
+
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = First(), Second()
+
+    def forward(self, x):
+        return self.second(x + self.first(x), self.first)
+"""
+
+
+@pytest.mark.parametrize("before", [GOT, SHARED], ids=["property", "another layer"])
+def test_what_others_read_of_a_module_is_looked_at_first(before: str) -> None:
+    assert rules(before) in (["TRN408"], ["TRN401"])
+    assert fix(before) == before
+    (found,) = findings(before)
+    assert all("no gradient goes back" in each.look_at for each in found.fixes.values())
+
+
+def test_what_another_file_reads_is_looked_at_first(tmp_path: Path) -> None:
+    state, cell = GOT.split("class Cell")
+    head = "from state import State\nfrom torch import nn\n\n\nclass Cell"
+    (tmp_path / "state.py").write_text(state.replace("return self.h", "return 0"))
+    (tmp_path / "cell.py").write_text(head + cell.replace("state.now", "state.h"))
+    (report,) = [r for r in check_paths([str(tmp_path)], Options()) if r.findings]
+    (found,) = report.findings
+    assert all("another file reads `self.h`" in each.look_at for each in found.fixes.values())

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from .guards import gradient_unwanted
 from .layers import bases_of
 from .metadata import METADATA
 from .names import last_name
@@ -41,11 +42,33 @@ def is_about(module: ModuleFacts, node: ast.AST) -> bool:
 
 def readers_of(module: ModuleFacts, function: FunctionNode, owner: ast.Attribute) -> Readers:
     """Who reads ``self.name`` besides a method, or gives it another value."""
+    readers: dict[str, None] = {}
+    setters: dict[str, None] = {}
+    for home, node in _uses(module, function, owner):
+        if isinstance(node.ctx, ast.Store) or _method(home, node) == "detach_":
+            setters[_user(home, node)] = None
+        elif _is_read(home, node):
+            readers[_user(home, node)] = None
+    running = _running(module, readers)
+    return Readers(tuple(readers), tuple(setters), running, _may_be_read(module, owner))
+
+
+def other_reader(module: ModuleFacts, function: FunctionNode, owner: ast.Attribute) -> str:
+    """Who else may go on from what a method writes into ``self.name``, as in "... reads it"."""
+    for home, node in _uses(module, function, owner):
+        if isinstance(node.ctx, ast.Load) and _is_read(home, node):
+            if _method(home, node) != "detach_" and not gradient_unwanted(home, node):
+                return f"`{_user(home, node)}`"
+    return "another file" if _may_be_read(module, owner) else ""
+
+
+def _uses(
+    module: ModuleFacts, function: FunctionNode, owner: ast.Attribute
+) -> Iterator[tuple[ModuleFacts, ast.Attribute]]:
+    """Where else than in a method the attribute stands that it writes: of any object, or of it."""
     assert isinstance(owner.value, ast.Name)
     cls = module.names.self_class(owner.value)
     name = owner.attr
-    readers: dict[str, None] = {}
-    setters: dict[str, None] = {}
     above = set(module.names.with_bases(cls)) - {cls} if cls is not None else set()
     below = _derived(module, cls) if cls is not None else set()
     uses = [(module, node) for node in _named(module, module.mentioning(name), name)]
@@ -56,25 +79,43 @@ def readers_of(module: ModuleFacts, function: FunctionNode, owner: ast.Attribute
         if other is function or getattr(other, "name", "") == "__init__" or is_about(home, node):
             continue
         own = home.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
-        called = other.name if other is not None else "the file"
         if home is module and own is not None and cls is not None:
             if own is not cls and own not in above and own not in below:
                 continue  # an attribute of another class
-            if own in above and _is_overridden(module, cls, own, called):
+            if own in above and _is_overridden(module, cls, own, _user(home, node)):
                 continue
-        if isinstance(node.ctx, ast.Store) or _method(home, node) == "detach_":
-            setters[called] = None
-        elif not _is_written(home, node) and _method(home, node) not in ("detach", "data"):
-            readers[called] = None
-    pattern = re.compile(rb"\.%s\b" % re.escape(name).encode())
-    apart = re.compile(rb"(?<!\bself)\.%s\b" % re.escape(name).encode())
+        yield home, node
+
+
+def _user(module: ModuleFacts, node: ast.AST) -> str:
+    function = module.function(node)
+    return function.name if function is not None else "the file"
+
+
+def _is_read(module: ModuleFacts, node: ast.Attribute) -> bool:
+    """Whether the attribute's value goes on from a place; ``h.mean()`` is a method of that name."""
+    parent = module.parent(node)
+    if isinstance(parent, ast.Call) and parent.func is node:
+        return False
+    return not _is_written(module, node) and _method(module, node) not in ("detach", "data")
+
+
+def _may_be_read(module: ModuleFacts, owner: ast.Attribute) -> bool:
+    """Whether another file names the attribute, of an object of this class or of any but its own.
+
+    By the bytes: a name that is called is a method of tensors.
+    """
+    assert isinstance(owner.value, ast.Name)
+    cls = module.names.self_class(owner.value)
+    name = re.escape(owner.attr).encode()
+    pattern = re.compile(rb"\.%s\b(?!\s*\()" % name)
+    apart = re.compile(rb"(?<!\bself)\.%s\b(?!\s*\()" % name)
 
     def may_read(data: bytes) -> bool:
         known = cls is not None and cls.name.encode() in data
         return (pattern if known else apart).search(data) is not None
 
-    elsewhere = module.project.some(module, may_read)
-    return Readers(tuple(readers), tuple(setters), _running(module, readers), elsewhere)
+    return module.project.some(module, may_read)
 
 
 def _named(module: ModuleFacts, places: Iterable[ast.stmt], name: str) -> Iterator[ast.Attribute]:

@@ -15,7 +15,7 @@ from ...facts.made_for_serving import made_for_serving
 from ...facts.stops import is_named_so, keeps_value
 from ...findings import STRATEGIES, Finding, Fix, Safety
 from .. import Rule, is_wanted, not_rewritten
-from .detaching import detaching
+from .detaching import detaching, read_by_others
 from .read_back import (
     concatenate,
     hand_out_fresh,
@@ -140,9 +140,12 @@ def _judge(
                 f"`{text}` is written and read back: the cache keeps the graph of `{value}`, and "
                 "the next step's backward walks into it and fails."
             )
-            if not fixes.get(write.statement):
+            own = fixes.get(write.statement)
+            if not own:
                 message += not_rewritten(reasons[write.statement] or _UNKNOWN)
-            yield module.finding("TRN401", message, write.statement, fixes.get(write.statement))
+            elif reason := read_by_others(module, write):
+                own = {strategy: fix.unsafe(reason) for strategy, fix in own.items()}
+            yield module.finding("TRN401", message, write.statement, own)
         else:
             message = (
                 f"`{text}` keeps the graph of `{value}` after the step: the next backward walks "

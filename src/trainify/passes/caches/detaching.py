@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ...facts import ModuleFacts
-from ...facts.cache_readers import is_about, readers_of
+from ...facts.cache_readers import is_about, other_reader, readers_of
 from ...facts.cache_writes import are_apart
 from ...facts.cached import Write, cache_write, reads_entry
 from ...facts.flow import view_of
@@ -35,7 +35,21 @@ def detaching(module: ModuleFacts, write: Write) -> Fix:
         value = module.source(write.value)
         look_at = f"attention must read the fresh `{value}` in training, not the cache"
     safety = Safety.UNSAFE if look_at else Safety.SAFE
-    return Fix(f"Cache {module.source(write.value)} detached", edits, safety, look_at)
+    fix = Fix(f"Cache {module.source(write.value)} detached", edits, safety, look_at)
+    reason = "" if look_at else read_by_others(module, write)
+    return fix.unsafe(reason) if reason else fix
+
+
+def read_by_others(module: ModuleFacts, write: Write) -> str:
+    """What to look at where others than the method that writes a cache may go on from it."""
+    function, owner = module.function(write.statement), write.base
+    if function is None or not isinstance(owner, ast.Attribute):
+        return ""
+    if not isinstance(owner.value, ast.Name) or module.names.self_class(owner.value) is None:
+        return ""
+    other = other_reader(module, function, owner)
+    text = module.source(owner)
+    return f"{other} reads `{text}`, from which no gradient goes back any more" if other else ""
 
 
 def _read_elsewhere(module: ModuleFacts, write: Write) -> bool:

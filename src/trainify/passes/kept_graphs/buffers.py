@@ -14,7 +14,7 @@ from ...findings import STRATEGIES, Finding, Fix
 from .. import not_rewritten
 from ..caches import read_fresh
 from ..caches.detaching import detached
-from .reads import read_later
+from .reads import looked_at, read_later
 from .steps import consequence, is_step
 from .values import has_graph, written
 
@@ -63,7 +63,8 @@ def _into(
     read = bool(name) and module.flow(function).read_after(name, write.statement)
     if not read and not read_later(module, function, owner, write.statement):
         edits = tuple(edit for value in values for edit in detached(module, value))
-        fixes = dict.fromkeys(STRATEGIES, Fix(f"Keep detached values in {text}", edits))
+        plain = Fix(f"Keep detached values in {text}", edits)
+        fixes = dict.fromkeys(STRATEGIES, looked_at(module, function, owner, plain))
     elif (put := as_write(write.statement)) is not None and put.base is owner:
         fix, reason = read_fresh(module, options, put)
         fixes = dict.fromkeys(STRATEGIES, fix) if fix is not None else {}

@@ -15,7 +15,7 @@ from ...facts.trainable import trained_submodules
 from ...facts.walk import walk
 from ...findings import STRATEGIES, Finding, Fix
 from ..caches.detaching import detached
-from .reads import read_elsewhere
+from .reads import looked_at, read_elsewhere
 from .steps import is_left_alone, is_step, is_switched
 from .values import has_graph
 
@@ -52,7 +52,8 @@ def in_holders(module: ModuleFacts) -> Iterator[Finding]:
         after = after or read_elsewhere(module, function, owner, statement)
         if not after and (index is None or _is_of_turn(module, function, statement, index)):
             edits = detached(module, value)
-            fixes = dict.fromkeys(STRATEGIES, Fix(f"Keep detached values in {text}", tuple(edits)))
+            fix = Fix(f"Keep detached values in {text}", tuple(edits))
+            fixes = dict.fromkeys(STRATEGIES, looked_at(module, function, owner, fix))
         yield module.finding("TRN408", message, statement, fixes)
 
 

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
+from ...facts.cache_readers import other_reader
 from ...facts.flow import is_view_method
 from ...facts.guards import gradient_unwanted
 from ...facts.walk import walk
 from ...facts.writes import callers
+from ...findings import Fix
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
@@ -24,18 +26,28 @@ def read_later(
 ) -> bool:
     """Whether an attribute is read after a write of it, and a gradient may be wanted there.
 
-    By the function itself or what it calls, by those of its class that call it, or from outside.
+    By the function itself or what it calls, or by those of its class that call it.
     """
-    reads = _Reads(module, owner)
-    return reads.after(function, statement) or reads.from_outside()
+    return _Reads(module, owner).after(function, statement)
 
 
 def read_elsewhere(
     module: ModuleFacts, function: FunctionNode, owner: ast.Attribute, statement: ast.stmt
 ) -> bool:
     """The same, but for what the function itself reads by the attribute's name."""
-    reads = _Reads(module, owner, apart=function)
-    return reads.after(function, statement) or reads.from_outside()
+    return _Reads(module, owner, apart=function).after(function, statement)
+
+
+def looked_at(module: ModuleFacts, function: FunctionNode, owner: ast.Attribute, fix: Fix) -> Fix:
+    """A fix that keeps detached values; unsafe where others than the function may read them."""
+    assert isinstance(owner.value, ast.Name)
+    if module.names.self_class(owner.value) is None:
+        return fix
+    other = other_reader(module, function, owner)
+    if not other:
+        return fix
+    text = module.source(owner)
+    return fix.unsafe(f"{other} reads `{text}`, from which no gradient goes back any more")
 
 
 class _Reads:
@@ -69,21 +81,6 @@ class _Reads:
                 if self.after(caller, self.module.statement(call)):
                     return True
         return False
-
-    def from_outside(self) -> bool:
-        """Whether the file reads the attribute of a name that is no ``self``: ``router.load``."""
-        name = self.owner.attr
-        if f".{name}" not in self.module.text:
-            return False
-        return any(
-            isinstance(node, ast.Attribute)
-            and node.attr == name
-            and isinstance(node.ctx, ast.Load)
-            and not (isinstance(node.value, ast.Name) and self._self_of(node.value) is not None)
-            and not self._is_called(node)
-            and self._is_value(node)
-            for node in walk(self.module.tree)
-        )
 
     # -- nodes ----------------------------------------------------------------------------------
 
@@ -194,10 +191,6 @@ class _Reads:
         return isinstance(parent, ast.Compare) and all(
             isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in parent.ops
         )
-
-    def _is_called(self, node: ast.Attribute) -> bool:
-        parent = self.module.parent(node)
-        return isinstance(parent, ast.Call) and parent.func is node
 
     def _other_names(self, function: FunctionNode) -> Iterator[str]:
         """Names that share the attribute's memory: ``h = self.h[:, 0]``."""
