@@ -56,10 +56,28 @@ def readers_of(module: ModuleFacts, function: FunctionNode, owner: ast.Attribute
 def other_reader(module: ModuleFacts, function: FunctionNode, owner: ast.Attribute) -> str:
     """Who else may go on from what a method writes into ``self.name``, as in "... reads it"."""
     for home, node in _uses(module, function, owner):
-        if isinstance(node.ctx, ast.Load) and _is_read(home, node):
-            if _method(home, node) != "detach_" and not gradient_unwanted(home, node):
-                return f"`{_user(home, node)}`"
+        if isinstance(node.ctx, ast.Load) and _goes_on(home, node):
+            return f"`{_user(home, node)}`"
     return "another file" if _may_be_read(module, owner) else ""
+
+
+def reader_of_others(module: ModuleFacts, function: FunctionNode, owner: ast.Attribute) -> str:
+    """The same, but for what the class's own methods read: ``source.k_cache`` in another layer."""
+    for home, node in _uses(module, function, owner):
+        if isinstance(node.ctx, ast.Load) and _goes_on(home, node):
+            own = isinstance(node.value, ast.Name) and home.names.self_class(node.value)
+            if not own:
+                return f"`{_user(home, node)}`"
+    return "another file" if _may_be_read(module, owner, own=False) else ""
+
+
+def _goes_on(module: ModuleFacts, node: ast.Attribute) -> bool:
+    """Whether a read of the attribute may take its history along."""
+    return (
+        _is_read(module, node)
+        and _method(module, node) != "detach_"
+        and not gradient_unwanted(module, node)
+    )
 
 
 def _uses(
@@ -100,10 +118,11 @@ def _is_read(module: ModuleFacts, node: ast.Attribute) -> bool:
     return not _is_written(module, node) and _method(module, node) not in ("detach", "data")
 
 
-def _may_be_read(module: ModuleFacts, owner: ast.Attribute) -> bool:
+def _may_be_read(module: ModuleFacts, owner: ast.Attribute, own: bool = True) -> bool:
     """Whether another file names the attribute, of an object of this class or of any but its own.
 
-    By the bytes: a name that is called is a method of tensors.
+    By the bytes: a name that is called is a method of tensors.  Without ``own``, classes that
+    derive from it do not count.
     """
     assert isinstance(owner.value, ast.Name)
     cls = module.names.self_class(owner.value)
@@ -112,7 +131,7 @@ def _may_be_read(module: ModuleFacts, owner: ast.Attribute) -> bool:
     apart = re.compile(rb"(?<!\bself)\.%s\b(?!\s*\()" % name)
 
     def may_read(data: bytes) -> bool:
-        known = cls is not None and cls.name.encode() in data
+        known = own and cls is not None and cls.name.encode() in data
         return (pattern if known else apart).search(data) is not None
 
     return module.project.some(module, may_read)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ...facts import ModuleFacts
-from ...facts.cache_readers import is_about, other_reader, readers_of
+from ...facts.cache_readers import is_about, reader_of_others, readers_of
 from ...facts.cache_writes import are_apart
 from ...facts.cached import Write, cache_write, reads_entry
 from ...facts.flow import view_of
@@ -47,7 +47,7 @@ def read_by_others(module: ModuleFacts, write: Write) -> str:
         return ""
     if not isinstance(owner.value, ast.Name) or module.names.self_class(owner.value) is None:
         return ""
-    other = other_reader(module, function, owner)
+    other = reader_of_others(module, function, owner)
     text = module.source(owner)
     return f"{other} reads `{text}`, from which no gradient goes back any more" if other else ""
 

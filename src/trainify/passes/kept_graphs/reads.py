@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.cache_readers import other_reader
+from ...facts.cache_writes import are_apart
 from ...facts.flow import is_view_method
 from ...facts.guards import gradient_unwanted
 from ...facts.walk import walk
@@ -73,8 +74,10 @@ class _Reads:
         ):
             return True
         flow = self.module.flow(function)
-        if any(flow.read_after(name, statement) for name in self._other_names(function)):
-            return True
+        for name, made in self._other_names(function):
+            held = any(d.statement is made for d in flow.reaching(name, statement))
+            if held and flow.read_after(name, statement):
+                return True
         for call in callers(self.module, function):
             caller = self.module.function(call)
             if caller is not None and caller not in self._left:
@@ -102,7 +105,7 @@ class _Reads:
     def _may_follow(self, function: FunctionNode, statement: ast.stmt, node: ast.expr) -> bool:
         """Whether a node may be evaluated after a statement: behind it, around a loop, or later."""
         if self.module.start(node) >= self.module.end(statement):
-            return True
+            return not are_apart(self.module, statement, node)
         around = set(self.module.ancestors(statement))
         for ancestor in self.module.ancestors(node):
             if ancestor is function:
@@ -192,8 +195,8 @@ class _Reads:
             isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in parent.ops
         )
 
-    def _other_names(self, function: FunctionNode) -> Iterator[str]:
-        """Names that share the attribute's memory: ``h = self.h[:, 0]``."""
+    def _other_names(self, function: FunctionNode) -> Iterator[tuple[str, ast.Assign]]:
+        """Names that share the attribute's memory, and where: ``h = self.h[:, 0]``."""
         for node in walk(function):
             if not isinstance(node, ast.Attribute) or not self._is_same(node):
                 continue
@@ -211,4 +214,4 @@ class _Reads:
                     break
             assign = self.module.parent(held) if held is not None else None
             if isinstance(assign, ast.Assign) and assign.value is held:
-                yield from (t.id for t in assign.targets if isinstance(t, ast.Name))
+                yield from ((t.id, assign) for t in assign.targets if isinstance(t, ast.Name))
