@@ -73,14 +73,15 @@ def page(rows: Iterable[Result]) -> str:
 NOTES = f"""\
 * Training: `fixtures/llama_serving` after `trainify fix`, and `LlamaForCausalLM` of transformers
   with the same weights and `sdpa`, both without a KV cache; float32,
-  {models.SHAPE["num_hidden_layers"]} layers of width {models.SHAPE["hidden_size"]}.
-  A step is forward, loss, backward and AdamW.
+  {models.SHAPE["num_hidden_layers"]} layers of width {models.SHAPE["hidden_size"]}, with the
+  proportions of Llama 3 8B. A step is forward, loss, backward and AdamW.
 * Times of models are CPU time of one thread; those of commands are by the clock where nothing else
   is said.
 * Models run with an allocator that keeps freed memory (glibc's, with `mmap` off): by default it
   returns blocks of 32 MiB to the system, and packed weights are the first to reach that size.
-  Before training, all parameters are copied to where that allocator places them, on huge pages if
-  the system has some: those of transformers lie in the file that they were loaded from.
+  Before each step of training, parameters and AdamW's moments are copied to where that allocator
+  places them, on huge pages if the system has some: where they lie makes some percent of
+  difference, and those of transformers lie in the file that they were loaded from.
 * Tensor memory is what torch's CPU allocator holds above what it held before the step, from the
   profiler's allocation events. Autograd saves the same tensors in both but for the rotary table's
   rows, which the package gathers in each layer and for each token of the batch.

@@ -76,8 +76,10 @@ def _sum(tensor: Tensor) -> Tensor | Digest:
     Rows in another order are something else: a sum alone would not see that.
     """
     if tensor.is_cpu and tensor.numel() <= _FEW and tensor.layout is torch.strided:
-        with suppress(RuntimeError, TypeError, ImportError):  # a subclass that has no memory, say
+        try:
             return _sum_of_memory(tensor)
+        except (RuntimeError, TypeError, ImportError):  # a subclass that has no memory, say
+            pass
     return _sum_by_torch(tensor)
 
 
@@ -88,25 +90,32 @@ def _sum_of_memory(tensor: Tensor) -> Digest:
     """
     if tensor.is_conj() or tensor.is_neg():
         raise TypeError
-    if not tensor.is_contiguous():
-        tensor = tensor.contiguous()
     size, address = tensor.nbytes, tensor.data_ptr()
-    if size and not tensor.untyped_storage().nbytes():
-        return UNKNOWN  # which was freed, as sharded weights are
-    if size and not address:
+    if size and address == tensor.storage_offset() * tensor.itemsize:
+        if not tensor.untyped_storage().nbytes():
+            return UNKNOWN  # which was freed, as sharded weights are
         raise TypeError
-    if size <= _SMALL:
+    if size > _SMALL:
+        return _sum_by_numpy(_array(tensor, address))
+    if tensor.is_contiguous():
         return hash(ctypes.string_at(address, size))
-    return _sum_by_numpy(address, tensor.shape, tensor.element_size())
+    return hash(_array(tensor, address).tobytes())
 
 
-def _sum_by_numpy(address: int, shape: Sequence[int], size: int) -> Digest:
+def _array(tensor: Tensor, address: int) -> Any:
+    """The memory of a tensor as NumPy's integers, in its shape and order."""
     import numpy as np
 
-    if size > 8:
+    size, strides = tensor.itemsize, tensor.stride()
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, strides, strict=True))
+    memory: Any = (ctypes.c_char * ((last + 1) * size)).from_address(address)
+    kind = f"i{size}" if size <= 8 else f"V{size}"
+    return np.ndarray(tensor.shape, kind, memory, strides=[size * each for each in strides])
+
+
+def _sum_by_numpy(bits: Any) -> Digest:
+    if bits.itemsize > 8:
         raise TypeError
-    memory: Any = (ctypes.c_char * (math.prod(shape) * size)).from_address(address)
-    bits: Any = np.ndarray(shape, f"i{size}", memory)
     with suppress(ValueError):  # rows of an odd length
         bits = bits.view("i8")
     rows = _leading(bits.shape)
