@@ -845,3 +845,28 @@ def f(x, y, w, proj):
     return proj(silu_and_mul({inner}))
 """
     assert f"{asked}:\n" in fix(text)
+
+
+def test_an_argument_over_several_lines() -> None:
+    text = fix(
+        """\
+import torch
+from vllm import _custom_ops as ops
+
+
+def f(x, w: torch.Tensor, eps):
+    out = torch.empty_like(x)
+    ops.rms_norm(
+        out,
+        x
+        if eps
+        else x.contiguous(),
+        w,
+        1e-6
+        if eps is None
+        else eps,
+    )
+    return out
+"""
+    )
+    assert "F.rms_norm(" in text and text.count("if eps is None") == 2

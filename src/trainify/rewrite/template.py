@@ -38,12 +38,12 @@ class Rendered:
 
 
 def _identifiers(text: str) -> set[str]:
-    return {n.id for n in walk(ast.parse(text.strip(), mode="eval")) if isinstance(n, ast.Name)}
+    return {n.id for n in walk(ast.parse(f"({text}\n)", mode="eval")) if isinstance(n, ast.Name)}
 
 
 def _is_view(text: str) -> bool:
     """Whether reading an expression twice costs nothing: a name, or views of one."""
-    node = ast.parse(text.strip(), mode="eval").body
+    node = ast.parse(f"({text}\n)", mode="eval").body
     while not is_simple(ast.unparse(node)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             given = [*node.args, *(k.value for k in node.keywords)]

@@ -224,7 +224,7 @@ class StatementRewriter:
         }
 
     def _base(self, text: str) -> str | None:
-        root = self._root(ast.parse(text.strip(), mode="eval").body)
+        root = self._root(ast.parse(f"({text}\n)", mode="eval").body)
         return None if root is None else self._storage(root)
 
     def _writes(self, site: Site) -> dict[str, Write]:
@@ -401,7 +401,7 @@ class StatementRewriter:
                 assert node is not None
                 if self._is_result_of(node, sites):
                     continue
-                text = self._root(ast.parse(site.shown(name).strip(), mode="eval").body)
+                text = self._root(ast.parse(f"({site.shown(name)}\n)", mode="eval").body)
                 if text is None or (site.late and not alone):
                     return None
                 used = text != self.module.source(node)  # None has no .data and no .view()
@@ -431,7 +431,7 @@ class StatementRewriter:
         """Those that the kernel reads and overwrites."""
         for site in self.sites.values():
             for name in site.in_place:
-                root = self._root(ast.parse(site.shown(name).strip(), mode="eval").body)
+                root = self._root(ast.parse(f"({site.shown(name)}\n)", mode="eval").body)
                 if root is not None:
                     yield root
 
