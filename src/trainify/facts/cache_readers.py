@@ -53,22 +53,19 @@ def readers_of(module: ModuleFacts, function: FunctionNode, owner: ast.Attribute
     return Readers(tuple(readers), tuple(setters), running, _may_be_read(module, owner))
 
 
-def other_reader(module: ModuleFacts, function: FunctionNode, owner: ast.Attribute) -> str:
-    """Who else may go on from what a method writes into ``self.name``, as in "... reads it"."""
+def other_reader(
+    module: ModuleFacts, function: FunctionNode, owner: ast.Attribute, own: bool = True
+) -> str:
+    """Who else may go on from what a method writes into ``self.name``, as in "... reads it".
+
+    Without ``own`` only those that read it of another object: ``source.k_cache`` in another layer.
+    """
     for home, node in _uses(module, function, owner):
         if isinstance(node.ctx, ast.Load) and _goes_on(home, node):
-            return f"`{_user(home, node)}`"
-    return "another file" if _may_be_read(module, owner) else ""
-
-
-def reader_of_others(module: ModuleFacts, function: FunctionNode, owner: ast.Attribute) -> str:
-    """The same, but for what the class's own methods read: ``source.k_cache`` in another layer."""
-    for home, node in _uses(module, function, owner):
-        if isinstance(node.ctx, ast.Load) and _goes_on(home, node):
-            own = isinstance(node.value, ast.Name) and home.names.self_class(node.value)
-            if not own:
+            of_self = isinstance(node.value, ast.Name) and home.names.self_class(node.value)
+            if own or not of_self:
                 return f"`{_user(home, node)}`"
-    return "another file" if _may_be_read(module, owner, own=False) else ""
+    return "another file" if _may_be_read(module, owner, own) else ""
 
 
 def _goes_on(module: ModuleFacts, node: ast.Attribute) -> bool:

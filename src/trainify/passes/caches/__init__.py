@@ -15,7 +15,7 @@ from ...facts.made_for_serving import made_for_serving
 from ...facts.stops import is_named_so, keeps_value
 from ...findings import STRATEGIES, Finding, Fix, Safety
 from .. import Rule, is_wanted, not_rewritten
-from .detaching import detaching, read_by_others
+from .detaching import detaching, unless_read
 from .read_back import (
     concatenate,
     hand_out_fresh,
@@ -143,8 +143,9 @@ def _judge(
             own = fixes.get(write.statement)
             if not own:
                 message += not_rewritten(reasons[write.statement] or _UNKNOWN)
-            elif reason := read_by_others(module, write):
-                own = {strategy: fix.unsafe(reason) for strategy, fix in own.items()}
+            else:
+                kept = write.statement, write.base
+                own = {s: unless_read(module, *kept, fix, own=False) for s, fix in own.items()}
             yield module.finding("TRN401", message, write.statement, own)
         else:
             message = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ...facts import ModuleFacts
-from ...facts.cache_readers import is_about, reader_of_others, readers_of
+from ...facts.cache_readers import is_about, other_reader, readers_of
 from ...facts.cache_writes import are_apart
 from ...facts.cached import Write, cache_write, reads_entry
 from ...facts.flow import view_of
@@ -36,20 +36,26 @@ def detaching(module: ModuleFacts, write: Write) -> Fix:
         look_at = f"attention must read the fresh `{value}` in training, not the cache"
     safety = Safety.UNSAFE if look_at else Safety.SAFE
     fix = Fix(f"Cache {module.source(write.value)} detached", edits, safety, look_at)
-    reason = "" if look_at else read_by_others(module, write)
-    return fix.unsafe(reason) if reason else fix
+    return fix if look_at else unless_read(module, write.statement, write.base, fix, own=False)
 
 
-def read_by_others(module: ModuleFacts, write: Write) -> str:
-    """What to look at where others than the method that writes a cache may go on from it."""
-    function, owner = module.function(write.statement), write.base
-    if function is None or not isinstance(owner, ast.Attribute):
-        return ""
-    if not isinstance(owner.value, ast.Name) or module.names.self_class(owner.value) is None:
-        return ""
-    other = reader_of_others(module, function, owner)
-    text = module.source(owner)
-    return f"{other} reads `{text}`, from which no gradient goes back any more" if other else ""
+def unless_read(
+    module: ModuleFacts, statement: ast.stmt, kept: ast.expr, fix: Fix, own: bool = True
+) -> Fix:
+    """A fix by which ``self.name`` keeps detached values; unsafe where others may go on from it.
+
+    ``own`` as for :func:`~trainify.facts.cache_readers.other_reader`.
+    """
+    function = module.function(statement)
+    if function is None or not isinstance(kept, ast.Attribute):
+        return fix
+    if not isinstance(kept.value, ast.Name) or module.names.self_class(kept.value) is None:
+        return fix
+    other = other_reader(module, function, kept, own)
+    if not other:
+        return fix
+    text = module.source(kept)
+    return fix.unsafe(f"{other} reads `{text}`, from which no gradient goes back any more")
 
 
 def _read_elsewhere(module: ModuleFacts, write: Write) -> bool:

@@ -14,8 +14,8 @@ from ...facts.kept import is_made_anew, is_same
 from ...facts.trainable import trained_submodules
 from ...facts.walk import walk
 from ...findings import STRATEGIES, Finding, Fix
-from ..caches.detaching import detached
-from .reads import looked_at, read_elsewhere
+from ..caches.detaching import detached, unless_read
+from .reads import read_elsewhere
 from .steps import is_left_alone, is_step, is_switched
 from .values import has_graph
 
@@ -53,7 +53,7 @@ def in_holders(module: ModuleFacts) -> Iterator[Finding]:
         if not after and (index is None or _is_of_turn(module, function, statement, index)):
             edits = detached(module, value)
             fix = Fix(f"Keep detached values in {text}", tuple(edits))
-            fixes = dict.fromkeys(STRATEGIES, looked_at(module, function, owner, fix))
+            fixes = dict.fromkeys(STRATEGIES, unless_read(module, statement, owner, fix))
         yield module.finding("TRN408", message, statement, fixes)
 
 

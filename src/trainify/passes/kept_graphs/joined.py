@@ -13,8 +13,8 @@ from ...facts.names import passed
 from ...facts.trainable import is_buffer, local_class
 from ...facts.walk import walk
 from ...findings import STRATEGIES, Finding, Fix
-from ..caches.detaching import detached
-from .reads import looked_at, read_later
+from ..caches.detaching import detached, unless_read
+from .reads import read_later
 from .steps import NOT_A_STEP, consequence, is_left_alone, is_step, is_switched
 from .values import has_graph, may_have_graph, written_later
 
@@ -58,7 +58,7 @@ def joined_to_kept(module: ModuleFacts) -> Iterator[Finding]:
             if state != "unknown" and not read_later(module, function, owner, statement):
                 edits = tuple(edit for part in joined for edit in detached(module, part))
                 fix = Fix(f"Keep detached values in {text}", edits)
-                fix = looked_at(module, function, owner, fix)
+                fix = unless_read(module, statement, owner, fix)
                 if own:
                     fix = fix.unsafe(_ONE_LOSS)
                 fixes = dict.fromkeys(STRATEGIES, fix)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
-from ...facts.cache_readers import other_reader
 from ...facts.cache_writes import are_apart
 from ...facts.flow import is_view_method
 from ...facts.guards import gradient_unwanted
+from ...facts.kept import is_same
 from ...facts.walk import walk
 from ...facts.writes import callers
-from ...findings import Fix
+from .steps import is_cut
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
@@ -37,18 +37,6 @@ def read_elsewhere(
 ) -> bool:
     """The same, but for what the function itself reads by the attribute's name."""
     return _Reads(module, owner, apart=function).after(function, statement)
-
-
-def looked_at(module: ModuleFacts, function: FunctionNode, owner: ast.Attribute, fix: Fix) -> Fix:
-    """A fix that keeps detached values; unsafe where others than the function may read them."""
-    assert isinstance(owner.value, ast.Name)
-    if module.names.self_class(owner.value) is None:
-        return fix
-    other = other_reader(module, function, owner)
-    if not other:
-        return fix
-    text = module.source(owner)
-    return fix.unsafe(f"{other} reads `{text}`, from which no gradient goes back any more")
 
 
 class _Reads:
@@ -87,9 +75,6 @@ class _Reads:
 
     # -- nodes ----------------------------------------------------------------------------------
 
-    def _self_of(self, node: ast.Name) -> ast.ClassDef | None:
-        return self.module.names.self_class(node)
-
     def _own(self, function: FunctionNode) -> Iterator[ast.Name]:
         """Where a function names the object."""
         for node in walk(function):
@@ -100,7 +85,7 @@ class _Reads:
         assert isinstance(self.owner.value, ast.Name)
         if self.cls is None:
             return node.id == self.owner.value.id
-        return self._self_of(node) is self.cls
+        return self.module.names.self_class(node) is self.cls
 
     def _may_follow(self, function: FunctionNode, statement: ast.stmt, node: ast.expr) -> bool:
         """Whether a node may be evaluated after a statement: behind it, around a loop, or later."""
@@ -166,25 +151,13 @@ class _Reads:
         if write is not None:
             if any(n is node for n in walk(write.target)):
                 return False
-            if any(self._is_same(n) for n in walk(write.target)):
+            if any(is_same(n, self.owner) for n in walk(write.target)):
                 return False  # into itself
-        if module.statement(self.owner) is statement or self._is_cut(node):
+        if module.statement(self.owner) is statement or is_cut(module, node):
             return False
         if self._is_only_asked_for(node):
             return False
         return not gradient_unwanted(module, node)
-
-    def _is_same(self, node: ast.AST) -> bool:
-        return (
-            isinstance(node, ast.Attribute)
-            and node.attr == self.owner.attr
-            and ast.dump(node.value) == ast.dump(self.owner.value)
-        )
-
-    def _is_cut(self, node: ast.Attribute) -> bool:
-        """``self.mean.detach()``, which reads the numbers alone."""
-        parent = self.module.parent(node)
-        return isinstance(parent, ast.Attribute) and parent.attr in ("detach", "data")
 
     def _is_only_asked_for(self, node: ast.Attribute) -> bool:
         """``len(self.keys)``, ``i in self.keys``."""
@@ -198,7 +171,7 @@ class _Reads:
     def _other_names(self, function: FunctionNode) -> Iterator[tuple[str, ast.Assign]]:
         """Names that share the attribute's memory, and where: ``h = self.h[:, 0]``."""
         for node in walk(function):
-            if not isinstance(node, ast.Attribute) or not self._is_same(node):
+            if not is_same(node, self.owner):
                 continue
             held: ast.AST | None = node
             while True:

@@ -84,12 +84,12 @@ def consequence(module: ModuleFacts, owner: ast.Attribute) -> str:
             statement = module.statement(node)
             if statement in module.writes or _is_updated_by(statement, owner.attr):
                 continue
-            if not _is_cut(module, node) and not gradient_unwanted(module, node):
+            if not is_cut(module, node) and not gradient_unwanted(module, node):
                 return "the next backward walks into it and fails."
     return "those of all steps stay in memory, which grows."
 
 
-def _is_cut(module: ModuleFacts, node: ast.expr) -> bool:
+def is_cut(module: ModuleFacts, node: ast.expr) -> bool:
     """``self.mean.detach()``, which reads the numbers alone."""
     parent = module.parent(node)
     return isinstance(parent, ast.Attribute) and parent.attr in ("detach", "data")
