@@ -71,3 +71,10 @@ def test_what_cannot_be_said_by_name_is_looked_at_first(given: str, held: str) -
     (found,) = findings(program(given, held))
     assert all("without its history" in each.look_at for each in found.fixes.values())
     assert fix(program(given, held)) == program(given, held)
+
+
+def test_a_name_that_begins_like_that_of_the_partial_is_a_name() -> None:
+    text = program("self.norm_weight.data").replace("self.weight = ", "self.norm_weight = ")
+    (found,) = findings(text)
+    assert not any(each.look_at for each in found.fixes.values())
+    assert "x.shape[-1:], self.norm_weight, " in fix(text)

@@ -86,3 +86,10 @@ def detached(node: ast.expr) -> ast.expr | None:
         if node.func.attr == "detach" and not node.args and not node.keywords:
             return node.func.value
     return None
+
+
+def undetached(node: ast.expr) -> ast.expr:
+    """``self.weight`` of ``self.weight.detach().data``."""
+    while (inner := detached(node)) is not None:
+        node = inner
+    return node

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...facts.carried import undetached
 from ...facts.walk import walk
 from .attributes import kept_by
 from .cuts import Suspect
@@ -306,18 +307,14 @@ def _is_run_by_python(called: Any) -> bool:
 
 
 def _undetached(node: ast.expr) -> ast.expr:
-    """``x`` for ``x.data`` and ``x.detach()``."""
+    """``x`` for ``x.data``, ``x.detach()`` and ``x.contiguous()``."""
     while True:
-        if isinstance(node, ast.Attribute) and node.attr == "data":
-            node = node.value
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in ("detach", "contiguous")
-        ):
-            node = node.func.value
-        else:
+        node = undetached(node)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             return node
+        if node.func.attr != "contiguous":
+            return node
+        node = node.func.value
 
 
 def _name(called: Any) -> str | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ...catalog import CONSTANTS, LEARNED, FusedOp, lookup
 from ...facts import ModuleFacts, Target
 from ...facts.cache_writes import cache_writes
+from ...facts.carried import undetached
 from ...facts.flow import is_allocation, is_view_method, view_of, views_of
 from ...facts.getters import value_of_property
 from ...facts.grad_mode import scope_around
@@ -146,7 +147,7 @@ class Site:
         node = self.bound[name]
         assert node is not None
         while True:
-            node = _with_history(node)
+            node = undetached(node)
             cut = self.cut_before(name, node)
             if cut is None:
                 return self.module.source(node)
@@ -229,8 +230,19 @@ class Site:
         node = self.bound[name]
         if node is None or not self._is_held(node):
             return None
+        named = self._named(name, node)
+        if named is not None:
+            return named
+        callee = self.module.source(self.call.func)
+        for i, argument in enumerate(self.target.args):
+            if argument is node:
+                return f"{callee}.args[{i}]"
+        return f'{callee}.keywords["{name}"]'
+
+    def _named(self, name: str, node: ast.expr) -> str | None:
+        """What ``functools.partial`` bound, by a name that it has where the call stands."""
         if name in self.differentiable and not self._is_written(name):
-            node = _with_history(node)
+            node = undetached(node)
         if isinstance(node, ast.Constant) or self._visible(node):
             return self.module.source(node)
         made_in = self.module.function(node)
@@ -240,11 +252,7 @@ class Site:
                 if len(bindings) == 1 and isinstance(bindings[0].value, ast.Name):
                     if bindings[0].value.id == node.id:
                         return f"self.{attribute}"
-        callee = self.module.source(self.call.func)
-        for i, argument in enumerate(self.target.args):
-            if argument is self.bound[name]:
-                return f"{callee}.args[{i}]"
-        return f'{callee}.keywords["{name}"]'
+        return None
 
     def _is_written(self, name: str) -> bool:
         return any(argument.name == name for argument in self.op.signature.written)
@@ -255,9 +263,8 @@ class Site:
 
     def _cut_as_held(self, name: str, node: ast.expr) -> str:
         """Why no gradient goes on from what ``functools.partial`` holds; or nothing."""
-        said = self.captured(name) or ""
-        if not said.startswith(self.module.source(self.call.func)):
-            return ""  # said by its own name, not as what is held
+        if self._named(name, node) is not None:
+            return ""
         value: ast.expr | None = node
         if isinstance(node, ast.Name):
             made_in = self.module.flow(self.module.function(node) or self.module.tree)
@@ -265,7 +272,9 @@ class Site:
             value = made.value if made is not None else None
         if value is None or not _CUT_WITHIN.search(self.module.source(value)):
             return ""
-        return f"no gradient goes on from `{said}`, which is held without its history"
+        return (
+            f"no gradient goes on from `{self.captured(name)}`, which is held without its history"
+        )
 
     def _visible(self, node: ast.expr) -> bool:
         """Whether an expression of another scope means the same where the call stands."""
@@ -557,21 +566,6 @@ class Site:
 _CUT_WITHIN = re.compile(r"\.(data\b|detach\(\))")
 _CUT = re.compile(r"\.(data|detach\(\))$")
 _RESHAPES = frozenset("view reshape flatten unflatten squeeze unsqueeze".split())
-
-
-def _with_history(node: ast.expr) -> ast.expr:
-    """``self.weight`` of ``self.weight.detach().data``."""
-    while True:
-        if isinstance(node, ast.Attribute) and node.attr == "data":
-            node = node.value
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "detach"
-        ):
-            node = node.func.value
-        else:
-            return node
 
 
 def runs_later(module: ModuleFacts, call: ast.Call) -> bool:
