@@ -23,6 +23,7 @@ from pathlib import Path
 import libcst as cst
 
 from ..facts.names import is_none
+from ..facts.parsed import parsed
 from ..facts.walk import walk
 from .expressions import Substitute, bare, code, expression, one_line
 from .fold import body_of, fold, used_parameters
@@ -303,7 +304,7 @@ def _argument(value: cst.BaseExpression, name: str | None) -> cst.Arg:
 
 def is_simple(text: str) -> bool:
     """Whether reading an expression twice costs nothing and says nothing new."""
-    node = ast.parse(text.strip(), mode="eval").body
+    node = parsed(text)
     while isinstance(node, ast.Attribute):
         node = node.value
     if isinstance(node, ast.UnaryOp):

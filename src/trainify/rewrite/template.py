@@ -18,6 +18,7 @@ import libcst as cst
 
 from ..catalog import FusedOp
 from ..facts.flow import is_view_method
+from ..facts.parsed import parsed
 from ..facts.walk import walk
 from .expressions import Substitute, bare, code, expression, parenthesized
 from .functionalize import Place
@@ -38,12 +39,12 @@ class Rendered:
 
 
 def _identifiers(text: str) -> set[str]:
-    return {n.id for n in walk(ast.parse(f"({text}\n)", mode="eval")) if isinstance(n, ast.Name)}
+    return {n.id for n in walk(parsed(text)) if isinstance(n, ast.Name)}
 
 
 def _is_view(text: str) -> bool:
     """Whether reading an expression twice costs nothing: a name, or views of one."""
-    node = ast.parse(f"({text}\n)", mode="eval").body
+    node = parsed(text)
     while not is_simple(ast.unparse(node)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             given = [*node.args, *(k.value for k in node.keywords)]

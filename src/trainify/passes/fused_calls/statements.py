@@ -13,6 +13,7 @@ from ...facts import ModuleFacts
 from ...facts.flow import is_view_method, view_of
 from ...facts.guards import is_operator
 from ...facts.names import last_name
+from ...facts.parsed import parsed
 from ...facts.walk import walk
 from ...facts.writes import is_element
 from .rounded import ACTIVATION
@@ -224,7 +225,7 @@ class StatementRewriter:
         }
 
     def _base(self, text: str) -> str | None:
-        root = self._root(ast.parse(f"({text}\n)", mode="eval").body)
+        root = self._root(parsed(text))
         return None if root is None else self._storage(root)
 
     def _writes(self, site: Site) -> dict[str, Write]:
@@ -401,7 +402,7 @@ class StatementRewriter:
                 assert node is not None
                 if self._is_result_of(node, sites):
                     continue
-                text = self._root(ast.parse(f"({site.shown(name)}\n)", mode="eval").body)
+                text = self._root(parsed(site.shown(name)))
                 if text is None or (site.late and not alone):
                     return None
                 used = text != self.module.source(node)  # None has no .data and no .view()
@@ -431,7 +432,7 @@ class StatementRewriter:
         """Those that the kernel reads and overwrites."""
         for site in self.sites.values():
             for name in site.in_place:
-                root = self._root(ast.parse(f"({site.shown(name)}\n)", mode="eval").body)
+                root = self._root(parsed(site.shown(name)))
                 if root is not None:
                     yield root
 
@@ -478,7 +479,7 @@ class StatementRewriter:
 
 def _is_part(text: str) -> bool:
     """Whether ``x[:, :n]`` is assigned, and not an element of a list or a dict."""
-    node = ast.parse(text, mode="eval").body
+    node = parsed(text)
     return isinstance(node, ast.Subscript) and not is_element(node)
 
 
