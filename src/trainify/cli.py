@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import os
 import sys
@@ -437,21 +436,18 @@ class _Run:
         self, work: Callable[..., Iterator[FileReport]], **how: Any
     ) -> Iterator[FileReport]:
         """Do the work; a problem with a file is said at once and does not end the run."""
+        from .engine import without_collections
+
         if self.stdin:
             self.stdin_data = sys.stdin.buffer.read() if sys.stdin else b""
             how["stdin"] = self.stdin_data
         paths = (self.stdin_name,) if self.stdin else self.paths
-        collects = gc.isenabled()
-        gc.disable()  # as in worker processes: syntax trees are many objects, and no garbage
-        try:
+        with without_collections():
             for report in work(paths, self.options, config=self.config, jobs=_cores(), **how):
                 if report.problem:
                     self.complain(report.problem)
                 else:
                     yield report
-        finally:
-            if collects:
-                gc.enable()
 
     def complain(self, problem: Problem) -> None:
         self.failed = True

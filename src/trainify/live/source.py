@@ -6,10 +6,8 @@ file is written.
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import CodeType, FunctionType
 
@@ -18,6 +16,7 @@ from torch import nn
 
 from ..catalog import lookup
 from ..catalog.own import registered
+from ..engine import without_collections
 from ..findings import Finding
 from . import inplace
 from .inplace import name_of, original_code
@@ -107,7 +106,7 @@ def find(model: nn.Module, settings: Settings, graph: Reached) -> Found:
                 obstacles[Obstacle(str(reason), code)] = None
             return False
 
-    with _no_collections():
+    with without_collections():
         methods = {name_of(member): member for member in graph.methods if changes(member)}
         helpers = {name_of(member): member for member in graph.helpers if changes(member)}
     inplace.known.update(helpers)
@@ -118,18 +117,6 @@ def find(model: nn.Module, settings: Settings, graph: Reached) -> Found:
         tuple(_remaining(model, graph, sources)),
         tuple(obstacles),
     )
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Look for no garbage: a syntax tree is many objects and none, and a library is many more."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _remaining(model: nn.Module, graph: Reached, sources: Iterable[Rewritten]) -> Iterator[Finding]:
