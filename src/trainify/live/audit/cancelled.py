@@ -155,8 +155,9 @@ class Cancelled:
         """Of each tensor that has an alias, all of them."""
         found: dict[int, set[int]] = {}
         for call in self._trace.calls:
-            if own_name(call) in {*_ALIASES, *_SETS} and call.ins:
-                given = call.ins if own_name(call) in _SETS else call.ins[:1]
+            sets = own_name(call) in _SETS
+            if call.ins and (sets or own_name(call) in _ALIASES):
+                given = call.ins if sets else call.ins[:1]
                 numbers = {*map(tensor_of, given), *map(tensor_of, call.outs)}
                 alike = numbers.union(*(found.get(number, ()) for number in numbers))
                 found.update(dict.fromkeys(alike, alike))
