@@ -12,7 +12,10 @@ import re
 from collections.abc import Hashable, Iterable
 
 from .cuts import Suspect
+from .heads import LINEAR, SUMS
 from .report import Cause
+from .runs import Step
+from .shapes import of_one_shape
 from .trace import Call, Sight, Trace, made_by, own_name, tensor_of
 
 REFERENCE = re.compile(
@@ -32,13 +35,23 @@ _RANKINGS = {"logsigmoid", "log_sigmoid", "softplus"}
 _SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__", "stack"}
 """What only puts beside each other: the other's gradient is the same whatever is added."""
 
+_TAKES_AWAY = DIFFERENCES - {"dist", "cdist", "pairwise_distance"}
+
+_PRODUCTS = {"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__", "div", "div_", "divide",
+             "true_divide", "__truediv__", "__itruediv__"}  # fmt: skip
+
+_IN_PROPORTION = {*SUMS, "cat", "where", "max", "maximum", "amax", "min", "minimum", "amin",
+                  "clamp", "clip"}  # fmt: skip
+"""What gives as much more of what is as much more: as a loss is summed up, or clipped."""
+
 
 def is_held_against(
-    trace: Trace, group: Iterable[Suspect], others: Iterable[Suspect], whole: bool
+    step: Step, trace: Trace, group: Iterable[Suspect], others: Iterable[Suspect], whole: bool
 ) -> bool:
     """Whether what suspects at one site stand for is what a loss holds others against.
 
     Args:
+        step: What was run.
         trace: The run that they are of.
         group: The suspects.
         others: All suspects: where a value leaves torch, it comes back at another one.
@@ -51,7 +64,9 @@ def is_held_against(
     if any(each.cause is Cause.HOST for each in suspects):
         suspects += [each for each in others if each.cause is Cause.OPAQUE or each.hidden]
     flow = _Flow.of(trace, suspects)
-    return flow.losses(whole) or (whole and flow.alone)
+    if whole and not flow.losses(whole) and not flow.alone:
+        return False
+    return (flow.losses(whole) or whole) and not flow.gates(step)
 
 
 def is_of_its_own(trace: Trace, group: Iterable[Suspect]) -> bool:
@@ -133,6 +148,12 @@ class _Flow:
         self._meetings: list[str] = []
         self._learning: list[set[int]] = []
         """What stopped values meet there."""
+        self._at: list[Call] = []
+        """The calls of the meetings."""
+        self._bent: set[int] = set()
+        """Meetings of which something is made that is not in proportion to them."""
+        self._summed: set[int] = set()
+        """Those that are summed up before."""
         self._compares = False
         """Whether it is ranked by the difference from what is stopped."""
         self._rows: set[int] = set()
@@ -152,20 +173,36 @@ class _Flow:
     def losses(self, whole: bool) -> bool:
         """Whether there is a loss, or a difference, behind which nothing learns."""
         return not self._compares and any(
-            any(each in name for each in _LOSSES) or (whole and name in DIFFERENCES)
-            for name in self._last()
+            any(each in self._meetings[n] for each in _LOSSES)
+            or (whole and self._meetings[n] in DIFFERENCES and not self._is_term(n))
+            for n in self._last()
         )
 
     @property
     def alone(self) -> bool:
         """Whether nothing that learns comes behind any meeting, sums aside."""
-        last = list(self._last())
-        if self._compares:
+        if self._compares or self._learns or self._before_layers:
             return False
-        return not self._learns and len(last) == len(self._meetings) and not _SUMS.issuperset(last)
+        return not all(map(self._is_term, range(len(self._meetings))))
 
-    def _last(self) -> Iterable[str]:
-        return (name for n, name in enumerate(self._meetings) if n not in self._before_layers)
+    def _is_term(self, meeting: int) -> bool:
+        """Whether others learn the same whatever comes to them there, as by another term."""
+        name = self._meetings[meeting]
+        return name in _SUMS or (name in _TAKES_AWAY and meeting not in self._bent)
+
+    def gates(self, step: Step) -> bool:
+        """Whether what learns is weighed by a stopped value, and a loss is made of the result.
+
+        A loss that is summed up may have weights.  A similarity is a product as well, of two of one
+        shape, summed up.
+        """
+        weighed = [n for n in self._bent if self._meetings[n] in _PRODUCTS]
+        if not all(n in self._summed for n in weighed):
+            return True
+        return bool(weighed) and not of_one_shape(step, [self._at[n] for n in weighed])
+
+    def _last(self) -> Iterable[int]:
+        return (n for n in range(len(self._meetings)) if n not in self._before_layers)
 
     def in_losses(self) -> bool:
         """Whether each meeting is a loss, behind which nothing learns."""
@@ -220,6 +257,8 @@ class _Flow:
         if weights:
             self._layers.add(len(self._calls) - 1)
         met = {number for _, n in ins for number in self._met.get(n, ())}
+        if met:
+            self._follow(call, met)
         if any(n in self._stopped for _, n in ins):
             learning = [s for s, n in ins if s.attached and n not in self._stopped]
             if not (learning and any(sight.attached for sight in made)):
@@ -230,6 +269,7 @@ class _Flow:
             else:
                 met.add(len(self._meetings))
                 self._meetings.append(own_name(call))
+                self._at.append(call)
                 self._learning.append({tensor_of(sight) for sight in learning})
                 weights = []
         if own_name(call) in _RANKINGS:
@@ -238,3 +278,13 @@ class _Flow:
             self._before_layers |= met
         for sight in made if met else ():
             self._met.setdefault(tensor_of(sight), set()).update(met)
+
+    def _follow(self, call: Call, met: set[int]) -> None:
+        """Note what a call makes of meetings."""
+        name = own_name(call)
+        if name in ("sum", "mean"):
+            self._summed |= met - self._bent
+        several = sum(sight.attached for sight in call.ins) > 1
+        kept = name in _IN_PROPORTION or (name in LINEAR and not several)
+        if not kept and any(sight.attached for sight in made_by(call)):
+            self._bent |= met

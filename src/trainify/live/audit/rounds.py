@@ -425,14 +425,15 @@ class _Round:
 
             def is_part(group: list[Suspect], rest: list[str] = rest) -> bool:
                 judged = self.step, trace, group, suspects
-                return (
-                    (is_held_against(trace, group, suspects, whole) and is_of_its_own(trace, group))
-                    or (not rest and is_of_losses(trace, group))
-                    or (not rest and is_given_twice(trace, group))
-                    or (not rest and is_of_a_step(trace, group, parameters.keys()))
-                    or (not rest and whole and is_of_a_head(trace, group, parameters))
-                    or (not rest and is_scored(trace, group))
-                    or (not rest and whole and is_of_a_stage(*judged, model))
+                if is_of_its_own(trace, group) and is_held_against(*judged, whole):
+                    return True
+                return not rest and (
+                    is_of_losses(trace, group)
+                    or is_given_twice(trace, group)
+                    or is_of_a_step(trace, group, parameters.keys())
+                    or (whole and is_of_a_head(trace, group, parameters))
+                    or is_scored(trace, group)
+                    or (whole and is_of_a_stage(*judged, model))
                 )
 
             if is_part(group):
@@ -501,7 +502,8 @@ class _Round:
                 self.beside.setdefault(group[0].place, set()).update(names)
                 cut = cut_of(group := _that_matter(group, trial, got))
                 if cut.cause in STOPS:
-                    target = is_held_against(trace, group, suspects, not self.step.projected)
+                    whole = not self.step.projected
+                    target = is_held_against(self.step, trace, group, suspects, whole)
                     cut = replace(cut, target=target)
                 cuts.append(cut)
                 self.ends += group
