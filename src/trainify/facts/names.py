@@ -457,10 +457,18 @@ class Names:
 
     def _in_class(self, cls: ast.ClassDef, name: str) -> ast.expr | None:
         kept = self.bindings(cls).get(name, ())
-        return kept[0].value if len(kept) == 1 and name not in self._set_anywhere else None
+        made = kept[0].value if len(kept) == 1 else None
+        return made if made is not None and name not in self._set_anywhere else None
 
     def _in_object(self, made: ast.Call, name: str, depth: int) -> ast.expr | None:
         """What an attribute is of what a call makes: a namespace, or a class of the file."""
+        held = self._made_with(made, name, depth)
+        if held is None or "setattr(" in self.module.text or name in self._set_anywhere:
+            return None
+        return held
+
+    def _made_with(self, made: ast.Call, name: str, depth: int) -> ast.expr | None:
+        """What an attribute is right after the call, whatever it may be set to later."""
         if any(k.arg is None for k in made.keywords):
             return None
         given = next((k.value for k in made.keywords if k.arg == name), None)
@@ -470,8 +478,6 @@ class Names:
             if len(known) == 1 and isinstance(known[0].node, ast.ClassDef):
                 cls = known[0].node
         if cls is None and last_name(made.func) != "SimpleNamespace":  # most calls
-            return None
-        if name in self._set_anywhere or "setattr(" in self.module.text:
             return None
         if cls is None:
             makers = {target.name for target in self._resolve(made.func, depth + 1)}
