@@ -271,7 +271,8 @@ def fix(
             click.echo(line, err=True)
             remaining += 1
     if fixed:
-        _summarize(applied, remaining, write, output)
+        uncovered = sum(report.uncovered for report in reports)
+        _summarize(applied, remaining, uncovered, write, output)
     _finish(ctx, run, remaining > 0)
 
 
@@ -292,7 +293,9 @@ def _not_fixed(report: FileReport, options: Options, *, in_fixed_text: bool) -> 
         yield f"not fixed: {place(at)} {finding.rule} {reason_not_fixed(finding, options)}"
 
 
-def _summarize(applied: list[Finding], remaining: int, write: bool, output: str | None) -> None:
+def _summarize(
+    applied: list[Finding], remaining: int, uncovered: int, write: bool, output: str | None
+) -> None:
     from .output.text import cuts
 
     if applied:
@@ -301,6 +304,8 @@ def _summarize(applied: list[Finding], remaining: int, write: bool, output: str 
     else:
         said = "Nothing to fix"
     said += f"; {remaining} {'remains' if remaining == 1 else 'remain'}." if remaining else "."
+    if uncovered:
+        said += f" {uncovered} of these showed only once others were fixed."
     click.echo(said, err=True)
 
 

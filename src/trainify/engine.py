@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
@@ -116,12 +116,13 @@ class FixResult:
     """The fixed text, what was fixed, and what was not.
 
     Places in ``applied`` count in the text of the round that fixed them, those in ``remaining`` in
-    ``text``.
+    ``text``, and those in ``found``, which is what there was at first, in the text as it was.
     """
 
     text: str
     applied: list[Finding]
     remaining: list[Finding]
+    found: list[Finding] = field(default_factory=list)
 
 
 def check_text(
@@ -238,10 +239,12 @@ def fix_text(
     """
     options = options or Options()
     applied: list[Finding] = []
+    found: list[Finding] | None = None
     original = text
     compiles: bool | None = None
     for _ in range(MAX_ROUNDS):
         findings = check_text(text, path, options, project)
+        found = findings if found is None else found
         wanted = findings if accept is None else _accepted(text, findings, options, accept)
         chosen = select_fixes(wanted, options.strategy, unsafe=options.unsafe)
         if not chosen:
@@ -249,7 +252,7 @@ def fix_text(
                 cleared = _without_idle_imports(original, text, path, project, options)
                 if cleared != text:
                     text, findings = cleared, check_text(cleared, path, options, project)
-            return FixResult(text, applied, findings)
+            return FixResult(text, applied, findings, found)
         rules = ", ".join(sorted({finding.rule for finding, _ in chosen}))
         edits = [edit for _, fix in chosen for edit in fix.edits]
         new = apply_edits(text, edits)
@@ -386,7 +389,8 @@ class Problem:
 class FileReport:
     """What there is to say about one file.
 
-    ``findings`` are those in ``text``; after fixing, those that remain in the fixed text.
+    ``findings`` are those in ``text``; after fixing, those that remain in the fixed text, and
+    ``found`` those in the text as it was.
     """
 
     path: str
@@ -395,22 +399,33 @@ class FileReport:
     applied: list[Finding] = field(default_factory=list)
     change: Change | None = None
     problem: Problem | None = None
+    found: list[Finding] = field(default_factory=list)
+
+    @property
+    def uncovered(self) -> int:
+        """How many findings showed only once others were fixed."""
+        now = Counter(finding.rule for finding in (*self.applied, *self.findings))
+        return (now - Counter(finding.rule for finding in self.found)).total()
 
 
 @dataclass
 class Session:
-    """One run over files that may know of each other; lives in each worker process."""
+    """One run over files that may know of each other; lives in each worker process.
+
+    ``rewritten`` has the bytes of the files that are not what lies on the disk.
+    """
 
     options: Options
     config: Config
     roots: tuple[str, ...] = ()
     fixing: bool = False
+    rewritten: Mapping[str, bytes] = field(default_factory=dict)
 
     @cached_property
     def project(self) -> Project:
         from .facts import Project
 
-        return Project(self.roots)
+        return Project(self.roots, self.rewritten)
 
     @cached_property
     def _named(self) -> frozenset[str]:
@@ -424,6 +439,8 @@ class Session:
 
     def file(self, path: str) -> FileReport | None:
         """Check or fix a file; None where no pass needs to read it."""
+        if path in self.rewritten:
+            return self.data(self.rewritten[path], path)
         try:
             with open(path, "rb") as file:
                 data = file.read()
@@ -484,7 +501,8 @@ class Session:
             if encode(text, encoding) != data:
                 raise SourceError(f"{encoding} text that does not survive being written again")
             change = Change(path, data, encode(result.text, encoding))
-        return FileReport(path, result.text, result.remaining, result.applied, change)
+        remaining, applied, found = result.remaining, result.applied, result.found
+        return FileReport(path, result.text, remaining, applied, change, found=found)
 
 
 def _traceback(error: BaseException) -> str:
@@ -592,12 +610,58 @@ def fix_paths(
     stdin: bytes | None = None,
     jobs: int = 1,
 ) -> Iterator[FileReport]:
-    """Fix every file under ``paths``, writing nothing; otherwise like :func:`check_paths`."""
+    """Fix every file under ``paths``, writing nothing; otherwise like :func:`check_paths`.
+
+    What remains of a file is what a check finds once all of the others are fixed.
+    """
     session = _session(paths, options, config)
     session.fixing = True
     if stdin is not None:
         return iter((session.data(stdin, paths[0]) or FileReport(paths[0]),))
-    return _run(session, None, jobs)
+    return _settled(session, _run(session, None, jobs), jobs)
+
+
+def _settled(session: Session, reports: Iterator[FileReport], jobs: int) -> Iterator[FileReport]:
+    """The reports, in which files know each other as fixed; of files with a problem at once."""
+    done: dict[str, FileReport] = {}
+    for report in reports:
+        if report.problem:
+            yield report
+        else:
+            done[report.path] = report
+    for _ in range(MAX_ROUNDS):
+        fixed = {path: each.change.after for path, each in done.items() if each.change}
+        changed = {path for path, data in fixed.items() if session.rewritten.get(path) != data}
+        pending = [path for path, each in done.items() if each.findings and changed - {path}]
+        if not pending:
+            break
+        session = replace(session, rewritten=fixed)
+        for path, then in zip(pending, _again(session, pending, jobs), strict=True):
+            if then is None:
+                done[path] = replace(done[path], findings=[])
+            elif not then.problem:
+                done[path] = _continued(done[path], then)
+    yield from done.values()
+
+
+def _again(session: Session, paths: list[str], jobs: int) -> Iterator[FileReport | None]:
+    if jobs > 1 and len(paths) > _CHUNK:
+        return _in_workers(session, paths, jobs, _CHUNK, set())
+    return map(session.file, paths)
+
+
+def _continued(first: FileReport, then: FileReport) -> FileReport:
+    """One report of a file that was fixed, and fixed again."""
+    change = then.change or first.change
+    if first.change and then.change:
+        change = replace(then.change, before=first.change.before)
+    return replace(
+        first,
+        text=then.text,
+        findings=then.findings,
+        applied=first.applied + then.applied,
+        change=change,
+    )
 
 
 def _session(paths: Sequence[str], options: Options | None, config: Config | None) -> Session:

@@ -23,10 +23,10 @@ RULES = (
     passes.Rule("TRN911", "hopeless", "A call of `hopeless` has no gradient.", *_DOCS),
     passes.Rule("TRN912", "misbehaves", "The pass itself misbehaves.", *_DOCS),
 )
-NEEDLES = (b"fused(", b"risky(", b"hopeless(", b"shown(", b"misbehave_", b"wrapped(")
+NEEDLES = (b"fused(", b"risky(", b"hopeless(", b"shown(", b"misbehave_", b"wrapped(", b"behind(")
 
 IMPORT = "from plain import plain\n"
-CALL = re.compile(r"\b(fused|risky|hopeless|shown|wrapped|misbehave_\w+)\(")
+CALL = re.compile(r"\b(fused|risky|hopeless|shown|wrapped|behind|misbehave_\w+)\(")
 
 
 def install() -> None:
@@ -62,7 +62,10 @@ def find(module: Any, options: Any) -> Iterator[Finding]:
             rule = "TRN911"
         elif name == "wrapped":
             wrapper = module.project.load(Path(module.path).absolute().parents[1] / "wrapper.py")
-            if "cuts" not in wrapper.text:
+            if not re.search(r"cuts|fused\(", wrapper.text):
+                continue
+        elif name == "behind":
+            if "fused(" in text:
                 continue
         else:
             rule, fixes = "TRN912", _misbehave(name, start, match.end() - 1)

@@ -199,6 +199,41 @@ def test_the_rest_is_reported_where_it_is_now(folder: Path, trainify) -> None:
     ]
 
 
+def test_what_the_fix_of_another_file_mends_does_not_remain(folder: Path, trainify) -> None:
+    (folder / "pkg").mkdir()
+    Path("wrapper.py").write_text("fused(1)\n")
+    Path("pkg/a.py").write_text("wrapped(1)\n")
+    found = trainify("check")
+    assert found.stdout.splitlines()[-1].startswith("Found 2 gradient cuts in 2 files; 1 fixable")
+    result = trainify("fix")
+    assert (result.exit_code, result.stderr) == (0, "Would fix 1 gradient cut in 1 file.\n")
+    assert trainify("fix", "--write").stderr == "Fixed 1 gradient cut in 1 file.\n"
+    assert trainify("check").stdout == "Found no gradient cuts in 2 files.\n"
+
+
+def test_worker_processes_know_files_as_fixed(folder: Path, trainify, monkeypatch) -> None:
+    monkeypatch.setattr("trainify.cli._cores", lambda: 2)
+    monkeypatch.setattr("trainify.engine._WORTH_WORKERS", 0)
+    (folder / "pkg").mkdir()
+    Path("wrapper.py").write_text("fused(1)\n")
+    for number in range(40):
+        Path(f"pkg/a{number}.py").write_text(f"wrapped({number})\nhopeless(1)\n")
+    lines = trainify("fix").stderr.splitlines()
+    assert lines[-1] == "Would fix 1 gradient cut in 1 file; 40 remain."
+    assert all("hopeless" in line for line in lines[:-1])
+
+
+def test_what_only_shows_behind_another_is_counted(folder: Path, trainify) -> None:
+    Path("a.py").write_text("fused(1)\nbehind(2)\n")
+    assert "Found 1 gradient cut in 1 file; 1 fixable" in trainify("check").stdout
+    result = trainify("fix")
+    assert result.stderr.splitlines() == [
+        "not fixed: a.py:2:1 TRN901 `behind` cuts",
+        "Would fix 1 gradient cut in 1 file; 1 remains. "
+        "1 of these showed only once others were fixed.",
+    ]
+
+
 def test_another_strategy_is_named(folder: Path, trainify) -> None:
     Path("a.py").write_text("risky(1)\n")
     result = trainify("fix", "--strategy", "replace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -25,7 +25,8 @@ T = TypeVar("T")
 class Project:
     """The files of a run; others of the same packages are read when a name leads there.
 
-    ``roots`` are the paths given by the user; nothing is read before it is asked for.
+    ``roots`` are the paths given by the user; nothing is read before it is asked for.  Files have
+    the bytes that ``rewritten`` says, by their paths, instead of what lies on the disk.
     """
 
     max_trees = 1_000_000
@@ -40,8 +41,11 @@ class Project:
     max_contents_between = 16
     """The same from one file to the next."""
 
-    def __init__(self, roots: Iterable[str | Path] = ()) -> None:
+    def __init__(
+        self, roots: Iterable[str | Path] = (), rewritten: Mapping[str, bytes] | None = None
+    ) -> None:
         self.roots = tuple(Path(root) for root in roots)
+        self._rewritten = {os.path.abspath(path): data for path, data in (rewritten or {}).items()}
         self.forget()
 
     def forget(self) -> None:
@@ -249,6 +253,10 @@ class Project:
         """The bytes of a file; raises OSError."""
         if not path.is_file():  # a pipe would be waited for
             raise FileNotFoundError(path)
+        if self._rewritten:
+            rewritten = self._rewritten.get(os.path.abspath(path))
+            if rewritten is not None:
+                return rewritten
         return path.read_bytes()
 
     def content(self, path: Path) -> bytes:
