@@ -1332,7 +1332,7 @@ def expect_delta(
         memory = memory if state is None else wide(state)[0, h]
         for t in range(v.shape[1]):
             key, query = k[0, t, h * k.shape[2] // heads], q[0, t, h * k.shape[2] // heads]
-            memory = memory * torch.exp(wide(g)[0, t, h])
+            memory = memory * torch.exp(wide(g)[0, t, h]).reshape(-1, 1)
             wrong = wide(v)[0, t, h] - key @ memory
             memory = memory + torch.outer(key, wide(beta)[0, t, h] * wrong)
             out[0, t, h] = query @ memory * (size**-0.5 if scale is None else scale)
@@ -1358,6 +1358,7 @@ def expect_delta_v_first(
 STATE_SPACES += [
     Case(state_space.causal_conv1d, expect_conv),
     Case(state_space.gated_delta_rule, expect_delta),
+    Case(state_space.gated_delta_rule, expect_delta, name="kimi", fixed={"decays": (3,)}),
     Case(state_space.gated_delta_rule_v_first, expect_delta_v_first),
 ]
 

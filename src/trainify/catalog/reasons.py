@@ -51,3 +51,7 @@ DIFFERS = Reason("what it computes differs between releases", cuts=True)
 FUNCTIONAL = Reason("functionalization writes it, not a person", cuts=True)
 UNDOCUMENTED = Reason("its layout or its rounding is not documented", cuts=True)
 STATES = Reason("its states lie in slots that a scheduler hands out", cuts=True)
+STEPS = Reason(
+    "it takes steps from states in a scheduler's slots: train with the kernel for whole sequences",
+    cuts=True,
+)

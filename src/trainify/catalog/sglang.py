@@ -1,11 +1,12 @@
 """SGLang's own kernels: ``sglang/kernels`` of sglang 0.5.23; see also :mod:`.sgl_kernel`."""
 
 from . import FusedOp, opaque
-from .reasons import CONTEXT, LAYER, OPTIONS, RAISES, WRITES
+from .reasons import CONTEXT, LAYER, OPTIONS, RAISES, STEPS, WRITES
 
 _READ = "sglang 0.5.23"
 _ACTIVATION = "sglang/kernels/ops/activation/activation.py"
 _ROPE = "sglang/kernels/ops/attention/rope.py"
+_CONV_STATES = "each state of the pool must keep one step less than the weight is wide"
 _MOE = (
     "Tensor? expert_ids=None, int expert_step=1, *, Tensor? sorted_token_ids=None, "
     "Tensor? num_tokens_post_padded=None, int num_valid_tokens=0"
@@ -107,7 +108,51 @@ OPS: tuple[FusedOp, ...] = (
         unsupported=("output_dtype",),
     ),
     FusedOp(
-        names=("sglang.kernels.ops.attention.fla.fused_norm_gate.rms_norm_gated",),
+        names=("sglang.kernels.ops.mamba.causal_conv1d_triton.causal_conv1d_fn",),
+        schema="causal_conv1d_fn(Tensor x, Tensor weight, Tensor? bias, Tensor(a!) conv_states, "
+        "Tensor query_start_loc, int[] seq_lens_cpu, Tensor? cache_indices=None, "
+        "Tensor? has_initial_state=None, str? activation='silu', int pad_slot_id=-1, "
+        "bool validate_data=False, Tensor? block_table=None) -> Tensor",
+        equivalent="_, conv_states = causal_conv1d_packed(x, weight, bias, conv_states, "
+        "query_start_loc, cache_indices, has_initial_state, activation, pad_slot_id)",
+        source="sglang/kernels/ops/mamba/causal_conv1d_triton.py",
+        unsupported=("block_table",),
+        look_at=_CONV_STATES,
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.mamba.causal_conv1d_triton.causal_conv1d_update",),
+        schema="causal_conv1d_update(Tensor x, Tensor(a!) conv_state, Tensor weight, "
+        "Tensor? bias=None, str? activation=None, Tensor? cache_seqlens=None, "
+        "Tensor? conv_state_indices=None, Tensor? num_accept_tokens=None, "
+        "Tensor? intermediate_conv_window=None, Tensor? intermediate_state_indices=None, "
+        "Tensor? retrieve_next_token=None, Tensor? retrieve_next_sibling=None, "
+        "Tensor? retrieve_parent_token=None, int pad_slot_id=-1, Any metadata=None, "
+        "bool validate_data=False) -> Tensor",
+        equivalent="_, conv_state = causal_conv1d_slots(x, conv_state, weight, bias, "
+        "activation or None, conv_state_indices, pad_slot_id)",
+        source="sglang/kernels/ops/mamba/causal_conv1d_triton.py",
+        unsupported=(
+            "cache_seqlens",
+            "num_accept_tokens",
+            "intermediate_conv_window",
+            "retrieve_next_token",
+            "retrieve_next_sibling",
+            "retrieve_parent_token",
+        ),
+        look_at=_CONV_STATES,
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.attention.linear.fused_gdn_gating.fused_gdn_gating",),
+        schema="fused_gdn_gating(Tensor A_log, Tensor a, Tensor b, Tensor dt_bias, "
+        "float beta=1.0, float threshold=20.0) -> (Tensor, Tensor)",
+        equivalent="delta_rule_gates(A_log, a, b, dt_bias, beta, threshold)",
+        source="sglang/kernels/ops/attention/linear/fused_gdn_gating.py",
+    ),
+    FusedOp(
+        names=(
+            "sglang.kernels.ops.attention.fla.fused_norm_gate.rms_norm_gated",
+            "sglang.kernels.ops.attention.fla.kda.rms_norm_gated",
+        ),
         schema="rms_norm_gated(Tensor x, Tensor g, Tensor weight, Tensor? bias, "
         "str activation='swish', Tensor? residual=None, bool prenorm=False, "
         "bool residual_in_fp32=False, float eps=1e-6) -> Tensor",
@@ -363,5 +408,20 @@ OPS += opaque(
         torch.ops.sglang.inplace_fused_experts
     sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe.outplace_fused_experts,
         torch.ops.sglang.outplace_fused_experts
+    """,
+)
+OPS += opaque(
+    "state_space",
+    STEPS,
+    _READ,
+    """
+    sglang.kernels.ops.attention.fla.fused_recurrent.fused_recurrent_gated_delta_rule_packed_decode(
+        mixed_qkv, a, b, A_log, dt_bias, scale, initial_state, out, ssm_state_indices,
+        use_qk_l2norm_in_kernel=False)
+    sglang.kernels.ops.attention.fla.fused_recurrent.fused_recurrent_kda_packed_decode
+    sglang.kernels.ops.attention.fla.kda.fused_recurrent_kda(q, k, v, g, beta=None, scale=None,
+        initial_state=None, inplace_final_state=True, use_qk_l2norm_in_kernel=True,
+        cu_seqlens=None)
+    sglang.kernels.ops.attention.linear.fused_sigmoid_gating_recurrent.fused_sigmoid_gating_delta_rule_update
     """,
 )

@@ -27,6 +27,7 @@ from .reasons import (
     RAISES,
     SPARSE,
     STATES,
+    STEPS,
     TILED,
     TOKENS,
     UNDOCUMENTED,
@@ -39,8 +40,13 @@ _NEW = "csrc/torch_bindings.cpp, vllm 0.33.0"
 _OLD = "schema strings of _C.abi3.so, vllm 0.8.5.post1"
 _PYBIND = "csrc/pybind.cpp, vllm 0.2.7"
 
+_FLA = "vllm.third_party.flash_linear_attention.ops"
+_FLA_FILES = "vllm/third_party/flash_linear_attention/ops"
+
 # What the attention kernels take and the reference does not compute.
 _NO_PAGED = ("alibi_slopes", "blocksparse_vert_stride")
+
+_CONV_STATES = "each state of the pool must keep one step less than the weight is wide"
 
 _GROUPED_TOPK = (
     "vllm.model_executor.layers.fused_moe.grouped_topk",
@@ -894,13 +900,58 @@ OPS: tuple[FusedOp, ...] = (
         "Tensor? chunk_indices=None, Tensor? chunk_offsets=None, "
         "bool use_qk_l2norm_in_kernel=False, Tensor? core_attn_out=None)"
         " -> (Tensor, Tensor?)",
-        equivalent="gated_delta_rule_v_first(q, k, v, g, beta, scale, initial_state, "
-        "output_final_state, use_qk_l2norm_in_kernel)",
+        equivalent="packed_delta_rule(q, k, v, g, beta, scale, initial_state, "
+        "output_final_state, use_qk_l2norm_in_kernel, cu_seqlens)",
         source="vllm/third_party/flash_linear_attention/ops/chunk.py",
-        unsupported=(
-            "cu_seqlens",
-            "core_attn_out",
+        unsupported=("core_attn_out",),
+    ),
+    # Its kernel also writes its result over v, where v is contiguous.
+    FusedOp(
+        names=(f"{_FLA}.kda.chunk_kda",),
+        schema="chunk_kda(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, "
+        "float? scale=None, Tensor? initial_state=None, bool output_final_state=False, "
+        "bool use_qk_l2norm_in_kernel=False, Tensor? cu_seqlens=None) -> (Tensor, Tensor?)",
+        equivalent="packed_delta_rule(q, k, v, g, beta, scale, initial_state, "
+        "output_final_state, use_qk_l2norm_in_kernel, cu_seqlens)",
+        source=f"{_FLA_FILES}/kda.py, vllm 0.33.0",
+    ),
+    FusedOp(
+        names=(f"{_FLA}.kda.chunk_kda_with_fused_gate",),
+        schema="chunk_kda_with_fused_gate(Tensor q, Tensor k, Tensor v, Tensor raw_g, "
+        "Tensor beta, Tensor A_log, Tensor? g_bias, float? scale=None, "
+        "Tensor? initial_state=None, bool output_final_state=False, "
+        "float? lower_bound=None, bool use_qk_l2norm_in_kernel=False, "
+        "Tensor? cu_seqlens=None) -> (Tensor, Tensor?)",
+        equivalent="packed_kimi_delta_rule(q, k, v, raw_g, beta, A_log, g_bias, scale, "
+        "initial_state, output_final_state, lower_bound, use_qk_l2norm_in_kernel, cu_seqlens)",
+        source=f"{_FLA_FILES}/kda.py, vllm 0.33.0",
+    ),
+    FusedOp(
+        names=(f"{_FLA}.kda.fused_kda_gate",),
+        schema="fused_kda_gate(Tensor g, Tensor A, int head_k_dim, Tensor? g_bias=None, "
+        "float beta=1.0, float threshold=20.0, float? lower_bound=None) -> Tensor",
+        equivalent="kimi_delta_gate(g, A, head_k_dim, g_bias, beta, threshold, lower_bound)",
+        source=f"{_FLA_FILES}/kda.py, vllm 0.33.0",
+    ),
+    FusedOp(
+        names=(
+            f"{_FLA}.fused_gdn_prefill_post_conv.fused_post_conv_prep",
+            f"{_FLA}.fused_post_conv_prep",
         ),
+        schema="fused_post_conv_prep(Tensor conv_output, Tensor a, Tensor b, Tensor A_log, "
+        "Tensor dt_bias, int num_k_heads, int head_k_dim, int head_v_dim, "
+        "bool apply_l2norm=True, bool output_g_exp=False) "
+        "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+        equivalent="delta_rule_operands(conv_output, a, b, A_log, dt_bias, num_k_heads, "
+        "head_k_dim, head_v_dim, apply_l2norm, output_g_exp)",
+        source=f"{_FLA_FILES}/fused_gdn_prefill_post_conv.py, vllm 0.33.0",
+    ),
+    FusedOp(
+        names=(f"{_FLA}.l2norm.l2norm_fwd",),
+        schema="l2norm_fwd(Tensor x, float eps=1e-6, ScalarType? output_dtype=None) -> Tensor",
+        equivalent="l2_norm(x, eps)",
+        source=f"{_FLA_FILES}/l2norm.py, vllm 0.33.0",
+        unsupported=("output_dtype",),
     ),
     FusedOp(
         names=(
@@ -979,6 +1030,30 @@ OPS: tuple[FusedOp, ...] = (
         "silu_activation else None, conv_state_indices, pad_slot_id)",
         source="csrc/mamba/causal_conv1d.cu, vllm 0.8",
         unsupported=("cache_seqlens_",),
+    ),
+    FusedOp(
+        names=("vllm.model_executor.layers.mamba.ops.causal_conv1d.causal_conv1d_fn",),
+        schema="causal_conv1d_fn(Tensor x, Tensor weight, Tensor? bias, Tensor(a!) conv_states, "
+        "Tensor query_start_loc, Tensor? cache_indices=None, Tensor? has_initial_state=None, "
+        "str? activation='silu', int pad_slot_id=-1, int null_block_id=0, Any metadata=None, "
+        "bool validate_data=False) -> Tensor",
+        equivalent="_, conv_states = causal_conv1d_packed(x, weight, bias, conv_states, "
+        "query_start_loc, cache_indices, has_initial_state, activation, null_block_id)",
+        source="vllm/model_executor/layers/mamba/ops/causal_conv1d.py, vllm 0.33.0",
+        look_at=_CONV_STATES,
+    ),
+    FusedOp(
+        names=("vllm.model_executor.layers.mamba.ops.causal_conv1d.causal_conv1d_update",),
+        schema="causal_conv1d_update(Tensor(a!) x, Tensor(b!) conv_state, Tensor weight, "
+        "Tensor? bias=None, str? activation=None, Tensor? conv_state_indices=None, "
+        "Tensor? num_accepted_tokens=None, Tensor? query_start_loc=None, "
+        "int max_query_len=-1, int null_block_id=0, bool validate_data=False, "
+        "Tensor? out=None) -> Tensor(a!)",
+        equivalent="x, conv_state = causal_conv1d_slots(x, conv_state, weight, bias, "
+        "activation or None, conv_state_indices, null_block_id)",
+        source="vllm/model_executor/layers/mamba/ops/causal_conv1d.py, vllm 0.33.0",
+        unsupported=("num_accepted_tokens", "query_start_loc", "out"),
+        look_at=_CONV_STATES,
     ),
     FusedOp(
         names=(
@@ -1266,13 +1341,6 @@ OPS += opaque(
     RAISES,
     _READ,
     """
-    vllm.third_party.flash_linear_attention.ops.fused_recurrent.fused_recurrent_gated_delta_rule,
-        vllm.third_party.flash_linear_attention.ops.fused_recurrent_gated_delta_rule,
-        vllm.model_executor.layers.fla.ops.fused_recurrent_gated_delta_rule,
-        vllm.model_executor.layers.fla.ops.fused_recurrent.fused_recurrent_gated_delta_rule(q, k,
-        v, g, beta=None, scale=None, initial_state=None, inplace_final_state=True,
-        cu_seqlens=None, ssm_state_indices=None, num_accepted_tokens=None,
-        use_qk_l2norm_in_kernel=False) -> tuple[torch.Tensor, torch.Tensor]
     vllm.model_executor.layers.lightning_attn.lightning_attention(q, k, v, ed, block_size=256,
         kv_history=None) -> tuple[torch.Tensor, torch.Tensor]
     """,
@@ -1458,14 +1526,6 @@ OPS += opaque(
         int block_size, Tensor? block_idx_first_scheduled_token,
         Tensor? block_idx_last_scheduled_token, Tensor? initial_state_idx,
         Tensor? cu_chunk_seqlen, Tensor? last_chunk_indices) -> ()
-    vllm.model_executor.layers.mamba.ops.causal_conv1d.causal_conv1d_fn(x, weight, bias,
-        conv_states, query_start_loc, cache_indices=None, has_initial_state=None,
-        activation='silu', pad_slot_id=PAD_SLOT_ID, null_block_id=NULL_BLOCK_ID, metadata=None,
-        validate_data=False)
-    vllm.model_executor.layers.mamba.ops.causal_conv1d.causal_conv1d_update(x, conv_state,
-        weight, bias=None, activation=None, conv_state_indices=None, num_accepted_tokens=None,
-        query_start_loc=None, max_query_len=-1, null_block_id=NULL_BLOCK_ID,
-        validate_data=False, out=None)
     vllm.model_executor.layers.mamba.ops.mamba_ssm.selective_scan_fn(u, ssm_states, delta, A, B,
         C, D=None, z=None, delta_bias=None, delta_softplus=False, query_start_loc=None,
         cache_indices=None, has_initial_state=None, null_block_id=NULL_BLOCK_ID,
@@ -1485,5 +1545,31 @@ OPS += opaque(
         Tensor? bias_,
         Tensor!? conv_states, Tensor? query_start_loc, Tensor? cache_indices,
         Tensor? has_initial_state, bool silu_activation, int pad_slot_id) -> ()
+    """,
+)
+OPS += opaque(
+    "state_space",
+    STEPS,
+    _READ,
+    """
+    vllm.third_party.flash_linear_attention.ops.fused_recurrent.fused_recurrent_gated_delta_rule,
+        vllm.third_party.flash_linear_attention.ops.fused_recurrent_gated_delta_rule,
+        vllm.model_executor.layers.fla.ops.fused_recurrent_gated_delta_rule,
+        vllm.model_executor.layers.fla.ops.fused_recurrent.fused_recurrent_gated_delta_rule(q, k,
+        v, g, beta=None, scale=None, initial_state=None, inplace_final_state=True,
+        cu_seqlens=None, ssm_state_indices=None, num_accepted_tokens=None,
+        use_qk_l2norm_in_kernel=False) -> tuple[torch.Tensor, torch.Tensor]
+    vllm.third_party.flash_linear_attention.ops.fused_recurrent.fused_recurrent_gated_delta_rule_packed_decode,
+        vllm.third_party.flash_linear_attention.ops.fused_recurrent_gated_delta_rule_packed_decode(
+        mixed_qkv, a, b, A_log, dt_bias, scale, initial_state, out, ssm_state_indices,
+        use_qk_l2norm_in_kernel=False)
+    vllm.third_party.flash_linear_attention.ops.fused_sigmoid_gating.fused_sigmoid_gating_delta_rule_update,
+        vllm.third_party.flash_linear_attention.ops.fused_sigmoid_gating_delta_rule_update(A_log,
+        a, b, dt_bias, q, k, v, beta=1.0, threshold=20.0, scale=None, initial_state=None,
+        inplace_final_state=True, cu_seqlens=None, ssm_state_indices=None,
+        num_accepted_tokens=None, use_qk_l2norm_in_kernel=False, is_kda=False)
+    vllm.third_party.flash_linear_attention.ops.kda.fused_recurrent_kda(q, k, v, g, beta=None,
+        scale=None, initial_state=None, inplace_final_state=True, use_qk_l2norm_in_kernel=True,
+        cu_seqlens=None, ssm_state_indices=None)
     """,
 )

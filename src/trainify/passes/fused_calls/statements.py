@@ -290,7 +290,7 @@ class StatementRewriter:
                     return False
                 self._take(template.render(_places(outputs, writes, texts[0]), self.taken))
             elif outputs:
-                if len(names) != len(outputs):
+                if len(names) != len(outputs) or _handed_back(site) != tuple(outputs):
                     return False
                 places = [
                     Place(t)
@@ -358,7 +358,8 @@ class StatementRewriter:
                 return result
             places = [w.place for w in writes]
             self._take(template.render(places, self.taken))
-            texts = [w.place.text for w in writes]
+            named = dict(zip(site.outputs, writes, strict=True))
+            texts = [named[name].place.text for name in _handed_back(site)]
             return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
         if late and not template.is_expression:
             raise NoRewrite("it stands where no statement can come before it")
@@ -481,6 +482,12 @@ def _is_part(text: str) -> bool:
     """Whether ``x[:, :n]`` is assigned, and not an element of a list or a dict."""
     node = parsed(text)
     return isinstance(node, ast.Subscript) and not is_element(node)
+
+
+def _handed_back(site: Site) -> tuple[str, ...]:
+    """Of what an op writes, what it returns: it may be less, and in an order of its own."""
+    handed = (name for name in site.op.signature.handed_back if name is not None)
+    return tuple(handed) or tuple(site.outputs)
 
 
 def _places(

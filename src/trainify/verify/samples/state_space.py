@@ -79,10 +79,30 @@ def conv(draw: Draw) -> Values:
     }
 
 
+@draws_for(state_space.causal_conv1d_packed)
+def conv_packed(draw: Draw) -> Values:
+    width, lengths = draw.size(2, 4), draw.pick("lengths", [3, 1], [1, 5], [2])
+    unused, read = draw.pick("unused", -1), [draw.flag() for _ in lengths]
+    return {
+        "x": draw.tensor(draw.features, sum(lengths)),
+        "weight": draw.tensor(draw.features, width),
+        "bias": draw.maybe("bias", draw.tensor(draw.features)),
+        "conv_states": draw.tensor(len(lengths) + 2, draw.features, width - 1),
+        "ends": draw.starts(lengths),
+        "indices": draw.maybe("indices", slots(draw, len(lengths), unused)),
+        "has_initial_state": draw.maybe(
+            "has_initial_state", torch.tensor(read, device=draw.device)
+        ),
+        "activation": draw.pick("activation", "silu", None, True, False),
+        "unused": unused,
+    }
+
+
 @draws_for(state_space.gated_delta_rule)
 def delta(draw: Draw) -> Values:
-    steps, heads, size, values = draw.size(1, 3), draw.size(1, 2), 3, 2
-    rates = {"g": -draw.tensor(1, steps, 2 * heads, dtype=draw.wide).abs()}
+    steps, heads, size, values = draw.pick("steps", draw.size(1, 3)), draw.size(1, 2), 3, 2
+    each = draw.pick("decays", (), (size,))  # one of a head, or of each of its features
+    rates = {"g": -draw.tensor(1, steps, 2 * heads, *each, dtype=draw.wide).abs()}
     rates["beta"] = torch.sigmoid(draw.tensor(1, steps, 2 * heads))
     return {
         **{name: draw.tensor(1, steps, heads, size) for name in "qk"},
@@ -105,3 +125,77 @@ def delta_v_first(draw: Draw) -> Values:
             *values["initial_state"].transpose(-1, -2).shape, dtype=draw.wide
         )
     return values
+
+
+@draws_for(state_space.packed_delta_rule)
+def delta_packed(draw: Draw) -> Values:
+    values = delta_v_first(draw)
+    steps = values["q"].shape[1]
+    lengths = draw.pick("lengths", None, [steps], [1, steps - 1] if steps > 1 else [1])
+    if lengths is None:
+        return {**values, "cu_seqlens": None}
+    if values["initial_state"] is not None:
+        shape = values["initial_state"].shape[1:]
+        values["initial_state"] = draw.tensor(len(lengths), *shape, dtype=draw.wide)
+    return {**values, "cu_seqlens": draw.starts(lengths)}
+
+
+def decays(draw: Draw) -> Values:
+    """What softplus and the exponential make of them is asked on both sides of the threshold."""
+    return {
+        "beta": draw.pick("softplus", 1.0, 2.0),
+        "threshold": draw.pick("threshold", 20.0, 0.5),
+    }
+
+
+@draws_for(state_space.delta_rule_gates)
+def delta_gates(draw: Draw) -> Values:
+    steps, heads = draw.size(1, 3), draw.size(1, 4)
+    return {
+        **{name: draw.tensor(heads, dtype=draw.wide) for name in ("A_log", "dt_bias")},
+        **{name: draw.tensor(steps, heads) for name in "ab"},
+        **decays(draw),
+    }
+
+
+@draws_for(state_space.delta_rule_operands)
+def delta_operands(draw: Draw) -> Values:
+    steps, heads, groups, size, width = draw.size(1, 3), 2, draw.size(1, 2), 3, 2
+    rows = draw.tensor(steps, 2 * heads * size + groups * heads * width)
+    return {
+        "conv_output": rows.contiguous(),
+        **{name: draw.tensor(groups * heads, dtype=draw.wide) for name in ("A_log", "dt_bias")},
+        **{name: draw.tensor(steps, groups * heads) for name in "ab"},
+        "num_k_heads": heads,
+        "head_k_dim": size,
+        "head_v_dim": width,
+        "apply_l2norm": draw.pick("apply_l2norm", True, False),
+        "output_g_exp": draw.pick("output_g_exp", False, True),
+    }
+
+
+@draws_for(state_space.kimi_delta_gate)
+def kimi_gate(draw: Draw) -> Values:
+    heads, size = draw.size(1, 3), 3
+    return {
+        "g": draw.tensor(*draw.rows, heads * size),
+        "A": draw.tensor(heads, dtype=draw.wide),
+        "head_k_dim": size,
+        "g_bias": draw.maybe("g_bias", draw.tensor(heads * size, dtype=draw.wide)),
+        "lower_bound": draw.pick("lower_bound", None, -5.0),
+        **decays(draw),
+    }
+
+
+@draws_for(state_space.packed_kimi_delta_rule)
+def kimi_packed(draw: Draw) -> Values:
+    draw.fixed["decays"] = (3,)
+    values = delta_packed(draw)
+    steps, heads, size = values.pop("g").shape[1:]
+    return {
+        **values,
+        "raw_g": draw.tensor(1, steps, heads, size),
+        "A_log": draw.tensor(heads, dtype=draw.wide),
+        "g_bias": draw.maybe("g_bias", draw.tensor(heads * size, dtype=draw.wide)),
+        "lower_bound": draw.pick("lower_bound", None, -5.0),
+    }
