@@ -171,3 +171,82 @@ def test_what_may_be_a_mistake_is_accused(model: type[Model]) -> None:
     report = trainify.audit(model(), *batch())
     assert report.wrong and len(report.cuts) == 1
     assert report.cuts[0].function == f"{model.__name__}.forward"
+
+
+class Language(nn.Module):
+    """A model with heads that are about as large as its own, and count for less."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(12, 8)
+        self.trunk = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
+        self.next = nn.Linear(8, 12, bias=False)
+        self.second = nn.Sequential(nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 12))
+        self.third = nn.Linear(8, 12)
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        x = self.table(ids)
+        return x + self.trunk(x)
+
+    def loss(self, logits: Tensor, ids: Tensor, ahead: int) -> Tensor:
+        return F.cross_entropy(logits[:, :-ahead].flatten(0, 1), ids[:, ahead:].flatten())
+
+
+class Heads(Language):
+    """As Medusa has them."""
+
+    def forward(self, ids):
+        h = self.hidden(ids)
+        loss = self.loss(self.next(h), ids, 1)
+        stopped = h.detach()
+        for ahead, head in enumerate((self.second, self.third), 2):
+            loss = loss + 0.2 * 0.8**ahead * self.loss(head(stopped), ids, ahead)
+        return loss
+
+
+class Draft(Language):
+    """Of a part of what goes on with its history."""
+
+    def forward(self, ids):
+        h = self.hidden(ids)
+        draft = self.second(h[:, :-1].detach())
+        return self.loss(self.next(h), ids, 1) + 0.1 * self.loss(draft, ids[:, :-1], 2)
+
+
+@pytest.mark.parametrize("model", [Heads, Draft])
+def test_a_larger_head_that_counts_for_less_is_meant(model: type[Language]) -> None:
+    report = trainify.audit(model(), torch.arange(14).view(2, 7) * 5 % 12)
+    assert report.ok, report
+    assert "gradients are stopped or shaped on purpose at" in report.notes[0]
+
+
+class CountsForMore(Language):
+    """What remains of the gradient is the smaller share."""
+
+    def forward(self, ids):
+        h = self.hidden(ids)
+        return 0.1 * self.loss(self.next(h), ids, 1) + self.loss(self.second(h.detach()), ids, 2)
+
+
+class ByFarTheLargest(Language):
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = nn.Linear(8, 1)
+
+    def forward(self, ids):
+        h = self.hidden(ids)
+        value = self.value(h).squeeze(-1) - ids / 12
+        return 3 * value.square().mean() + 0.01 * self.loss(self.second(h.detach()), ids, 2)
+
+
+class Mixed(Language):
+    def forward(self, ids):
+        h = self.hidden(ids)
+        return self.loss(self.next(h) + 0.1 * self.third(h.detach()), ids, 1)
+
+
+@pytest.mark.parametrize("model", [CountsForMore, ByFarTheLargest, Mixed])
+def test_a_head_that_is_not_beside_a_larger_one_is_accused(model: type[Language]) -> None:
+    report = trainify.audit(model(), torch.arange(14).view(2, 7) * 5 % 12)
+    assert report.wrong and len(report.cuts) == 1

@@ -16,7 +16,7 @@ from .heads import LINEAR, SUMS
 from .report import Cause
 from .runs import Step
 from .shapes import of_one_shape
-from .trace import Call, Sight, Trace, made_by, own_name, tensor_of
+from .trace import Call, Sight, Trace, made_by, own_name, result, tensor_of
 
 REFERENCE = re.compile(
     r"(?:^|[._])(?:teacher|target|ema|momentum|frozen|ref|reference|old)(?:[._\d]|$)", re.IGNORECASE
@@ -152,6 +152,8 @@ class _Flow:
         """The calls of the meetings."""
         self._bent: set[int] = set()
         """Meetings of which something is made that is not in proportion to them."""
+        self._used: set[int] = set()
+        """Meetings that go into the loss."""
         self._summed: set[int] = set()
         """Those that are summed up before."""
         self._compares = False
@@ -188,7 +190,8 @@ class _Flow:
     def _is_term(self, meeting: int) -> bool:
         """Whether others learn the same whatever comes to them there, as by another term."""
         name = self._meetings[meeting]
-        return name in _SUMS or (name in _TAKES_AWAY and meeting not in self._bent)
+        taken_away = name in _TAKES_AWAY and meeting in self._used - self._bent
+        return name in _SUMS or taken_away
 
     def gates(self, step: Step) -> bool:
         """Whether what learns is weighed by a stopped value, and a loss is made of the result.
@@ -282,6 +285,8 @@ class _Flow:
     def _follow(self, call: Call, met: set[int]) -> None:
         """Note what a call makes of meetings."""
         name = own_name(call)
+        if call.function is result:
+            self._used |= met
         if name in ("sum", "mean"):
             self._summed |= met - self._bent
         several = sum(sight.attached for sight in call.ins) > 1

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
 
 from .cuts import MISSING, Suspect
-from .heads import LINEAR, SUMS
+from .heads import LINEAR, PICKS, SUMS, VIEWS, is_passed_on
 from .places import Place
 from .report import Cause
 from .trace import Call, Trace, made_by, own_name, result, tensor_of
@@ -23,29 +23,21 @@ Terms = Mapping[tuple[int, bool], int]
 _SUMS = {"add": 1, "__add__": 1, "__radd__": 1, "sub": -1, "subtract": -1, "__sub__": -1}
 _TURNED = {"rsub", "__rsub__"}
 _RATIOS = {"div", "true_divide", "divide", "__truediv__"}
-_VIEWS = {"reshape", "view", "view_as", "permute", "transpose", "unsqueeze", "squeeze", "clone",
-          "contiguous", "flatten", "movedim"}  # fmt: skip
-"""Functions that put what they are given in another order, at most."""
-
-_PICKS = {*_VIEWS, "__getitem__", "select", "narrow", "gather", "index_select", "masked_select",
-          "take_along_dim", "unbind", "chunk", "split"}  # fmt: skip
-"""Functions that give some of the numbers that they are given."""
-
 _STOPS = {"detach", "data"}
-_ALIASES = {*_PICKS, *_STOPS, "view_as", "expand", "expand_as", "T", "mT", "t", "__iter__"}
+_ALIASES = {*PICKS, *_STOPS, "view_as", "expand", "expand_as", "T", "mT", "t", "__iter__"}
 
 _SETS = {"data", "set_"}
 
-_PASSING = {*_SUMS, *_TURNED, *_VIEWS}
+_PASSING = {*_SUMS, *_TURNED, *VIEWS}
 
-_EACH = {*_VIEWS, *_SUMS, *_TURNED, *_RATIOS, *_STOPS, "mul", "multiply", "__mul__", "__rmul__",
+_EACH = {*VIEWS, *_SUMS, *_TURNED, *_RATIOS, *_STOPS, "mul", "multiply", "__mul__", "__rmul__",
          "__rtruediv__", "exp", "log", "neg", "__neg__", "pow", "__pow__", "__rpow__", "square",
          "sqrt", "sigmoid", "logsigmoid", "tanh", "abs", "clamp", "clip", "clamp_min", "clamp_max",
          "minimum", "maximum", "min", "max", "where", "masked_fill", "to", "float", "double",
          "expm1", "log1p", "nan_to_num"}  # fmt: skip
 """Functions of which each number is made of those in the same place."""
 
-_ROW_BY_ROW = {*_EACH, *_PICKS}
+_ROW_BY_ROW = {*_EACH, *PICKS}
 
 _OF_TWO = {"min", "max"}
 """Functions that are of that kind where they take two tensors."""
@@ -74,7 +66,7 @@ class Cancelled:
         self._stops = {
             id(each.call)
             for each in suspects
-            if each.where[0] == "out" and _is_passed_on(trace, each.call)
+            if each.where[0] == "out" and is_passed_on(trace, each.call)
         }
         self._position = {id(call): at for at, call in enumerate(trace.calls)}
         self._back = [
@@ -174,7 +166,7 @@ class Cancelled:
         if not given:
             before = self._trace.calls[: self._position[id(call)]]
             left = {tensor_of(each) for user in before if user.leaves for each in user.ins}
-            given = self._from(left, {*_PICKS, *_STOPS})
+            given = self._from(left, {*PICKS, *_STOPS})
         return {*given} & self._made
 
     def _stopping_at(self, place: Place) -> list[Call]:
@@ -191,7 +183,7 @@ class Cancelled:
         given = list(map(self._of, ins))
         if id(call) in self._stops:
             self._terms[number] = {(n, True): times for (n, _), times in given[0].items()}
-        elif len(given) == 1 and name in _VIEWS:
+        elif len(given) == 1 and name in VIEWS:
             self._terms[number] = given[0]
         elif len(given) == 2 and name in _SUMS:
             self._terms[number] = _sum(given[0], given[1], _SUMS[name])
@@ -232,7 +224,7 @@ class Cancelled:
         others = [tensor_of(each) for each in call.ins if each.attached]
         if len(others) != 1 or others[0] == number:
             return False
-        return others[0] in self._from(stopped, _PICKS) or (
+        return others[0] in self._from(stopped, PICKS) or (
             not self._behind({others[0]}).isdisjoint(self._from(stopped) & self._made)
             and others[0] not in self._behind(stopped)
         )
@@ -318,14 +310,6 @@ class Cancelled:
             if not found.isdisjoint(map(tensor_of, made_by(call))):
                 found.update(tensor_of(each) for each in call.ins if each.floating)
         return found
-
-
-def _is_passed_on(trace: Trace, call: Call) -> bool:
-    return (
-        len(call.ins) == len(call.outs) == 1
-        and not call.written
-        and trace.digest(call.ins[0]) == trace.digest(call.outs[0])
-    )
 
 
 def _sum(one: Terms, other: Terms, sign: int) -> Terms:

@@ -42,15 +42,16 @@ class Gradients:
         if found is None or right is None:
             return found is not right
         found, right = parts(found.to_dense()), parts(right.to_dense())
-        size = max(_norm(found), _norm(right))
-        return not _near(_norm(found - right), size, self._tolerance)
+        size = max(norm(found), norm(right))
+        return not _near(norm(found - right), size, self._tolerance)
 
 
 def _near(difference: float, size: float, tolerance: float) -> bool:
     return difference <= tolerance * size  # no where it is not a number
 
 
-def _norm(tensor: Tensor) -> float:
+def norm(tensor: Tensor) -> float:
+    """The square root of the sum of squares, in float32 at least."""
     wide = torch.promote_types(tensor.dtype, torch.float32)
     found: float = torch.linalg.vector_norm(tensor, dtype=wide).item()
     return found

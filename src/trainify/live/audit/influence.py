@@ -44,9 +44,9 @@ class Keep(Observer):
 
     def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
         for suspect in self._at.get(call.key, ()):
-            returned = _returned(out, tensors)
-            if suspect.where[1] < len(returned):
-                value = returned[suspect.where[1]].detach().clone()
+            found = returned(out, tensors)
+            if suspect.where[1] < len(found):
+                value = found[suspect.where[1]].detach().clone()
                 self.values.setdefault(call.key, {})[suspect.where[1]] = value
         return out
 
@@ -79,9 +79,9 @@ class Disturb(Observer):
 
     def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
         for j, value in self._kept.get(call.key, {}).items():
-            returned = _returned(out, tensors)
-            if j < len(returned) and returned[j].shape == value.shape:
-                out = _replaced(out, returned[j], value.clone())
+            found = returned(out, tensors)
+            if j < len(found) and found[j].shape == value.shape:
+                out = replaced(out, found[j], value.clone())
         for suspect in self._at.get(call.key, ()):
             what, i = suspect.where
             if what == "host":
@@ -89,9 +89,9 @@ class Disturb(Observer):
             elif what == "written" and i < len(tensors):
                 self._write(tensors[i])
             elif what == "out":
-                returned = _returned(out, tensors)
-                if i < len(returned):
-                    out = _replaced(out, returned[i], self._disturbed(returned[i]))
+                found = returned(out, tensors)
+                if i < len(found):
+                    out = replaced(out, found[i], self._disturbed(found[i]))
         return out
 
     def _write(self, tensor: Tensor) -> None:
@@ -127,13 +127,14 @@ class Disturb(Observer):
         return value
 
 
-def _returned(out: Any, arguments: Sequence[Tensor]) -> list[Tensor]:
+def returned(out: Any, arguments: Sequence[Tensor]) -> list[Tensor]:
     """The tensors in a result that are no arguments, as a trace counts them."""
     given = {id(tensor) for tensor in arguments}
     return [tensor for tensor in tensors_in((out,)) if id(tensor) not in given]
 
 
-def _replaced(out: Any, tensor: Tensor, other: Tensor) -> Any:
+def replaced(out: Any, tensor: Tensor, other: Tensor) -> Any:
+    """A result with another tensor in place of one of its own."""
     return tree_map(lambda each: other if each is tensor else each, out)
 
 

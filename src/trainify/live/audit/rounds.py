@@ -431,7 +431,7 @@ class _Round:
                     is_of_losses(trace, group)
                     or is_given_twice(trace, group)
                     or is_of_a_step(trace, group, parameters.keys())
-                    or (whole and is_of_a_head(trace, group, parameters))
+                    or (whole and is_of_a_head(self.step, trace, group, parameters))
                     or is_scored(trace, group)
                     or (whole and is_of_a_stage(*judged, model))
                 )
