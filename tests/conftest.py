@@ -25,10 +25,17 @@ def torch_process() -> Iterator[TorchProcess]:
         yield python
 
 
+# What is imported is no garbage.  Later a syntax tree is thousands of objects, none of them garbage
+# before its test is over: to look each time that some hundred are new finds next to nothing.
+gc.disable()
+_NEW_OBJECTS = 50_000
+
+
 def pytest_collection_finish() -> None:
     """What has been imported stays: nothing looks through it again, for garbage or for referrers."""
-    gc.collect()
     gc.freeze()
+    gc.set_threshold(_NEW_OBJECTS)
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:
