@@ -69,7 +69,9 @@ def meta() -> dict[str, torch.Tensor]:
     }
 
 
-def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def dense(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None = None
+) -> torch.Tensor:
     """What it is, query by query."""
     known, out = meta(), []
     starts, lengths = known["starts"].tolist(), known["lengths"].tolist()
@@ -78,7 +80,11 @@ def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         for row in range(starts[i], starts[i + 1]):
             seen = length - (starts[i + 1] - 1 - row)
             scores = torch.einsum("hd,khd->hk", q[row], keys[:seen]) * 0.5
-            out.append(torch.einsum("hk,khd->hd", F.softmax(scores, -1), values[:seen]))
+            if sinks is None:
+                weights = F.softmax(scores, -1)
+            else:
+                weights = scores.exp() / (scores.exp().sum(-1) + sinks.exp())[:, None]
+            out.append(torch.einsum("hk,khd->hd", weights, values[:seen]))
     return torch.stack(out)
 
 
@@ -136,7 +142,86 @@ def test_without_a_table_the_keys_are_packed() -> None:
 
 
 def test_what_is_not_covered_is_said() -> None:
-    (found,) = findings(VLLM.replace("causal=True", "causal=True, s_aux=self.sinks"))
-    assert "`s_aux` is passed" in found.message
-    (found,) = findings(SGLANG.replace("causal=True", "causal=True, sinks=self.sinks"))
-    assert "`sinks` is passed" in found.message
+    (found,) = findings(VLLM.replace("causal=True", "causal=True, alibi_slopes=self.slopes"))
+    assert "`alibi_slopes` is passed" in found.message
+    (found,) = findings(SGLANG.replace("causal=True", "causal=True, qv=self.qv"))
+    assert "`qv` is passed" in found.message
+
+
+UNIFIED = """\
+import torch
+from torch import nn
+from vllm.v1.attention.ops.triton_unified_attention import unified_attention
+
+
+class Attention(nn.Module):
+    def forward(self, q, k_cache, v_cache, meta):
+        out = torch.empty_like(q)
+        unified_attention(
+            q=q,
+            k=k_cache,
+            v=v_cache,
+            out=out,
+            cu_seqlens_q=meta["starts"],
+            max_seqlen_q=3,
+            seqused_k=meta["lengths"],
+            max_seqlen_k=4,
+            softmax_scale=0.5,
+            causal=True,
+            window_size=(-1, -1),
+            block_table=meta["table"],
+            softcap=0.0,
+            q_descale=None,
+            k_descale=None,
+            v_descale=None,
+        )
+        return out
+"""
+
+
+@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [(VLLM, "s_aux"), (SGLANG, "sinks"), (DISPATCHED, "sinks"), (UNIFIED, "sinks")],
+)
+def test_sinks_of_gpt_oss_learn_as_well(
+    text: str, name: str, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kernel(q: Any, k: Any, v: Any, sinks: Any, out: Any = None) -> Any:
+        with torch.no_grad():
+            result = dense(q, k, v, sinks)
+        return result if out is None else out.copy_(result)
+
+    def unified(q: Any, k: Any, v: Any, out: Any, *, sinks: Any, **others: Any) -> None:
+        kernel(q, k, v, sinks, out)
+
+    def flash(q: Any, k: Any, v: Any, *, s_aux: Any, **others: Any) -> Any:
+        return kernel(q, k, v, s_aux)
+
+    def cached(q: Any, k_cache: Any, v_cache: Any, *, sinks: Any, **others: Any) -> Any:
+        return kernel(q, k_cache, v_cache, sinks)
+
+    module, _, function = text.split("from ")[2].partition("\n")[0].partition(" import ")
+    stand_in(
+        monkeypatch,
+        module,
+        **{function: {"s_aux": flash}.get(name, unified if "unified" in function else cached)},
+    )
+    text = text.replace("meta):", "meta, sinks):").replace(
+        "causal=True", f"causal=True, {name}=sinks"
+    )
+    scope: dict[str, Any] = {}
+    exec(compile(fix(text, strategy=strategy), "m.py", "exec"), scope)
+    torch.manual_seed(0)
+    q = torch.randn(4, 2, 4, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(5, 2, 2, 4, dtype=torch.float64) for _ in range(2))
+    sinks = torch.randn(2, dtype=torch.float64, requires_grad=True)
+    found = scope["Attention"]()(q, k, v, meta(), sinks)
+    right = dense(q, k, v, sinks)
+    close = {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(found, right, **close)
+    weights = torch.randn(4, 2, 4, dtype=torch.float64)
+    got = torch.autograd.grad((found * weights).sum(), [q, sinks])
+    want = torch.autograd.grad((right * weights).sum(), [q, sinks])
+    assert want[1].abs().min() > 1e-3
+    torch.testing.assert_close(got, want, **close)

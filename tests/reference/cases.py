@@ -614,6 +614,7 @@ def expect_attention(
     causal: bool = False,
     window: tuple[int, int] | None = None,
     softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """One query, one head at a time, in float32; queries are the last positions."""
     left, right = window or (-1, -1)
@@ -635,7 +636,10 @@ def expect_attention(
                 if softcap:
                     scores = softcap * torch.tanh(scores / softcap)
                 weights = torch.exp(scores - scores.amax())
-                out.append(weights / weights.sum() @ wide(v[b, list(keys), h // group]))
+                total = weights.sum()
+                if sinks is not None:
+                    total = total + torch.exp(wide(sinks)[h] - scores.amax())
+                out.append(weights / total @ wide(v[b, list(keys), h // group]))
     return torch.stack(out).view(*q.shape[:3], v.shape[-1]).to(q.dtype)
 
 
@@ -652,6 +656,22 @@ def expect_bhsd(
     return expect_attention(q, k, v, scale, causal or mask is not None, None, softcap).transpose(
         1, 2
     )
+
+
+def expect_sink_bhsd(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    *options: Any,
+) -> Tensor:
+    """The mask that is drawn is the causal one."""
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    scale, softcap = options
+    out = expect_attention(q, k, v, scale, causal or mask is not None, None, softcap, sinks)
+    return out.transpose(1, 2)
 
 
 def packed(lengths: list[int]) -> Tensor:
@@ -723,10 +743,11 @@ ATTENTIONS = [
     Case(older_torch.grouped_query_attention, lambda *args: expect_bhsd(*args, 0.0)),
     Case(
         attention.attention,
-        lambda q, k, v, scale, causal, left, right, cap: expect_attention(
-            q, k, v, scale, causal, (left, right), cap
+        lambda q, k, v, scale, causal, left, right, cap, sinks: expect_attention(
+            q, k, v, scale, causal, (left, right), cap, sinks
         ),
     ),
+    Case(attention.attention_with_sink_bhsd, expect_sink_bhsd),
     Case(attention.varlen_attention, expect_varlen),
     Case(attention.cached_attention, expect_cached),
     Case(attention.paged_attention, expect_paged),
@@ -765,8 +786,9 @@ ATTENTIONS += [
     ),
     Case(
         attention.prefill_attention,
-        lambda q, k, v, lengths, scale, causal: expect_varlen(
-            q, k, v, packed(lengths.tolist()), packed(lengths.tolist()), scale, causal
+        lambda q, k, v, lengths, scale, causal, sinks: expect_varlen(
+            *(q, k, v, packed(lengths.tolist()), packed(lengths.tolist())),
+            *(scale, causal, None, 0.0, sinks),
         ),
     ),
     Case(attention.pooled_attention, expect_pooled),

@@ -120,7 +120,14 @@ def expect_pooled_prefill(
 
 
 def expect_indexed(
-    q: Tensor, k: Tensor, v: Tensor, starts: Tensor, indices: Tensor, scale: float, cap: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    starts: Tensor,
+    indices: Tensor,
+    scale: float,
+    cap: float,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     out, group = [], q.shape[1] // k.shape[1]
     for b in range(len(q)):
@@ -129,7 +136,11 @@ def expect_indexed(
         for h in range(q.shape[1]):
             scores = wide(k[rows, h // group]) @ wide(q[b, h]) * scale
             scores = cap * torch.tanh(scores / cap) if cap else scores
-            heads.append(expect_softmax(scores) @ wide(v[rows, h // group]))
+            values = wide(v[rows, h // group])
+            if sinks is not None:  # a key that is seen in addition, whose value is nothing
+                scores = torch.cat((scores, wide(sinks)[h : h + 1]))
+                values = torch.cat((values, torch.zeros_like(values[:1])))
+            heads.append(expect_softmax(scores) @ values)
         out.append(torch.stack(heads))
     return torch.stack(out).to(q.dtype)
 
@@ -146,6 +157,7 @@ def expect_extended(
     causal: bool,
     scale: float | None,
     cap: float,
+    sinks: Tensor | None,
 ) -> Tensor:
     out = []
     scale = q.shape[-1] ** -0.5 if scale is None else scale
@@ -158,7 +170,7 @@ def expect_extended(
             values = torch.cat((v_pool[rows], v[first:last]))
             ends = torch.tensor([0, len(keys)])
             alone = expect_indexed(
-                q[place][None], keys, values, ends, torch.arange(len(keys)), scale, cap
+                q[place][None], keys, values, ends, torch.arange(len(keys)), scale, cap, sinks
             )
             out.append(alone[0])
     return torch.stack(out)

@@ -5,7 +5,6 @@ from __future__ import annotations
 _ASKS = {
     "adds a bias to the scores": "alibi_slopes alibi_slopes_ attn_bias rel_bias qq_bias "
     "sinks_bias_key0",
-    "adds a score to each row that no value stands for": "sinks s_aux",
     "keeps keys from being attended to": "mask attn_mask custom_mask packed_custom_mask "
     "mask_type block_sparse_tensors blocksparse_vert_stride dynamic_causal attention_chunk "
     "window_size_left window_size_right sliding_window_q sliding_window_k sliding_window_size",

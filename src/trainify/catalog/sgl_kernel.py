@@ -45,7 +45,6 @@ _NO_CACHED = (
     "attention_chunk",
     "only_qv",
     "return_softmax_lse",
-    "sinks",
     "score_mod",
 )
 _NO_VARLEN = (
@@ -57,7 +56,6 @@ _NO_VARLEN = (
     "attention_chunk",
     "only_qv",
     "return_softmax_lse",
-    "sinks",
     "score_mod",
 )
 # What only the fourth version takes.
@@ -212,7 +210,7 @@ OPS: tuple[FusedOp, ...] = (
         "bool return_softmax_lse=False, Tensor? sinks=None, Any score_mod=None, "
         "Any aux_tensors=None, int ver=3, Tensor(a!)? out=None) -> Tensor(a!)",
         equivalent="varlen_or_paged_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, "
-        "page_table, softmax_scale, causal, window_size, softcap)",
+        "page_table, softmax_scale, causal, window_size, softcap, sinks)",
         source=_FLASH,
         unsupported=_NO_VARLEN,
     ),
@@ -234,7 +232,7 @@ OPS: tuple[FusedOp, ...] = (
         "Tensor? sinks=None, Any score_mod=None, Any aux_tensors=None, int ver=3, "
         "Tensor(a!)? out=None) -> Tensor(a!)",
         equivalent="cached_or_packed_attention(q, k_cache, v_cache, cache_seqlens, page_table, "
-        "cu_seqlens_q, softmax_scale, causal, window_size, softcap)",
+        "cu_seqlens_q, softmax_scale, causal, window_size, softcap, sinks)",
         source=_FLASH,
         unsupported=_NO_CACHED,
     ),
@@ -561,7 +559,7 @@ OPS: tuple[FusedOp, ...] = (
         "return_softmax_lse=False, Tensor? sinks=None, Any score_mod=None, Any aux_tensors=None, "
         "int ver=3, Tensor(a!)? out=None) -> Tensor(a!)",
         equivalent="varlen_or_paged_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, "
-        "page_table, softmax_scale, causal, window_size, softcap)",
+        "page_table, softmax_scale, causal, window_size, softcap, sinks)",
         source="sglang/kernels/ops/attention/flash_attention_v3.py, sglang 0.5.23",
         unsupported=_NO_VARLEN,
     ),
@@ -579,7 +577,7 @@ OPS: tuple[FusedOp, ...] = (
         "Tensor? sinks=None, Any score_mod=None, Any aux_tensors=None, int ver=3, Tensor(a!)? "
         "out=None) -> Tensor(a!)",
         equivalent="cached_or_packed_attention(q, k_cache, v_cache, cache_seqlens, page_table, "
-        "cu_seqlens_q, softmax_scale, causal, window_size, softcap)",
+        "cu_seqlens_q, softmax_scale, causal, window_size, softcap, sinks)",
         source="sglang/kernels/ops/attention/flash_attention_v3.py, sglang 0.5.23",
         unsupported=_NO_CACHED,
     ),
@@ -596,7 +594,7 @@ OPS: tuple[FusedOp, ...] = (
         "rel_bias_prep_cache=None, int ver=3, Tensor(a!)? out=None, Any mask_mod=None)"
         " -> Tensor(a!)",
         equivalent="varlen_or_paged_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, "
-        "page_table, softmax_scale, causal, window_size, softcap)",
+        "page_table, softmax_scale, causal, window_size, softcap, sinks)",
         source="sglang/kernels/ops/attention/flash_attention.py, sglang 0.5.23",
         unsupported=(*_NO_VARLEN, *_NO_FOURTH),
     ),
@@ -615,7 +613,7 @@ OPS: tuple[FusedOp, ...] = (
         "sfk=None, Tensor? sfv=None, Tensor? rel_bias=None, Any rel_bias_prep_cache=None, int "
         "ver=3, Tensor(a!)? out=None, int? max_seqlen_k=None, Any mask_mod=None) -> Tensor(a!)",
         equivalent="cached_or_packed_attention(q, k_cache, v_cache, cache_seqlens, page_table, "
-        "cu_seqlens_q, softmax_scale, causal, window_size, softcap)",
+        "cu_seqlens_q, softmax_scale, causal, window_size, softcap, sinks)",
         source="sglang/kernels/ops/attention/flash_attention.py, sglang 0.5.23",
         unsupported=(*_NO_CACHED, *_NO_FOURTH),
     ),

@@ -247,12 +247,11 @@ OPS: tuple[FusedOp, ...] = (
         "enable_lean=None, Any lean_Mp=None, Any lean_Lp=None, Any lean_Op=None, Any "
         "lean_locks=None, Any uneven_batch=None) -> ()",
         equivalent="o = indexed_decode(q, k_buffer, v_buffer, kv_indptr, kv_indices, sm_scale, "
-        "logit_cap)",
+        "logit_cap, sinks)",
         source="sglang/kernels/ops/attention/decode_attention.py",
         unsupported=(
             "k_scale",
             "v_scale",
-            "sinks",
             "xai_temperature_len",
             "page_size",
             "score_mod",
@@ -271,14 +270,13 @@ OPS: tuple[FusedOp, ...] = (
         "score_mod=None, Any aux_tensors=None, Any extend_seq_lens_cpu=None, bool "
         "identity_kv_indices=False) -> ()",
         equivalent="o_extend = extended_attention(q_extend, k_extend, v_extend, k_buffer, "
-        "v_buffer, qo_indptr, kv_indptr, kv_indices, is_causal, sm_scale, logit_cap)",
+        "v_buffer, qo_indptr, kv_indptr, kv_indices, is_causal, sm_scale, logit_cap, sinks)",
         source="sglang/kernels/ops/attention/extend_attention.py",
         unsupported=(
             "custom_mask",
             "k_scale",
             "v_scale",
             "sliding_window_size",
-            "sinks",
             "window_kv_offsets",
             "xai_temperature_len",
             "lse_extend",

@@ -387,7 +387,8 @@ OPS: tuple[FusedOp, ...] = (
         "Any aux_tensors=None, Any aux_tensor_leading_dims=None, Tensor? dynamic_causal=None, "
         "Tensor? gather_kv_indices=None, Tensor? gather_kv_valid_length=None) -> Tensor",
         equivalent="varlen_or_paged_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, "
-        "block_table, softmax_scale, causal, window_size, softcap)",
+        "block_table, softmax_scale, causal, window_size, softcap, "
+        "s_aux)",
         source="vllm/vllm_flash_attn/flash_attn_interface.py, vllm 0.33.0",
         unsupported=(
             "q_v",
@@ -399,7 +400,6 @@ OPS: tuple[FusedOp, ...] = (
             "k_descale",
             "v_descale",
             "output_scale",
-            "s_aux",
             "cp_world_size",
             "mask_mod",
             "block_sparse_tensors",
@@ -509,9 +509,9 @@ OPS: tuple[FusedOp, ...] = (
         "Tensor b_start_loc, Tensor b_seq_len, int max_input_len, bool is_causal=True, "
         "float? softmax_scale=None, int? sliding_window_q=None, int? sliding_window_k=None, "
         "Tensor? sinks=None, bool sinks_bias_key0=False) -> ()",
-        equivalent="o = prefill_attention(q, k, v, b_seq_len, softmax_scale, is_causal)",
+        equivalent="o = prefill_attention(q, k, v, b_seq_len, softmax_scale, is_causal, sinks)",
         source="vllm/v1/attention/ops/triton_prefill_attention.py, vllm 0.33.0",
-        unsupported=("sliding_window_q", "sliding_window_k", "sinks", "sinks_bias_key0"),
+        unsupported=("sliding_window_q", "sliding_window_k", "sinks_bias_key0"),
     ),
     # Queries and keys, normed and rotated in one kernel.
     FusedOp(
@@ -831,7 +831,7 @@ OPS: tuple[FusedOp, ...] = (
         "Tensor? v_descale, *, Tensor? alibi_slopes=None, Tensor? output_scale=None, "
         "Tensor? qq_bias=None, Tensor? sinks=None) -> ()",
         equivalent="out = paged_varlen_attention(q, k, v, cu_seqlens_q, seqused_k, "
-        "block_table, softmax_scale, causal, window_size, softcap)",
+        "block_table, softmax_scale, causal, window_size, softcap, sinks)",
         source="vllm/v1/attention/ops/triton_unified_attention.py, vllm 0.33.0, in its old place",
         unsupported=(
             "q_descale",
@@ -840,7 +840,6 @@ OPS: tuple[FusedOp, ...] = (
             "alibi_slopes",
             "output_scale",
             "qq_bias",
-            "sinks",
         ),
     ),
     FusedOp(
@@ -855,7 +854,7 @@ OPS: tuple[FusedOp, ...] = (
         "Tensor? alibi_slopes=None, Tensor? output_scale=None, "
         "Tensor? qq_bias=None, Tensor? sinks=None) -> ()",
         equivalent="out = paged_varlen_attention(q, k, v, cu_seqlens_q, seqused_k, "
-        "block_table, softmax_scale, causal, window_size, softcap)",
+        "block_table, softmax_scale, causal, window_size, softcap, sinks)",
         source="vllm/v1/attention/ops/triton_unified_attention.py",
         unsupported=(
             "q_descale",
@@ -864,7 +863,6 @@ OPS: tuple[FusedOp, ...] = (
             "alibi_slopes",
             "output_scale",
             "qq_bias",
-            "sinks",
         ),
     ),
     FusedOp(

@@ -49,6 +49,34 @@ def attention_bhsd(
     return torch.softmax(scores, dim=-1).masked_fill(~mask, 0.0).to(q.dtype) @ v
 
 
+def attention_with_sink_bhsd(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sinks: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    softcap: float = 0.0,
+) -> torch.Tensor:
+    """Attention in which a head may also attend to nothing: sinks [H] are its score for that.
+
+    The rest is as in attention_bhsd; in float32, rounded once.
+    """
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    scores = q.float() @ k.float().mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap != 0.0:
+        scores = softcap * torch.tanh(scores / softcap)
+    if causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    sink = sinks.float().view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+    weights = torch.softmax(torch.cat((scores, sink), dim=-1), dim=-1)[..., :-1]
+    return (weights @ v.float()).to(q.dtype)
+
+
 def split_and_scale(
     qkv: torch.Tensor, bias: torch.Tensor, heads: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -141,11 +169,13 @@ def attention(
     left: int = -1,
     right: int = -1,
     softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of q [B, Sq, Hq, D] over k and v [B, Sk, Hkv, D].
 
     Causal: the last query sees all keys.  The layout of flash-attention; the scale defaults to
-    1 / sqrt(D).  Dao, "FlashAttention-2", 2023.
+    1 / sqrt(D).  Dao, "FlashAttention-2", 2023.  With ``sinks`` [Hq], a head may also attend to
+    nothing: they are its score for that (gpt-oss).
     """
     q_len, k_len = q.shape[1], k.shape[1]
     mask = None
@@ -158,7 +188,11 @@ def attention(
         if left >= 0:
             mask = mask.triu(k_len - q_len - left)
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    out = attention_bhsd(q, k, v, mask, causal and mask is None, scale, softcap)
+    causal = causal and mask is None
+    if sinks is None:
+        out = attention_bhsd(q, k, v, mask, causal, scale, softcap)
+    else:
+        out = attention_with_sink_bhsd(q, k, v, sinks, mask, causal, scale, softcap)
     return out.transpose(1, 2)
 
 
@@ -172,6 +206,7 @@ def varlen_attention(
     causal: bool = False,
     window: tuple[int, int] | None = None,
     softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention within each of the sequences packed in q, k and v [T, H, D].
 
@@ -184,11 +219,11 @@ def varlen_attention(
     # Equal lengths are an ordinary batch.
     if len(set(q_lens)) == 1 and len(set(k_lens)) == 1:
         q, k, v = (x.unflatten(0, (len(q_lens), -1)) for x in (q, k, v))
-        return attention(q, k, v, scale, causal, left, right, softcap).flatten(0, 1)
+        return attention(q, k, v, scale, causal, left, right, softcap, sinks).flatten(0, 1)
     sequences = zip(q.split(q_lens), k.split(k_lens), v.split(k_lens), strict=True)
     return torch.cat(
         [
-            attention(qi[None], ki[None], vi[None], scale, causal, left, right, softcap)[0]
+            attention(qi[None], ki[None], vi[None], scale, causal, left, right, softcap, sinks)[0]
             for qi, ki, vi in sequences
         ]
     )
@@ -205,6 +240,7 @@ def paged_varlen_attention(
     causal: bool = True,
     window: tuple[int, int] | None = None,
     softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of the sequences packed in q [T, Hq, D] over paged keys and values.
 
@@ -228,6 +264,7 @@ def paged_varlen_attention(
                 left,
                 right,
                 softcap,
+                sinks,
             )[0]
             for rows, length, pages in sequences
         ]
@@ -246,6 +283,7 @@ def varlen_or_paged_attention(
     causal: bool = False,
     window: tuple[int, int] | None = None,
     softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of the sequences packed in q [T, Hq, D] over keys that are packed, or in pages.
 
@@ -265,10 +303,11 @@ def varlen_or_paged_attention(
             causal=causal,
             window=window,
             softcap=softcap,
+            sinks=sinks,
         )
     if cu_seqlens_k is None:
         return paged_varlen_attention(
-            q, k, v, cu_seqlens_q, k_lens, block_table, scale, causal, window, softcap
+            q, k, v, cu_seqlens_q, k_lens, block_table, scale, causal, window, softcap, sinks
         )
     lengths = cu_seqlens_k.diff() if k_lens is None else k_lens
     if block_table is None:
@@ -276,10 +315,10 @@ def varlen_or_paged_attention(
         rows = torch.cat([torch.arange(at, at + length, device=k.device) for at, length in starts])
         ends = F.pad(lengths.cumsum(0), (1, 0))
         return varlen_attention(
-            q, k[rows], v[rows], cu_seqlens_q, ends, scale, causal, window, softcap
+            q, k[rows], v[rows], cu_seqlens_q, ends, scale, causal, window, softcap, sinks
         )
     return paged_varlen_attention(
-        q, k, v, cu_seqlens_q, lengths, block_table, scale, causal, window, softcap
+        q, k, v, cu_seqlens_q, lengths, block_table, scale, causal, window, softcap, sinks
     )
 
 
@@ -340,13 +379,14 @@ def prefill_attention(
     b_seq_len: torch.Tensor,
     scale: float | None = None,
     causal: bool = True,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention within each of the sequences packed in q, k and v [T, H, D].
 
     The sequences, of the lengths ``b_seq_len``, follow one another without gaps.
     """
     cu_seqlens = F.pad(b_seq_len.cumsum(0), (1, 0))
-    return varlen_attention(q, k, v, cu_seqlens, cu_seqlens, scale, causal)
+    return varlen_attention(q, k, v, cu_seqlens, cu_seqlens, scale, causal, sinks=sinks)
 
 
 def cached_attention(
@@ -359,6 +399,7 @@ def cached_attention(
     causal: bool = False,
     window: tuple[int, int] | None = None,
     softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of q [B, Sq, Hq, D] over the keys that each sequence has in the cache.
 
@@ -381,7 +422,11 @@ def cached_attention(
     if left >= 0:
         mask = mask & (columns >= rows - left)
     q, k, v = q.transpose(1, 2), k_cache.transpose(1, 2), v_cache.transpose(1, 2)
-    return attention_bhsd(q, k, v, mask, False, scale, softcap).transpose(1, 2)
+    if sinks is None:
+        out = attention_bhsd(q, k, v, mask, False, scale, softcap)
+    else:
+        out = attention_with_sink_bhsd(q, k, v, sinks, mask, False, scale, softcap)
+    return out.transpose(1, 2)
 
 
 def cached_or_packed_attention(
@@ -395,6 +440,7 @@ def cached_or_packed_attention(
     causal: bool = False,
     window: tuple[int, int] | None = None,
     softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """As cached_attention, or, with ``cu_seqlens_q``, of sequences packed in q [T, Hq, D].
 
@@ -402,13 +448,13 @@ def cached_or_packed_attention(
     """
     if cu_seqlens_q is None:
         return cached_attention(
-            q, k_cache, v_cache, cache_seqlens, page_table, scale, causal, window, softcap
+            q, k_cache, v_cache, cache_seqlens, page_table, scale, causal, window, softcap, sinks
         )
     k_lens = None
     if cache_seqlens is not None:
         k_lens = torch.as_tensor(cache_seqlens, device=q.device).expand(cu_seqlens_q.shape[0] - 1)
     return paged_varlen_attention(
-        q, k_cache, v_cache, cu_seqlens_q, k_lens, page_table, scale, causal, window, softcap
+        q, k_cache, v_cache, cu_seqlens_q, k_lens, page_table, scale, causal, window, softcap, sinks
     )
 
 
@@ -518,6 +564,7 @@ def indexed_decode(
     indices: torch.Tensor,
     scale: float,
     softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of one query per sequence, q [B, Hq, D], over pools of keys and values.
 
@@ -526,7 +573,9 @@ def indexed_decode(
     owned = indices.split(indptr.diff().tolist())
     return torch.cat(
         [
-            attention(one[None, None], k[rows][None], v[rows][None], scale, False, -1, -1, softcap)
+            attention(
+                one[None, None], k[rows][None], v[rows][None], scale, False, -1, -1, softcap, sinks
+            )
             for one, rows in zip(q, owned, strict=True)
         ]
     ).squeeze(1)
@@ -544,6 +593,7 @@ def extended_attention(
     causal: bool,
     scale: float | None = None,
     softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of packed sequences q [T, Hq, D] over a prefix in pools, then over k and v.
 
@@ -557,7 +607,7 @@ def extended_attention(
     for qi, ki, vi, rows in zip(*parts, prefixes, strict=True):
         keys = torch.cat((k_pool[rows].to(ki.dtype), ki))
         values = torch.cat((v_pool[rows].to(vi.dtype), vi))
-        out = attention(qi[None], keys[None], values[None], scale, causal, -1, -1, softcap)
+        out = attention(qi[None], keys[None], values[None], scale, causal, -1, -1, softcap, sinks)
         results.append(out[0])
     return torch.cat(results)
 

@@ -8,7 +8,7 @@ from ...reference import attention, older_torch
 from .draw import Draw, Values, draws_for
 
 
-def options(draw: Draw) -> Values:
+def options(draw: Draw, q_heads: int = 1) -> Values:
     left, right = draw.pick("bounds", (-1, -1), (2, -1), (1, 0), (1, 1))
     return {
         "scale": draw.pick("scale", None, 0.3),
@@ -19,6 +19,7 @@ def options(draw: Draw) -> Values:
         "window_left": left,
         "window_right": right,
         "softcap": draw.pick("softcap", 0.0, 5.0),
+        "sinks": draw.pick("sinks", None, draw.tensor(q_heads, dtype=draw.wide)),
     }
 
 
@@ -33,7 +34,7 @@ def dense(draw: Draw) -> Values:
     q_len, k_len = draw.pick("lengths", (3, 3), (2, 4), (3, 2))
     q = draw.tensor(batch, q_len, q_heads, dim)
     k, v = (draw.tensor(batch, k_len, kv_heads, dim) for _ in range(2))
-    return {"q": q, "k": k, "v": v, **options(draw)}
+    return {"q": q, "k": k, "v": v, **options(draw, q_heads)}
 
 
 @draws_for(attention.attention_bhsd, older_torch.grouped_query_attention)
@@ -53,6 +54,12 @@ def heads_first(draw: Draw) -> Values:
         **dict.fromkeys(("causal", "is_causal"), causal),
         "softcap": 0.0 if causal else draw.pick("softcap", 0.0, 5.0),
     }
+
+
+@draws_for(attention.attention_with_sink_bhsd)
+def heads_first_with_sinks(draw: Draw) -> Values:
+    values = heads_first(draw)
+    return {**values, "sinks": draw.tensor(values["q"].shape[1], dtype=draw.wide)}
 
 
 @draws_for(attention.attention_in_layout)
@@ -79,7 +86,7 @@ def varlen(draw: Draw) -> Values:
         "v": v,
         "cu_seqlens_q": draw.starts(q_lens),
         "cu_seqlens_k": draw.starts(k_lens),
-        **options(draw),
+        **options(draw, q_heads),
     }
 
 

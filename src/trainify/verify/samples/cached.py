@@ -27,7 +27,7 @@ def cached(draw: Draw) -> Values:
         "v_cache": draw.tensor(*shape),
         "cache_seqlens": lengths,
         "block_table": table,
-        **options(draw),
+        **options(draw, q_heads),
     }
 
 
@@ -66,7 +66,7 @@ def paged_varlen(draw: Draw) -> Values:
         "cu_seqlens_q": draw.starts(q_lens),
         "k_lens": draw.whole([3, 4]),
         "block_table": draw.chosen(1, 5, 4).view(2, 2),
-        **options(draw),
+        **options(draw, q_heads),
     }
 
 
@@ -158,7 +158,7 @@ def indexed(draw: Draw) -> Values:
     lengths = [draw.size(1, 3), draw.size(1, 3)]
     (q_heads, kv_heads), dim = heads(draw), draw.head_dim
     return {
-        **options(draw),
+        **options(draw, q_heads),
         "q": draw.tensor(2, q_heads, dim),
         "k": draw.tensor(9, kv_heads, dim),
         "v": draw.tensor(9, kv_heads, draw.pick("v_dim", dim, 3)),
@@ -173,7 +173,7 @@ def extended(draw: Draw) -> Values:
     fresh, prefix = [draw.size(1, 3), draw.size(1, 2)], [draw.size(0, 2), draw.size(0, 2)]
     (q_heads, kv_heads), dim = heads(draw), draw.head_dim
     return {
-        **options(draw),
+        **options(draw, q_heads),
         "q": draw.tensor(sum(fresh), q_heads, dim),
         **{name: draw.tensor(sum(fresh), kv_heads, dim) for name in "kv"},
         **{f"{name}_pool": draw.tensor(9, kv_heads, dim) for name in "kv"},
