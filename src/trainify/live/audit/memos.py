@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterator
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Collection, Iterator
+from types import FunctionType, ModuleType
 from typing import Any
 
 from torch import Tensor
@@ -34,20 +34,19 @@ class Memo:
             self._misses = self._function.cache_info().misses
 
 
-def memos_of(code: CodeType, namespace: dict[str, Any]) -> Iterator[Any]:
-    """Those that a function reads as globals, in modules, or by another function of its own."""
-    for each in codes(code):
-        for name in each.co_names:
-            found = namespace.get(name)
-            if isinstance(found, MEMO):
-                yield found
-            elif isinstance(found, ModuleType) and found.__name__.partition(".")[0] != "torch":
-                held = vars(found)
-                yield from (held[n] for n in each.co_names if isinstance(held.get(n), MEMO))
-            elif isinstance(found, FunctionType):
-                for inner in codes(found.__code__):
-                    held = found.__globals__
-                    yield from (held[n] for n in inner.co_names if isinstance(held.get(n), MEMO))
+def memos_of(names: Collection[str], there: dict[str, Any]) -> Iterator[Any]:
+    """Those that names stand for, by themselves, in modules, or in functions they stand for."""
+    for name in names:
+        found = there.get(name)
+        if isinstance(found, MEMO):
+            yield found
+        elif isinstance(found, ModuleType) and found.__name__.partition(".")[0] != "torch":
+            held = vars(found)
+            yield from (held[n] for n in held.keys() & names if isinstance(held[n], MEMO))
+        elif isinstance(found, FunctionType):
+            for inner in codes(found.__code__):
+                held = found.__globals__
+                yield from (held[n] for n in inner.co_names if isinstance(held.get(n), MEMO))
 
 
 def _remembered(function: Any) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -32,6 +32,9 @@ _ATOMS = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, F
 
 
 _PLAIN = frozenset(_ATOMS)
+
+_EMPTY = {list, dict, OrderedDict, set}
+"""Of what a module holds, most is empty: hooks of ten kinds."""
 
 _NOT_THEIRS = {"torch", "numpy", *sys.stdlib_module_names} - {"__main__"}
 """Whose objects keep in slots what nobody else should set."""
@@ -70,6 +73,8 @@ class State:
         self._arrays: list[tuple[Any, Any]] = []  # of NumPy
         self._slotted: list[tuple[Any, dict[str, Any]]] = []
         self._seen: set[int] = set()
+        self._untouched = True
+        """Whether nothing has run yet."""
         self._random = _random_states()
         self._gradients = [(p, p.grad) for p in model.parameters()]
         for parameter, _ in self._gradients:
@@ -78,10 +83,11 @@ class State:
         self._seen.update(map(id, modules))
         for module in modules:
             self._hold(module.__dict__, _DEPTH)
-        for cls in dict.fromkeys(cls for module in modules for cls in type(module).__mro__):
-            if not cls.__module__.startswith("torch."):
-                self._hold([v for n, v in vars(cls).items() if n[:2] != "__"], _DEPTH)
-                self._hold(list(_globals_of(cls)), 1)
+        classes = dict.fromkeys(cls for module in modules for cls in type(module).__mro__)
+        own = [cls for cls in classes if not cls.__module__.startswith("torch.")]
+        for cls in own:
+            self._hold([v for n, v in vars(cls).items() if n[:2] != "__"], _DEPTH)
+        self._hold(list(_globals_of(own)), 1)
         self._hold([*model.parameters(), *model.buffers()], _DEPTH)  # TorchScript's lie elsewhere
         self._own, self._own_holders = set(self._tensors), len(self._holders)
         self._own_empty = len(self._empty)
@@ -138,6 +144,9 @@ class State:
 
         Without ``own``, what the model holds stays as the last run has left it.
         """
+        if self._untouched and not thorough:
+            self._untouched = False
+            return
         for parameter, _ in self._gradients:
             if parameter.grad is not None:
                 parameter.grad = None
@@ -180,7 +189,7 @@ class State:
             parameter.grad = gradient
 
     def _hold(self, value: Any, depth: int) -> None:
-        if isinstance(value, _ATOMS) or depth < 0 or id(value) in self._seen:
+        if depth < 0 or id(value) in self._seen or isinstance(value, _ATOMS):
             return
         self._seen.add(id(value))
         inner: Iterable[Any] = ()
@@ -217,28 +226,35 @@ class State:
                     self._slotted.append((value, held))
                     inner = held.values()
         for each in list(inner):
-            if type(each) not in _PLAIN:
+            kind = type(each)
+            if kind in _EMPTY and not each:
+                self._empty.append(each)
+            elif kind not in _PLAIN:
                 self._hold(each, depth - 1)
 
 
-def _globals_of(cls: type) -> Iterator[Any]:
+def _globals_of(classes: Iterable[type]) -> Iterator[Any]:
     """Tensors that methods read as globals, by themselves or in a list, a tuple or a dict.
 
     And generators of random numbers, by themselves, and functions that remember their results.
     """
-    for value in vars(cls).values():
+    read: dict[int, tuple[dict[str, Any], dict[str, None]]] = {}
+    for value in (value for cls in classes for value in vars(cls).values()):
         function = unwrap(value) if isinstance(value, FunctionType) else None
         if isinstance(function, FunctionType):
-            yield from memos_of(function.__code__, function.__globals__)
+            there = function.__globals__
+            names = read.setdefault(id(there), (there, {}))[1]
             for code in codes(function.__code__):
-                for name in code.co_names:
-                    found: Any = function.__globals__.get(name)
-                    if type(found) in _PLAIN:
-                        continue
-                    if isinstance(found, torch.Generator) or _putting_back(found) is not None:
-                        yield found
-                    held = contents(found if isinstance(found, (list, tuple, dict)) else (found,))
-                    yield from (each for each in held if isinstance(each, Tensor))
+                names.update(dict.fromkeys(code.co_names))
+    for there, names in read.values():
+        yield from memos_of(names, there)
+        for found in map(there.get, names):
+            if type(found) in _PLAIN:
+                continue
+            if isinstance(found, torch.Generator) or _putting_back(found) is not None:
+                yield found
+            held = contents(found if isinstance(found, (list, tuple, dict)) else (found,))
+            yield from (each for each in held if isinstance(each, Tensor))
 
 
 def _put_back(holder: Any, kept: Any) -> None:
