@@ -20,9 +20,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_map
 
 from .compared import arriving, set_aside
+from .functions import ALIASES, attribute_of
 from .runs import Step
 from .saved import saved_by
-from .trace import ALIASES, attribute_of
 from .widen import Widening, wide
 
 _NARROW = (torch.float16, torch.bfloat16, torch.float32)

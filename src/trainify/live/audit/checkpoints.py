@@ -7,13 +7,13 @@ another step's, and so is its gradient; torch compares shapes alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 import torch.utils.checkpoint
-from torch import Tensor, nn
+from torch import Tensor
 
 from .places import Places
 from .trace import Call, Trace, Tracer
@@ -95,9 +95,11 @@ def _generated_by(generator: Any) -> Iterator[None]:
 class Repeats:
     """What checkpoints compute again in backward, held against what they did in the forward."""
 
-    def __init__(self, model: nn.Module, places: Places, trace: Trace, around: Way) -> None:
-        """``around`` is what the forward runs in."""
-        self._model, self._places, self._trace = model, places, trace
+    def __init__(
+        self, modules: Mapping[int, str], places: Places, trace: Trace, around: Way
+    ) -> None:
+        """``modules`` are the model's, names by id; ``around`` is what the forward runs in."""
+        self._modules, self._places, self._trace = modules, places, trace
         self._around = around
         self._pairs: list[_Pair] = []
         self._running = True
@@ -125,7 +127,7 @@ class Repeats:
     def _again(self, first: int, last: int, function: Any, inputs: Any, keywords: Any) -> Any:
         self._running = True
         try:
-            with self._around(), Tracer(self._model, self._places) as tracer:
+            with self._around(), Tracer(self._modules, self._places) as tracer:
                 pair = _Pair(self._trace.calls[first:last], tracer.trace)
                 self._pairs.append(pair)
                 out = function(*inputs, **keywords)

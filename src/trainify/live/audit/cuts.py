@@ -136,17 +136,17 @@ class Comparison:
         for i, (sight, twin) in enumerate(zip(call.ins, other.ins, strict=True)):
             if not sight.floating or not self._depends(sight, twin):
                 continue
-            earlier = sight.earlier
+            left = sight.left
             if not sight.known:
                 if not sight.attached:
                     yield Suspect(Cause.KERNEL, MISSING, call, ("in", i), hidden=True)
                 elif sight.fresh:
                     yield Suspect(Cause.DETACH, MISSING, call, ("in", i), hidden=True, leaf=True)
-            elif earlier is not None and self._changed((earlier, sight), (twin.earlier, twin)):
+            elif left is not None and self._changed((left, sight), (twin.left, twin)):
                 if sight.attached:
-                    if not sight.leaf and sight.history == earlier.history:
+                    if not sight.leaf and sight.history == left.history:
                         yield Suspect(Cause.IN_PLACE, WRONG, call, ("in", i), hidden=True)
-                elif not earlier.attached and sight.version == earlier.version:
+                elif not left.attached and sight.version == left.version:
                     yield Suspect(Cause.KERNEL, MISSING, call, ("in", i), hidden=True)
 
     def _changed(self, ours: tuple[Sight, Sight], theirs: tuple[Sight | None, Sight]) -> bool:

@@ -6,17 +6,16 @@ import ctypes
 import functools
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_FEW = 1 << 17
-"""Elements; NumPy has only one thread."""
+_FEW = 1 << 19
+"""Bytes; NumPy has only one thread."""
 
 _SMALL = 1 << 16
-"""Bytes up to which hashing them all costs less than sums of rows."""
+"""Bytes of which a hash, that any change changes, costs little."""
 
 _IN_A_ROW = 16
 """Elements, at least, of which only the sum counts where there are many."""
@@ -43,12 +42,19 @@ class Digests:
 
     def add(self, tensor: Tensor) -> int:
         """The index of the digest of ``tensor`` as it is now; torch functions must be off."""
-        total = _sum(tensor)
-        if isinstance(total, Tensor):
-            self._pending[len(self._read)] = total
-            total = UNKNOWN
-        self._read.append(total)
+        return self.put(bits_of(tensor))
+
+    def put(self, bits: Tensor | Digest) -> int:
+        """As :meth:`add`, of what :func:`bits_of` gave."""
+        if isinstance(bits, Tensor):
+            self._pending[len(self._read)] = bits
+            bits = UNKNOWN
+        self._read.append(bits)
         return len(self._read) - 1
+
+    def is_at(self, index: int, bits: Tensor | Digest) -> bool:
+        """Whether that is what :meth:`put` was given; False where that is not there yet."""
+        return not isinstance(bits, Tensor) and bits != UNKNOWN and self._read[index] == bits
 
     def read(self) -> Sequence[Digest]:
         """The digests, by index."""
@@ -67,15 +73,15 @@ class Digests:
 def digest(tensor: Tensor) -> Digest:
     """The digest of one tensor, at once."""
     with torch._C.DisableTorchFunction(), torch.no_grad():
-        return int(_sum(tensor))
+        return int(bits_of(tensor))
 
 
-def _sum(tensor: Tensor) -> Tensor | Digest:
+def bits_of(tensor: Tensor) -> Tensor | Digest:
     """What its bits are as integers, in one number; on other devices than the CPU still a tensor.
 
     Rows in another order are something else: a sum alone would not see that.
     """
-    if tensor.is_cpu and tensor.numel() <= _FEW and tensor.layout is torch.strided:
+    if tensor.is_cpu and tensor.layout is torch.strided and tensor.nbytes <= _FEW:
         try:
             return _sum_of_memory(tensor)
         except (RuntimeError, TypeError, ImportError):  # a subclass that has no memory, say
@@ -84,50 +90,52 @@ def _sum(tensor: Tensor) -> Tensor | Digest:
 
 
 def _sum_of_memory(tensor: Tensor) -> Digest:
-    """As :func:`_sum`, by what takes half the time.
+    """As :func:`bits_of`, by what takes a fraction of the time.
 
     Not by ``tensor.numpy()``, after which the tensor's storage can never be resized again.
     """
     if tensor.is_conj() or tensor.is_neg():
         raise TypeError
     size, address = tensor.nbytes, tensor.data_ptr()
-    if size and address == tensor.storage_offset() * tensor.itemsize:
+    if not size:
+        return 0
+    if address == tensor.storage_offset() * tensor.itemsize:
         if not tensor.untyped_storage().nbytes():
             return UNKNOWN  # which was freed, as sharded weights are
         raise TypeError
-    if size > _SMALL:
-        return _sum_by_numpy(_array(tensor, address))
-    if tensor.is_contiguous():
-        return hash(ctypes.string_at(address, size))
-    return hash(_array(tensor, address).tobytes())
+    if not tensor.is_contiguous():
+        tensor = tensor.detach().contiguous()
+        address = tensor.data_ptr()
+    if size <= _SMALL:
+        return hash(_memory(address, size, _READ_ONLY))
+    return _sum_by_numpy(address, size)
 
 
-def _array(tensor: Tensor, address: int) -> Any:
-    """The memory of a tensor as NumPy's integers, in its shape and order."""
+_memory: Any = ctypes.pythonapi.PyMemoryView_FromMemory
+_memory.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
+_memory.restype = ctypes.py_object
+
+_READ_ONLY = 0x100
+"""``PyBUF_READ``; what can be written into has no hash."""
+
+
+def _sum_by_numpy(address: int, size: int) -> Digest:
+    """What many bytes are as integers, each times a number of its own, in one number."""
     import numpy as np
 
-    size, strides = tensor.itemsize, tensor.stride()
-    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, strides, strict=True))
-    memory: Any = (ctypes.c_char * ((last + 1) * size)).from_address(address)
-    kind = f"i{size}" if size <= 8 else f"V{size}"
-    return np.ndarray(tensor.shape, kind, memory, strides=[size * each for each in strides])
-
-
-def _sum_by_numpy(bits: Any) -> Digest:
-    if bits.itemsize > 8:
-        raise TypeError
-    with suppress(ValueError):  # rows of an odd length
-        bits = bits.view("i8")
-    rows = _leading(bits.shape)
-    if not rows:
-        return int(bits.sum(dtype="i8"))
-    sums = bits.sum(axis=tuple(range(rows, bits.ndim)), dtype="i8").reshape(-1)
-    return int(sums @ _odd(len(sums)))
+    memory = _memory(address, size, _READ_ONLY)
+    count = size // 8
+    found = int(np.frombuffer(memory, "i8", count) @ _factors()[:count])
+    return found if not size % 8 else hash((found, bytes(memory[8 * count :])))
 
 
 @functools.cache
-def _odd(count: int) -> Any:
-    return torch.arange(1, 2 * count, 2).numpy()
+def _factors() -> Any:
+    """Odd numbers, so that none of them takes a bit away."""
+    import numpy as np
+
+    numbers = np.random.default_rng(0).integers(-(1 << 62), 1 << 62, _FEW // 8)
+    return 2 * numbers + 1
 
 
 def _leading(shape: Sequence[int]) -> int:

@@ -58,7 +58,7 @@ class _Edits(Observer):
 
     def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
         if self._saved is not None:
-            self._saved.done()
+            self._saved.done(call, tensors, out)
         return out
 
     def overwritten(self) -> list[tuple[Call, int]]:

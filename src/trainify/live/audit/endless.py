@@ -6,6 +6,7 @@ leaves out of a result still takes part in backward.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable
 from operator import itemgetter
@@ -29,7 +30,10 @@ def is_finite(tensor: Tensor) -> bool:
         values = tensor.coalesce().values() if tensor.is_sparse else tensor
         if values.layout is not torch.strided or not has_parts(values) or not values.numel():
             return True
-        ends = torch.stack(torch.aminmax(parts(values.detach())))
+        values = parts(values.detach())
+        if math.isfinite(values.sum().item()):
+            return True
+        ends = torch.stack(torch.aminmax(values))  # a sum alone may be too large
         return bool(torch.isfinite(ends).all().item())
 
 

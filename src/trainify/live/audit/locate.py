@@ -62,19 +62,21 @@ class Locator(Observer):
         self.arrays: set[Place] = set()
         """Where NumPy computes in the memory of tensors."""
         first: dict[int, tuple[Key | None, str, int]] = {
-            id(s): (c.key, what, i) for c in base.calls for what, i, s in _sights(c)
+            id(s): (None, "known", i) for i, s in enumerate(base.known)
         }
-        first.update((id(s), (None, "known", i)) for i, s in enumerate(base.known))
+        for call in base.calls:
+            for what, i, sight in _sights(call):
+                first.setdefault(id(sight), (call.key, what, i))
         for suspect in suspects:
             what, i = suspect.where
             if what in ("saved", "kept", "weight"):
                 self._begin.setdefault(suspect.call.key, []).append((what, i, suspect))
                 continue
-            earlier = suspect.call.ins[i].earlier
-            if not suspect.call.ins[i].known or earlier is None:
+            left = suspect.call.ins[i].left
+            if not suspect.call.ins[i].known or left is None:
                 self._unknown.setdefault(suspect.call.key, []).append(suspect)
                 continue
-            key, what, i = first[id(earlier)]
+            key, what, i = first[id(left)]
             self._begin.setdefault(key, []).append((what, i, suspect))
             self._end.setdefault(suspect.call.key, []).append(suspect)
 

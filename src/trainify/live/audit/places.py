@@ -50,11 +50,18 @@ class Places:
         self._packages = {type(module).__module__.partition(".")[0] for module in modules}
         self._outside: dict[str, bool] = {}
         self._foreign: dict[str, bool] = {}
+        self._found: dict[tuple[CodeType, int], Place] = {}
 
     def of(self, frame: FrameType | None) -> Place:
         """The place for a call that ``frame`` or one of its callers makes."""
         found = self.frame(frame)
-        return NOWHERE if found is None else place_of(found)
+        if found is None:
+            return NOWHERE
+        line = found.f_code, found.f_lineno
+        place = self._found.get(line)
+        if place is None:
+            place = self._found[line] = place_of(found)
+        return place
 
     def frame(self, frame: FrameType | None) -> FrameType | None:
         """The frame of :meth:`of`; None where there is none."""

@@ -186,7 +186,8 @@ class _Round:
         step.state.trusting = not step.writes and not any(
             call.opaque or call.name == "torch.Tensor.data" for call in trace.calls
         )
-        step.rounding = max((torch.finfo(dtype).eps for dtype in trace.types), default=0.0)
+        inexact = [t for t in trace.types if t.is_floating_point or t.is_complex]
+        step.rounding = max((torch.finfo(t).eps for t in inexact), default=0.0)
         step.coarse = any(out.narrow for call in trace.calls for out in call.outs)
         nudged = step.run(checks, step.nudge(step.parameters))[0]  # its graph goes at once
         comparison = Comparison(trace, nudged)
@@ -534,21 +535,21 @@ class _Base(Observer):
     @contextmanager
     def watching(self, tracer: Tracer) -> Iterator[None]:
         self._saved = Saved(tracer.trace)
-        model, places = self._step.model, self._step.places
+        step = self._step
         self._attributes = Attributes(tracer.trace)
-        self._repeats = Repeats(model, places, tracer.trace, as_in_training)
+        self._repeats = Repeats(step.modules, step.places, tracer.trace, as_in_training)
         with (
             Saving(tracer, self._saved.told, self._saved.taken),
             self._repeats.watching(),
             self.within.watching(),
-            on_modules_watched(model.modules(), lambda place: self.bending.setdefault(place)),
+            on_modules_watched(step.model.modules(), lambda place: self.bending.setdefault(place)),
         ):
             yield
         self._attributes.end()
 
     def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
         if self._saved is not None:
-            self._saved.done()
+            self._saved.done(call, tensors, out)
         if self._attributes is not None:
             self._attributes.done(call, out)
         node = node_of(out) if isinstance(out, Tensor) and out._base is None else None

@@ -50,6 +50,8 @@ class Step:
         self.inputs = tuple(inputs)
         self.keywords = dict(keywords)
         self.loss = loss
+        self.modules = {id(module): name for name, module in model.named_modules()}
+        """Their names, by id."""
         self.places = Places(model.modules())
         self.ignored: set[Place] = set()
         """Where gradients stay on although they are switched off; traced runs only."""
@@ -88,7 +90,7 @@ class Step:
         """
         self.begin(change)
         self.pinned.start()
-        tracer = Tracer(self.model, self.places, observer, self.ignored, self.pinned)
+        tracer = Tracer(self.modules, self.places, observer, self.ignored, self.pinned)
         with as_in_training(checkpoints, self._inference):
             tracer.know(self.state.tensors)
             with tracer, tracer.observer.watching(tracer):

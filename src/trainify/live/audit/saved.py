@@ -14,7 +14,7 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 from .places import callers
-from .trace import Call, Trace, Tracer
+from .trace import Call, Sight, Trace, Tracer
 
 
 class Saving:
@@ -151,10 +151,11 @@ class Saved:
             self._fresh.append((tensor, note))
         return note
 
-    def done(self) -> None:
+    def done(self, call: Call, tensors: list[Tensor], out: Any) -> None:
         """The call has ended: what it does to what it saved is its own affair."""
         for tensor, note in self._fresh:
-            note.digest = self._trace.digests.add(tensor)
+            sight = None if self._weights else _sight_of(tensor, call, tensors, out)
+            note.digest = self._trace.digests.add(tensor) if sight is None else sight.digest
         self._fresh.clear()
 
     def taken(self, note: Any, tensor: Tensor) -> None:
@@ -173,6 +174,22 @@ class Saved:
             for before, after, call, number in sorted(self._pairs, key=lambda pair: pair[0])
             if digests[before] != digests[after]
         ]
+
+
+def _sight_of(tensor: Tensor, call: Call, tensors: list[Tensor], out: Any) -> Sight | None:
+    """What was seen of a tensor that a call has saved: one that it took, or its result.
+
+    Only of functions of torch is it known that they write into nothing unseen.
+    """
+    if isinstance(call.function, type):
+        return None
+    for i, each in enumerate(tensors):
+        if each is tensor:
+            return None if i in call.written else call.ins[i]
+    # A result is saved as another tensor of the same memory.
+    same = isinstance(out, Tensor) and len(call.outs) == 1 and out.data_ptr() == tensor.data_ptr()
+    same = same and out.shape == tensor.shape and out.stride() == tensor.stride()
+    return call.outs[0] if same else None
 
 
 def is_weight(tensor: Tensor) -> bool:

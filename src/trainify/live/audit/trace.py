@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import lru_cache, partial, wraps
+from functools import partial, wraps
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload, OpOverloadPacket
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import unserializable_hook
 
-from .digest import Digests
+from .digest import Digest, Digests, bits_of
+from .functions import Known, is_opaque, name_of
 from .pinned import Pinned
 from .places import (
     DECORATED,
@@ -33,16 +33,6 @@ from .places import (
     wrapped_in,
 )
 
-_LEAVE = {"item", "tolist", "numpy", "__array__", "__float__", "__complex__"}
-"""Methods through which values leave torch; ``__bool__``, ``__int__`` have no derivative."""
-
-ALIASES = {"data", "T", "mT", "H", "mH", "real", "imag"}
-"""Attributes that are tensors; the others say something about one."""
-
-_UNFILLED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided",
-             "empty_permuted"}  # fmt: skip
-"""Functions that return memory as they find it."""
-
 _WHOLE = {torch.int32, torch.int64}
 
 _NARROW = {torch.int8, torch.uint8, torch.int16, torch.int32, torch.qint8, torch.quint8,
@@ -52,7 +42,7 @@ _MAKERS = ((torch, "from_numpy"), (torch, "from_dlpack"), (torch.utils.dlpack, "
            (Tensor, "set_"))  # fmt: skip
 """Functions that make tensors of foreign memory, of which modes are not told."""
 
-_TORCH_OPS = ("aten", "prims", "prim")
+_NOBODY: tuple[Callable[[], None], None] = (lambda: None, None)
 
 Key = tuple[Hashable, str, int, int]
 """Which call it is: what is called, file, line, and the how many-th time."""
@@ -70,32 +60,54 @@ class Within(NamedTuple):
 
 
 class Sight:
-    """A tensor at one moment."""
+    """A tensor at one moment.
 
-    __slots__ = ("attached", "digest", "earlier", "floating", "fresh", "grad", "history", "known",
-                 "leaf", "narrow", "several", "version", "whole")  # fmt: skip
+    A call that takes one as it was when it was last seen has the sight of then.
+    """
 
-    def __init__(self, tensor: Tensor, digest: int, known: bool, earlier: Sight | None) -> None:
+    __slots__ = ("attached", "digest", "dtype", "earlier", "fresh", "grad", "history", "known",
+                 "leaf", "several", "taken", "version")  # fmt: skip
+
+    def __init__(
+        self, tensor: Tensor, digest: int, known: bool, taken: bool, earlier: Sight | None
+    ) -> None:
         self.digest = digest
         """Index into the trace's digests."""
         self.attached = attached = tensor.requires_grad
-        dtype, base = tensor.dtype, tensor._base
-        self.floating = dtype.is_floating_point or dtype.is_complex
-        self.narrow = dtype in _NARROW
-        """Whether it holds small integers, as quantized values are."""
-        self.whole = dtype in _WHOLE
-        """Whether it holds integers as something is counted, or looked up, by."""
-        self.fresh = attached and base is None and tensor.is_leaf
+        self.dtype = tensor.dtype
+        base = tensor._base
+        self.leaf = (tensor if base is None else base).is_leaf
+        self.fresh = attached and base is None and self.leaf
         """Whether a history begins with it; views, of which some raise if asked, are not."""
         self.several = tensor.numel() > 1
-        self.leaf = (tensor if base is None else base).is_leaf
         self.version = version_of(tensor)
         self.history = history_of(tensor) if attached else -1
         self.grad = torch.is_grad_enabled()
         self.known = known
         """Whether it came from somewhere that was seen, or was looked at before."""
+        self.taken = taken
+        """Whether it was seen as a call took it, not as one made it, or wrote it."""
         self.earlier = earlier
         """The sight of the same tensor before this."""
+
+    @property
+    def floating(self) -> bool:
+        return self.dtype.is_floating_point or self.dtype.is_complex
+
+    @property
+    def narrow(self) -> bool:
+        """Whether it holds small integers, as quantized values are."""
+        return self.dtype in _NARROW
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds integers as something is counted, or looked up, by."""
+        return self.dtype in _WHOLE
+
+    @property
+    def left(self) -> Sight | None:
+        """How the tensor was left before a call took it; None for one that nobody had seen."""
+        return self.earlier if self.taken else self
 
 
 def version_of(tensor: Tensor) -> int | None:
@@ -177,39 +189,6 @@ class Call:
         return is_opaque(self.function)
 
 
-def name_of(function: Any) -> str:
-    """A qualified name of a torch function, an op, or a subclass of ``autograd.Function``."""
-    if isinstance(function, OpOverloadPacket):
-        return str(function._qualified_op_name)
-    if isinstance(function, OpOverload):
-        return str(function._schema.name)
-    if isinstance(function, type):
-        return f"{function.__module__}.{function.__qualname__}"
-    attribute = attribute_of(function)
-    if attribute:
-        return f"torch.Tensor.{attribute}"
-    return _resolved(function)
-
-
-@lru_cache(maxsize=1024)
-def _resolved(function: Any) -> str:
-    name = resolve_name(function) or str(getattr(function, "__qualname__", function))
-    return name.replace("_VariableFunctionsClass.", "torch.")
-
-
-def attribute_of(function: Any) -> str:
-    """The name of the attribute that this function gets or sets; empty where it is another."""
-    if getattr(function, "__name__", "") in ("__get__", "__set__"):
-        return str(getattr(getattr(function, "__self__", None), "__name__", ""))
-    return ""
-
-
-def is_opaque(function: Any) -> bool:
-    if isinstance(function, (OpOverload, OpOverloadPacket)):
-        return name_of(function).partition("::")[0] not in _TORCH_OPS
-    return False
-
-
 class Trace:
     """All calls of a run, in order."""
 
@@ -222,7 +201,7 @@ class Trace:
         self.modules: dict[str, str] = {}
         """The modules that ran, in order: path and class."""
         self.types: set[torch.dtype] = set()
-        """Of what came up, floating-point."""
+        """Of what came up."""
         self.hooked = False
         """Whether the model had a hand in its graph: by a hook, or by asking for a node."""
         self.arrived: set[str] = set()
@@ -279,20 +258,24 @@ class Tracer(TorchFunctionMode):
 
     def __init__(
         self,
-        model: nn.Module,
+        modules: Mapping[int, str],
         places: Places,
         observer: Observer | None = None,
         ignored: Set[Place] = frozenset(),
         pinned: Pinned | None = None,
     ) -> None:
-        """``ignored`` are places that do not get to switch gradients off."""
+        """``modules`` are the model's, names by id.
+
+        ``ignored`` are places that do not get to switch gradients off.
+        """
         super().__init__()
         self.trace = Trace()
         self._places = places
         self.observer = observer or Observer()
-        self._modules = _Modules(model, self.trace, self.observer.arrivals)
+        self._modules = _Modules(modules, self.trace, self.observer.arrivals)
         self._last: dict[int, tuple[weakref.ref[Tensor], Sight]] = {}
         self._times: dict[tuple[Hashable, str, int], int] = {}
+        self._functions: dict[Hashable, Known] = {}
         self._dull: set[Hashable] = set()
         self._pinned = pinned
         self._wanted = None if pinned is not None and pinned.used else self.observer.functions
@@ -331,7 +314,7 @@ class Tracer(TorchFunctionMode):
         if self.observer.sights:
             with torch._C.DisableTorchFunction():
                 for tensor in tensors:
-                    self.trace.known.append(self._see(tensor, known=True))
+                    self.trace.known.append(self._see(tensor))
 
     def look_at(self, results: Sequence[Tensor]) -> None:
         """See what comes out at the end, which no call of the model takes any more."""
@@ -369,28 +352,31 @@ class Tracer(TorchFunctionMode):
         """Whether a call is one that nobody asks for, and that runs as it does by itself."""
         found = self._unwanted.get(function)
         if found is None:
-            name = getattr(function, "__name__", "")
-            found = function not in (self._wanted or ()) and name not in _UNFILLED
-            found = found and attribute_of(function) != "grad"
+            known = self._known(function)
+            found = function not in (self._wanted or ()) and not known.unfilled
+            found = found and known.attribute != "grad"
             self._unwanted[function] = found
         return found and "out" not in kwargs
 
     def _record(
         self, function: Any, run: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType
     ) -> Any:
-        attribute = attribute_of(function)
-        if attribute == "grad_fn" or getattr(function, "__name__", "").startswith("register_"):
+        known = self._known(function)
+        if known.hooks:
             self.trace.hooked = True
-        if attribute == "grad" and self._gone_back and torch.is_grad_enabled():
-            return self._arrived(args[0], run(*args, **kwargs), frame)
-        if attribute and attribute not in ALIASES:
-            if attribute != "grad":
+        if known.asks:
+            if known.attribute != "grad":
                 self._dull.add(function)
+            elif self._gone_back and torch.is_grad_enabled():
+                return self._arrived(args[0], run(*args, **kwargs), frame)
             return run(*args, **kwargs)
-        tensors = [*tensors_in(args), *tensors_in(kwargs.values())]
+        tensors = list_of_tensors(args)
+        if kwargs:
+            tensors += tensors_in(kwargs.values())
         call = self.call_of(function, frame)
-        if self.observer.sights:
-            call.ins = [self._see(tensor) for tensor in tensors]
+        sights = self.observer.sights
+        if sights:
+            call.ins = [self._take(tensor) for tensor in tensors]
             versions = [sight.version for sight in call.ins]
             self.observer.before(call, args, kwargs, tensors)
         else:
@@ -399,41 +385,45 @@ class Tracer(TorchFunctionMode):
         if function is Tensor.register_hook and len(args) == 2:
             args = (args[0], self.observer.hooked(call, args[1]))
         self.running = call
-        call.scaled = "alpha" in kwargs
-        call.refused = (
-            call.grad
-            and isinstance(kwargs.get("out"), Tensor)
-            and not call.opaque
-            and any(tensor.requires_grad for tensor in tensors)
-        )
+        if kwargs:
+            call.scaled = "alpha" in kwargs
+            call.refused = (
+                call.grad
+                and isinstance(kwargs.get("out"), Tensor)
+                and not known.opaque
+                and any(tensor.requires_grad for tensor in tensors)
+            )
         if call.refused:
             with torch.no_grad():
                 out = run(*args, **kwargs)
         else:
             out = run(*args, **kwargs)
-        name = getattr(function, "__name__", "")
-        if name == "__iter__":
-            out = iter(kept := list(out))
-            returned = kept
+        if known.iterates:
+            out = iter(returned := list(out))
         else:
-            returned = list(tensors_in((out,)))
-        if name in _UNFILLED:
+            returned = list_of_tensors((out,))
+        if known.unfilled:
             for tensor in returned:
                 if not tensor.is_meta:
                     tensor.detach().zero_()
-        call.leaves = name in _LEAVE and not returned
-        if returned and self.observer.sights:
-            arguments = {id(tensor) for tensor in tensors}
-            call.outs = [self._see(t, known=True) for t in returned if id(t) not in arguments]
-        self._note_writes(call, tensors, versions, name)
-        if not (returned or call.leaves or call.written or call.opaque or attribute):
-            dull = name not in ("__setitem__", "register_hook")
-            if tensors and dull and not isinstance(function, type):
+        if returned and sights:
+            arguments = set(map(id, tensors))
+            call.outs = [self._see(t) for t in returned if id(t) not in arguments]
+        self._note_writes(call, known, tensors, versions)
+        if not returned:
+            call.leaves = known.leaves
+            if known.returns and tensors and not call.leaves and not call.written:
                 self._dull.add(function)
         out = self.observer.after(call, args, kwargs, tensors, out)
         self.trace.calls.append(call)
         self.trace.by_key[call.key] = call
         return out
+
+    def _known(self, function: Any) -> Known:
+        found = self._functions.get(function)
+        if found is None:
+            found = self._functions[function] = Known(function)
+        return found
 
     def _patch_backward(self) -> Callable[[], None]:
         """Note what the model goes backward from; returns what undoes it."""
@@ -457,10 +447,10 @@ class Tracer(TorchFunctionMode):
         tensors = [*self._gone_back, leaf]
         call = self.call_of(torch.autograd.grad, frame)
         if self.observer.sights:
-            call.ins = [self._see(tensor) for tensor in tensors]
+            call.ins = [self._take(tensor) for tensor in tensors]
         self.observer.before(call, (tensors,), {}, tensors)
         if self.observer.sights:
-            call.outs = [self._see(gradient, known=True)]
+            call.outs = [self._see(gradient)]
         found = self.observer.after(call, (tensors,), {}, tensors, gradient)
         self.trace.calls.append(call)
         self.trace.by_key[call.key] = call
@@ -478,37 +468,70 @@ class Tracer(TorchFunctionMode):
         return call
 
     def _note_writes(
-        self, call: Call, tensors: list[Tensor], before: list[int | None], name: str
+        self, call: Call, known: Known, tensors: list[Tensor], before: list[int | None]
     ) -> None:
-        opaque = call.opaque
-        writes = opaque or (name.endswith("_") and not name.endswith("__"))
-        writes = writes or name in ("__setitem__", "__set__") or name.startswith("__i")
         for i, (tensor, version) in enumerate(zip(tensors, before, strict=True)):
             now = version_of(tensor)
-            sets = name == "__set__" and i == 0  # of which the version stays
-            if now != version or (writes and (opaque or now is None or sets)):
+            sets = known.sets and i == 0  # of which the version stays
+            if now != version or (known.writes and (known.opaque or now is None or sets)):
                 if self._pinned is not None:
                     self._pinned.wrote(tensor)
                 if not self.observer.sights:
                     continue
-                sight = self._see(tensor, known=True)
+                sight = self._see(tensor)
                 call.written[i] = (sight, sight.history == call.ins[i].history)
 
     # -- tensors ----------------------------------------------------------------------------------
 
-    def _see(self, tensor: Tensor, known: bool = False) -> Sight:
-        reference, earlier = self._last.get(id(tensor), (None, None))
-        if reference is None or reference() is not tensor:
-            earlier = None
-        if earlier is not None:
-            if earlier.leaf and earlier.attached and earlier.version == version_of(tensor):
-                return earlier
-            known = known or earlier.known or earlier.grad
-        sight = Sight(tensor, self.trace.digests.add(tensor), known, earlier)
-        if sight.floating:
-            self.trace.types.add(tensor.dtype)
+    def _take(self, tensor: Tensor) -> Sight:
+        """How a call gets a tensor; unseen code may have written into it in the meantime."""
+        last = self._last_of(tensor)
+        if last is None:
+            return self._seen(tensor, bits_of(tensor), None, known=False, taken=True)
+        same = last.version == version_of(tensor)
+        if same and last.leaf and last.attached:
+            return last
+        bits = bits_of(tensor)
+        if (
+            same
+            and last.known
+            and last.attached == tensor.requires_grad
+            and self.trace.digests.is_at(last.digest, bits)
+            and (not last.attached or last.history == history_of(tensor))
+        ):
+            return last
+        return self._seen(tensor, bits, last, known=last.known or last.grad, taken=True)
+
+    def _see(self, tensor: Tensor) -> Sight:
+        """How a call leaves a tensor, or how it was from the start."""
+        last = self._last_of(tensor)
+        if last is not None and last.leaf and last.attached:
+            if last.version == version_of(tensor):
+                return last
+        return self._seen(tensor, bits_of(tensor), last, known=True, taken=False)
+
+    def _last_of(self, tensor: Tensor) -> Sight | None:
+        reference, sight = self._last.get(id(tensor), _NOBODY)
+        return sight if reference() is tensor else None
+
+    def _seen(
+        self, tensor: Tensor, bits: Tensor | Digest, last: Sight | None, known: bool, taken: bool
+    ) -> Sight:
+        sight = Sight(tensor, self.trace.digests.put(bits), known, taken, last)
+        self.trace.types.add(sight.dtype)
         self._last[id(tensor)] = (weakref.ref(tensor), sight)
         return sight
+
+
+def list_of_tensors(values: tuple[Any, ...]) -> list[Tensor]:
+    """As :func:`tensors_in`, faster for what a call most often takes and returns."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple, dict)):
+            found += tensors_in((value,))
+    return found
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
@@ -636,9 +659,9 @@ class _GradMode:
 class _Modules:
     """Which module is running, by global hooks."""
 
-    def __init__(self, model: nn.Module, trace: Trace, arrivals: bool) -> None:
+    def __init__(self, names: Mapping[int, str], trace: Trace, arrivals: bool) -> None:
         self._arrivals = arrivals
-        self._names = {id(module): name for name, module in model.named_modules()}
+        self._names = names
         self._stack: list[str] = []
         self._trace = trace
         self._handles: list[Any] = []
