@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from tests.reference.cases import (
@@ -72,7 +74,66 @@ def expect_add_add_norm(
     return (normed(total, eps) * wide(weight)).to(x.dtype), total.to(x.dtype)
 
 
+def expect_head_norms(
+    q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, offset: float = 1.0
+) -> tuple[Tensor, ...]:
+    pairs = ((q, q_weight), (k, k_weight))
+    return tuple((normed(x, eps) * (wide(w) + offset)).to(x.dtype) for x, w in pairs)
+
+
+def expect_gemma_heads(q: Tensor, k: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *rest, dim = rest
+    heads = [
+        torch.stack([x[t, h : h + dim] for t in range(len(x)) for h in range(0, x.shape[1], dim)])
+        for x in (q, k)
+    ]
+    return expect_head_norms(*heads, *rest)
+
+
+def expect_gated_heads(q_gate: Tensor, k: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    dim = rest[-1]
+    parts = [x for row in q_gate for x in row.split(dim)]
+    gate = torch.stack(parts[1::2])
+    q = torch.cat(parts[::2]).view(len(q_gate), -1)
+    return *expect_gemma_heads(q, k, *rest), gate
+
+
+def expect_joined(
+    embeds: Tensor,
+    hidden: Tensor,
+    first: Tensor,
+    second: Tensor,
+    eps: float,
+    positions: Tensor | None,
+) -> Tensor:
+    out = []
+    for t in range(len(embeds)):
+        known = embeds[t] * (0 if positions is not None and positions[t] == 0 else 1)
+        out.append(
+            torch.cat((normed(known, eps) * wide(first), normed(hidden[t], eps) * wide(second)))
+        )
+    return torch.stack(out).to(hidden.dtype)
+
+
+def expect_sigmoid_gated(x: Tensor, gate: Tensor) -> Tensor:
+    flat = gate.flatten(1)
+    gates = flat.expand_as(x) if flat.shape[1] == 1 else flat
+    return (wide(x) / (1 + torch.exp(-wide(gates)))).to(x.dtype)
+
+
+def expect_projected(hidden: Tensor, weight: Tensor, x: Tensor, residual: Tensor | None) -> Tensor:
+    score = (wide(hidden) * wide(weight)).sum(-1, keepdim=True)
+    total = wide(x) / (1 + torch.exp(-score))
+    return (total if residual is None else total + wide(residual)).to(x.dtype)
+
+
 CASES = [
+    Case(norm.qk_rms_norm, expect_head_norms),
+    Case(norm.gemma_norm_of_heads, expect_gemma_heads),
+    Case(norm.gemma_norm_of_gated_heads, expect_gated_heads),
+    Case(norm.joined_norms, expect_joined),
+    Case(activation.sigmoid_gated, expect_sigmoid_gated),
+    Case(activation.gated_by_projection, expect_projected),
     Case(norm.fused_add_add_rms_norm, expect_add_add_norm, exact=True),
     Case(norm.dual_residual_rms_norm, expect_dual_residual),
     Case(norm.layer_norm_of_sum, expect_norm_of_sum),

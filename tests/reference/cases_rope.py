@@ -11,6 +11,7 @@ from tests.reference.cases import (
     Tensor,
     expect_rms_norm,
     expect_style,
+    halves,
     normed,
     rotated,
     wide,
@@ -135,7 +136,35 @@ def expect_image(
     return out
 
 
+def expect_gated_rope(
+    q_gate: Tensor,
+    k: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    table: Tensor,
+    positions: Tensor,
+    eps: float,
+    dim: int,
+    offset: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    cos, sin = halves(table[positions])
+
+    def turned(x: Tensor, weight: Tensor) -> Tensor:
+        head = (normed(x, eps) * (wide(weight) + offset)).to(x.dtype)
+        return rotated(head, cos, sin, True, rounded=False).to(x.dtype)
+
+    parts = q_gate.split(dim, 1)
+    q = torch.cat([turned(x, q_weight) for x in parts[::2]], 1)
+    keys = torch.cat([turned(x, k_weight) for x in k.split(dim, 1)], 1)
+    return q, keys, torch.stack(parts[1::2], 1)
+
+
 CASES = [
+    Case(rope.gated_qk_norm_rope, expect_gated_rope),
+    Case(
+        rope.gated_qk_norm_rope_rows,
+        lambda *args: (*expect_gated_rope(*args)[:2], expect_gated_rope(*args)[2].flatten(1)),
+    ),
     Case(rope.yarn_qk_norm_rope, expect_yarn),
     Case(rope.norm_and_rotate_tail, expect_tail),
     Case(rope.rotate_fp16, expect_fp16),

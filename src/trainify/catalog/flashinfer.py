@@ -393,6 +393,28 @@ OPS: tuple[FusedOp, ...] = (
             "num_accepted_tokens",
         ),
     ),
+    FusedOp(
+        names=("flashinfer.gemm.tinygemm_bf16", "flashinfer.gemm.routergemm.tinygemm_bf16"),
+        schema="tinygemm_bf16(Tensor input, Tensor weight, Tensor(a!) out, Tensor? bias=None, "
+        "bool use_pdl=False) -> ()",
+        equivalent="out = F.linear(input, weight, bias)",
+        source="flashinfer/gemm/routergemm.py, flashinfer 0.7.4",
+        family="matmul",
+    ),
+    FusedOp(
+        names=(
+            "flashinfer.fused_moe.fused_topk_deepseek",
+            "flashinfer.fused_moe.fused_routing_dsv3.fused_topk_deepseek",
+        ),
+        schema="fused_topk_deepseek(Tensor scores, Tensor bias, int n_group, int topk_group, "
+        "int topk, float routed_scaling_factor, Tensor(a!) topk_values, "
+        "Tensor(b!) topk_indices, bool launch_with_pdl=True, "
+        "Tensor? routing_replay_out=None, *, str backend='default') -> ()",
+        equivalent="topk_values, topk_indices = grouped_topk(scores, topk, True, n_group, "
+        "topk_group, 'sigmoid', routed_scaling_factor, bias)",
+        source="flashinfer/fused_moe/fused_routing_dsv3.py, flashinfer 0.7.4",
+        unsupported=("routing_replay_out",),
+    ),
 )
 
 # Without an equivalent.

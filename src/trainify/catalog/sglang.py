@@ -5,6 +5,7 @@ from .reasons import CONTEXT, LAYER, OPTIONS, RAISES, STEPS, WRITES
 
 _READ = "sglang 0.5.23"
 _ACTIVATION = "sglang/kernels/ops/activation/activation.py"
+_ELEMENTWISE = "sglang/kernels/ops/elementwise/elementwise.py"
 _ROPE = "sglang/kernels/ops/attention/rope.py"
 _CONV_STATES = "each state of the pool must keep one step less than the weight is wide"
 _MOE = (
@@ -106,6 +107,117 @@ OPS: tuple[FusedOp, ...] = (
         equivalent="l2_norm(x, eps)",
         source="sglang/kernels/ops/attention/fla/l2norm.py",
         unsupported=("output_dtype",),
+    ),
+    FusedOp(
+        names=(
+            "sglang.kernels.ops.attention.fused_qk_rmsnorm_rope_gate"
+            ".fused_qk_gemma_rmsnorm_rope_gate",
+        ),
+        schema="fused_qk_gemma_rmsnorm_rope_gate(Tensor q_gate, Tensor k, Tensor q_weight, "
+        "Tensor k_weight, Tensor cos_sin_cache, Tensor positions, float eps, int num_q_heads, "
+        "int num_kv_heads, int head_dim, int rotary_dim, bool has_gate=True, "
+        "Tensor? mrope_axis_map=None) -> (Tensor, Tensor, Tensor?)",
+        equivalent="gated_qk_norm_rope(q_gate, k, q_weight, k_weight, cos_sin_cache, positions, "
+        "eps, head_dim, 1.0)",
+        source="sglang/kernels/ops/attention/fused_qk_rmsnorm_rope_gate.py",
+        unsupported=("has_gate", "mrope_axis_map"),
+    ),
+    FusedOp(
+        names=("sglang.srt.models.utils.fused_qk_gemma_rmsnorm",),
+        schema="fused_qk_gemma_rmsnorm(Tensor q, Tensor k, Tensor q_weight, Tensor k_weight, "
+        "float eps, int head_dim) -> (Tensor, Tensor)",
+        equivalent="gemma_norm_of_heads(q, k, q_weight, k_weight, eps, head_dim)",
+        source="sglang/srt/models/utils.py",
+    ),
+    FusedOp(
+        names=("sglang.srt.models.utils.fused_qk_gemma_rmsnorm_with_gate",),
+        schema="fused_qk_gemma_rmsnorm_with_gate(Tensor q_gate, Tensor k, Tensor q_weight, "
+        "Tensor k_weight, float eps, int head_dim, int num_heads) -> (Tensor, Tensor, Tensor)",
+        equivalent="gemma_norm_of_gated_heads(q_gate, k, q_weight, k_weight, eps, head_dim)",
+        source="sglang/srt/models/utils.py",
+    ),
+    FusedOp(
+        names=(
+            "sglang.kernels.ops.layernorm.norm.fused_inplace_qknorm",
+            "sglang.srt.models.utils.fused_inplace_qknorm",
+        ),
+        schema="fused_inplace_qknorm(Tensor(a!) q, Tensor(b!) k, Tensor q_weight, "
+        "Tensor k_weight, float eps=1e-6, *, int head_dim=0) -> ()",
+        equivalent="q, k = qk_rms_norm(q, k, q_weight, k_weight, eps)",
+        source="sglang/kernels/jit/csrc/elementwise/qknorm.cuh",
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.layernorm.fused_eh_norm.fused_eh_norm",),
+        schema="fused_eh_norm(Tensor inputs_embeds, Tensor previous_hidden, Tensor enorm_weight, "
+        "Tensor hnorm_weight, float eps) -> Tensor",
+        equivalent="joined_norms(inputs_embeds, previous_hidden, enorm_weight, hnorm_weight, eps)",
+        source="sglang/kernels/jit/csrc/elementwise/fused_eh_norm.cuh",
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.elementwise.elementwise.fused_sigmoid_mul",),
+        schema="fused_sigmoid_mul(Tensor attn_output, Tensor gate, bool inplace=False, "
+        "bool quant=False) -> Tensor",
+        equivalent="sigmoid_gated(attn_output, gate)",
+        source=_ELEMENTWISE,
+        unsupported=("inplace", "quant"),
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.elementwise.elementwise.sigmoid_gate_mul_broadcast",),
+        schema="sigmoid_gate_mul_broadcast(Tensor x, Tensor gate) -> Tensor",
+        equivalent="sigmoid_gated(x, gate)",
+        source=_ELEMENTWISE,
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.elementwise.elementwise.fused_gate_sigmoid_mul",),
+        schema="fused_gate_sigmoid_mul(Tensor hidden_states, Tensor gate_weight, "
+        "Tensor shared_output) -> Tensor",
+        equivalent="gated_by_projection(hidden_states, gate_weight, shared_output)",
+        source=_ELEMENTWISE,
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.elementwise.elementwise.fused_gate_sigmoid_mul_add",),
+        schema="fused_gate_sigmoid_mul_add(Tensor hidden_states, Tensor gate_weight, "
+        "Tensor shared_output, Tensor(a!) final_hidden_states) -> ()",
+        equivalent="final_hidden_states = gated_by_projection(hidden_states, gate_weight, "
+        "shared_output, final_hidden_states)",
+        source=_ELEMENTWISE,
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.attention.concat_mla.concat_mla_k",),
+        schema="concat_mla_k(Tensor(a!) k, Tensor k_nope, Tensor k_rope) -> ()",
+        equivalent="k = torch.cat((k_nope, k_rope.expand(-1, k_nope.shape[1], -1)), dim=-1)",
+        source="sglang/kernels/ops/attention/concat_mla.py",
+        family="attention",
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.attention.concat_mla.concat_mla_absorb_q",),
+        schema="concat_mla_absorb_q(Tensor a, Tensor b) -> Tensor",
+        equivalent="torch.cat((a, b), dim=-1)",
+        source="sglang/kernels/ops/attention/concat_mla.py",
+        family="attention",
+    ),
+    FusedOp(
+        names=("sglang.kernels.ops.moe.moe_fused_gate.moe_fused_gate",),
+        schema="moe_fused_gate(Tensor scores, Tensor? bias, int topk, str scoring_func='sigmoid', "
+        "int num_fused_shared_experts=0, bool renormalize=True, float routed_scaling_factor=1.0, "
+        "bool apply_routed_scaling_factor_on_output=False, float moe_softcapping=0.0, "
+        "int num_expert_group=1, int topk_group=1, *, Tensor? bias_alt=None, "
+        "Tensor? input_ids=None, int? bias_alt_token_id=None, "
+        "Tensor? num_token_non_padded=None, float renormalize_epsilon=0.0, "
+        "Tensor? packed_out=None, bool sqrtsoftplus_log1p=False) -> (Tensor, Tensor)",
+        equivalent="grouped_topk(scores, topk, renormalize, num_expert_group, topk_group, "
+        "'sigmoid', routed_scaling_factor if apply_routed_scaling_factor_on_output else 1.0, "
+        "bias, 2)",
+        source="sglang/kernels/ops/moe/moe_fused_gate.py",
+        unsupported=(
+            "scoring_func",
+            "num_fused_shared_experts",
+            "moe_softcapping",
+            "bias_alt",
+            "num_token_non_padded",
+            "renormalize_epsilon",
+            "packed_out",
+        ),
     ),
     FusedOp(
         names=("sglang.kernels.ops.mamba.causal_conv1d_triton.causal_conv1d_fn",),

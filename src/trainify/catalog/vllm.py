@@ -1029,6 +1029,62 @@ OPS: tuple[FusedOp, ...] = (
         source="csrc/mamba/causal_conv1d.cu, vllm 0.8",
         unsupported=("cache_seqlens_",),
     ),
+    # Norms and gates of Qwen3-Next and of DeepSeek's layers for predicting further tokens.
+    FusedOp(
+        names=("vllm.model_executor.layers.fused_qk_norm_rope.fused_qk_rmsnorm_rope_gate",),
+        schema="fused_qk_rmsnorm_rope_gate(Tensor q_gate, Tensor k, Tensor q_weight, "
+        "Tensor k_weight, Tensor cos_sin_cache, Tensor positions, float eps, int num_q_heads, "
+        "int num_kv_heads, int head_dim, int rotary_dim, int[]? mrope_section=None, "
+        "float norm_beta=0.0) -> (Tensor, Tensor, Tensor)",
+        equivalent="gated_qk_norm_rope_rows(q_gate, k, q_weight, k_weight, cos_sin_cache, "
+        "positions, eps, head_dim, norm_beta)",
+        source="vllm/model_executor/layers/fused_qk_norm_rope.py, vllm 0.33.0",
+        unsupported=("mrope_section",),
+    ),
+    FusedOp(
+        names=(
+            "vllm.models.deepseek_v32.common.kernels.fused_eh_norm",
+            "vllm.models.glm5next.nvidia.ops.fused_eh_norm.fused_eh_norm",
+        ),
+        schema="fused_eh_norm(Tensor positions, Tensor inputs_embeds, Tensor previous_hidden, "
+        "Tensor enorm_w, Tensor hnorm_w, float eps) -> Tensor",
+        equivalent="joined_norms(inputs_embeds, previous_hidden, enorm_w, hnorm_w, eps, positions)",
+        source="vllm/models/deepseek_v32/common/kernels.py, vllm 0.33.0",
+    ),
+    FusedOp(
+        names=("vllm.model_executor.layers.fused_embed_norm.fused_embed_eh_norm",),
+        schema="fused_embed_eh_norm(Tensor positions, Tensor input_ids, Tensor embed_table, "
+        "Tensor previous_hidden, Tensor enorm_w, Tensor hnorm_w, float eps) -> Tensor",
+        equivalent="joined_norms(F.embedding(input_ids.view(-1), embed_table), previous_hidden, "
+        "enorm_w, hnorm_w, eps, positions)",
+        source="vllm/model_executor/layers/fused_embed_norm.py, vllm 0.33.0",
+    ),
+    FusedOp(
+        names=("vllm.model_executor.determinism.batch_invariant.rms_norm_batch_invariant",),
+        schema="rms_norm_batch_invariant(Tensor input, Tensor? weight, float eps=1e-6, "
+        "Tensor? residual=None) -> Tensor",
+        equivalent="rms_norm(input, weight, eps)",
+        source="vllm/model_executor/determinism/batch_invariant.py, vllm 0.33.0",
+        unsupported=("residual",),
+    ),
+    FusedOp(
+        names=("vllm.model_executor.determinism.batch_invariant.linear_batch_invariant",),
+        schema="linear_batch_invariant(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
+        equivalent="F.linear(input, weight, bias)",
+        source="vllm/model_executor/determinism/batch_invariant.py, vllm 0.33.0",
+        family="matmul",
+    ),
+    FusedOp(
+        names=(
+            "torch.ops.vllm.bf16x3_router_gemm",
+            "vllm.model_executor.layers.fused_moe.router.bf16x3_router_gemm_cutedsl"
+            ".bf16x3_router_gemm",
+        ),
+        schema="bf16x3_router_gemm(Tensor X, Tensor W) -> Tensor",
+        equivalent="F.linear(X.float(), W.float())",
+        source="vllm/model_executor/layers/fused_moe/router, vllm 0.33.0",
+        family="matmul",
+    ),
     FusedOp(
         names=("vllm.model_executor.layers.mamba.ops.causal_conv1d.causal_conv1d_fn",),
         schema="causal_conv1d_fn(Tensor x, Tensor weight, Tensor? bias, Tensor(a!) conv_states, "

@@ -230,3 +230,28 @@ def soft_cap(input: torch.Tensor, cap: float) -> torch.Tensor:
 def scaled_soft_cap(input: torch.Tensor, multiplier: float, cap: float) -> torch.Tensor:
     """cap * tanh(multiplier * x / cap), in float32 and left there."""
     return cap * torch.tanh(input.float() * multiplier / cap)
+
+
+def sigmoid_gated(input: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    """input [T, D] times sigmoid(gate), in float32, rounded once.
+
+    The gate is a number for each row, or for each feature: [T, 1], [T, D] or [T, heads, D / heads].
+    """
+    factor = torch.sigmoid(gate.float()).reshape(*input.shape[:-1], -1)
+    return (input.float() * factor).to(input.dtype)
+
+
+def gated_by_projection(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    input: torch.Tensor,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """input [T, D] times sigmoid(hidden . weight), plus a residual, in float32, rounded once.
+
+    The gate of an expert that all tokens share.
+    """
+    gate = torch.sigmoid(hidden.float() @ weight.float()).unsqueeze(-1)
+    total = gate * input.float()
+    total = total if residual is None else total + residual.float()
+    return total.to(input.dtype)

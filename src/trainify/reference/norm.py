@@ -513,3 +513,67 @@ def group_norm(
 ) -> torch.Tensor:
     """GroupNorm of x [B, C, ...], in float32, rounded once."""
     return F.group_norm(x, groups, weight, bias, eps)
+
+
+def qk_rms_norm(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    eps: float,
+    offset: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """RMSNorm of each head of q and k [..., D], in float32, rounded once.
+
+    The scale is the weight, plus an ``offset`` (Gemma's is 1).
+    """
+    normed_q = F.rms_norm(q.float(), q.shape[-1:], q_weight.float() + offset, eps)
+    normed_k = F.rms_norm(k.float(), k.shape[-1:], k_weight.float() + offset, eps)
+    return normed_q.to(q.dtype), normed_k.to(k.dtype)
+
+
+def gemma_norm_of_heads(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    eps: float,
+    head_dim: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As qk_rms_norm, with Gemma's scale and a row for each head: [tokens * heads, head_dim]."""
+    q, k = q.reshape(-1, head_dim), k.reshape(-1, head_dim)
+    return qk_rms_norm(q, k, q_weight, k_weight, eps, 1.0)
+
+
+def gemma_norm_of_gated_heads(
+    q_gate: torch.Tensor,
+    k: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    eps: float,
+    head_dim: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As gemma_norm_of_heads, where each head of q comes with its gate: (q, k, gate)."""
+    q, gate = q_gate.reshape(-1, 2, head_dim).unbind(1)
+    q, k = gemma_norm_of_heads(q, k, q_weight, k_weight, eps, head_dim)
+    return q, k, gate.contiguous()
+
+
+def joined_norms(
+    embeds: torch.Tensor,
+    hidden: torch.Tensor,
+    embeds_weight: torch.Tensor,
+    hidden_weight: torch.Tensor,
+    eps: float,
+    positions: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """RMSNorm of token embeddings, then of hidden states, side by side, in float32, rounded once.
+
+    With ``positions``, the embedding of position 0 counts as nothing.  What DeepSeek's layers for
+    predicting further tokens begin with.
+    """
+    if positions is not None:
+        embeds = embeds.masked_fill((positions == 0).unsqueeze(-1), 0.0)
+    first = F.rms_norm(embeds.float(), embeds.shape[-1:], embeds_weight.float(), eps)
+    second = F.rms_norm(hidden.float(), hidden.shape[-1:], hidden_weight.float(), eps)
+    return torch.cat((first, second), dim=-1).to(hidden.dtype)

@@ -387,6 +387,51 @@ def fused_qk_norm_rope(
     return torch.cat((q.to(qkv.dtype), k.to(qkv.dtype), v), dim=1).flatten(1)
 
 
+def gated_qk_norm_rope(
+    q_gate: torch.Tensor,
+    k: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    cos_sin_cache: torch.Tensor,
+    positions: torch.Tensor,
+    eps: float,
+    head_dim: int,
+    offset: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """RMSNorm the heads of q and k, round, and rotate them (neox); returns (q, k, gate).
+
+    A token of ``q_gate`` is a query and a gate for each head, one of ``k`` its keys; the scale of
+    the norm is the weight plus ``offset``.  q and k come out as [T, heads * D], the gates of
+    attention (Qwen3-Next) as they are, [T, heads, D].
+    """
+    q, gate = q_gate.unflatten(-1, (-1, 2, head_dim)).unbind(-2)
+    keys = k.unflatten(-1, (-1, head_dim))
+    cos, sin = cos_sin_cache[positions].unsqueeze(-2).float().chunk(2, dim=-1)
+    q_scale, k_scale = q_weight.float() + offset, k_weight.float() + offset
+    q = F.rms_norm(q.float(), (head_dim,), q_scale, eps).to(q_gate.dtype)
+    keys = F.rms_norm(keys.float(), (head_dim,), k_scale, eps).to(k.dtype)
+    q, keys = rotate_pairs(q, cos, sin, True), rotate_pairs(keys, cos, sin, True)
+    return q.flatten(-2), keys.flatten(-2), gate
+
+
+def gated_qk_norm_rope_rows(
+    q_gate: torch.Tensor,
+    k: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    cos_sin_cache: torch.Tensor,
+    positions: torch.Tensor,
+    eps: float,
+    head_dim: int,
+    offset: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As gated_qk_norm_rope, with gates [T, heads * D]."""
+    q, k, gate = gated_qk_norm_rope(
+        q_gate, k, q_weight, k_weight, cos_sin_cache, positions, eps, head_dim, offset
+    )
+    return q, k, gate.flatten(-2)
+
+
 def yarn_qk_norm_rope(
     qkv: torch.Tensor,
     num_heads_q: int,

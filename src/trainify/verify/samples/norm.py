@@ -175,3 +175,57 @@ def block_sum(draw: Draw) -> Values:
         "add_attn_bias": draw.pick("add_attn_bias", True, False),
         "pre_attn_norm": draw.pick("pre_attn_norm", True, False),
     }
+
+
+@draws_for(norm.qk_rms_norm)
+def heads_normed(draw: Draw) -> Values:
+    tokens, dim = draw.count, draw.head_dim
+    return {
+        "q": draw.tensor(tokens, 2, dim),
+        "k": draw.tensor(tokens, 1, dim),
+        "q_weight": draw.tensor(dim),
+        "k_weight": draw.tensor(dim),
+        "eps": 1e-5,
+        "offset": draw.pick("offset", 0.0, 1.0),
+        "head_dim": dim,
+    }
+
+
+@draws_for(norm.gemma_norm_of_heads, norm.gemma_norm_of_gated_heads)
+def heads_side_by_side(draw: Draw) -> Values:
+    values = heads_normed(draw)
+    return {
+        **values,
+        "q": values["q"].flatten(1),
+        "k": values["k"].flatten(1),
+        "q_gate": draw.tensor(draw.count, 4 * draw.head_dim),
+    }
+
+
+@draws_for(norm.joined_norms)
+def joined(draw: Draw) -> Values:
+    tokens, features = draw.count, draw.features
+    return {
+        **{name: draw.tensor(tokens, features) for name in ("embeds", "hidden")},
+        **{name: draw.tensor(features) for name in ("embeds_weight", "hidden_weight")},
+        "eps": 1e-5,
+        "positions": draw.maybe("positions", draw.integers(2, tokens)),
+    }
+
+
+@draws_for(activation.sigmoid_gated)
+def gated_by_sigmoid(draw: Draw) -> Values:
+    tokens, features = draw.count, draw.features
+    shape = draw.pick("gate", (1,), (features,), (2, features // 2))
+    return {"input": draw.tensor(tokens, features), "gate": draw.tensor(tokens, *shape)}
+
+
+@draws_for(activation.gated_by_projection)
+def gated_experts(draw: Draw) -> Values:
+    tokens, features = draw.count, draw.features
+    return {
+        "hidden": draw.tensor(tokens, features),
+        "weight": draw.tensor(features),
+        "input": draw.tensor(tokens, features),
+        "residual": draw.maybe("residual", draw.tensor(tokens, features)),
+    }

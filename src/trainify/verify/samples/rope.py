@@ -250,3 +250,19 @@ def image(draw: Draw) -> Values:
         "style": draw.pick("style", 0, 1),
         "reuse_front": reuse,
     }
+
+
+@draws_for(rope.gated_qk_norm_rope, rope.gated_qk_norm_rope_rows)
+def gated_heads(draw: Draw) -> Values:
+    tokens, dim = draw.count, draw.head_dim
+    return {
+        "q_gate": draw.tensor(tokens, 4 * dim),
+        "k": draw.tensor(tokens, dim),
+        "q_weight": draw.tensor(dim),
+        "k_weight": draw.tensor(dim),
+        "cos_sin_cache": table(draw),
+        "positions": draw.integers(32, tokens),
+        "eps": 1e-5,
+        "head_dim": dim,
+        "offset": draw.pick("offset", 0.0, 1.0),
+    }
