@@ -287,7 +287,29 @@ def expect_quantized_flash(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tenso
     return expect_quantized(q, k, v, *rest).transpose(1, 2)
 
 
+def expect_sparse(
+    q: Tensor,
+    kv: Tensor,
+    indices: Tensor,
+    scale: float,
+    value_dim: int,
+    sinks: Tensor | None,
+    lengths: Tensor | None,
+) -> tuple[Tensor, None, None]:
+    out = torch.zeros(*q.shape[:2], value_dim, dtype=wide(q).dtype)
+    for i in range(q.shape[0]):
+        chosen = indices[i, 0].tolist()[: None if lengths is None else int(lengths[i])]
+        keys = [wide(kv[row, 0]) for row in chosen if 0 <= row < len(kv)]
+        for h in range(q.shape[1]):
+            powers = [torch.exp((wide(q[i, h]) * key).sum() * scale) for key in keys]
+            total = sum(powers) + (0 if sinks is None else torch.exp(wide(sinks[h])))
+            for power, key in zip(powers, keys, strict=True):
+                out[i, h] += power / total * key[:value_dim]
+    return out.to(q.dtype), None, None
+
+
 CASES = [
+    Case(attention.sparse_latent_attention, expect_sparse),
     Case(attention.quantized_attention, expect_quantized),
     Case(attention.quantized_attention_results, expect_quantized),
     Case(attention.quantized_flash_attention, expect_quantized_flash),

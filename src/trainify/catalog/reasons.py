@@ -55,3 +55,21 @@ STEPS = Reason(
     "it takes steps from states in a scheduler's slots: train with the kernel for whole sequences",
     cuts=True,
 )
+CACHED_LATENTS = Reason(
+    "it reads latent keys from a server's cache: train with attention over the fresh ones",
+    cuts=True,
+)
+FP8_PRODUCT = Reason(
+    "it multiplies codes of 8 bits, ahead of which the gradient is already lost: train the "
+    "checkpoint in bfloat16",
+    cuts=True,
+)
+FP4_EXPERTS = Reason(
+    "its experts are codes of 4 bits: train the checkpoint in bfloat16, into which they unpack",
+    cuts=True,
+)
+INDEXER = Reason(
+    "it scores keys by codes of 8 bits, to choose among them: train the indexer in floating "
+    "point, on the attention to all keys",
+    cuts=True,
+)

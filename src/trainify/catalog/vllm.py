@@ -19,7 +19,10 @@ from .reasons import (
     DIFFERS,
     FILTER,
     FP4,
+    FP4_EXPERTS,
+    FP8_PRODUCT,
     GGML,
+    INDEXER,
     LAYER,
     OPEN,
     OPTIONS,
@@ -1382,9 +1385,11 @@ OPS += opaque(
     TOKENS,
     _READ,
     """
-    torch.ops._C.top_k_per_row_prefill(Tensor logits, Tensor rowStarts, Tensor rowEnds,
+    torch.ops._C.top_k_per_row_prefill,
+        vllm._custom_ops.top_k_per_row_prefill(Tensor logits, Tensor rowStarts, Tensor rowEnds,
         Tensor! indices, int numRows, int stride0, int stride1, int topK) -> ()
-    torch.ops._C.top_k_per_row_decode(Tensor logits, int next_n, Tensor seq_lens,
+    torch.ops._C.top_k_per_row_decode,
+        vllm._custom_ops.top_k_per_row_decode(Tensor logits, int next_n, Tensor seq_lens,
         Tensor! indices, int numRows, int stride0, int stride1, int topK) -> ()
     torch.ops._C.persistent_topk(Tensor logits, Tensor lengths, Tensor! output,
         Tensor workspace, int k, int max_seq_len) -> ()
@@ -1625,5 +1630,48 @@ OPS += opaque(
     vllm.third_party.flash_linear_attention.ops.kda.fused_recurrent_kda(q, k, v, g, beta=None,
         scale=None, initial_state=None, inplace_final_state=True, use_qk_l2norm_in_kernel=True,
         cu_seqlens=None, ssm_state_indices=None)
+    """,
+)
+OPS += opaque(
+    "attention",
+    INDEXER,
+    _READ,
+    """
+    torch.ops.vllm.sparse_attn_indexer,
+        vllm.model_executor.layers.sparse_attn_indexer.sparse_attn_indexer
+    vllm.model_executor.layers.sparse_attn_indexer.fused_indexer_q_rope_quant
+    """,
+)
+OPS += opaque(
+    "moe",
+    FP4_EXPERTS,
+    _READ,
+    """
+    torch.ops._C.cutlass_fp4_group_mm, vllm._custom_ops.cutlass_fp4_moe_mm
+    torch.ops._C.cutlass_mxfp4_group_mm, vllm._custom_ops.cutlass_mxfp4_moe_mm
+    torch.ops._C.cutlass_w4a8_moe_mm, vllm._custom_ops.cutlass_w4a8_moe_mm
+    vllm.model_executor.layers.fused_moe.experts.gpt_oss_triton_kernels_moe.triton_kernel_moe_forward
+    vllm.model_executor.layers.fused_moe.experts.gpt_oss_triton_kernels_moe.triton_kernel_fused_experts
+    """,
+)
+OPS += opaque(
+    "moe",
+    FP8_PRODUCT,
+    _READ,
+    """
+    torch.ops._C.cutlass_moe_mm, vllm._custom_ops.cutlass_moe_mm
+    """,
+)
+OPS += opaque(
+    "cache",
+    CACHE,
+    _READ,
+    """
+    torch.ops._C_cache_ops.indexer_k_quant_and_cache, vllm._custom_ops.indexer_k_quant_and_cache
+    torch.ops._C_cache_ops.cp_gather_cache, vllm._custom_ops.cp_gather_cache
+    torch.ops._C_cache_ops.cp_gather_indexer_k_quant_cache,
+        vllm._custom_ops.cp_gather_indexer_k_quant_cache
+    torch.ops._C_cache_ops.cp_gather_and_upconvert_fp8_kv_cache,
+        vllm._custom_ops.cp_gather_and_upconvert_fp8_kv_cache
     """,
 )

@@ -818,6 +818,39 @@ def mla_decode(
     return attention_bhsd(q, keys, values, mask, False, scale).squeeze(2)
 
 
+def sparse_latent_attention(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    indices: torch.Tensor,
+    scale: float,
+    value_dim: int = 512,
+    sinks: torch.Tensor | None = None,
+    lengths: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, None, None]:
+    """Attention of each query over the keys that were chosen for it (DeepSeek-V3.2).
+
+    ``q`` is [Sq, H, D], ``kv`` [Sk, 1, D], whose first ``value_dim`` features are the values too;
+    ``indices`` [Sq, 1, K] names rows of it: of those, the first lengths[i] count, and none that is
+    negative or past the end.  ``sinks`` [H] are scores for attending to nothing.  In float32,
+    rounded once; the two statistics that the kernel returns as well are None.
+    """
+    rows = indices.squeeze(1).long()
+    hidden = (rows < 0) | (rows >= kv.shape[0])
+    if lengths is not None:
+        places = torch.arange(rows.shape[1], device=q.device)
+        hidden = hidden | (places >= lengths.unsqueeze(-1))
+    keys = kv.squeeze(1)[rows.masked_fill(hidden, 0)].float()
+    scores = torch.einsum("qhd,qkd->qhk", q.float(), keys) * scale
+    scores = scores.masked_fill(hidden.unsqueeze(1), torch.finfo(scores.dtype).min)
+    if sinks is not None:
+        sink = sinks.float().unsqueeze(-1).expand(*scores.shape[:-1], 1)
+        scores = torch.cat((scores, sink), dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : rows.shape[1]]
+    weights = weights.masked_fill(hidden.unsqueeze(1), 0.0)
+    out = torch.einsum("qhk,qkd->qhd", weights, keys[..., :value_dim])
+    return out.to(q.dtype), None, None
+
+
 def attention_with_sinks(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -116,7 +116,10 @@ def _undone(node: ast.expr, value: Any) -> list[tuple[str, Any]]:
         return [*left, *rest]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         method = node.func.attr
-        if method in ("to", "view_as", "float"):
+        if method == "embedding":
+            places = torch.arange(len(value), device=value.device)
+            return [*_undone(node.args[0], places), *_undone(node.args[1], value)]
+        if method in ("to", "view", "view_as", "float"):
             return _undone(node.func.value, value)
         if method == "t" and not node.args:
             return _undone(node.func.value, value.t())

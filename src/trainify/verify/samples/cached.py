@@ -208,3 +208,22 @@ def blocks(draw: Draw) -> Values:
         "block": 2,
         "dtype": draw.dtype,
     }
+
+
+@draws_for(attention.sparse_latent_attention)
+def chosen_keys(draw: Draw) -> Values:
+    """Rows before the first and past the last are no keys; of one query, none may be left."""
+    queries, keys, heads = draw.size(1, 3), 6, 2
+    indices = draw.integers(keys + 2, queries, 1, 4, dtype=torch.int32) - 1
+    if draw.flag():
+        indices[0] = -1
+    lengths = draw.whole([draw.size(1, 4) for _ in range(queries)])
+    return {
+        "q": draw.tensor(queries, heads, 5),
+        "kv": draw.tensor(keys, 1, 5),
+        "indices": indices,
+        "scale": 0.4,
+        "value_dim": 3,
+        "sinks": draw.pick("sinks", None, draw.tensor(heads, dtype=draw.wide)),
+        "lengths": draw.maybe("lengths", lengths),
+    }

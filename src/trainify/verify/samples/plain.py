@@ -55,6 +55,10 @@ PLAIN: Mapping[str, Callable[[Draw], Values]] = {
     "dsv3_router_gemm": lambda draw: draw.shaped(
         hidden_states="mk", router_weights="nk", mat_a="mk", mat_b="nk"
     ),
+    "tinygemm_bf16": lambda draw: draw.shaped(input="mk", weight="nk", bias="n"),
+    "bf16_gemm_nt": lambda draw: draw.shaped(a="mk", b="nk"),
+    "bf16x3_router_gemm": lambda draw: draw.shaped(X="mk", W="nk"),
+    "linear_batch_invariant": lambda draw: draw.shaped(input="mk", weight="nk", bias="n"),
     "_mkl_linear": lambda draw: draw.shaped(X="mk", ORI_W="nk", B="n"),
     "_weight_int8pack_mm": lambda draw: {
         **draw.shaped(self="mk", scales="n"),
