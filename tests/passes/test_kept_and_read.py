@@ -22,12 +22,22 @@ class Outer(nn.Module):
         return model.h.tanh()
 
 
+class Reader(nn.Module):
+    def __init__(self, tensor):
+        super().__init__()
+        self.tensors = [tensor]
+
+    def forward(self, x):
+        return self.tensors[0].tanh()
+
+
 class Cell(nn.Module):
     def __init__(self):
         super().__init__()
         self.a = nn.Linear(4, 4)
         self.register_buffer("h", torch.zeros(3, 4))
         self.outer = OUTER()
+        KEPT
 
     def read(self):
         return torch.tanh(self.h)
@@ -70,10 +80,19 @@ READS = {
 }
 
 
+KEPT = {
+    "last": "self.last = self.h[:, :]",
+    "both": "self.both = [self.h, self.a.bias]",
+    "reader": "self.reader = Reader(self.h)",
+}
+"""What ``__init__`` keeps of the buffer."""
+
+
 def program(write: str, read: str) -> str:
     outer = "Outer" if "outer(" in read else "nn.Identity"
     body = textwrap.indent(f"{write}\n{read}", " " * 8).strip()
-    text = PROGRAM.replace("OUTER", outer).replace("READ", body)
+    kept = next((line for name, line in KEPT.items() if f"self.{name}" in write), "")
+    text = PROGRAM.replace("OUTER", outer).replace("READ", body).replace("KEPT", kept)
     return text if outer == "Outer" else text.replace("model.h.tanh()", "model(0)")
 
 
@@ -91,6 +110,32 @@ def gradients(text: str) -> list[torch.Tensor | None]:
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_a_value_that_is_read_again_keeps_its_history(read: str, write: str) -> None:
     before = program(write, read)
+    expected = gradients(before)
+    assert None not in expected
+    torch.testing.assert_close(gradients(fix(before)), expected)
+
+
+ADD = "self.h.add_(self.a(x))"
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        f'{ADD}\ny = self.state_dict(keep_vars=True)["h"].tanh()',
+        f'{ADD}\ny = self.get_buffer("h").tanh()',
+        f"{ADD}\ny = self.last.tanh()",
+        f"{ADD}\ny = self.both[0].tanh()",
+        f"{ADD}\ny = self.reader(x)",
+        "y = self.h.add_(self.a(x)).tanh()",
+        "y = torch.relu(self.h.copy_(self.a(x)))",
+        "y = self.h.mul_(0.5).add_(self.a(x))",
+        "ys = [self.h.add_(self.a(x))]\ny = ys[0].tanh()",
+        "later = (t.tanh() for t in [self.h])\nself.h.add_(self.a(x))\ny = next(later)",
+        "both = self.h, x\nself.h.add_(self.a(x))\ny = both[0].tanh()",
+    ],
+)
+def test_a_value_that_is_read_by_another_name_keeps_its_history(write: str) -> None:
+    before = program(write, "").replace("torch.tanh(self.h)", "torch.tanh(self.a.bias)")
     expected = gradients(before)
     assert None not in expected
     torch.testing.assert_close(gradients(fix(before)), expected)

@@ -104,3 +104,71 @@ def test_what_is_used_is_cached_detached(behind: str, then: str) -> None:
     before, after = gradients(text), gradients(fixed)
     for name, gradient in before.items():
         assert gradient is not None and torch.equal(gradient, after[name])
+
+
+MADE = '        self.register_buffer("v_cache", torch.zeros(1, 8, 4), persistent=False)\n'
+
+
+@pytest.mark.parametrize(
+    ("kept", "then"),
+    [
+        ("", "\n        both = self.kv\n        y = (q @ both[0][:, :3].mT) @ both[1][:, :3]"),
+        (
+            "self.both = [self.k_cache, self.v_cache]",
+            "\n        y = self.both[0] @ self.both[1].mT",
+        ),
+        ("self.keys = self.k_cache[:, :3]", "\n        y = self.keys.square()"),
+    ],
+)
+def test_read_by_another_name(kept: str, then: str) -> None:
+    """The fresh values are used as well, so that only the other way would lose its gradient."""
+    then += "\n        y = y.mean() + (k * v).mean()"
+    behind = "\n\n    @property\n    def kv(self):\n        return self.k_cache, self.v_cache"
+    text = MODEL.format(behind=behind, then=then).replace(MADE, f"{MADE}        {kept}\n")
+    before, after = gradients(text), gradients(fix(text))
+    for name, gradient in before.items():
+        assert (gradient is None) == (after[name] is None)
+        assert gradient is None or torch.equal(gradient, after[name])
+
+
+BY_CALLERS = """\
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.k, self.v = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def layer(self, x, kv_cache):
+        k_cache, v_cache = kv_cache
+        k, v = self.k(x), self.v(x)
+        k_cache[:, :3] = k
+        v_cache[:, :3] = v
+        return k * v
+
+    def forward(self, x):
+        kv_cache = [torch.zeros(1, 8, 4), torch.zeros(1, 8, 4)]
+        y = self.layer(x, kv_cache)
+        return y + READ
+"""
+
+
+@pytest.mark.parametrize("read", ["kv_cache[0][:, :3]", "kv_cache[1].sum()"])
+def test_read_by_who_gave_it(read: str) -> None:
+    text = BY_CALLERS.replace("READ", read)
+    for each in findings(text):
+        assert each.fixes["flag"].safety is Safety.UNSAFE
+    before, after = gradients(text), gradients(fix(text))
+    for name, gradient in before.items():
+        assert gradient is not None and torch.equal(gradient, after[name])
+
+
+def test_not_read_by_who_gave_it() -> None:
+    text = BY_CALLERS.replace(" + READ", "")
+    fixed = fix(text)
+    assert fixed.count(".detach()") == 2
+    before, after = gradients(text), gradients(fixed)
+    for name, gradient in before.items():
+        assert gradient is not None and torch.equal(gradient, after[name])

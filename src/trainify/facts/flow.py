@@ -662,6 +662,9 @@ def stores(statement: ast.stmt, name: str) -> bool:
             if (keeper in _KEEPERS and not of_torch) or _CLASS.match(keeper):
                 if any(is_view(argument, name) for argument in passed(node)):
                     return True
+        elif isinstance(node, ast.Yield):
+            if any(view.base == name for view in looked_at(node.value)):
+                return True
         elif isinstance(node, (ast.List, ast.Dict, ast.Set)):
             elements = node.values if isinstance(node, ast.Dict) else node.elts
             if any(e is not None and is_view(e, name) for e in elements):

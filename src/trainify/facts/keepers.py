@@ -27,14 +27,12 @@ def keeps(module: ModuleFacts, statement: ast.stmt, name: str, depth: int = 0) -
         _keeps_argument(home, function, parameter, depth)
         for call in walk(statement)
         if isinstance(call, ast.Call) and any(is_view(given, name) for given in passed(call))
-        for home, function in _functions(module, call.func)
-        for parameter in _parameters_of(module, home, function, call, name)
+        for home, function in functions_run(module, call.func)
+        for parameter in given_as(home, function, call, name)
     )
 
 
-def _parameters_of(
-    module: ModuleFacts, home: ModuleFacts, function: FunctionNode, call: ast.Call, name: str
-) -> Iterator[str]:
+def given_as(home: ModuleFacts, function: FunctionNode, call: ast.Call, name: str) -> Iterator[str]:
     """The parameters of a function that get what a name holds."""
     for parameter in parameters(function.args):
         given = home.project.argument(home, function, call, parameter.arg)
@@ -50,7 +48,9 @@ def _keeps_argument(module: ModuleFacts, function: FunctionNode, name: str, dept
     )
 
 
-def _functions(module: ModuleFacts, callee: ast.expr) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
+def functions_run(
+    module: ModuleFacts, callee: ast.expr
+) -> Iterator[tuple[ModuleFacts, FunctionNode]]:
     """The functions that a call may run; a method of the file's classes by its name alone."""
     own = module.functions_named(last_name(callee))
     yield from ((module, function) for function in own)

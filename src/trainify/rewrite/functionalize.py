@@ -15,6 +15,7 @@ from typing import Literal
 from ..facts import ModuleFacts
 from ..facts.fields import is_tuple, refuses_field
 from ..facts.flow import Definition, FunctionFlow, is_allocation, looked_at, view_of
+from ..facts.given_back import names_given_back
 from ..facts.handed_back import is_handed_back
 from ..facts.walk import statements, walk
 from ..facts.writes import is_element
@@ -104,9 +105,13 @@ def functionalize(
         raise CannotFunctionalize(f"it writes into `{module.source(argument)}`, which has no name")
     if view.kind == "part":
         return _slice(module, flow, statement, argument, view.base)
-    if isinstance(argument, ast.Attribute):  # x.data, x.detach()
-        return _name(module, flow, statement, view.base, beside)
     write = _name(module, flow, statement, view.base, beside)
+    if isinstance(argument, ast.Attribute) and argument.attr == "data":
+        return write
+    turned = any(isinstance(n, ast.Attribute) and n.attr in _TURNS for n in walk(argument))
+    if turned and write.place.kind != "copy":
+        text = module.source(argument)
+        raise CannotFunctionalize(f"it writes into `{text}`, which has other axes than its tensor")
     shape_of = write.place.text
     allocation = write.allocation
     if allocation is not None:
@@ -119,6 +124,9 @@ def functionalize(
     if place.kind == "copy":
         return replace(write, place=Place(module.source(argument), "copy"))
     return replace(write, place=Place(place.text, shape_of=shape_of), allocation=allocation)
+
+
+_TURNS = frozenset("T mT real imag t transpose permute swapaxes swapdims movedim moveaxis".split())
 
 
 def _out_parameter(module: ModuleFacts, statement: ast.stmt, argument: ast.expr) -> str | None:
@@ -138,6 +146,9 @@ def _refuse_shared(module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt,
         stored = flow.stored_before(other, statement)
         if stored is not None:
             raise CannotFunctionalize(f"`{other}` is kept elsewhere by `{stored}`")
+        for shared in names_given_back(flow, other, statement):
+            if shared != name and flow.read_after(shared, statement):
+                raise CannotFunctionalize(f"`{shared}` may be `{other}`, and is read later")
         for definition in flow.reaching(other, statement):
             if isinstance(definition.statement, (ast.For, ast.AsyncFor, ast.With, ast.AsyncWith)):
                 if definition.value is None:

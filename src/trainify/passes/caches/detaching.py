@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.cache_readers import is_about, other_reader, readers_of
@@ -15,6 +16,9 @@ from ...facts.metadata import keeps_graph
 from ...facts.names import last_name
 from ...facts.walk import walk
 from ...findings import Edit, Fix, Safety
+
+if TYPE_CHECKING:
+    from ...facts.module import FunctionNode
 
 
 def detached(module: ModuleFacts, value: ast.expr) -> tuple[Edit, ...]:
@@ -31,7 +35,7 @@ def detaching(module: ModuleFacts, write: Write) -> Fix:
     look_at = (
         "what earlier calls have cached passes no gradient on" if _is_copied(module, write) else ""
     )
-    if not _fresh_values_used(module, write) or _read_elsewhere(module, write):
+    if not _fresh_values_used(module, write) or _is_read(module, write):
         value = module.source(write.value)
         look_at = f"attention must read the fresh `{value}` in training, not the cache"
     safety = Safety.UNSAFE if look_at else Safety.SAFE
@@ -58,20 +62,74 @@ def unless_read(
     return fix.unsafe(f"{other} reads `{text}`, from which no gradient goes back any more")
 
 
-def _read_elsewhere(module: ModuleFacts, write: Write) -> bool:
-    """Whether the cache is read behind the write or a call of it, by a method of the same object.
+def _is_read(module: ModuleFacts, write: Write) -> bool:
+    """Whether the same step may read the cache behind the write, by whatever name."""
+    from ..kept_graphs.reads import read_later
+
+    function = module.function(write.statement)
+    if function is None:
+        return False
+    if isinstance(write.base, ast.Name):
+        return _read_by_others(module, function, write.base.id, write.statement)
+    if not isinstance(write.base, ast.Attribute):
+        return False
+    return _read_elsewhere(module, function, write.base, write.statement) or (
+        isinstance(write.base.value, ast.Name)
+        and read_later(module, function, write.base, write.statement)
+    )
+
+
+def _read_elsewhere(
+    module: ModuleFacts, function: FunctionNode, cache: ast.Attribute, statement: ast.stmt
+) -> bool:
+    """Whether the cache is read behind a write or a call of it, by a method of the same object.
 
     ``self.update(k, v); y = self.attend(q)``, or where ``attend`` stands in the caller.
     """
-    function = module.function(write.statement)
-    if function is None or not isinstance(write.base, ast.Attribute):
-        return False
     running: frozenset[str] = frozenset()
-    if isinstance(write.base.value, ast.Name):
-        running = readers_of(module, function, write.base).running - {function.name}
+    if isinstance(cache.value, ast.Name):
+        running = readers_of(module, function, cache).running - {function.name}
     calls = module.project.calls_of(module, function)
-    places = [(module, write.statement), *((home, home.statement(call)) for home, call in calls)]
-    return any(_read_behind(home, write.base, at, running) for home, at in places)
+    places = [(module, statement), *((home, home.statement(call)) for home, call in calls)]
+    return any(_read_behind(home, cache, at, running) for home, at in places)
+
+
+_MAX_NAMES = 4
+
+
+def _read_by_others(
+    module: ModuleFacts, function: FunctionNode, name: str, at: ast.stmt, depth: int = _MAX_NAMES
+) -> bool:
+    """Whether what a local name holds is read behind a statement by another name, or a caller's."""
+    flow = module.flow(function)
+    if any(_is_used_behind(module, other, at) for other in flow.observers(name, at)):
+        return True
+    made = flow.only_definition(name, at)
+    if made is None or depth == 0:
+        return made is None
+    if made.is_parameter:
+        return _read_by_callers(module, function, name)
+    if made.value is None or made.statement is None:
+        return False
+    view = view_of(made.value)
+    if view is not None:
+        return _is_used_behind(module, view.base, at) or _read_by_others(
+            module, function, view.base, made.statement, depth - 1
+        )
+    return False
+
+
+def _read_by_callers(module: ModuleFacts, function: FunctionNode, name: str) -> bool:
+    """Whether who gives a function the cache reads it behind the call."""
+    for other, call in module.project.calls_of(module, function):
+        argument = module.project.argument(module, function, call, name)
+        given = view_of(argument) if argument is not None else None
+        if given is not None and _is_used_behind(other, given.base, other.statement(call)):
+            return True
+        if isinstance(argument, ast.Attribute):
+            if _read_behind(other, argument, other.statement(call), frozenset()):
+                return True
+    return False
 
 
 def _read_behind(

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.constants import is_constant
+from ...facts.dtypes import has_dtype_of, is_float32, is_number
 from ...facts.flow import is_allocation
 from ...facts.memo import once
-from ...facts.names import default_of, is_none
+from ...facts.names import default_of, is_none, last_name
 from ...facts.walk import walk
 from ...facts.writes import (
     root_of,
@@ -62,6 +63,7 @@ def out_argument(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
         _bind_each(module, statement, call, keyword.value.elts, value, change)
         return Harm("TRN402", message, statement, call, change)
     if is_allocation(keyword.value) and not isinstance(statement, ast.Expr):
+        value = _in_dtype_of(module, value, call, keyword.value)
         change.lines = _exchanged(module, statement, call, value)  # nobody else has the buffer
         return Harm("TRN402", message, statement, call, change)
     try:
@@ -76,8 +78,13 @@ def out_argument(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
             change.look_at += [write.look_at] if write.look_at else []
             change.lines = _exchanged(module, statement, call, value)
         return Harm("TRN402", message, statement, call, change)
-    if write.allocation is None and isinstance(keyword.value, ast.Name):
-        value = keep_dtype(module, value, keyword.value, text.rpartition(".")[2], call.args)
+    if write.place.shape_of:
+        return Harm("TRN402", message, statement, call, change)  # the result has the view's shape
+    if write.allocation is not None and isinstance(write.allocation, (ast.Assign, ast.AnnAssign)):
+        value = _in_dtype_of(module, value, call, write.allocation.value)
+    elif isinstance(keyword.value, ast.Name):
+        same = keep_dtype(module, value, keyword.value, text.rpartition(".")[2], call.args)
+        value = same if same != value else _cast(module, value, call, keyword.value)
     if write.allocation is not None:
         change.dropped.append(write.allocation)
     if write.look_at:
@@ -201,6 +208,40 @@ def _exchanged(module: ModuleFacts, statement: ast.stmt, call: ast.Call, value: 
     if "\n" in line and any(mark in line for mark in "#'\""):
         return []
     return [" ".join(line.split()) if "\n" in line else line]
+
+
+_EQUAL = frozenset("matmul mm bmm mv dot addmm addbmm baddbmm addmv addr topk sort".split())
+"""Functions that want ``out`` to have the dtype of their arguments; all others convert to it."""
+
+
+def _in_dtype_of(module: ModuleFacts, value: str, call: ast.Call, made: ast.expr | None) -> str:
+    """A result in the dtype of the buffer that it would have been written into."""
+    if not isinstance(made, ast.Call) or last_name(call.func) in _EQUAL:
+        return value
+    dtype = next((k.value for k in made.keywords if k.arg == "dtype"), None)
+    if dtype is not None:
+        if isinstance(dtype, ast.Attribute) and dtype.attr == "dtype":
+            if isinstance(dtype.value, ast.Name):
+                return _cast(module, value, call, dtype.value)
+        if module.is_name(dtype, "torch.float32", "torch.float"):
+            if all(is_number(module, a) or is_float32(module, a) for a in call.args):
+                return value
+        return value if is_none(dtype) else f"{value}.to({module.source(dtype)})"
+    like = made.args[0] if last_name(made.func).endswith("_like") and made.args else None
+    if isinstance(made.func, ast.Attribute) and made.func.attr.startswith("new_"):
+        like = made.func.value
+    return _cast(module, value, call, like) if isinstance(like, ast.Name) else value
+
+
+def _cast(module: ModuleFacts, value: str, call: ast.Call, like: ast.Name) -> str:
+    """A result in the dtype of ``like``, unless all that it is computed from has that."""
+    if last_name(call.func) in _EQUAL:
+        return value
+    float32 = is_float32(module, like)
+    tensors = [a for a in call.args if not is_number(module, a)]
+    if all(has_dtype_of(module, each, like, float32=float32) for each in tensors):
+        return value
+    return f"{value}.to({like.id}.dtype)"
 
 
 def _tensors(module: ModuleFacts, call: ast.Call) -> list[str] | None:

@@ -14,7 +14,7 @@ from ...findings import STRATEGIES, Finding, Fix
 from .. import not_rewritten
 from ..caches import read_fresh
 from ..caches.detaching import detached, unless_read
-from .reads import read_later
+from .reads import gives_result, read_later
 from .steps import consequence, is_step
 from .values import has_graph, written
 
@@ -60,7 +60,8 @@ def _into(
     message += consequence(module, owner)
     fixes: dict[str, Fix] = {}
     name = write.name.id if write.name is not None else ""
-    read = bool(name) and module.flow(function).read_after(name, write.statement)
+    read = gives_result(module, write)
+    read = read or (bool(name) and module.flow(function).read_after(name, write.statement))
     if not read and not read_later(module, function, owner, write.statement):
         edits = tuple(edit for value in values for edit in detached(module, value))
         plain = Fix(f"Keep detached values in {text}", edits)

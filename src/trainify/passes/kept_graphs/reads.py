@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from ...facts import ModuleFacts
 from ...facts.cache_writes import are_apart
 from ...facts.flow import is_view_method
 from ...facts.guards import gradient_unwanted
 from ...facts.kept import is_same
+from ...facts.names import last_name
 from ...facts.walk import walk
-from ...facts.writes import callers
+from ...facts.writes import Write, callers
 from .steps import is_cut
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
 
-_HOLDS_ALL = ("_buffers", "__dict__", "buffers", "named_buffers")
+_HOLDS_ALL = ("_buffers", "__dict__", "buffers", "named_buffers", "get_buffer", "__getattr__")
+_RUN_LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp)
+_PUT_TOGETHER = (ast.Tuple, ast.List, ast.Dict, ast.Starred, ast.GeneratorExp)
 _ASKS = ("isinstance", "type", "super", "hasattr", "id", "len", "callable")
 
 
@@ -55,6 +58,8 @@ class _Reads:
 
     def after(self, function: FunctionNode, statement: ast.stmt) -> bool:
         """Whether a read follows a statement, in its function or in those that call it."""
+        if not self._left and self._is_held_otherwise():
+            return True
         self._left.add(function)
         if any(
             self._may_follow(function, statement, name) and self._reads(name)
@@ -95,7 +100,7 @@ class _Reads:
         for ancestor in self.module.ancestors(node):
             if ancestor is function:
                 return False
-            if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            if isinstance(ancestor, _RUN_LATER):
                 return True
             if isinstance(ancestor, (ast.For, ast.AsyncFor, ast.While)) and ancestor in around:
                 return self.module.statement(node) is not statement
@@ -106,13 +111,22 @@ class _Reads:
         parent = self.module.parent(node)
         if not isinstance(parent, ast.Attribute):
             return self._hands_on(node, parent) and not gradient_unwanted(self.module, node)
-        if parent.attr in _HOLDS_ALL:
+        if parent.attr in _HOLDS_ALL or self._is_asked_for_state(parent):
             return not gradient_unwanted(self.module, node)
         if parent.attr == self.owner.attr:
             if self.apart is not None and self.module.function(node) is self.apart:
                 return False
             return isinstance(parent.ctx, ast.Load) and self._is_value(parent)
         return self._by_method(parent)
+
+    def _is_asked_for_state(self, method: ast.Attribute) -> bool:
+        """``self.state_dict(keep_vars=True)``, whose values have a history."""
+        call = self.module.parent(method)
+        return (
+            method.attr == "state_dict"
+            and isinstance(call, ast.Call)
+            and any(keyword.arg == "keep_vars" for keyword in call.keywords)
+        )
 
     def _hands_on(self, node: ast.Name, parent: ast.AST | None) -> bool:
         """Whether others get the object, and may read what they like."""
@@ -171,20 +185,72 @@ class _Reads:
     def _other_names(self, function: FunctionNode) -> Iterator[tuple[str, ast.Assign]]:
         """Names that share the attribute's memory, and where: ``h = self.h[:, 0]``."""
         for node in walk(function):
-            if not is_same(node, self.owner):
-                continue
-            held: ast.AST | None = node
-            while True:
-                parent = self.module.parent(held) if held is not None else None
-                if isinstance(parent, ast.Subscript) and parent.value is held:
-                    held = parent
-                elif isinstance(parent, ast.Attribute) and is_view_method(parent.attr):
-                    call = self.module.parent(parent)
-                    if not isinstance(call, ast.Call) or call.func is not parent:
-                        break
-                    held = call
-                else:
-                    break
-            assign = self.module.parent(held) if held is not None else None
-            if isinstance(assign, ast.Assign) and assign.value is held:
+            assign = self._holding(node) if is_same(node, self.owner) else None
+            if assign is not None:
                 yield from ((t.id, assign) for t in assign.targets if isinstance(t, ast.Name))
+
+    def _is_held_otherwise(self) -> bool:
+        """Whether another attribute of the object shares the memory: ``self.last = self.h[-1]``."""
+        assert isinstance(self.owner.value, ast.Name)
+        for cls in self.module.names.with_bases(self.cls) if self.cls is not None else ():
+            for node in walk(cls):
+                if isinstance(node, ast.Attribute) and node.attr == self.owner.attr:
+                    assign = self._holding(node) if isinstance(node.ctx, ast.Load) else None
+                    if assign is not None and any(_keeps(t, node) for t in assign.targets):
+                        return True
+        return False
+
+    def _holding(self, node: ast.Attribute) -> ast.Assign | None:
+        """What assigns a read of the attribute, a view of it, or what such are put into."""
+        held: ast.AST = node
+        while True:
+            parent = self.module.parent(held)
+            if isinstance(parent, ast.Subscript) and parent.value is held:
+                held = parent
+            elif isinstance(parent, ast.Attribute) and is_view_method(parent.attr):
+                call = self.module.parent(parent)
+                if not isinstance(call, ast.Call) or call.func is not parent:
+                    return None
+                held = call
+            elif _puts_together(parent, held):
+                held = parent
+            else:
+                break
+        return parent if isinstance(parent, ast.Assign) and parent.value is held else None
+
+
+def _puts_together(node: ast.AST | None, given: ast.AST) -> TypeGuard[ast.AST]:
+    """``(self.h, x)``, and ``Reader(self.h)``, which may keep what it is given."""
+    if not isinstance(node, ast.Call):
+        return isinstance(node, (*_PUT_TOGETHER, ast.comprehension, ast.keyword))
+    name = last_name(node.func) if node.func is not given else ""
+    return name[:1].isupper() and name != "Parameter"
+
+
+def _keeps(target: ast.expr, kept: ast.Attribute) -> bool:
+    """Whether a target outlives the call, and is not what is kept itself."""
+    return isinstance(target, (ast.Attribute, ast.Subscript)) and not any(
+        is_same(node, kept) for node in walk(target)
+    )
+
+
+def gives_result(module: ModuleFacts, write: Write) -> bool:
+    """Whether what a write gives goes on from its statement: ``y = self.h.copy_(x)``."""
+    if isinstance(write.statement, ast.AugAssign):
+        return False
+    node: ast.AST = write.call or write.target
+    while True:
+        parent = module.parent(node)
+        if isinstance(parent, ast.Assign):
+            return node not in parent.targets
+        if isinstance(parent, ast.Expr):
+            return False
+        if isinstance(parent, (ast.Attribute, ast.Subscript)):
+            inner: ast.AST = parent.value
+        else:
+            inner = parent.func if isinstance(parent, ast.Call) else module.tree
+        if parent is None or inner is not node:
+            return not isinstance(parent, (ast.Tuple, ast.List)) or not isinstance(
+                parent.ctx, ast.Store
+            )
+        node = parent
