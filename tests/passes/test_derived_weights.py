@@ -377,11 +377,21 @@ class Linear(nn.Module):
 {more}"""
 FIRST = "if self.packed is None:\n            self.packed = self.weight.t().contiguous()"
 
+GIVEN = "        return self.packed\n\n"
+
 
 def lazy(body: str = FIRST, init: str = "", more: str = "") -> str:
     return HEAD + LAZY.format(body=body, init=init, more=more)
 
 
+PROPERTY = (
+    lazy("x = x * 1")
+    .replace("x @ self.packed", "x @ self.w")
+    .replace(
+        "    def forward",
+        f"    @property\n    def w(self):\n        {FIRST}\n{GIVEN}    def forward",
+    )
+)
 ONCE = {
     "is None": lazy(),
     "hasattr": lazy(FIRST.replace("self.packed is None", 'not hasattr(self, "packed")')).replace(
@@ -393,6 +403,13 @@ ONCE = {
         more="\n    def fuse(self):\n        self.packed = self.weight.t().contiguous()\n",
     ),
     "detached": lazy(FIRST.replace("self.weight.t().contiguous()", "self.weight.data.t()")),
+    "in a property": PROPERTY,
+    "in a property, by a local name": PROPERTY.replace(
+        "return x @ self.w", "w = self.w\n        return x @ w"
+    ),
+    "in a method that gives it": PROPERTY.replace("    @property\n", "").replace(
+        "x @ self.w", "F.linear(x, self.w())"
+    ),
 }
 ANEW = {
     "while training": lazy(FIRST.replace("is None", "is None or self.training")),
@@ -411,6 +428,15 @@ ANEW = {
         "\n    def step(self, optimizer):\n        optimizer.step()\n        self.fuse()\n",
     ),
     "asked for something else": lazy(FIRST.replace("self.packed is None", "x is None")),
+    "a property for serving": PROPERTY.replace(
+        "        if self.packed",
+        "        if self.training:\n            return self.weight.t()\n        if self.packed",
+    ),
+    "a property that is asked for its size": PROPERTY.replace(
+        "x @ self.w", "x * self.w.abs().max()"
+    ),
+    "a property that is given up": PROPERTY
+    + "\n    def reset(self):\n        self.packed = None\n",
     "a table": lazy(FIRST.replace("self.weight.t().contiguous()", "torch.eye(4)")),
 }
 

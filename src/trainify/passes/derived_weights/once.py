@@ -84,10 +84,35 @@ def is_lazy(module: ModuleFacts, cls: ast.ClassDef, name: str, statement: ast.st
         return False
     if not isinstance(asked.value, ast.Name) or asked.value.id != self_name(function):
         return False
-    callers = [module.function(call) for call in module.calls_named(function.name)]
+    places = [*module.calls_named(function.name), *_readings(module, cls, function)]
+    callers = [module.function(place) for place in places]
     if not is_forward(function) and not any(c is not None and is_forward(c) for c in callers):
         return False
     return next(set_by_others(module, cls, name), None) is None
+
+
+def _readings(
+    module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
+) -> list[ast.Attribute]:
+    """Where a property is read, if a method is one."""
+    if not any(last_name(each) == "property" for each in function.decorator_list):
+        return []
+    return list(module.names.uses(cls, function.name))
+
+
+def _gives_weight(module: ModuleFacts, function: FunctionNode) -> bool:
+    """Whether what a method or a property gives is used as a weight: ``F.linear(x, self.w)``."""
+    cls = module.method_class(function)
+    if cls is None:
+        return False
+    readings = _readings(module, cls, function)
+    if readings:
+        return any(is_used(module, use, [function]) for use in readings)
+    return any(
+        is_weight_use(module, call) and not gradient_unwanted(module, call)
+        for call in module.calls_named(function.name)
+        if isinstance(call.func, ast.Attribute)
+    )
 
 
 def _only_call(
@@ -161,6 +186,8 @@ def is_used(
     if is_weight_use(module, use) or (anyhow and _is_worked_with(module, use)):
         return True
     statement = module.parent(use)
+    if isinstance(statement, ast.Return):
+        return not is_forward(function) and _gives_weight(module, function)
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
         return False
     name = statement.targets[0].id
