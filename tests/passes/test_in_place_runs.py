@@ -135,6 +135,18 @@ FAULTS = {
             "ys = [torch.tanh(self.proj(x)), torch.exp(self.proj(x))]\n"
             "for y in ys:\n    y *= 2.0\nx = ys[0] + ys[1]"
         ),
+        "names": (
+            "q, k = torch.tanh(self.proj(x)), torch.exp(self.proj(x))\n"
+            "for y in (q, k):\n    y *= 2.0\nx = q + k"
+        ),
+        "names in a list": (
+            "q, k = torch.tanh(self.proj(x)), self.proj(x)\nboth = [q, k]\n"
+            "for y in both:\n    y *= 2.0\nx = q + k"
+        ),
+        "numbered": (
+            "ys = [torch.tanh(self.proj(r)) for r in x]\n"
+            "for i, y in enumerate(ys):\n    y.mul_(i + 2.0)\nx = torch.stack(ys)"
+        ),
         "attribute": "self.h = torch.tanh(self.proj(x))\nself.h.mul_(2.0)\nx = self.h",
         "attribute, part": "self.h = torch.tanh(self.proj(x))\nself.h[:, 0] = 0.0\nx = self.h",
         "closure": (

@@ -270,6 +270,8 @@ def overwrites(data: bytes, maker: Maker, methods: tuple[bytes, ...] = ()) -> bo
     )
 
 
+_SHOWN = re.compile(rb"[(\[][a-z]\w*(?:, [a-z]\w*)*,?[)\]]")
+"""A display of names, of which one may be what an operation made: ``(q, k)``."""
 _FOR = re.compile(rb"\bfor (?:\w+, ?)?$")
 
 
@@ -278,7 +280,7 @@ def _made_by(data: bytes, at: int, name: bytes, maker: Maker, methods: tuple[byt
     here = _begin(data, at)
     if not maker(data, begin, here) and not (methods and _calls_one(data, begin, at, methods)):
         return False
-    bound = data.rfind(name, begin, here)
+    bound, elements = data.rfind(name, begin, here), False
     while bound >= 0:
         line = _begin(data, bound)
         behind = bound + len(name)
@@ -294,10 +296,14 @@ def _made_by(data: bytes, at: int, name: bytes, maker: Maker, methods: tuple[byt
             looped = _NAME.match(data, behind + (14 if counted else 4))
             if maker(data, bound, data.find(b"\n", bound) + 1):
                 return True
-            name = looped[1] if looped is not None else name
+            if _SHOWN.match(data, behind + (14 if counted else 4)):
+                return True
+            name, elements = (looped[1] if looped is not None else name), True
         elif equals >= 0 and not data[line:bound].strip(b" \t\r\n(,_." + _LETTERS):
             end = data.find(b"\n", equals) + 1
             if maker(data, equals, end) or (methods and _calls_one(data, equals, end, methods)):
+                return True
+            if elements and _SHOWN.match(data, equals + 2):
                 return True
             alias = _ALIAS.match(data, equals + 2)
             if alias is not None:  # of another name, or x = x.view(...), which x was before

@@ -229,11 +229,12 @@ def _elements(
 ) -> Iterator[ast.expr]:
     """What ``ys[0].mul_(2)``, or ``y.mul_(2)`` in ``for y in ys``, writes into: elements of it."""
     held, made, index = definition.value, definition.statement, None
-    if isinstance(made, (ast.For, ast.AsyncFor)) and isinstance(made.target, ast.Name):
-        held = made.iter
+    if isinstance(made, (ast.For, ast.AsyncFor)):
+        held = _gone_through(made, definition.name)
         if isinstance(held, ast.Name):
             only = flow.only_definition(held.id, made)
             held = only.value if only is not None and only.index is None else None
+            made = only.statement if only is not None else None
     elif definition.index is None:
         node = write.target
         while isinstance(node, (ast.Subscript, ast.Attribute, ast.Call)):
@@ -248,9 +249,31 @@ def _elements(
         yield held.elt
     elif isinstance(held, (ast.List, ast.Tuple)):
         if not isinstance(index, ast.Constant):
-            yield from held.elts
+            yield from (_value(flow, each, made) for each in held.elts)
         elif isinstance(index.value, int) and -len(held.elts) <= index.value < len(held.elts):
             yield held.elts[index.value]
+
+
+def _gone_through(loop: ast.For | ast.AsyncFor, name: str) -> ast.expr | None:
+    """What a name stands for the elements of: ``for y in ys``, ``for i, y in enumerate(ys)``."""
+    if isinstance(loop.target, ast.Name):
+        return loop.iter
+    call, target = loop.iter, loop.target
+    if not isinstance(call, ast.Call) or not isinstance(target, ast.Tuple) or not call.args:
+        return None
+    last = target.elts[-1]
+    numbered = isinstance(call.func, ast.Name) and call.func.id == "enumerate"
+    return call.args[0] if numbered and isinstance(last, ast.Name) and last.id == name else None
+
+
+def _value(flow: FunctionFlow, element: ast.expr, at: ast.stmt | None) -> ast.expr:
+    """What a name in a display of tensors holds there, where one statement gave it a value."""
+    if not isinstance(element, ast.Name) or at is None:
+        return element
+    made = flow.only_definition(element.id, at)
+    if made is None or made.value is None:
+        return element
+    return made.value if made.index is None else element
 
 
 def _saver(module: ModuleFacts, statement: ast.stmt, name: str) -> str | None:
