@@ -65,9 +65,10 @@ def passed(module: ModuleFacts, node: ast.expr, target: Target) -> str | None:
     """A callee as an argument: what a ``functools.partial`` calls, or the callee as it stands."""
     values = list(values_of(module, node))
     partial = [isinstance(v, ast.Call) and module.is_name(v.func, _PARTIAL) for v in values]
-    if any(partial) or target.bound_elsewhere:
-        return f"{module.source(node)}.func" if all(partial) or target.bound_elsewhere else None
-    return module.source(node)
+    if any(partial) and not all(partial):
+        return None
+    # What a table or another object holds has no value here, but is known to have bound some.
+    return f"{module.source(node)}.func" if any(partial) or target.bound else module.source(node)
 
 
 def values_of(module: ModuleFacts, node: ast.expr) -> Iterator[ast.expr | None]:
