@@ -9,10 +9,10 @@ the loss may lie in another file, and the names are anybody's.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Set
 
 from .cuts import Suspect
-from .heads import LINEAR, SUMS
+from .heads import LINEAR, PICKS, SUMS
 from .report import Cause
 from .runs import Step
 from .shapes import of_one_shape
@@ -32,8 +32,12 @@ DIFFERENCES = {"sub", "sub_", "rsub", "subtract", "__sub__", "__rsub__", "__isub
 _RANKINGS = {"logsigmoid", "log_sigmoid", "softplus"}
 """Functions that a loss makes one result larger than another by: both are to learn."""
 
-_SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__", "stack"}
+_ADDS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
+
+_SUMS = {*_ADDS, "stack", "cat", "concat", "concatenate", "hstack", "vstack"}
 """What only puts beside each other: the other's gradient is the same whatever is added."""
+
+_THE_SAME = {*PICKS, "to", "float", "double", "half", "bfloat16"}
 
 _TAKES_AWAY = DIFFERENCES - {"dist", "cdist", "pairwise_distance"}
 
@@ -64,9 +68,7 @@ def is_held_against(
     if any(each.cause is Cause.HOST for each in suspects):
         suspects += [each for each in others if each.cause is Cause.OPAQUE or each.hidden]
     flow = _Flow.of(trace, suspects)
-    if whole and not flow.losses(whole) and not flow.alone:
-        return False
-    return (flow.losses(whole) or whole) and not flow.gates(step)
+    return (flow.alone if whole else flow.losses(whole)) and not flow.gates(step)
 
 
 def is_of_its_own(trace: Trace, group: Iterable[Suspect]) -> bool:
@@ -86,6 +88,16 @@ def is_of_losses(trace: Trace, group: Iterable[Suspect]) -> bool:
     sum of a loss is multiplied with is no weight of its rows.
     """
     return _Flow.of(trace, group).in_losses()
+
+
+def is_of_a_return(trace: Trace, group: Iterable[Suspect], given: Set[int]) -> bool:
+    """Whether a loss holds what learns against a sum of what is given and what suspects stop.
+
+    As a critic is held against rewards and its own values of later states, and a policy is weighed
+    by a reward of which a distance to another one is taken away.  ``given`` is what the model is
+    given.  What layers take as well is no reward, but the way on that a residual goes.
+    """
+    return _Flow.of(trace, group).in_returns(given)
 
 
 def is_given_twice(trace: Trace, group: Iterable[Suspect]) -> bool:
@@ -150,6 +162,8 @@ class _Flow:
         """What stopped values meet there."""
         self._at: list[Call] = []
         """The calls of the meetings."""
+        self._held: list[set[int]] = []
+        """What has been made of stopped values by then."""
         self._bent: set[int] = set()
         """Meetings of which something is made that is not in proportion to them."""
         self._used: set[int] = set()
@@ -173,24 +187,24 @@ class _Flow:
         return flow
 
     def losses(self, whole: bool) -> bool:
-        """Whether there is a loss, or a difference, behind which nothing learns."""
-        return not self._compares and any(
+        """Whether each meeting is a loss, or a difference, behind which nothing learns."""
+        return self.alone and all(
             any(each in self._meetings[n] for each in _LOSSES)
-            or (whole and self._meetings[n] in DIFFERENCES and not self._is_term(n))
-            for n in self._last()
+            or (whole and self._meetings[n] in DIFFERENCES)
+            for n in self._used
         )
 
     @property
     def alone(self) -> bool:
-        """Whether nothing that learns comes behind any meeting, sums aside."""
-        if self._compares or self._learns or self._before_layers:
+        """Whether nothing that learns comes behind any meeting, and none is a sum."""
+        if not self._used or self._compares or self._learns or self._before_layers:
             return False
-        return not all(map(self._is_term, range(len(self._meetings))))
+        return not any(map(self._is_term, self._used))
 
     def _is_term(self, meeting: int) -> bool:
         """Whether others learn the same whatever comes to them there, as by another term."""
         name = self._meetings[meeting]
-        taken_away = name in _TAKES_AWAY and meeting in self._used - self._bent
+        taken_away = name in _TAKES_AWAY and meeting not in self._bent
         return name in _SUMS or taken_away
 
     def gates(self, step: Step) -> bool:
@@ -204,15 +218,39 @@ class _Flow:
             return True
         return bool(weighed) and not of_one_shape(step, [self._at[n] for n in weighed])
 
-    def _last(self) -> Iterable[int]:
-        return (n for n in range(len(self._meetings)) if n not in self._before_layers)
-
     def in_losses(self) -> bool:
         """Whether each meeting is a loss, behind which nothing learns."""
         return self.alone and all(
-            any(each in name for each in _LOSSES) or learning <= self._rows
-            for name, learning in zip(self._meetings, self._learning, strict=True)
+            any(each in self._meetings[n] for each in _LOSSES) or self._learning[n] <= self._rows
+            for n in self._used
         )
+
+    def in_returns(self, given: Set[int]) -> bool:
+        """Whether each meeting is with a sum of what is given, and a part of a loss."""
+        return self.alone and all(
+            self._is_part(n) and self._is_sum(self._held[n], given) for n in self._used
+        )
+
+    def _is_part(self, meeting: int) -> bool:
+        """Whether a loss is made of a difference, or is in proportion to what is weighed."""
+        name = self._meetings[meeting]
+        if name in _PRODUCTS:
+            return meeting not in self._bent
+        return name in DIFFERENCES or any(each in name for each in _LOSSES)
+
+    def _is_sum(self, stopped: Set[int], given: Set[int]) -> bool:
+        """Whether something that is given is in what was stopped, and no layer takes the same."""
+        taken = {tensor_of(s) for n in self._layers for s in self._calls[n].ins}
+        for call in self._calls:
+            if own_name(call) in _THE_SAME and not taken.isdisjoint(map(tensor_of, call.ins)):
+                taken.update(map(tensor_of, call.outs))
+        given, before = given - taken, self._before(stopped)
+        for call in self._calls:
+            operands = {tensor_of(sight) for sight in call.ins}
+            sums = own_name(call) in _ADDS | _TAKES_AWAY and not given.isdisjoint(operands)
+            if sums and not before.isdisjoint(map(tensor_of, made_by(call))):
+                return True
+        return False
 
     def apart(self) -> bool:
         """Whether nothing with a history is made into both sides of a meeting without layers."""
@@ -273,12 +311,16 @@ class _Flow:
                 met.add(len(self._meetings))
                 self._meetings.append(own_name(call))
                 self._at.append(call)
+                self._held.append({n for _, n in ins if n in self._stopped})
                 self._learning.append({tensor_of(sight) for sight in learning})
                 weights = []
         if own_name(call) in _RANKINGS:
             self._compares |= any(self._meetings[n] in DIFFERENCES for n in met)
         if weights:
             self._before_layers |= met
+        if met and not any(sight.attached for sight in made):
+            self._stopped.update(tensor_of(sight) for sight in made if sight.floating)
+            return
         for sight in made if met else ():
             self._met.setdefault(tensor_of(sight), set()).update(met)
 

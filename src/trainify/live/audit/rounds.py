@@ -17,6 +17,7 @@ from .against import (
     REFERENCE,
     is_given_twice,
     is_held_against,
+    is_of_a_return,
     is_of_its_own,
     is_of_losses,
     is_scored,
@@ -29,6 +30,7 @@ from .compared import Gradients, arriving, set_aside, summed
 from .cuts import MISSING, WRONG, Comparison, Suspect
 from .edited import edited_weights
 from .endless import is_finite, is_overflow, where_endless
+from .given import given_in
 from .heads import is_of_a_head
 from .hooks import on_modules_watched, watch
 from .influence import Sources, Walk
@@ -411,6 +413,7 @@ class _Round:
         }
         own = {id(tensor) for tensor in (*self.step.model.parameters(), *self.step.model.buffers())}
         model = [sight for sight, tensor in known if id(tensor) in own]
+        given = given_in(trace, set(map(tensor_of, model)))
         beside = Cancelled(trace, nudged, suspects, self.step.projected)
         for group in by_site([each for each in suspects if not each.weak]):
             names = {name for each in group for name in each.parameters}
@@ -433,6 +436,7 @@ class _Round:
                     or is_given_twice(trace, group)
                     or is_of_a_step(trace, group, parameters.keys())
                     or (whole and is_of_a_head(self.step, trace, group, parameters))
+                    or (whole and is_of_a_return(trace, group, given))
                     or is_scored(trace, group)
                     or (whole and is_of_a_stage(*judged, model))
                 )

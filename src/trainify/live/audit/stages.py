@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from .against import DIFFERENCES, is_loss
 from .cuts import MISSING, Suspect
+from .given import given_in
 from .parted import Parted
 from .report import Cause
 from .runs import Step
@@ -59,17 +60,11 @@ class _Stages:
                 self._makers.setdefault(tensor_of(sight), call)
         self._weights = set[int]()
         """What is made of parameters alone."""
-        self._given = set[int]()
-        """What the model is given, and what is made of that without parameters."""
+        self._given = given_in(trace, held)
         self._stopped = {tensor_of(each.call.outs[each.where[1]]) for each in group}
-        made = {tensor_of(sight) for call in trace.calls for sight in made_by(call)} | held
         for call in trace.calls:
             ins = {tensor_of(sight): sight for sight in call.ins}
             outs = made_by(call)
-            self._given |= {n for n, s in ins.items() if not s.attached and n not in made}
-            learning = {n for n, s in ins.items() if s.attached}
-            if not learning and not self._given.isdisjoint(ins):
-                self._given.update(map(tensor_of, outs))
             self._weights |= {n for n, s in ins.items() if s.fresh}
             if ins and self._weights.issuperset(ins):
                 self._weights.update(map(tensor_of, outs))
@@ -122,13 +117,17 @@ class _Stages:
         """What is made of values with their history, and whether a loss teaches them as they are.
 
         None where that meets what becomes of the stopped ones otherwise than as terms of a loss, or
-        beside each other in one tensor, of which parts are taken.
+        beside each other in one tensor, of which parts are taken; and where nothing learns by the
+        stopped ones, as another stage does.
         """
         found, as_it_is = set(origin), set(origin)
         following = set(self._stopped)
         """What becomes of stopped values."""
         both: set[int] = set()
         of_losses: set[int] = set()
+        ends = set[int]()
+        """Losses, with terms that are made of stopped values."""
+        goes_on = False
         parted = self._parted(origin)
         for call in self._calls:
             numbers = {tensor_of(sight) for sight in call.ins}
@@ -148,6 +147,12 @@ class _Stages:
             if before:
                 following.update(tensor_of(each) for each in made if each.floating)
             outs = {tensor_of(sight) for sight in made if sight.attached}
+            terms = [sight for sight in call.ins if sight.attached]
+            joins = own_name(call) in _SUMS and not any(sight.several for sight in terms)
+            if before and (joins or learning <= found | ends):
+                ends |= outs
+            elif before and outs:
+                goes_on = True
             if found.isdisjoint(numbers) or not outs:
                 continue
             if before and own_name(call) in _BESIDE and numbers.isdisjoint(of_losses):
@@ -172,7 +177,7 @@ class _Stages:
             if direct:
                 as_it_is |= outs
             found |= outs
-        return found, bool(of_losses)
+        return (found, bool(of_losses)) if goes_on else (None, False)
 
     def _parted(self, origin: Sequence[int]) -> Parted | None:
         """What tells parts of a tensor apart; None where that cannot be tried."""
