@@ -182,7 +182,7 @@ class Cancelled:
         name, number = own_name(call), tensor_of(call.outs[0])
         given = list(map(self._of, ins))
         if id(call) in self._stops:
-            self._terms[number] = {(n, True): times for (n, _), times in given[0].items()}
+            self._terms[number] = _stopped(given[0])
         elif len(given) == 1 and name in VIEWS:
             self._terms[number] = given[0]
         elif len(given) == 2 and name in _SUMS:
@@ -204,7 +204,7 @@ class Cancelled:
             return False
         over, under = map(self._of, map(tensor_of, call.ins))
         meant = any((number, False) in over and (number, True) in under for number in own)
-        return meant and under == {(n, True): times for (n, _), times in over.items()}
+        return meant and under == _stopped(over)
 
     def _is_the_same(self, call: Call, number: int, stopped: set[int]) -> bool:
         """Whether a stopped value is held against the same one, made of what was stopped.
@@ -310,6 +310,13 @@ class Cancelled:
             if not found.isdisjoint(map(tensor_of, made_by(call))):
                 found.update(tensor_of(each) for each in call.ins if each.floating)
         return found
+
+
+def _stopped(terms: Terms) -> Terms:
+    found: dict[tuple[int, bool], int] = {}
+    for (number, _), times in terms.items():
+        found[number, True] = found.get((number, True), 0) + times
+    return found
 
 
 def _sum(one: Terms, other: Terms, sign: int) -> Terms:

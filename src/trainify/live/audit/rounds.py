@@ -42,6 +42,7 @@ from .matters import Trials
 from .messages import STOPS, cut_of
 from .noise import is_zero
 from .places import Place, said
+from .remainders import is_of_a_remainder
 from .report import Cause, Cut, patterns
 from .running import is_statistic
 from .runs import Step, as_in_training
@@ -437,6 +438,7 @@ class _Round:
                     or is_of_a_step(trace, group, parameters.keys())
                     or (whole and is_of_a_head(self.step, trace, group, parameters))
                     or (whole and is_of_a_return(trace, group, given))
+                    or is_of_a_remainder(trace, group, given)
                     or is_scored(trace, group)
                     or (whole and is_of_a_stage(*judged, model))
                 )
