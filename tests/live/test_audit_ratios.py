@@ -173,10 +173,19 @@ class BufferWithOtherData(Buffer):
         return clipped(log, self.rollout, advantage)
 
 
+class OfASequence(Policy):
+    """The ratio of a sequence, with the gradient of each token."""
+
+    def loss(self, log, advantage, mask):
+        mean = (log + 2.0).mean(0, keepdim=True)
+        ratio = (mean.detach() + log - log.detach()).exp()
+        return -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+
+
 @pytest.mark.parametrize(
     "cls",
     [
-        Masked, Selected, Filled, PlusZero, OfSequences, Divided, InPlace, WithMetrics, ByNumPy,
+        OfASequence, Masked, Selected, Filled, PlusZero, OfSequences, Divided, InPlace, WithMetrics, ByNumPy,
         PickedByNumPy, ByRows, ByAnArray, Written, WrittenByRows, WrittenWithoutGradients, Buffer,
         BufferData, BufferDataByRows, BufferDataWithoutGradients, BufferSet, BufferWithOtherData,
     ],
@@ -194,6 +203,20 @@ class ValueToo(Policy):
         old = log.detach().clone()
         ratio = (log[mask] - old[mask]).exp()
         return (ratio * old[mask].tanh() * advantage[mask]).mean()
+
+
+class OfAnother(Policy):
+    """What has no gradient is made by a layer of its own."""
+
+    def loss(self, log, advantage, mask):
+        other = self.c(log[:, None].expand(-1, 8)).mean(-1)
+        return -((other.detach() + log - log.detach()).tanh() * advantage).mean() + other.mean()
+
+
+class OfMore(Policy):
+    def loss(self, log, advantage, mask):
+        other = log + self.b.weight.mean()
+        return -((other.detach() + log - log.detach()).tanh() * advantage).mean()
 
 
 class Integers(Policy):
@@ -342,6 +365,8 @@ class BufferDataAsATerm(Buffer):
         OtherBufferData,
         Term,
         BufferDataAsATerm,
+        OfAnother,
+        OfMore,
         ValueToo,
         Integers,
         Other,

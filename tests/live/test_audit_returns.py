@@ -64,7 +64,20 @@ class Penalized(Agent):
         return -(taken * rewards).mean()
 
 
-@pytest.mark.parametrize("cls", [Bootstrapped, Estimated, Penalized])
+class Tempered(Agent):
+    """A multiplier is moved by how far a constraint is from being met."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(0.1))
+
+    def forward(self, x, rewards):
+        taken = self.taken(x)
+        gain = (self.temperature.exp().detach() * taken - taken.exp() * rewards).mean()
+        return gain - (self.temperature * (taken + 2).detach()).mean()
+
+
+@pytest.mark.parametrize("cls", [Bootstrapped, Estimated, Penalized, Tempered])
 def test_returns_are_meant(cls: type[nn.Module]) -> None:
     report = trainify.audit(cls(), X, REWARDS)
     assert report.ok, str(report)
@@ -109,6 +122,19 @@ class Gate(Agent):
         return (h[:, 0] * (rewards - h[:, 1]).detach() - x[:, 0]).square().mean()
 
 
+class Scaled(Agent):
+    """A scale that learns is a part of a result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.1))
+
+    def forward(self, x, rewards):
+        values = self.values(x)
+        error = (self.scale * values.detach() - rewards).square().mean()
+        return error + 0.1 * values.exp().mean()
+
+
 class Residual(Agent):
     """What is added is no reward."""
 
@@ -145,7 +171,7 @@ class Regularized(Agent):
 @pytest.mark.parametrize(
     "cls",
     [
-        WithoutRewards, AddedLater, Term, TakenAway, Gate, Residual, Halves, HalfOfARow, Regularized,
+        WithoutRewards, AddedLater, Term, TakenAway, Gate, Scaled, Residual, Halves, HalfOfARow, Regularized,
     ],
 )  # fmt: skip
 def test_what_is_no_return_is_told(cls: type[nn.Module]) -> None:

@@ -9,7 +9,7 @@ the loss may lie in another file, and the names are anybody's.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Set
+from collections.abc import Hashable, Iterable, Sequence, Set
 
 from .cuts import Suspect
 from .heads import LINEAR, PICKS, SUMS
@@ -304,7 +304,7 @@ class _Flow:
             learning = [s for s, n in ins if s.attached and n not in self._stopped]
             if not (learning and any(sight.attached for sight in made)):
                 self._stopped.update(tensor_of(sight) for sight in made if sight.floating)
-            elif weights and not is_loss(call):
+            elif weights and not is_loss(call) and not _is_multiplier(call, ins, weights):
                 self._learns = True
                 self._taking.append(call)
             else:
@@ -335,3 +335,9 @@ class _Flow:
         kept = name in _IN_PROPORTION or (name in LINEAR and not several)
         if not kept and any(sight.attached for sight in made_by(call)):
             self._bent |= met
+
+
+def _is_multiplier(call: Call, ins: Iterable[tuple[Sight, int]], weights: Sequence[int]) -> bool:
+    """Whether a number that learns is the weight of a term, as that of a constraint is."""
+    several = any(sight.several for sight, number in ins if number in weights)
+    return own_name(call) in _PRODUCTS and not several

@@ -46,6 +46,8 @@ _DISTRIBUTIONS = {"softmax", "log_softmax"}
 
 _PRODUCTS = {"mul", "multiply", "__mul__", "__rmul__"}
 
+_MEANS = {"sum", "mean"}
+
 _HELD = {"sub", "sub_", "subtract", "__sub__", "__isub__", *_TURNED,
          *_RATIOS, "div_", "__itruediv__"}  # fmt: skip
 """Functions that give a number which is known, of two that are the same."""
@@ -196,7 +198,33 @@ class Cancelled:
     def _cancels(self, call: Call, own: Set[int]) -> bool:
         if call.written or len(call.outs) != 1:
             return False
-        return _cancels(self._of(tensor_of(call.outs[0])), own) or self._is_ratio(call, own)
+        terms = self._of(tensor_of(call.outs[0]))
+        return _cancels(terms, own) or self._is_of(terms, own) or self._is_ratio(call, own)
+
+    def _is_of(self, terms: Terms, own: Set[int]) -> bool:
+        """Whether a mean of values, or a sum, has the gradient of the values themselves.
+
+        ``a.mean().detach() + a - a.detach()``, as the ratio of a sequence has that of each token.
+        """
+        values = [number for number in own if (number, True) in terms]
+        through = [n for (n, stopped), t in terms.items() if not stopped]
+        return bool(values) and any(
+            terms[n, False] and terms.get((n, True)) == -terms[n, False]
+            and all(self._is_mean_of(each, n) for each in values)
+            for n in through
+        )  # fmt: skip
+
+    def _is_mean_of(self, number: int, source: int) -> bool:
+        """Whether all that learns in it comes from there, in proportion, and is summed up."""
+        summed = False
+        while number != source:
+            call = self._makers.get(number)
+            learning = [tensor_of(s) for s in call.ins if s.attached] if call is not None else []
+            if call is None or len(learning) != 1 or own_name(call) not in LINEAR:
+                return False
+            summed |= own_name(call) in _MEANS
+            (number,) = learning
+        return summed
 
     def _is_ratio(self, call: Call, own: Set[int]) -> bool:
         """Whether a value is divided by itself, stopped: what is stopped is made of ``own``."""

@@ -162,6 +162,7 @@ class _Round:
         hidden = hidden_in(step.model)
         observer = _Base(step)
         trace, loss = step.run(observer)
+        self._leave_frozen()
         step.sealed = _is_sealed(step.model, trace)
         self.within = observer.within
         self.within.gradients = {
@@ -234,6 +235,18 @@ class _Round:
             reached, bool(checks.shaped), self.beside, self.weak, self.unseen, through, self.spared,
             self.zeros, self.endless, self.within.places, found, keeps, self.untold, self.notes,
         )  # fmt: skip
+
+    def _leave_frozen(self) -> None:
+        """Take no more for parameters that learn what the forward has left frozen, as critics."""
+        frozen = [n for n, p in self.step.parameters.items() if not p.requires_grad]
+        for name in frozen:
+            parameter = self.step.parameters.pop(name)
+            self.step.names.pop(id(parameter), None)
+        if frozen:
+            self.notes.append(
+                f"the forward switches requires_grad of {', '.join(patterns(frozen))} off, and "
+                "leaves it so: these are taken for frozen"
+            )
 
     def _gradients(self, loss: Tensor) -> tuple[dict[str, bool], str]:
         """Which parameters get one, and what backward raises."""
