@@ -263,3 +263,82 @@ def test_what_another_file_reads_is_looked_at_first(tmp_path: Path) -> None:
     (report,) = [r for r in check_paths([str(tmp_path)], Options()) if r.findings]
     (found,) = report.findings
     assert all("another file reads `self.h`" in each.look_at for each in found.fixes.values())
+
+
+ONLY_KEPT = """\
+import operator
+import torch
+from torch import nn
+
+
+class Peek(nn.Module):
+    name = "h"
+
+    def peek(self):
+        return getattr(self, self.name)
+
+
+class Cell(Peek):
+    hidden = property(operator.attrgetter("h"))
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.register_buffer("h", torch.zeros(3, 4))
+        self.get = lambda: self.h
+
+    def forward(self, x):
+        self.h.add_(self.a(x))
+        RETURN
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = Cell()
+        self.cell.register_forward_hook(lambda m, i, o: setattr(self, "seen", list(m.buffers())))
+
+    def forward(self, x):
+        y = self.cell(x)
+        return READ
+"""
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "self.cell.get()",
+        "self.cell.peek()",
+        "self.cell.hidden",
+        "self.seen[0]",
+        "next(self.buffers())",
+        'vars(self.cell)["_buffers"]["h"]',
+        'dict(self.named_buffers())["cell.h"]',
+        'operator.attrgetter("cell.h")(self)',
+    ],
+)
+@pytest.mark.parametrize("result", ["self.count = 1", "return x.mean()"])
+def test_a_layer_that_has_no_other_way_is_looked_at_first(read: str, result: str) -> None:
+    """In some way its value is read, or it would be there for nothing."""
+    before = ONLY_KEPT.replace("READ", read).replace("RETURN", result)
+    (found,) = findings(before)
+    assert "does not reach what `forward` returns" in found.fixes["flag"].look_at
+    space: dict[str, Any] = {}
+    exec(fix(before), space)
+    net = space["Net"]()
+    net(torch.randn(3, 4)).square().sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in net.parameters())
+
+
+@pytest.mark.parametrize(
+    "result",
+    ["return self.a(x)", "h = self.b(x)\n        return h", "return self.b(x), 1"],
+)
+def test_a_layer_that_has_another_way_is_not(result: str) -> None:
+    before = ONLY_KEPT.replace("self.get = lambda: self.h", "").replace("RETURN", result)
+    before = before.replace("READ", "y").replace("    def forward", f"{OWN}    def forward", 1)
+    fixed = fix(before)
+    assert ".add_(self.a(x).detach())" in fixed
+
+
+OWN = "    def b(self, x):\n        return self.a(x) * 2\n\n"

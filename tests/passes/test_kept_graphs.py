@@ -56,7 +56,7 @@ BUFFERS = {
     "slice": "self.memory[: x.shape[0]] = h",
     "copy": "self.memory[:3].copy_(h)",
     "index": "self.memory.index_copy_(0, torch.arange(3), h)",
-    "product": "self.mean.add_((x * self.gain).mean(0))",
+    "product": "self.mean.add_((x * h).mean(0))",
     "local name": "m = self.memory\nm[: x.shape[0]] = h",
     "plain tensor": "self.level.mul_(0.9).add_(h.mean(0))",
     "anew": "self.mean = 0.9 * self.mean + 0.1 * h.mean(0)",

@@ -172,3 +172,66 @@ def test_not_read_by_who_gave_it() -> None:
     before, after = gradients(text), gradients(fixed)
     for name, gradient in before.items():
         assert gradient is not None and torch.equal(gradient, after[name])
+
+
+APART = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Cache(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("k_cache", torch.zeros(1, 8, 4))
+        self.register_buffer("v_cache", torch.zeros(1, 8, 4))
+
+    def get(self, n):
+        return self.k_cache[:, :n], self.v_cache[:, :n]
+
+    @property
+    def both(self):
+        return self.get(3)
+
+    def size(self):
+        return self.k_cache.shape, self.v_cache.shape
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.cache = Cache()
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        self.cache.k_cache[:, : k.shape[1]] = k
+        self.cache.v_cache[:, : v.shape[1]] = v
+        y = F.scaled_dot_product_attention(q, k, v)
+        THEN
+        return y
+"""
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        "y = y + F.scaled_dot_product_attention(q, *self.cache.get(3))",
+        "y = y + F.scaled_dot_product_attention(q, *self.cache.both)",
+    ],
+)
+def test_read_by_a_getter_of_another_object(then: str) -> None:
+    text = APART.replace("THEN", then)
+    before, after = gradients(text), gradients(fix(text))
+    for name, gradient in before.items():
+        assert gradient is not None and torch.equal(gradient, after[name])
+
+
+@pytest.mark.parametrize("then", ["pass", "self.seen = self.cache.size()"])
+def test_another_object_that_is_not_read(then: str) -> None:
+    text = APART.replace("THEN", then)
+    fixed = fix(text)
+    assert fixed.count(".detach()") == 2
+    before, after = gradients(text), gradients(fixed)
+    for name, gradient in before.items():
+        assert gradient is not None and torch.equal(gradient, after[name])

@@ -49,7 +49,7 @@ def readers_of(module: ModuleFacts, function: FunctionNode, owner: ast.Attribute
             setters[_user(home, node)] = None
         elif _is_read(home, node):
             readers[_user(home, node)] = None
-    running = _running(module, readers)
+    running = leading_to(module, readers)
     return Readers(tuple(readers), tuple(setters), running, _may_be_read(module, owner))
 
 
@@ -178,7 +178,7 @@ def _bases_elsewhere(
             yield from _bases_elsewhere(home, base, depth + 1)
 
 
-def _running(module: ModuleFacts, readers: Iterable[str]) -> frozenset[str]:
+def leading_to(module: ModuleFacts, readers: Iterable[str]) -> frozenset[str]:
     """The names of functions that lead to one of some."""
     found = set(readers)
     grown = bool(found)

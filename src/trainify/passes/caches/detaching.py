@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
-from ...facts.cache_readers import is_about, other_reader, readers_of
+from ...facts.cache_readers import is_about, leading_to, other_reader, readers_of
 from ...facts.cache_writes import are_apart
 from ...facts.cached import Write, cache_write, reads_entry
 from ...facts.flow import view_of
@@ -86,12 +86,34 @@ def _read_elsewhere(
 
     ``self.update(k, v); y = self.attend(q)``, or where ``attend`` stands in the caller.
     """
-    running: frozenset[str] = frozenset()
     if isinstance(cache.value, ast.Name):
         running = readers_of(module, function, cache).running - {function.name}
+    else:
+        running = _readers_by_name(module, function, cache.attr)
     calls = module.project.calls_of(module, function)
     places = [(module, statement), *((home, home.statement(call)) for home, call in calls)]
     return any(_read_behind(home, cache, at, running) for home, at in places)
+
+
+def _readers_by_name(module: ModuleFacts, function: FunctionNode, name: str) -> frozenset[str]:
+    """The names of other functions that read an attribute of any object: ``self.k_cache``."""
+    found = (
+        (other, home.name)
+        for other in module.project.mentioning(module, name)
+        for node in walk(other.tree)
+        if isinstance(node, ast.Attribute) and node.attr == name
+        if isinstance(node.ctx, ast.Load) and not is_about(other, node)
+        if other.statement(node) not in other.writes or not _is_target(other, node)
+        if (home := other.function(node)) is not None and home is not function
+    )
+    names = frozenset[str]()
+    for other, reader in found:
+        names |= leading_to(other, [reader])
+    return names - {function.name}
+
+
+def _is_target(module: ModuleFacts, node: ast.Attribute) -> bool:
+    return any(each is node for each in walk(module.writes[module.statement(node)].target))
 
 
 _MAX_NAMES = 4
@@ -143,6 +165,8 @@ def _read_behind(
     for node in walk(function):
         if isinstance(node, ast.Call):
             reads = last_name(node.func) in running
+        elif isinstance(node, ast.Attribute) and node.attr in running:
+            reads = True  # a property
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             reads = own and is_same(node, cache) and not is_about(module, node)
         else:

@@ -14,6 +14,7 @@ from ...findings import STRATEGIES, Finding, Fix
 from .. import not_rewritten
 from ..caches import read_fresh
 from ..caches.detaching import detached, unless_read
+from .only_kept import unless_only_kept
 from .reads import gives_result, read_later
 from .steps import consequence, is_step
 from .values import has_graph, written
@@ -65,7 +66,9 @@ def _into(
     if not read and not read_later(module, function, owner, write.statement):
         edits = tuple(edit for value in values for edit in detached(module, value))
         plain = Fix(f"Keep detached values in {text}", edits)
-        fixes = dict.fromkeys(STRATEGIES, unless_read(module, write.statement, owner, plain))
+        plain = unless_read(module, write.statement, owner, plain)
+        plain = unless_only_kept(module, function, values, plain)
+        fixes = dict.fromkeys(STRATEGIES, plain)
     elif (put := as_write(write.statement)) is not None and put.base is owner:
         fix, reason = read_fresh(module, options, put)
         fixes = dict.fromkeys(STRATEGIES, fix) if fix is not None else {}
