@@ -870,3 +870,20 @@ def f(x, w: torch.Tensor, eps):
 """
     )
     assert "F.rms_norm(" in text and text.count("if eps is None") == 2
+
+
+def test_a_value_that_an_older_release_gives_has_no_place() -> None:
+    """An op of a newer release writes into ``out=``, and gives nothing."""
+    text = """\
+    from torch import nn
+    from vllm.model_executor.layers.mamba.ops.mamba_ssm import selective_state_update
+
+
+    class Mixer(nn.Module):
+        def forward(self, x, state, dt, b, c):
+            out = selective_state_update(state, x, dt, self.A, b, c, self.D, None)
+            return out.mean()
+    """
+    (found,) = findings(text)
+    assert not found.fixes
+    assert "its value is used, and no `out` is passed to hold that" in found.message

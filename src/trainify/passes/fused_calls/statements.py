@@ -343,7 +343,8 @@ class StatementRewriter:
         """The expression that takes the place of a call whose value is used on the spot."""
         from ...rewrite.template import fresh
 
-        writes = list(self._writes(site).values())
+        given = self._writes(site)
+        writes = list(given.values())
         template = self._template(site)
         late = site.late
         if site.outputs:
@@ -356,10 +357,12 @@ class StatementRewriter:
                 named = dict(zip((a.name for a in site.op.signature.written), writes, strict=True))
                 self._take(template.render(_places(site.outputs, named, result), self.taken))
                 return result
+            missing = [name for name in _handed_back(site) if name not in given]
+            if missing:
+                raise NoRewrite(f"its value is used, and no `{missing[0]}` is passed to hold that")
             places = [w.place for w in writes]
             self._take(template.render(places, self.taken))
-            named = dict(zip(site.outputs, writes, strict=True))
-            texts = [named[name].place.text for name in _handed_back(site)]
+            texts = [given[name].place.text for name in _handed_back(site)]
             return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
         if late and not template.is_expression:
             raise NoRewrite("it stands where no statement can come before it")
