@@ -184,6 +184,24 @@ def test_equivalents_run_and_let_the_gradient_through() -> None:
             runs_and_lets_the_gradient_through(op)
 
 
+def test_integers_are_known_to_take_no_gradient() -> None:
+    """Else a message names them, and a fix asks whether they require one."""
+    for op in REWRITTEN:
+        given = {a.name for a in op.signature.arguments if a.is_tensor and not a.written}
+        values = inputs.arguments(
+            Equivalent(op, Libraries()), Draw(0, torch.float32), all_of_them=False
+        )
+        integers = {
+            name
+            for name, value in values.items()
+            if isinstance(value, torch.Tensor)
+            and not (value.is_floating_point() or value.is_complex())
+        }
+        with case(identify(op)):
+            assert integers & given & op.reads <= CONSTANTS | set(op.codes)
+            assert set(op.codes) <= given
+
+
 def runs_and_lets_the_gradient_through(op: FusedOp) -> None:
     targets, value = parsed(op)
     arguments = example(op)

@@ -131,3 +131,18 @@ def test_codes_from_elsewhere_are_taken_as_they_are() -> None:
     )
     (found,) = findings(text)
     assert "`codes`" in found.message and found.fixes["flag"].safety is Safety.SAFE
+
+
+def test_integer_weights_are_not_said_to_lose_a_gradient() -> None:
+    text = """\
+    from lightllm.common.basemodel.triton_kernel.dequantize_gemm_int8 import (
+        matmul_dequantize_int8,
+    )
+
+
+    def forward(x, qw, scale):
+        return matmul_dequantize_int8(x, qw, scale)
+    """
+    (found,) = findings(text)
+    assert "no gradient reaches `x`." in found.message
+    assert "if torch.is_grad_enabled() and x.requires_grad:" in fix(text)

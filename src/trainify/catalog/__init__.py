@@ -74,6 +74,7 @@ CONSTANTS: frozenset[str] = frozenset(
     cache_seqlens_ seqused seqused_k_ seqlen_q seqlen_k cum_seq_q cum_seq_k seq_len_tensor seq_idx
     conv_state_indices conv_state_indices_ state_indices state_batch_indices chunk_indices
     dst_state_batch_indices intermediate_state_indices gather_kv_indices lora_indices_tensor
+    cache_indices has_initial_state topk_length token_lora_mapping offs
     m_indptr mask_indptr virtual_batch_idx rotary_seqlens window_kv_offsets
     """.split()
 )
@@ -107,6 +108,7 @@ class FusedOp:
                     given a literal that equals their default, or None where they are optional.
     ``look_at``     what a person should check of a call; where it is set, no fix is safe.
     ``loses``       the arguments that get no gradient, where the others do get theirs.
+    ``codes``       the arguments that hold integers, to which no gradient can go.
     ``imports``     modules of the user's own that the equivalent names in full; :mod:`.own` only.
 
     A row without an equivalent, made by :func:`opaque`, may give the signature as the library
@@ -126,6 +128,7 @@ class FusedOp:
     unsupported: tuple[str, ...] = ()
     look_at: str = ""
     loses: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     family: str = ""
     note: str = ""

@@ -17,6 +17,7 @@ OPS: tuple[FusedOp, ...] = (
         ),
         schema="_weight_int8pack_mm(Tensor self, Tensor mat2, Tensor scales) -> Tensor",
         equivalent="(self @ mat2.t().to(self.dtype)) * scales",
+        codes=("mat2",),
         source="native_functions.yaml, torch 2.13.0",
         family="matmul",
     ),
@@ -177,6 +178,7 @@ OPS: tuple[FusedOp, ...] = (
         schema="reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor",
         equivalent="torch.scatter_reduce(self, dim, index, src, 'sum' if reduce == 'add' else "
         "'prod')",
+        codes=("index",),
         source="native_functions.yaml, torch 2.13.0",
         family="tensor",
     ),

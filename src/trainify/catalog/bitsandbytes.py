@@ -11,6 +11,7 @@ OPS: tuple[FusedOp, ...] = (
         schema="gemv_4bit(Tensor A, Tensor B, int[] shapeB, Tensor absmax, Tensor code, "
         "int blocksize) -> Tensor",
         equivalent="bnb_4bit_matmul(A, B, shapeB, absmax, code, blocksize)",
+        codes=("B",),
         source="bitsandbytes/backends/default/ops.py",
         look_at="B must be as in a checkpoint: for CPUs with AVX512 it is packed anew",
     ),
@@ -19,6 +20,7 @@ OPS: tuple[FusedOp, ...] = (
         schema="gemv_4bit(Tensor A, Tensor B, int[] shapeB, Tensor absmax, Tensor code, "
         "int blocksize, Tensor(a!) out) -> ()",
         equivalent="out = bnb_4bit_matmul(A, B, shapeB, absmax, code, blocksize)",
+        codes=("B",),
         source="bitsandbytes/backends/default/ops.py",
         look_at="B must be as in a checkpoint: for CPUs with AVX512 it is packed anew",
     ),
@@ -29,6 +31,7 @@ OPS: tuple[FusedOp, ...] = (
         "Tensor? absmax_offset=None) -> Tensor",
         equivalent="bnb_4bit_linear(A, B, shapeB, absmax, blocksize, quant_type, bias, "
         "absmax_8bit, absmax_code, absmax_offset)",
+        codes=("B",),
         source="bitsandbytes/backends/default/ops.py",
         look_at="FP4 has the values of the CUDA kernel, of which those for CPUs are rounded",
     ),

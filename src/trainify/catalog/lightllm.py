@@ -180,6 +180,7 @@ OPS: tuple[FusedOp, ...] = (
         schema="matmul_dequantize_int4_s1(Tensor a, Tensor b, Tensor b_scale, Tensor "
         "b_zero_point, int group_size=128, Tensor(a!)? out=None) -> Tensor(a!)",
         equivalent="int4_matmul(a, b, b_scale, b_zero_point, group_size)",
+        codes=("b", "b_zero_point"),
         source="lightllm/common/basemodel/triton_kernel/dequantize_gemm_int4.py",
     ),
     FusedOp(
@@ -189,6 +190,7 @@ OPS: tuple[FusedOp, ...] = (
         schema="matmul_dequantize_int8(Tensor a, Tensor b, Tensor b_scale, Tensor(a!)? out=None) "
         "-> Tensor(a!)",
         equivalent="a @ (b * b_scale).to(a.dtype)",
+        codes=("b",),
         source="lightllm/common/basemodel/triton_kernel/dequantize_gemm_int8.py",
         family="matmul",
     ),

@@ -102,6 +102,7 @@ class Site:
             for a in self.op.signature.arguments
             if a.is_tensor
             and a.name in self.values_read
+            and a.name not in self.op.codes
             and (node := self.bound[a.name]) is not None
             and not is_none(node)
             and (a.name not in CONSTANTS or (a.name in LEARNED and is_learned(self.module, node)))
