@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from trainify.engine import Options, check_text, fix_text
-from trainify.findings import Finding
+from trainify.findings import Finding, select_fixes
 
 
 def fix(before: str, **options: object) -> str:
@@ -14,8 +14,11 @@ def fix(before: str, **options: object) -> str:
 
 def becomes(before: str, after: str, **options: object) -> None:
     """``before`` is fixed to exactly ``after``, and ``after`` has nothing left to fix."""
-    assert fix(before, **options) == textwrap.dedent(after)
-    assert fix(after, **options) == textwrap.dedent(after)
+    how = Options(**options)  # type: ignore[arg-type]
+    fixed = fix_text(textwrap.dedent(before), "m.py", how)
+    assert fixed.text == textwrap.dedent(after)
+    # What fixing ``after`` would begin with, and end with.
+    assert not select_fixes(fixed.remaining, how.strategy, unsafe=how.unsafe)
 
 
 def stays(text: str, **options: object) -> None:
