@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.torch_process import TorchProcess
+from tests.torch_process import TorchProcess, look_for_less_garbage
 
 # Here, and in what is started: tensors are small, threads would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -25,16 +25,11 @@ def torch_process() -> Iterator[TorchProcess]:
         yield python
 
 
-# What is imported is no garbage.  Later a syntax tree is thousands of objects, none of them garbage
-# before its test is over: to look each time that some hundred are new finds next to nothing.
-gc.disable()
-_NEW_OBJECTS = 50_000
+gc.disable()  # what is imported is no garbage
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported stays: nothing looks through it again, for garbage or for referrers."""
-    gc.freeze()
-    gc.set_threshold(_NEW_OBJECTS)
+    look_for_less_garbage()
     gc.enable()
 
 

@@ -6,6 +6,7 @@ seconds that importing torch takes; ``-m trainify`` saves another.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -17,6 +18,16 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+
+
+def look_for_less_garbage() -> None:
+    """What is there by now stays, and is not looked through for garbage or referrers.
+
+    Nor is what is made later each time that some hundred objects are new: a syntax tree or a graph
+    is thousands of them, and goes by itself.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 class TorchProcess:
@@ -127,6 +138,7 @@ def _serve() -> None:
     # For the processes that are forked from here; torch imports the latter, with sympy, when they
     # differentiate, checkpoint or define an op.
     del sys.path[0]  # this folder
+    gc.disable()  # what is imported is no garbage
     import libcst.metadata  # noqa: F401
     import torch
     import torch._dynamo  # noqa: F401
@@ -135,6 +147,8 @@ def _serve() -> None:
     from trainify.engine import Options, passes_for
 
     passes_for(b"", Options())
+    look_for_less_garbage()
+    gc.enable()
     results = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         child = os.fork()
