@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,4 +28,23 @@ def some(chosen: Collection[Any], of: Iterable[Any]) -> list[Any]:
         if each in chosen
         else pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=pytest.mark.slow)
         for each in every
+    ]
+
+
+def in_turn(cases: Mapping[str, Any] | Iterable[Any], ways: Sequence[str]) -> list[Any]:
+    """Every case in every way; all are slow but one for each case, which has the ways in turn.
+
+    So each case is tested, and each way.
+    """
+    named = cases if isinstance(cases, Mapping) else {str(each): each for each in cases}
+    assert len(named) >= len(ways)
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            way,
+            id=f"{name}-{way}",
+            marks=() if number % len(ways) == turn else pytest.mark.slow,
+        )
+        for number, (name, case) in enumerate(named.items())
+        for turn, way in enumerate(ways)
     ]

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 from verbs import findings, fix
 
-from tests.each import case
-from trainify.findings import Safety
+from tests.each import in_turn
+from trainify.findings import STRATEGIES, Safety
 
 NORM = "ops.fused_add_rms_norm({}, res, self.{}, 1e-6)"
 FIRST, SECOND = NORM.format("x", "first"), NORM.format("h", "second")
@@ -126,25 +126,25 @@ def _run(monkeypatch: pytest.MonkeyPatch, text: str, kernel: Any, grad: bool = T
     return [out.detach(), x.grad, res.grad, *(p.grad for p in model.parameters())]
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_the_callers_residual_is_updated(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(("name", "strategy"), in_turn(list(KEPT), STRATEGIES))
+def test_the_callers_residual_is_updated(
+    monkeypatch: pytest.MonkeyPatch, name: str, strategy: str
+) -> None:
     text = _program(KEPT[name])
     wanted = _run(monkeypatch, text, _plain)
     (before,) = _run(monkeypatch, text, _raw, grad=False)
-    for strategy in ("flag", "replace", "attach"):
-        with case(strategy):
-            assert fix(text, strategy=strategy) == text
-            found = [f for f in findings(text, strategy=strategy) if f.rule == "TRN102"]
-            assert found
-            assert all("is not returned" in f.fixes[strategy].look_at for f in found)
-            fixed = fix(text, strategy=strategy, unsafe=True)
-            assert fixed.count("res.copy_(") + fixed.count("flat.copy_(") == len(found)
-            for a, b in zip(_run(monkeypatch, fixed, _raw), wanted, strict=True):
-                assert (a is None) == (b is None)
-                assert a is None or torch.allclose(a, b, atol=1e-5)
-            (served,) = _run(monkeypatch, fixed, _raw, grad=False)
-            assert torch.allclose(served, before, atol=1e-5)
-            assert fix(fixed, strategy=strategy, unsafe=True) == fixed
+    assert fix(text, strategy=strategy) == text
+    found = [f for f in findings(text, strategy=strategy) if f.rule == "TRN102"]
+    assert found
+    assert all("is not returned" in f.fixes[strategy].look_at for f in found)
+    fixed = fix(text, strategy=strategy, unsafe=True)
+    assert fixed.count("res.copy_(") + fixed.count("flat.copy_(") == len(found)
+    for a, b in zip(_run(monkeypatch, fixed, _raw), wanted, strict=True):
+        assert (a is None) == (b is None)
+        assert a is None or torch.allclose(a, b, atol=1e-5)
+    (served,) = _run(monkeypatch, fixed, _raw, grad=False)
+    assert torch.allclose(served, before, atol=1e-5)
+    assert fix(fixed, strategy=strategy, unsafe=True) == fixed
 
 
 @pytest.mark.parametrize("name", RETURNED)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from verbs import findings, fix, rules, stays
 
+from tests.each import in_turn
 from trainify.engine import Options, check_paths
 from trainify.findings import STRATEGIES
 
@@ -98,8 +99,7 @@ def of_module(monkeypatch: pytest.MonkeyPatch, text: str, module: ModuleType) ->
     return [out.detach(), *(p.grad for p in model.parameters())]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize(("name", "strategy"), in_turn(list(KEPT), STRATEGIES))
 def test_a_kernel_that_is_kept(monkeypatch: pytest.MonkeyPatch, name: str, strategy: str) -> None:
     text = PROGRAM.format(*KEPT[name])
     fixed = fix(text, strategy=strategy)
@@ -205,8 +205,7 @@ def learns_like(monkeypatch: pytest.MonkeyPatch, fixed: str, right: str) -> None
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("cut", [".data", ".detach()", ""])
+@pytest.mark.parametrize(("cut", "strategy"), in_turn([".data", ".detach()", ""], STRATEGIES))
 def test_a_weight_that_a_property_cuts_off(
     monkeypatch: pytest.MonkeyPatch, cut: str, strategy: str
 ) -> None:
@@ -245,8 +244,7 @@ CUT_ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", CUT_BEFORE)
+@pytest.mark.parametrize(("name", "strategy"), in_turn(list(CUT_BEFORE), STRATEGIES))
 def test_a_weight_that_is_cut_off_above(
     monkeypatch: pytest.MonkeyPatch, name: str, strategy: str
 ) -> None:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from verbs import findings, fix
 
+from tests.each import in_turn
 from trainify.findings import STRATEGIES
 
 HEAD = """\
@@ -89,8 +90,7 @@ def program(body: str) -> str:
     return HEAD + "".join(f"        {line}\n" for line in body.splitlines())
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize(("name", "strategy"), in_turn(list(BODIES), STRATEGIES))
 def test_values_and_gradients(monkeypatch: pytest.MonkeyPatch, name: str, strategy: str) -> None:
     text = program(BODIES[name])
     fixed = fix(text, strategy=strategy, unsafe=True)

@@ -10,6 +10,9 @@ import torch.nn.functional as F
 from stand_in_kernels import stand_in
 from verbs import findings, fix
 
+from tests.each import in_turn
+from trainify.findings import STRATEGIES
+
 VLLM = """\
 import torch
 from torch import nn
@@ -99,16 +102,15 @@ def with_kvcache(q: Any, k_cache: Any, v_cache: Any, **others: Any) -> torch.Ten
     return dense(q, k_cache, v_cache)
 
 
-@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
-@pytest.mark.parametrize(
-    ("text", "library", "kernel"),
-    [
-        (VLLM, "vllm.vllm_flash_attn", varlen),
-        (FILLED, "vllm.vllm_flash_attn", varlen),
-        (SGLANG, "sgl_kernel.flash_attn", with_kvcache),
-        (DISPATCHED, "sglang.kernels.ops.attention.flash_attention", with_kvcache),
-    ],
-)
+KERNELS = {
+    "vllm": (VLLM, "vllm.vllm_flash_attn", varlen),
+    "filled": (FILLED, "vllm.vllm_flash_attn", varlen),
+    "sglang": (SGLANG, "sgl_kernel.flash_attn", with_kvcache),
+    "dispatched": (DISPATCHED, "sglang.kernels.ops.attention.flash_attention", with_kvcache),
+}
+
+
+@pytest.mark.parametrize(("text", "library", "kernel", "strategy"), in_turn(KERNELS, STRATEGIES))
 def test_it_computes_the_same_and_has_its_gradient(
     text: str, library: str, kernel: Any, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

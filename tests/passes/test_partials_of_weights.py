@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from stand_in_kernels import stand_in
 from verbs import findings, fix
 
+from tests.each import in_turn
 from trainify.findings import STRATEGIES
 
 PROGRAM = """\
@@ -42,8 +43,7 @@ def program(given: str, held: str = "pass") -> str:
     return PROGRAM.replace("HELD", held).replace("GIVEN", given)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("given", BY_NAME)
+@pytest.mark.parametrize(("given", "strategy"), in_turn(BY_NAME, STRATEGIES))
 def test_the_weight_itself_takes_the_place(
     given: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

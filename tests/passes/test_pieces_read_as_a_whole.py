@@ -10,6 +10,9 @@ import torch.nn.functional as F
 from stand_in_kernels import fused_add_rms_norm, stand_in
 from verbs import findings, fix
 
+from tests.each import in_turn
+from trainify.findings import STRATEGIES
+
 TEXT = """\
 import torch
 from torch import nn
@@ -52,9 +55,9 @@ def ran(text: str, monkeypatch: pytest.MonkeyPatch, strategy: str) -> Any:
     return scope["Layer"]()
 
 
-@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
 @pytest.mark.parametrize(
-    ("piece", "last"), [*((p, True) for p in LAST), *((p, False) for p in FIRST)]
+    ("piece", "last", "strategy"),
+    in_turn([*((p, True) for p in LAST), *((p, False) for p in FIRST)], STRATEGIES),
 )
 def test_the_whole_has_the_new_piece(
     piece: str, last: bool, strategy: str, monkeypatch: pytest.MonkeyPatch

@@ -16,8 +16,8 @@ from stand_in_kernels import fused_add_rms_norm, stand_in
 from torch import nn
 from verbs import findings, fix
 
-from tests.each import case
-from trainify.findings import Safety
+from tests.each import in_turn
+from trainify.findings import STRATEGIES, Safety
 
 PROGRAM = """\
 import functools
@@ -153,19 +153,19 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(3, 4), torch.randn(3, 4)
 
 
-@pytest.mark.parametrize("name", LOOKED_AT)
-def test_the_callers_tensors_are_written(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(("name", "strategy"), in_turn(list(LOOKED_AT), STRATEGIES))
+def test_the_callers_tensors_are_written(
+    monkeypatch: pytest.MonkeyPatch, name: str, strategy: str
+) -> None:
     text = program(*LOOKED_AT[name])
     with torch.no_grad():
         served = block(monkeypatch, text)(*inputs())
-    for strategy in ("flag", "replace", "attach"):
-        with case(strategy):
-            assert fix(text, strategy=strategy) == text
-            (found,) = (f for f in findings(text, strategy=strategy) if f.rule == "TRN102")
-            assert "callers read" in found.fixes[strategy].look_at
-            assert ("checkpoints it" in found.fixes[strategy].look_at) == ("checkpoint" in name)
-            fixed = fix(text, strategy=strategy, unsafe=True)
-            torch.testing.assert_close(block(monkeypatch, fixed)(*inputs()), served)
+    assert fix(text, strategy=strategy) == text
+    (found,) = (f for f in findings(text, strategy=strategy) if f.rule == "TRN102")
+    assert "callers read" in found.fixes[strategy].look_at
+    assert ("checkpoints it" in found.fixes[strategy].look_at) == ("checkpoint" in name)
+    fixed = fix(text, strategy=strategy, unsafe=True)
+    torch.testing.assert_close(block(monkeypatch, fixed)(*inputs()), served)
 
 
 @pytest.mark.parametrize("name", TAKEN)

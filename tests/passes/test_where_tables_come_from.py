@@ -10,6 +10,7 @@ import pytest
 import torch
 from verbs import findings, fix
 
+from tests.each import in_turn
 from trainify.findings import STRATEGIES
 from trainify.reference.rope import rotary_embedding
 
@@ -184,8 +185,7 @@ def gradients(text: str) -> dict[str, torch.Tensor | None]:
     return {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize(("model", "strategy"), in_turn(MODELS, STRATEGIES))
 def test_a_table_that_learns_gets_its_gradient(
     model: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
