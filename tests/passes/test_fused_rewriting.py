@@ -887,3 +887,19 @@ def test_a_value_that_an_older_release_gives_has_no_place() -> None:
     (found,) = findings(text)
     assert not found.fixes
     assert "its value is used, and no `out` is passed to hold that" in found.message
+
+
+def test_tables_of_a_rotation_are_cut_to_its_steps() -> None:
+    """Without offsets there are no positions to speak of."""
+    fixed = fix(
+        """\
+        from flash_attn.ops.triton.rotary import apply_rotary
+
+
+        def f(x, cos, sin):
+            return apply_rotary(x, cos, sin)
+        """,
+        strategy="replace",
+    )
+    assert "cos[:length], sin[:length]" in fixed
+    assert "positions" not in fixed

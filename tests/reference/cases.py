@@ -599,6 +599,13 @@ ROPES += [
     Case(rope.rotate_by_tables, expect_tables, exact=True),
     Case(rope.rotate_two_halves, expect_two_halves, exact=True),
     Case(rope.apply_rotary, expect_apply_rotary, exact=True),
+    Case(
+        rope.apply_rotary,
+        expect_apply_rotary,
+        exact=True,
+        name="later",
+        fixed={"seqlen_offsets": 5},
+    ),
     Case(rope.fused_qk_norm_rope, expect_qk_norm_rope, exact=True),
 ]
 

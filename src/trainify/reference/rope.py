@@ -297,12 +297,16 @@ def apply_rotary(
     Row s of sequence b is at position s + seqlen_offsets, which is one number or one per sequence.
     flash-attention's Triton kernel.
     """
-    positions = torch.arange(x.shape[1], device=x.device)
+    length = x.shape[1]
     if isinstance(seqlen_offsets, torch.Tensor):
-        positions = positions + seqlen_offsets.reshape(-1, 1)
+        positions = torch.arange(length, device=x.device) + seqlen_offsets.reshape(-1, 1)
+        cos, sin = cos[positions], sin[positions]
+    elif seqlen_offsets == 0:
+        cos, sin = cos[:length], sin[:length]
     else:
-        positions = positions + seqlen_offsets
-    cos, sin = cos[positions].unsqueeze(-2).float(), sin[positions].unsqueeze(-2).float()
+        end = seqlen_offsets + length
+        cos, sin = cos[seqlen_offsets:end], sin[seqlen_offsets:end]
+    cos, sin = cos.unsqueeze(-2).float(), sin.unsqueeze(-2).float()
     return rotate_pairs(x, cos, -sin if conjugate else sin, not interleaved)
 
 
