@@ -519,3 +519,61 @@ def test_what_a_helper_caches_and_its_caller_reads_back_is_no_safe_fix(cache: st
     for _ in range(2):
         model(torch.ones(2, 8)).sum().backward()
     assert model.k.weight.grad is not None
+
+
+COPIED = """\
+import torch
+from torch import nn
+
+
+class Ring(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.k, self.v = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("cache", torch.zeros(2, 6, 8, 4))
+
+    def forward(self, x, slots, at):
+        k, v = self.k(x), self.v(x)
+        row_cache = self.cache.index_select(1, slots)
+        keys = torch.cat((row_cache[0], k), dim=1)
+        values = torch.cat((row_cache[1], v), dim=1)
+        row_cache[0].scatter_(1, at, k)
+        row_cache[1].scatter_(1, at, v)
+        self.cache.index_copy_(1, slots, row_cache)
+        return (keys @ values.mT).square().sum()
+"""
+
+
+def test_rows_that_are_copied_out_are_no_cache_but_what_they_are_written_back_to() -> None:
+    (found,) = findings(COPIED)
+    assert (found.rule, found.line) == ("TRN401", 18)
+    fixed = fix(COPIED, unsafe=True)
+    assert "self.cache.index_copy_(1, slots, row_cache.detach())" in fixed
+    space: dict[str, Any] = {}
+    exec(fixed, space)
+    ring = space["Ring"]()
+    for _ in range(2):  # as written, the second step raises
+        at = torch.arange(3)[None, :, None].expand(2, 3, 4)
+        ring(torch.randn(2, 3, 4), torch.tensor([1, 4]), at).backward()
+    assert all(p.grad is not None for p in ring.parameters())
+
+
+def test_a_list_of_caches_is_not_cloned() -> None:
+    text = """\
+    import torch
+    from torch import nn
+
+
+    class Attention(nn.Module):
+        def forward(self, q, key_states, value_states):
+            past_key_value = [torch.zeros(1, 8, 4), torch.zeros(1, 8, 4)]
+            past_key_value[0][:, : q.shape[1], :] = key_states
+            past_key_value[1][:, : q.shape[1], :] = value_states
+            scores = q @ past_key_value[0].mT
+            return scores @ past_key_value[1], past_key_value
+    """
+    for unsafe in (False, True):
+        space: dict[str, Any] = {}
+        exec(fix(text, unsafe=unsafe), space)
+        given = [torch.randn(1, 3, 4, requires_grad=True) for _ in range(3)]
+        space["Attention"]()(*given)[0].sum().backward()

@@ -75,7 +75,23 @@ def cache_write(module: ModuleFacts, statement: ast.Assign | ast.Expr) -> Write 
             return None  # one of several tensors is replaced; index_copy_ writes into it
     if not _is_activation(module, value, statement):
         return None
-    return None if _is_from_cache(module, value, base, statement) else write
+    if _is_from_cache(module, value, base, statement) and not _is_filled(module, value, statement):
+        return None
+    return write
+
+
+def _is_filled(module: ModuleFacts, value: ast.expr, at: ast.stmt) -> bool:
+    """Whether rows that were copied out of a cache have got new values since."""
+    function = module.function(at)
+    return isinstance(value, ast.Name) and any(
+        write.name is not None
+        and write.name.id == value.id
+        and statement.lineno < at.lineno
+        and module.function(statement) is function
+        and isinstance(statement, (ast.Assign, ast.Expr))
+        and cache_write(module, statement) is not None
+        for statement, write in module.writes.items()
+    )
 
 
 def as_write(statement: ast.stmt, unseen: bool = False) -> Write | None:

@@ -12,6 +12,7 @@ from ...facts.cached import Write, as_write, cache_write, dumped
 from ...facts.guards import gradient_unwanted
 from ...facts.layers import is_module_class
 from ...facts.made_for_serving import made_for_serving
+from ...facts.names import last_name
 from ...facts.stops import is_named_so, keeps_value
 from ...findings import STRATEGIES, Finding, Fix, Safety
 from .. import Rule, is_wanted, not_rewritten
@@ -105,7 +106,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         cls = module.method_class(function)
         if cls is not None and not is_module_class(module, cls) and made_for_serving(module, cls):
             continue
-        if not gradient_unwanted(module, statement) and not _begins_anew(module, write):
+        if _is_copy(module, function, write) or gradient_unwanted(module, statement):
+            continue
+        if not _begins_anew(module, write):
             writes.setdefault(function, []).append(write)
     for function, found in writes.items():
         yield from _judge(module, options, function, found)
@@ -196,6 +199,21 @@ def is_read_back(module: ModuleFacts, statement: ast.stmt) -> bool:
     write = as_write(statement, unseen=True)
     fix = read_fresh(module, Options(), write)[0] if write is not None else None
     return fix is not None and fix.safety is Safety.SAFE
+
+
+_COPIES = frozenset("clone index_select gather repeat repeat_interleave cat stack".split())
+
+
+def _is_copy(module: ModuleFacts, function: FunctionNode, write: Write) -> bool:
+    """Whether what is written is a copy that the call made: ``rows = cache.index_select(0, i)``.
+
+    Where that is written back, the cache gets its graph.
+    """
+    if not isinstance(write.base, ast.Name):
+        return False
+    made = module.flow(function).only_definition(write.base.id, write.statement)
+    value = made.value if made is not None and made.index is None else None
+    return isinstance(value, ast.Call) and last_name(value.func) in _COPIES
 
 
 def _begins_anew(module: ModuleFacts, write: Write) -> bool:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.broadcasts import may_broadcast
-from ...facts.cached import Write, cache_write, prefix_before, reads_entry
-from ...facts.flow import view_of
+from ...facts.cached import Write, cache_write, dumped, prefix_before, reads_entry
+from ...facts.flow import is_allocation, view_of
 from ...facts.walk import walk
 from ...findings import STRATEGIES, Fix
 from .detaching import detached
@@ -78,6 +78,9 @@ def _outlives(module: ModuleFacts, write: Write) -> bool:
     return made is not None and made.is_parameter
 
 
+_DISPLAYS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.DictComp)
+
+
 def hands_out(module: ModuleFacts, write: Write) -> bool:
     """Whether the cache has a local name, by which it is read after the write."""
     if not isinstance(write.base, ast.Name):
@@ -88,6 +91,8 @@ def hands_out(module: ModuleFacts, write: Write) -> bool:
     return (
         made is not None
         and not made.is_parameter
+        and (write.entry == dumped(write.base) or is_allocation(made.value))  # no list of caches
+        and not isinstance(made.value, _DISPLAYS)
         and flow.read_after(name, statement)
         and not any(flow.read_after(o, statement) for o in flow.observers(name, statement))
     )
