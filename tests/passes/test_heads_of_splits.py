@@ -10,6 +10,9 @@ import torch
 import torch.nn.functional as F
 from verbs import findings, fix
 
+from tests.each import in_turn
+from trainify.findings import STRATEGIES
+
 HEAD = """\
 import torch
 from vllm import _custom_ops as ops
@@ -66,9 +69,10 @@ def forward(qkv, w):
 """
 
 
-@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
-@pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
-@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+PAIRS = {f"{c}-{n}": (cut, norms) for c, cut in CUTS.items() for n, norms in NORMS.items()}
+
+
+@pytest.mark.parametrize(("cut", "norms", "strategy"), in_turn(PAIRS, STRATEGIES))
 def test_heads_are_normalized_in_place(cut: str, norms: str, strategy: str) -> None:
     text = HEAD.format(cut=cut) + norms.replace("norm(", "ops.rms_norm(") + "    return q, k, v\n"
     found, expected = results(fix(text, strategy=strategy)), results(PLAIN)

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 from verbs import findings, fix
 
+from tests.each import in_turn
 from trainify.engine import FileReport, Options, fix_paths
-from trainify.findings import Safety
+from trainify.findings import STRATEGIES, Safety
 
 NET = """\
 import asyncio
@@ -155,12 +156,18 @@ class Server:
 """
 
 
-@pytest.mark.parametrize("scope", ["no_grad", "inference_mode"])
-@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
-@pytest.mark.parametrize(
-    "body",
-    ["return silu_and_mul(self.head(x))", "h = self.head(x)\n        return silu_and_mul(h)"],
-)
+BODIES = {
+    "at once": "return silu_and_mul(self.head(x))",
+    "by a name": "h = self.head(x)\n        return silu_and_mul(h)",
+}
+SCOPED = {
+    f"{name} {scope}": (body, scope)
+    for name, body in BODIES.items()
+    for scope in ("no_grad", "inference_mode")
+}
+
+
+@pytest.mark.parametrize(("body", "scope", "strategy"), in_turn(SCOPED, STRATEGIES))
 def test_a_kernel_below_a_scope_that_follows_training(
     scope: str, strategy: str, body: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

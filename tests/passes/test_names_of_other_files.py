@@ -10,7 +10,9 @@ from types import ModuleType
 import pytest
 import torch
 
+from tests.each import in_turn
 from trainify.engine import FileReport, Options, check_paths, fix_paths
+from trainify.findings import STRATEGIES
 
 KERNELS = """\
 from functools import partial
@@ -131,17 +133,19 @@ def rmsnorm(x: torch.Tensor, w: torch.Tensor, eps: float = 1e-6) -> torch.Tensor
     return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * w).detach()
 
 
-@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
-@pytest.mark.parametrize(
-    ("imports", "call"),
-    [
-        ("from fast import norm", "norm(x, w)"),
-        ("import fast", "fast.norm(x, w)"),
-        ("import fast", "fast.norm(x, w, eps=0.5)"),
-        ("import functools\nimport fast\n\nf3 = functools.partial(fast.norm, eps=2.0)", "f3(x, w)"),
-        ("from fast import norm, norm2", "norm(x, w) * norm2(x, w)"),
-    ],
-)
+BOUND = {
+    "a name": ("from fast import norm", "norm(x, w)"),
+    "its module": ("import fast", "fast.norm(x, w)"),
+    "given anew": ("import fast", "fast.norm(x, w, eps=0.5)"),
+    "bound again": (
+        "import functools\nimport fast\n\nf3 = functools.partial(fast.norm, eps=2.0)",
+        "f3(x, w)",
+    ),
+    "two": ("from fast import norm, norm2", "norm(x, w) * norm2(x, w)"),
+}
+
+
+@pytest.mark.parametrize(("imports", "call", "strategy"), in_turn(BOUND, STRATEGIES))
 def test_what_is_bound_there(
     folder: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, imports: str, call: str
 ) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from verbs import findings, fix, stays
 
+from tests.each import in_turn
 from trainify.engine import Options, fix_text
+from trainify.findings import STRATEGIES
 
 HEAD = "import torch\nfrom torch import nn\n"
 NORMS = """\
@@ -39,8 +41,7 @@ def in_one(x: torch.Tensor, w: torch.Tensor):
 QUIET = ["trainify: ignore", "trainify: ignore[TRN101]", "trainify: stop-grad"]
 
 
-@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
-@pytest.mark.parametrize("comment", QUIET)
+@pytest.mark.parametrize(("comment", "strategy"), in_turn(QUIET, STRATEGIES))
 def test_a_silenced_kernel_stays_alone(comment: str, strategy: str) -> None:
     text = NORMS.replace("SILENT", comment)
     fixed = fix(text, strategy=strategy, unsafe=True)
