@@ -556,24 +556,3 @@ def test_rows_that_are_copied_out_are_no_cache_but_what_they_are_written_back_to
         at = torch.arange(3)[None, :, None].expand(2, 3, 4)
         ring(torch.randn(2, 3, 4), torch.tensor([1, 4]), at).backward()
     assert all(p.grad is not None for p in ring.parameters())
-
-
-def test_a_list_of_caches_is_not_cloned() -> None:
-    text = """\
-    import torch
-    from torch import nn
-
-
-    class Attention(nn.Module):
-        def forward(self, q, key_states, value_states):
-            past_key_value = [torch.zeros(1, 8, 4), torch.zeros(1, 8, 4)]
-            past_key_value[0][:, : q.shape[1], :] = key_states
-            past_key_value[1][:, : q.shape[1], :] = value_states
-            scores = q @ past_key_value[0].mT
-            return scores @ past_key_value[1], past_key_value
-    """
-    for unsafe in (False, True):
-        space: dict[str, Any] = {}
-        exec(fix(text, unsafe=unsafe), space)
-        given = [torch.randn(1, 3, 4, requires_grad=True) for _ in range(3)]
-        space["Attention"]()(*given)[0].sum().backward()

@@ -143,6 +143,14 @@ FAULTS = {
             "q, k = torch.tanh(self.proj(x)), self.proj(x)\nboth = [q, k]\n"
             "for y in both:\n    y *= 2.0\nx = q + k"
         ),
+        "pieces of several": (
+            "q, k = torch.softmax(self.proj(x), -1), torch.exp(self.proj(x))\n"
+            "q[:, :1], k[:, :1] = q[:, :1] * 2, k[:, :1] * 2\nx = q + k"
+        ),
+        "nested": (
+            "q, k = torch.softmax(self.proj(x), -1), torch.exp(self.proj(x))\n"
+            "q[:, 1], (q[:, 0], k[:, 0]) = 1.0, (0.5, 0.5)\nx = q + k"
+        ),
         "numbered": (
             "ys = [torch.tanh(self.proj(r)) for r in x]\n"
             "for i, y in enumerate(ys):\n    y.mul_(i + 2.0)\nx = torch.stack(ys)"
@@ -169,6 +177,10 @@ FAULTS = {
         ),
     },
     "TRN405": {
+        "pieces of several": (
+            "q, k = self.proj(x).chunk(2, -1)\n"
+            "q[:, :1], k[:, :1] = q[:, :1] * 2, k[:, :1] * 2\nx = torch.cat((q, k), -1)"
+        ),
         "chunk": "a, b = self.proj(x).chunk(2, dim=-1)\na += 1.0\nx = a * b",
         "split": "h = self.proj(x)\na, b = torch.split(h, 2, dim=-1)\na.mul_(2.0)\nx = a * b",
         "unbind": "a, b, c = self.proj(x).unbind(0)\nb -= a\nx = a * b * c",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..facts import ModuleFacts
@@ -367,27 +368,51 @@ def clone_first(
     if write.name is None or is_hidden(write):
         return {}
     statement, name = write.statement, write.name.id
-    rebound = _rebound(module, write)
-    if rebound is None or rebound[0] or not layout.owns_lines(module, statement):
+    names = [write.name, *_written_beside(statement, name)]
+    looks: list[str] = []
+    for each in names:  # q[:, :1], k[:, :1] = a, b
+        rebound = _rebound(module, replace(write, name=each))
+        if rebound is None or rebound[0]:
+            return {}
+        looks += rebound[1]
+    if not layout.owns_lines(module, statement):
         return {}
-    change = branch.Change([statement], [f"{name} = {name}.clone()"], wants=wants)
-    change.look_at += rebound[1]
-    change.title = f"clone of `{name}`"
+    if wants is not None:
+        wants = [*wants, *(each.id for each in names[1:])]
+    lines = [f"{each.id} = {each.id}.clone()" for each in names]
+    change = branch.Change([statement], lines, wants=wants)
+    change.look_at += looks
+    change.title = " and ".join(f"clone of `{each.id}`" for each in names)
     indent, unit = module.indentation(statement), module.indent_unit
     start = module.line_starts[statement.lineno - 1]
     test = branch.condition(module, [change], options.flag)
     guarded = [*layout.fit(f"if {test}:", indent, unit, layout.width(module))]
-    guarded.append(f"{indent}{unit}{change.lines[0]}")
-    texts = {"flag": guarded, "replace": [indent + change.lines[0]]}
+    guarded += [f"{indent}{unit}{line}" for line in lines]
+    texts = {"flag": guarded, "replace": [indent + line for line in lines]}
     fixes = {
         strategy: branch.fix(
             [change],
-            [branch.insertion(start, [*lines, ""], module.newline)],
+            [branch.insertion(start, [*text, ""], module.newline)],
             "Write into a {}" + (" when a gradient is wanted" if strategy == "flag" else ""),
         )
-        for strategy, lines in texts.items()
+        for strategy, text in texts.items()
     }
     return {**fixes, "attach": fixes["flag"]}
+
+
+def _written_beside(statement: ast.stmt, name: str) -> list[ast.Name]:
+    """The other tensors of which a tuple assignment writes pieces as well."""
+    found: dict[str, ast.Name] = {}
+    targets = list(statement.targets) if isinstance(statement, ast.Assign) else []
+    while targets:
+        target = targets.pop(0)
+        if isinstance(target, (ast.Tuple, ast.List)):
+            targets = [*target.elts, *targets]
+        elif isinstance(target, ast.Subscript):
+            root, _ = root_of(target)
+            if root is not None and root.id != name:
+                found.setdefault(root.id, root)
+    return list(found.values())
 
 
 def saved_clone(module: ModuleFacts, saver: Saver) -> branch.Change | None:
