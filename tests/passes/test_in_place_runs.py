@@ -149,7 +149,7 @@ FAULTS = {
         ),
         "nested": (
             "q, k = torch.softmax(self.proj(x), -1), torch.exp(self.proj(x))\n"
-            "q[:, 1], (q[:, 0], k[:, 0]) = 1.0, (0.5, 0.5)\nx = q + k"
+            "q[:, 1], (q[:, 0], k[:, 0]), k[:, 1] = 1.0, (0.5, 0.5), 2.0\nx = q + k"
         ),
         "numbered": (
             "ys = [torch.tanh(self.proj(r)) for r in x]\n"
