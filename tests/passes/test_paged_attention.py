@@ -143,6 +143,14 @@ def test_without_a_table_the_keys_are_packed() -> None:
     assert "return varlen_attention(" in fix(text) and "paged" not in fix(text)
 
 
+def test_a_patch_for_pages_has_no_way_for_packed_keys() -> None:
+    """Where keys lie in pages their starts are not known, and only starts would do for those."""
+    fixed = fix(VLLM)
+    assert "return paged_varlen_attention(" in fixed
+    assert "def varlen_attention(" not in fixed
+    assert "cu_seqlens_k" not in fixed
+
+
 def test_what_is_not_covered_is_said() -> None:
     (found,) = findings(VLLM.replace("causal=True", "causal=True, alibi_slopes=self.slopes"))
     assert "`alibi_slopes` is passed" in found.message

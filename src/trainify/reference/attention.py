@@ -188,11 +188,11 @@ def attention(
         if left >= 0:
             mask = mask.triu(k_len - q_len - left)
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    causal = causal and mask is None
     if sinks is None:
-        out = attention_bhsd(q, k, v, mask, causal, scale, softcap)
+        out = attention_bhsd(q, k, v, mask, causal and mask is None, scale, softcap)
     else:
-        out = attention_with_sink_bhsd(q, k, v, sinks, mask, causal, scale, softcap)
+        asked = causal and mask is None
+        out = attention_with_sink_bhsd(q, k, v, sinks, mask, asked, scale, softcap)
     return out.transpose(1, 2)
 
 
@@ -422,11 +422,10 @@ def cached_attention(
     if left >= 0:
         mask = mask & (columns >= rows - left)
     q, k, v = q.transpose(1, 2), k_cache.transpose(1, 2), v_cache.transpose(1, 2)
-    if sinks is None:
-        out = attention_bhsd(q, k, v, mask, False, scale, softcap)
-    else:
+    if sinks is not None:
         out = attention_with_sink_bhsd(q, k, v, sinks, mask, False, scale, softcap)
-    return out.transpose(1, 2)
+        return out.transpose(1, 2)
+    return attention_bhsd(q, k, v, mask, False, scale, softcap).transpose(1, 2)
 
 
 def cached_or_packed_attention(

@@ -303,10 +303,10 @@ def delta_rule_gates(
     beta: float = 1.0,
     threshold: float = 20.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the gated delta rule takes as (g, beta), from projections ``a`` and ``b`` [T, H].
+    """The decay, in log space, and the rate of the gated delta rule, from projections [T, H].
 
-    g is -exp(A_log) * softplus(a + dt_bias), beta sigmoid(b), rounded to the dtype of b; both are
-    float32 [1, T, H].
+    They are -exp(A_log) * softplus(a + dt_bias) and sigmoid(b), rounded to the dtype of b, in
+    float32: [1, T, H].
     """
     g = -A_log.float().exp() * F.softplus(a.float() + dt_bias.float(), beta, threshold)
     return g.unsqueeze(0), torch.sigmoid(b).float().unsqueeze(0)

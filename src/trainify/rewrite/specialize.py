@@ -27,7 +27,7 @@ from ..facts.parsed import parsed
 from ..facts.walk import walk
 from .expressions import Substitute, bare, code, expression, one_line
 from .fold import body_of, fold, used_parameters
-from .fold.blocks import leading
+from .fold.blocks import leading, lines_of
 from .fold.expressions import fold_expression
 from .fold.values import GIVEN, Known, given_names, is_given, is_literal, literal
 from .layout import fit
@@ -325,7 +325,40 @@ def _fold(
     facts = {
         name: GIVEN if text == code(GIVEN) else cst.parse_expression(text) for name, text in known
     }
-    return original.with_node(fold(for_release(original.node, lacking), facts), facts)
+    node = fold(for_release(original.node, lacking), facts)
+    meant = node.visit(_Meant())
+    if meant is not node:
+        assert isinstance(meant, cst.FunctionDef)
+        node = fold(meant, {name: value for name, value in facts.items() if value is GIVEN})
+    return original.with_node(node, facts)
+
+
+class _Meant(cst.CSTTransformer):
+    """Drops a branch that only passes None for what has to be a tensor: it could only raise."""
+
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.If | cst.RemovalSentinel:
+        otherwise = updated_node.orelse
+        if isinstance(otherwise, cst.Else) or not _only_raises(lines_of(updated_node)):
+            return updated_node
+        return cst.RemoveFromParent() if otherwise is None else otherwise
+
+
+def _only_raises(body: Sequence[cst.BaseStatement]) -> bool:
+    if len(body) != 1 or not isinstance(body[0], cst.SimpleStatementLine):
+        return False
+    returned = body[0].body[0]
+    if not isinstance(returned, cst.Return) or not isinstance(returned.value, cst.Call):
+        return False
+    function = _called(returned.value)
+    bound = None if function is None else _bind(function, returned.value)
+    if function is None or bound is None:
+        return False
+    tensors = {
+        p.name.value
+        for p in function.node.params.params
+        if p.annotation is not None and code(p.annotation.annotation) == "torch.Tensor"
+    }
+    return any(name in tensors and code(a.value) == "None" for name, a in bound.items())
 
 
 class Library:
