@@ -13,7 +13,8 @@ from torch import nn
 from verbs import findings, fix
 
 from tests.each import in_turn
-from trainify.findings import STRATEGIES
+from trainify.catalog.own import own_op
+from trainify.findings import STRATEGIES, Safety
 
 HEAD = """\
 import torch
@@ -138,3 +139,62 @@ def test_several_results_that_are_no_names(monkeypatch: pytest.MonkeyPatch) -> N
     )
     for a, b in zip([out, *grads], result(monkeypatch, plain, True), strict=True):
         torch.testing.assert_close(a, b)
+
+
+KERN = """\
+from kern import rsub
+
+
+class Model:
+    def tick(self, x):
+        self.calls += 1
+        return x * self.calls
+
+    def forward(self, a, b):
+        return rsub({})
+"""
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [
+        ("a, b", STRATEGIES),
+        ("self.tick(a), b", STRATEGIES),
+        ("self.tick(a), self.tick(b)", ("attach",)),
+        ("b=self.tick(b), a=self.tick(a)", ("flag", "replace")),
+        ("a * 2, a.mul_(2)", ("attach",)),
+    ],
+)
+def test_what_arguments_do_is_done_in_their_order(
+    given: str, same: tuple[str, ...], strategy: str
+) -> None:
+    """An equivalent may read its arguments in another order than the call gives them."""
+    row = own_op(
+        {
+            "names": ["kern.rsub"],
+            "schema": "rsub(Tensor a, Tensor b) -> Tensor",
+            "equivalent": "b * 2 - a",
+        }
+    )
+    (finding,) = (f for f in findings(KERN.format(given), ops=(row,)) if f.rule == "TRN101")
+    assert (strategy in finding.fixes) is (strategy in same)
+
+
+def test_an_argument_that_is_left_out() -> None:
+    schema = "first(Tensor a, Tensor b) -> Tensor"
+    row = own_op({"names": ["kern.rsub"], "schema": schema, "equivalent": "a * 3"})
+    for given, safety in (("a, b * 2", Safety.SAFE), ("a, self.tick(b)", Safety.UNSAFE)):
+        (finding,) = (f for f in findings(KERN.format(given), ops=(row,)) if f.rule == "TRN101")
+        assert finding.fixes["flag"].safety is safety
+
+
+def test_nothing_runs_ahead_of_what_stands_left_of_it() -> None:
+    row = own_op(
+        {"names": ["kern.rsub"], "schema": "square(Tensor x) -> Tensor", "equivalent": "x * x"}
+    )
+    text = KERN.format("{}").replace("return rsub", "return {} + rsub")
+    ways = (("a", "b * 2", True), ("a", "self.tick(b)", False), ("self.tick(a)", "b * 2", False))
+    for left, given, rewritten in ways:
+        found = [f for f in findings(text.format(left, given), ops=(row,)) if f.rule == "TRN101"]
+        assert ("flag" in found[0].fixes) is rewritten

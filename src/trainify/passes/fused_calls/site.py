@@ -358,6 +358,8 @@ class Site:
 
     def _may_be_none(self, name: str) -> bool:
         optional = (a.name for a in self.op.signature.written if a.is_optional)
+        if isinstance(self.bound[name], ast.Call):  # out.view(-1, n)
+            return False
         return name in optional and not self.is_tensor(self.shown(name))
 
     @cached_property
@@ -419,6 +421,9 @@ class Site:
 
     def _roots(self, written: str) -> set[str]:
         node = self.bound[written]
+        view = view_of(node) if node is not None else None
+        if view is not None:
+            return {view.base}
         return {n.id for n in walk(node) if isinstance(n, ast.Name)} if node else set()
 
     def _others(self, written: str) -> set[str]:

@@ -12,7 +12,8 @@ from ...catalog.arguments import ASKS
 from ...facts import ModuleFacts
 from ...facts.flow import is_view_method, view_of
 from ...facts.guards import is_operator
-from ...facts.names import last_name
+from ...facts.names import last_name, passed
+from ...facts.order import evaluated_before, order_matters
 from ...facts.parsed import parsed
 from ...facts.walk import walk
 from ...facts.writes import is_element
@@ -192,6 +193,7 @@ class StatementRewriter:
     # -- calls ----------------------------------------------------------------------------------
 
     def _template(self, site: Site) -> Template | Applied:
+        self._refuse_another_order(site)
         arguments = {name: self._argument(site, name) for name in site.bound}
         overwritten = self._copied_into(site)
         for name, text in arguments.items():
@@ -208,6 +210,30 @@ class StatementRewriter:
                 "sequence is fresh, can attend to them instead"
             )
         return self.writer.template(site.call, arguments)
+
+    def _refuse_another_order(self, site: Site) -> None:
+        """What arguments do, they do in the order of the call; or what is done is another thing."""
+        given = passed(site.call)
+        nodes = {a.name: site.bound[a.name] for a in site.op.signature.arguments}
+        nodes = {name: node for name, node in nodes.items() if node in given}
+        if "attach" in self.writer.strategies:
+            order = [name for name in nodes if name in site.reads]
+        else:
+            reads = [n for n in walk(ast.parse(site.value)) if isinstance(n, ast.Name)]
+            reads.sort(key=lambda name: name.col_offset)
+            order = list(dict.fromkeys(name.id for name in reads if name.id in nodes))
+        places = [(given.index(node), node) for name in order if (node := nodes[name])]
+        for i, (place, node) in enumerate(places):
+            left = [other for before, other in places[i + 1 :] if before < place]
+            if left and order_matters(self.module, left, [node], ()):
+                raise NoRewrite("its equivalent takes the arguments in another order")
+        for argument in site.op.signature.arguments:
+            dropped = nodes.get(argument.name) if argument.name not in site.reads else None
+            if dropped is None or argument.written or not argument.is_tensor:
+                continue
+            if order_matters(self.module, [dropped], [dropped], ()):
+                text = self.module.source(dropped)
+                self._remind(f"`{text}`, which the new form does not take, is not run any more")
 
     def _copied_into(self, site: Site) -> set[str]:
         """What results are copied into though autograd has saved what is computed from it.
@@ -309,9 +335,18 @@ class StatementRewriter:
                         self.after.append(f"{place.text} = {text}")
             else:
                 self._refuse_missing(site, texts)
-                self._take(template.render([Place(t) for t in texts], self.taken))
+                copied = [write.place for write in writes.values() if write.place.kind == "copy"]
+                clash = any(place.text == text for place in copied for text in texts)
+                given = [self._fresh_result()] if clash and len(texts) == 1 else texts
+                if clash and given is texts:
+                    return False
+                self._take(template.render([Place(t) for t in given], self.taken))
+                for place in copied:
+                    self.after.append(f"{texts[0]} = {_copied(place, given[0])}")
                 for write in writes.values():
-                    if write.place.text not in texts and self._still_read(write.place.text):
+                    if write.place in copied or write.place.text in texts:
+                        continue
+                    if self._still_read(write.place.text):
                         self.after.append(f"{write.place.text} = {texts[0]}")
         for write in writes.values():
             self.after += write.followers
@@ -341,8 +376,6 @@ class StatementRewriter:
 
     def _value(self, site: Site, root: ast.AST) -> str:
         """The expression that takes the place of a call whose value is used on the spot."""
-        from ...rewrite.template import fresh
-
         given = self._writes(site)
         writes = list(given.values())
         template = self._template(site)
@@ -352,8 +385,7 @@ class StatementRewriter:
                 raise NoRewrite("it writes in place inside an expression")
             if RETURNED in site.outputs:
                 self._refuse_several(site)
-                result = fresh("result", self.taken)
-                self.taken |= {result}
+                result = self._fresh_result()
                 named = dict(zip((a.name for a in site.op.signature.written), writes, strict=True))
                 self._take(template.render(_places(site.outputs, named, result), self.taken))
                 return result
@@ -364,16 +396,24 @@ class StatementRewriter:
             self._take(template.render(places, self.taken))
             texts = [given[name].place.text for name in _handed_back(site)]
             return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
-        if late and not template.is_expression:
+        if (late or site.behind) and not template.is_expression:
             raise NoRewrite("it stands where no statement can come before it")
         rendered = template.render((), self.taken, value=True)
         self._take(rendered)
         assert rendered.value is not None
         value = rendered.value
         for write in writes:
-            if self._still_read(write.place.text):
-                if late or site.behind:
-                    raise NoRewrite("its output buffer is read later")
+            copied = write.place.kind == "copy"
+            if copied or self._still_read(write.place.text):
+                ahead = evaluated_before(self.module, site.call) if copied else ()
+                if late or site.behind or order_matters(self.module, ahead, [site.call], ()):
+                    of = "is the caller's" if copied else "is read later"
+                    raise NoRewrite(f"its output buffer {of}")
+                if copied:
+                    result = self._fresh_result()
+                    self.before.append(f"{result} = {value}")
+                    value = _copied(write.place, result)
+                    continue
                 self.before.append(f"{write.place.text} = {value}")
                 value = write.place.text
         parent = self.module.parent(site.call)
@@ -382,6 +422,14 @@ class StatementRewriter:
             if not isinstance(tree, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Tuple)):
                 value = f"({value})"
         return value
+
+    def _fresh_result(self) -> str:
+        """A name for a result that has none."""
+        from ...rewrite.template import fresh
+
+        name = fresh("result", self.taken)
+        self.taken |= {name}
+        return name
 
     # -- condition ------------------------------------------------------------------------------
 
@@ -485,6 +533,12 @@ def _is_part(text: str) -> bool:
     """Whether ``x[:, :n]`` is assigned, and not an element of a list or a dict."""
     node = parsed(text)
     return isinstance(node, ast.Subscript) and not is_element(node)
+
+
+def _copied(place: Place, value: str) -> str:
+    """The tensor of a caller's that holds a value now; the value itself where there is none."""
+    copied = f"{place.text}.copy_({value})"
+    return f"{value} if {place.text} is None else {copied}" if place.optional else copied
 
 
 def _handed_back(site: Site) -> tuple[str, ...]:
