@@ -9,7 +9,10 @@ import torch
 import wrapped
 from live_kernels import register_kernels
 
-from tests.frozen import imports_stay_frozen  # noqa: F401
+from tests.frozen import (
+    imports_stay_frozen,  # noqa: F401
+    what_earlier_tests_left_is_frozen,  # noqa: F401
+)
 from trainify.catalog.own import _registered
 
 
