@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Sequence, Set
 
+import torch
+
 from .cuts import Suspect
 from .heads import LINEAR, PICKS, SUMS
 from .report import Cause
@@ -100,13 +102,13 @@ def is_of_a_return(trace: Trace, group: Iterable[Suspect], given: Set[int]) -> b
     return _Flow.of(trace, group).in_returns(given)
 
 
-def is_given_twice(trace: Trace, group: Iterable[Suspect]) -> bool:
+def is_given_twice(trace: Trace, group: Iterable[Suspect], parameters: Set[int]) -> bool:
     """Whether layers take what suspects stop, and the same with its history beside.
 
     So does a discriminator: what was generated comes to it once for its own loss, and once for that
-    of the generator.
+    of the generator.  It may be given mixtures of it as well, and be frozen for the generator.
     """
-    return _Flow.of(trace, group).twice(trace)
+    return _Flow.of(trace, group).twice(trace, parameters)
 
 
 def is_scored(trace: Trace, group: Iterable[Suspect]) -> bool:
@@ -266,22 +268,27 @@ class _Flow:
                 found.update(tensor_of(sight) for sight in call.ins if sight.floating)
         return found
 
-    def twice(self, trace: Trace) -> bool:
+    def twice(self, trace: Trace, parameters: Set[int]) -> bool:
         """Whether each layer that takes a stopped value takes it with its history as well."""
 
         def given(call: Call) -> Hashable:
             return call.function, tuple(
-                tensor_of(sight) if sight.fresh else trace.digest(sight) for sight in call.ins
+                tensor_of(sight) if tensor_of(sight) in parameters else trace.digest(sight)
+                for sight in call.ins
             )
+
+        def layer(call: Call) -> Hashable:
+            return call.function, tuple(n for n in map(tensor_of, call.ins) if n in parameters)
+
+        def learns(call: Call) -> bool:
+            values = [s for s in call.ins if s.floating and tensor_of(s) not in parameters]
+            return call not in self._taking and all(sight.attached for sight in values)
 
         if self._meetings or not self._taking:
             return False
-        others = {
-            given(call)
-            for call in self._calls
-            if all(s.attached for s in call.ins if s.floating) and call not in self._taking
-        }
-        return all(given(call) in others for call in self._taking)
+        others = {given(call) for call in self._calls if learns(call)}
+        layers = {layer(call) for call in self._taking if given(call) in others}
+        return all(layer(call) in layers for call in self._taking)
 
     def through(self, call: Call) -> None:
         """Go through a call; in the order in which they were made."""
@@ -302,7 +309,9 @@ class _Flow:
             self._follow(call, met)
         if any(n in self._stopped for _, n in ins):
             learning = [s for s, n in ins if s.attached and n not in self._stopped]
-            if not (learning and any(sight.attached for sight in made)):
+            if call.function is torch.autograd.grad:
+                pass  # the slope at a stopped value is a value of its own
+            elif not (learning and any(sight.attached for sight in made)):
                 self._stopped.update(tensor_of(sight) for sight in made if sight.floating)
             elif weights and not is_loss(call) and not _is_multiplier(call, ins, weights):
                 self._learns = True

@@ -48,7 +48,7 @@ from .running import is_statistic
 from .runs import Step, as_in_training
 from .saved import Saved, Saving, is_checkpoint
 from .stages import is_of_a_stage
-from .steps import is_of_a_step
+from .steps import is_of_a_sample, is_of_a_step
 from .targets import is_target
 from .through import Lines, history_behind, lines_through
 from .trace import Call, Observer, Sight, Trace, Tracer, Unseen, node_of, result, tensor_of
@@ -397,12 +397,13 @@ class _Round:
         allowed = [e for e in suspects if self.allowed.covers(e) or e.place in targets]
         rest = [each for each in suspects if each not in allowed]
         allowed += self._parts_of_the_loss(rest, base, nudged, got)
+        samples = self._of_samples(suspects, base)
         self.stops = allowed
         self.stopped += [each.place for each in allowed]
         for each in allowed:
             if each.within is not None:
                 self.spared.setdefault(each.within.scope, set()).add(each.within.line)
-        suspects = [each for each in suspects if each not in allowed]
+        suspects = [each for each in suspects if each not in allowed and each not in samples]
         self.weak = [each for each in suspects if each.weak]
         trial = Trials(step, base, allowed)
         strong = [each for each in suspects if not each.weak]
@@ -447,7 +448,7 @@ class _Round:
                     return True
                 return not rest and (
                     is_of_losses(trace, group)
-                    or is_given_twice(trace, group)
+                    or is_given_twice(trace, group, parameters.keys())
                     or is_of_a_step(trace, group, parameters.keys())
                     or (whole and is_of_a_head(self.step, trace, group, parameters))
                     or (whole and is_of_a_return(trace, group, given))
@@ -459,7 +460,18 @@ class _Round:
             if is_part(group):
                 yield from group
             elif 1 < len(group) <= _SEVERAL:  # a line may stop this and that
-                yield from (each for each in group if is_part([each]))
+                yield from (each for each in group if each.parameters and is_part([each]))
+
+    def _of_samples(self, suspects: list[Suspect], trace: Trace) -> list[Suspect]:
+        """Those at which nothing ends: a gradient of an input ends where that was taken.
+
+        What comes before them goes on, other than before what is allowed.
+        """
+        pairs = zip(trace.known, self.step.state.tensors, strict=True)
+        parameters = {tensor_of(s) for s, tensor in pairs if isinstance(tensor, nn.Parameter)}
+        bare = [e for e in suspects if not e.parameters and e.where[0] == "out"]
+        bare = [e for e in bare if e.cause in _SAID and e.call.function is not torch.autograd.grad]
+        return bare if bare and is_of_a_sample(trace, suspects, parameters) else []
 
     def _locate(self, hidden: list[Suspect], base: Trace) -> list[Suspect]:
         """Find what nobody sees; where it only repeats what stood there, with other parameters.

@@ -24,12 +24,24 @@ def is_of_a_step(trace: Trace, group: Sequence[Suspect], parameters: Set[int]) -
 
     ``parameters`` are given as :func:`~.trace.tensor_of` has them.
     """
+    gradients = [each for each in group if each.call.function is torch.autograd.grad]
+    if gradients and all(each in gradients or not each.parameters for each in group):
+        group = gradients
     stopped = {tensor_of(each.call.outs[each.where[1]]) for each in group}
-    if all(each.call.function is torch.autograd.grad for each in group):
+    if group == gradients:
         return _moves_weights(trace, stopped, parameters) or _moves_inputs(
             trace, stopped, parameters
         )
-    return _goes_into_weights(trace, stopped) or _comes_back(trace, stopped, parameters)
+    return _goes_into_weights(trace, stopped) or all(
+        _comes_back(trace, {each}, parameters) for each in stopped
+    )
+
+
+def is_of_a_sample(trace: Trace, suspects: Sequence[Suspect], parameters: Set[int]) -> bool:
+    """Whether all gradients that are stopped move something, step by step, as samples are drawn."""
+    gradients = [each for each in suspects if each.call.function is torch.autograd.grad]
+    stopped = {tensor_of(each.call.outs[each.where[1]]) for each in gradients}
+    return bool(gradients) and _moves_inputs(trace, stopped, parameters)
 
 
 def _goes_into_weights(trace: Trace, stopped: set[int]) -> bool:
@@ -77,15 +89,23 @@ def _moves_weights(trace: Trace, stopped: set[int], parameters: Set[int]) -> boo
 
 
 def _moves_inputs(trace: Trace, stopped: set[int], parameters: Set[int]) -> bool:
-    """Whether it is added to something without a history, of which layers take the sum alone."""
-    stopped, moved = set(stopped), set[int]()
+    """Whether it is added to something without a history, of which layers take the sum alone.
+
+    That may go on for several steps, as samples are drawn by a model of an energy: what is moved
+    requires a gradient then, and has none of parameters.
+    """
+    first, stopped, moved, active = set(stopped), set(stopped), set[int](), set[int]()
     found = False
     for call in trace.calls:
         numbers = {tensor_of(sight) for sight in call.ins if sight.floating}
-        if numbers.isdisjoint(stopped | moved):
-            continue
         made = {tensor_of(sight) for sight in made_by(call) if sight.floating}
-        if not any(sight.attached for sight in made_by(call)):
+        attached = {tensor_of(sight) for sight in made_by(call) if sight.attached}
+        learns = bool(attached) and not numbers.isdisjoint(active | parameters)
+        if learns:
+            active |= attached
+        if numbers.isdisjoint(stopped | moved) or (made and made <= first):
+            continue
+        if not learns:
             alone = numbers.isdisjoint(moved) and (
                 own_name(call) not in _SUMS or numbers <= stopped
             )
