@@ -233,7 +233,12 @@ class _Slopes:
         self._size = abs(self._value((), 0.0)) or 1.0
 
     def those(self, names: Sequence[str]) -> list[str]:
-        """All where they have one together, which is the rule; else each that has one alone."""
+        """All where they have one together, which is the rule; else each that has one alone.
+
+        None where nothing changes with all of them.
+        """
+        if all(self._slope(names, far / 4) == 0 for far in self._distances):
+            return []
         if self._is_one(names):
             return list(names)
         return [name for name in names if len(names) > 1 and self._is_one([name])]
