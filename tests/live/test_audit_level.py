@@ -77,3 +77,33 @@ class Little(Root):
 def test_what_has_a_slope_is_told(cls: type[nn.Module]) -> None:
     report = trainify.audit(cls(), X)
     assert set(report.wrong) == {"a.weight", "a.bias"}, str(report)
+
+
+class FromTheStart(nn.Module):
+    """A distance from another policy, which is the same one before the first step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.policy = nn.Linear(8, 3)
+        self.start = nn.Linear(8, 3).requires_grad_(False)
+        self.start.load_state_dict(self.policy.state_dict())
+
+    def forward(self, x: Tensor) -> Tensor:
+        log = self.policy(x).log_softmax(-1)
+        ratio = self.start(x).log_softmax(-1) - log.detach()
+        return F.cross_entropy(log, CLASSES) + (ratio.exp() - ratio - 1).sum(-1).mean()
+
+
+class Squared(FromTheStart):
+    def forward(self, x):
+        result = self.policy(x)
+        with torch.no_grad():
+            moved = (result - self.start(x)).square().mean()
+        return F.cross_entropy(result, CLASSES) + 10 * moved
+
+
+@pytest.mark.parametrize("cls", [FromTheStart, Squared])
+def test_what_has_a_slope_after_the_first_step_is_told(cls: type[nn.Module]) -> None:
+    report = trainify.audit(cls(), X)
+    assert set(report.wrong) == {"policy.weight", "policy.bias"}, str(report)
