@@ -40,7 +40,20 @@ class Preference(Reward):
         return F.softplus(0.1 * (rejected - chosen + reference)).mean()
 
 
-@pytest.mark.parametrize("cls", [Rejected, Preference])
+class Hinge(Reward):
+    def loss(self, chosen, x):
+        with torch.no_grad():
+            rejected = self.body(x).squeeze(-1)
+        return F.relu(1 - (chosen - rejected)).mean()
+
+
+class Margin(Reward):
+    def loss(self, chosen, x):
+        rejected = self.body(x).squeeze(-1).detach()
+        return F.margin_ranking_loss(chosen, rejected, torch.ones(3), margin=0.5)
+
+
+@pytest.mark.parametrize("cls", [Rejected, Preference, Hinge, Margin])
 def test_a_half_without_gradient_is_a_cut(cls: type[nn.Module]) -> None:
     report = trainify.audit(cls(), X)
     assert "body.0.weight" in report.wrong, str(report)
@@ -62,7 +75,19 @@ class Target(Reward):
         return (chosen - target).square().mean()
 
 
-@pytest.mark.parametrize("cls", [Reference, Target])
+class Bound(Reward):
+    """One network is bounded from below by another, which learns by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other.requires_grad_(True)
+
+    def loss(self, chosen, x):
+        other = self.other(x).squeeze(-1)
+        return F.relu(other.detach() - chosen).square().mean() + (other - 1).square().mean()
+
+
+@pytest.mark.parametrize("cls", [Reference, Target, Bound])
 def test_what_is_held_against_is_none(cls: type[nn.Module]) -> None:
     report = trainify.audit(cls(), X)
     assert report.ok, str(report)

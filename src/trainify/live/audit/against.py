@@ -34,6 +34,9 @@ DIFFERENCES = {"sub", "sub_", "rsub", "subtract", "__sub__", "__rsub__", "__isub
 _RANKINGS = {"logsigmoid", "log_sigmoid", "softplus"}
 """Functions that a loss makes one result larger than another by: both are to learn."""
 
+_HINGES = {"relu", "relu_"}
+"""Functions that do so as well, and bound one from below by another."""
+
 _ADDS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 
 _SUMS = {*_ADDS, "stack", "cat", "concat", "concatenate", "hstack", "vstack"}
@@ -174,6 +177,8 @@ class _Flow:
         """Those that are summed up before."""
         self._compares = False
         """Whether it is ranked by the difference from what is stopped."""
+        self._hinges: set[int] = set()
+        """Differences of which a hinge is made."""
         self._rows: set[int] = set()
         """What functions that are losses by name give, row by row."""
         self._before_layers: set[int] = set()
@@ -201,7 +206,21 @@ class _Flow:
         """Whether nothing that learns comes behind any meeting, and none is a sum."""
         if not self._used or self._compares or self._learns or self._before_layers:
             return False
-        return not any(map(self._is_term, self._used))
+        return not any(map(self._is_term, self._used)) and not any(map(self._ranks, self._hinges))
+
+    def _ranks(self, meeting: int) -> bool:
+        """Whether the same layers have made both sides, as a model does of rewards."""
+        one, other = (self._behind(e) for e in (self._held[meeting], self._learning[meeting]))
+        return one == other
+
+    def _behind(self, tensors: Iterable[int]) -> set[int]:
+        """The parameters that these are made of."""
+        found, weights = set(tensors), set[int]()
+        for call in reversed(self._calls):
+            if not found.isdisjoint(map(tensor_of, made_by(call))):
+                found.update(tensor_of(sight) for sight in call.ins if sight.floating)
+                weights.update(tensor_of(sight) for sight in call.ins if sight.fresh)
+        return weights
 
     def _is_term(self, meeting: int) -> bool:
         """Whether others learn the same whatever comes to them there, as by another term."""
@@ -323,8 +342,13 @@ class _Flow:
                 self._held.append({n for _, n in ins if n in self._stopped})
                 self._learning.append({tensor_of(sight) for sight in learning})
                 weights = []
+        differences = {n for n in met if self._meetings[n] in DIFFERENCES}
         if own_name(call) in _RANKINGS:
-            self._compares |= any(self._meetings[n] in DIFFERENCES for n in met)
+            self._compares |= bool(differences)
+        if own_name(call) in _HINGES:
+            self._hinges |= differences
+        if own_name(call) == "margin_ranking_loss":
+            self._hinges |= met
         if weights:
             self._before_layers |= met
         if met and not any(sight.attached for sight in made):

@@ -15,6 +15,9 @@ from .places import Place, parsed
 _LOSSES = ("loss", "similarity", "kl_div", "entropy")
 """How the names of functions and modules end that hold values against each other."""
 
+_RANKINGS = ("ranking_loss", "rankingloss")
+"""How those of them end that make one result larger than another, and teach both."""
+
 
 def is_target(place: Place) -> bool:
     """Whether each ``detach()`` on the line gives a loss function what it holds others against."""
@@ -89,7 +92,7 @@ def _is_argument(node: ast.expr, parents: dict[ast.AST, ast.AST], made: bool = F
     if made and keyword != "target" and call.args[1:2] != [node]:
         return False
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
-    return name.lower().endswith(_LOSSES)
+    return name.lower().endswith(_LOSSES) and not name.lower().endswith(_RANKINGS)
 
 
 @lru_cache(maxsize=32)
