@@ -395,9 +395,9 @@ class _Round:
         # These keep nothing from what comes before them, as those that are allowed do.
         suspects = [each for each in suspects if not self.within.covers(each)]
         allowed = [e for e in suspects if self.allowed.covers(e) or e.place in targets]
-        rest = [each for each in suspects if each not in allowed]
-        allowed += self._parts_of_the_loss(rest, base, nudged, got)
         samples = self._of_samples(suspects, base)
+        rest = [each for each in suspects if each not in allowed and each not in samples]
+        allowed += self._parts_of_the_loss(rest, base, nudged, got)
         self.stops = allowed
         self.stopped += [each.place for each in allowed]
         for each in allowed:
@@ -460,7 +460,7 @@ class _Round:
             if is_part(group):
                 yield from group
             elif 1 < len(group) <= _SEVERAL:  # a line may stop this and that
-                yield from (each for each in group if each.parameters and is_part([each]))
+                yield from (each for each in group if is_part([each]))
 
     def _of_samples(self, suspects: list[Suspect], trace: Trace) -> list[Suspect]:
         """Those at which nothing ends: a gradient of an input ends where that was taken.

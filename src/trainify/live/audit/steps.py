@@ -32,9 +32,7 @@ def is_of_a_step(trace: Trace, group: Sequence[Suspect], parameters: Set[int]) -
         return _moves_weights(trace, stopped, parameters) or _moves_inputs(
             trace, stopped, parameters
         )
-    return _goes_into_weights(trace, stopped) or all(
-        _comes_back(trace, {each}, parameters) for each in stopped
-    )
+    return _goes_into_weights(trace, stopped) or _comes_back(trace, stopped, parameters)
 
 
 def is_of_a_sample(trace: Trace, suspects: Sequence[Suspect], parameters: Set[int]) -> bool:
