@@ -194,7 +194,12 @@ def test_nothing_runs_ahead_of_what_stands_left_of_it() -> None:
         {"names": ["kern.rsub"], "schema": "square(Tensor x) -> Tensor", "equivalent": "x * x"}
     )
     text = KERN.format("{}").replace("return rsub", "return {} + rsub")
-    ways = (("a", "b * 2", True), ("a", "self.tick(b)", False), ("self.tick(a)", "b * 2", False))
+    ways = (
+        ("a", "b * 2", True),
+        ("a", "self.tick(b)", True),
+        ("self.calls", "self.tick(b)", False),
+        ("self.tick(a)", "b * 2", False),
+    )
     for left, given, rewritten in ways:
         found = [f for f in findings(text.format(left, given), ops=(row,)) if f.rule == "TRN101"]
         assert ("flag" in found[0].fixes) is rewritten

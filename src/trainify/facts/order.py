@@ -23,9 +23,10 @@ _PLAIN = (
     *(ast.Name, ast.Attribute, ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.Starred),
     *(ast.keyword, ast.JoinedStr, ast.FormattedValue),
 )
+_OPERATORS = (ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
 _COMPUTED = (
     *(ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp, ast.Subscript, ast.Slice),
-    *(ast.operator, ast.unaryop, ast.cmpop, ast.boolop),  # which stand to the left of an operand
+    *_OPERATORS,  # which stand to the left of an operand
 )
 _FUNCTIONS = ("torch.", "math.", "einops.")
 _BUILTINS = frozenset("abs bool float int isinstance len max min range str sum tuple".split())
@@ -49,10 +50,13 @@ def evaluated_before(module: ModuleFacts, node: ast.expr) -> list[ast.AST]:
             if isinstance(parent, ast.AugAssign):
                 found.append(parent.target)
             return found
+        operands = True
         for each in ast.iter_child_nodes(parent):
             if each is child:
                 break
-            found.append(each)
+            if not (operands and isinstance(each, _OPERATORS)):  # `a +` is nothing but a
+                found.append(each)
+            operands = operands and isinstance(each, (ast.Name, ast.Constant, *_OPERATORS))
         child = parent
     return found
 
