@@ -76,6 +76,17 @@ def test_values_and_gradients(monkeypatch: pytest.MonkeyPatch, body: str, strate
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("used", ["return {}", "q_, k_ = {}\n    return q_, k_"])
+def test_several_results(used: str) -> None:
+    call = "rotate(q, k, cos, sin, q_out, k_out)"
+    text = (
+        "from lmdeploy.pytorch.kernels.cuda import apply_rotary_pos_emb as rotate\n\n\n"
+        f"def f(q, k, cos, sin, q_out, k_out):\n    {used.format(call)}\n"
+    )
+    (finding,) = findings(text)
+    assert not finding.fixes and "its output buffers are the caller's" in finding.message
+
+
 def test_no_statement_can_come_before_a_part() -> None:
     text = PROGRAM.format("return q.exp_() + flashinfer.rmsnorm(q, self.w, out=out)")
     (finding,) = (f for f in findings(text) if f.rule == "TRN101")

@@ -447,10 +447,10 @@ class Site:
         """
         from ...rewrite.functionalize import CannotFunctionalize
 
+        if not self.may_share(written):
+            return False
         roots, others = self._roots(written), self._others(written)
         wholes, of_others = self._wholes(roots), self._wholes(others)
-        if not (wholes & others or roots & of_others):
-            return False
         flow = self.module.flow(self.module.function(self.statement) or self.module.tree)
         given = {
             name
@@ -461,6 +461,11 @@ class Site:
             text = self.shown(written)
             raise CannotFunctionalize(f"`{text}` may be what it reads, or the caller's to read")
         return True
+
+    def may_share(self, written: str) -> bool:
+        """Whether what is written may be another name of what another argument is."""
+        roots, others = self._roots(written), self._others(written)
+        return bool(self._wholes(roots) & others or roots & self._wholes(others))
 
     def _wholes(self, names: Iterable[str]) -> set[str]:
         """What these are other names of: ``x`` for ``out = torch.empty_like(x) if f else x``."""

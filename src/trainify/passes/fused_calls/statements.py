@@ -335,11 +335,15 @@ class StatementRewriter:
                         self.after.append(f"{place.text} = {text}")
             else:
                 self._refuse_missing(site, texts)
-                copied = [write.place for write in writes.values() if write.place.kind == "copy"]
+                copied = [
+                    write.place
+                    for name, write in writes.items()
+                    if write.place.kind == "copy" and not site.may_share(name)
+                ]
+                if copied and len(texts) > 1:
+                    raise NoRewrite("its output buffers are the caller's")
                 clash = any(place.text == text for place in copied for text in texts)
-                given = [self._fresh_result()] if clash and len(texts) == 1 else texts
-                if clash and given is texts:
-                    return False
+                given = [self._fresh_result()] if clash else texts
                 self._take(template.render([Place(t) for t in given], self.taken))
                 for place in copied:
                     self.after.append(f"{texts[0]} = {_copied(place, given[0])}")
@@ -402,8 +406,10 @@ class StatementRewriter:
         self._take(rendered)
         assert rendered.value is not None
         value = rendered.value
-        for write in writes:
-            copied = write.place.kind == "copy"
+        for name, write in given.items():
+            copied = write.place.kind == "copy" and not site.may_share(name)
+            if copied and len(given) > 1:
+                raise NoRewrite("its output buffers are the caller's")
             if copied or self._still_read(write.place.text):
                 ahead = evaluated_before(self.module, site.call) if copied else ()
                 if late or site.behind or order_matters(self.module, ahead, [site.call], ()):
