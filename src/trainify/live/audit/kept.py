@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ from .trace import Call, Observer, history_of, tensors_in
 
 _DEPTH = 4
 """How deep tensors are looked for in what a module holds: lists, dicts and objects."""
+
+_WITHOUT = {type(None), bool, int, float, str}
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
@@ -53,6 +56,8 @@ def held(model: nn.Module) -> Iterator[Held]:
     for name, module in model.named_modules():
         own = {k: v for k, v in vars(module).items() if k not in _REGISTRIES}
         for attribute, value in {**own, **module._buffers}.items():
+            if type(value) in _WITHOUT or (type(value) in (dict, OrderedDict) and not value):
+                continue  # most of what a module holds
             for tensor in _tensors(value, _DEPTH, seen):
                 if tensor.grad_fn is not None:
                     yield Held(name, attribute, history_of(tensor))
