@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Sequence, Set
 import torch
 
 from .cuts import Suspect
-from .heads import LINEAR, PICKS, SUMS
+from .functions import LINEAR, PICKS, SUMS
 from .report import Cause
 from .runs import Step
 from .shapes import of_one_shape

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
 
 from .cuts import MISSING, Suspect
-from .heads import LINEAR, PICKS, SUMS, VIEWS, is_passed_on
+from .functions import LINEAR, PICKS, SUMS, VIEWS
 from .places import Place
 from .report import Cause
-from .trace import Call, Trace, made_by, own_name, result, tensor_of
+from .trace import Call, Trace, is_passed_on, made_by, own_name, result, tensor_of
 
 Terms = Mapping[tuple[int, bool], int]
 """Of a sum: how often each tensor is in it, and as what: with its history, or stopped."""

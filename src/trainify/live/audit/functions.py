@@ -18,6 +18,23 @@ _UNFILLED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_str
              "empty_permuted"}  # fmt: skip
 """Functions that return memory as they find it."""
 
+SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__", "sub", "sub_", "rsub", "subtract",
+         "__sub__", "__rsub__", "__isub__", "stack"}  # fmt: skip
+"""Functions that add what they are given up, signs aside, or put it beside each other."""
+
+VIEWS = {"reshape", "view", "view_as", "permute", "transpose", "unsqueeze", "squeeze", "clone",
+         "contiguous", "flatten", "movedim"}  # fmt: skip
+"""Functions that put what they are given in another order, at most."""
+
+PICKS = {*VIEWS, "__getitem__", "select", "narrow", "gather", "index_select", "masked_select",
+         "take_along_dim", "unbind", "chunk", "split"}  # fmt: skip
+"""Functions that give some of the numbers that they are given."""
+
+LINEAR = {*SUMS, "mul", "mul_", "__mul__", "__rmul__", "div", "div_", "__truediv__", "mean",
+           "sum", "neg", "__neg__", "reshape", "view", "squeeze", "unsqueeze", "to", "float",
+           "double", "__getitem__", "unbind", "__iter__"}  # fmt: skip
+"""Functions that give as much more of what is as much more, each by itself."""
+
 _TORCH_OPS = ("aten", "prims", "prim")
 
 

@@ -13,25 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .cuts import Suspect
+from .functions import LINEAR, PICKS, SUMS
 from .report import Cause
 from .runs import Step
 from .shares import is_the_less
-from .trace import Call, Trace, made_by, own_name, tensor_of
-
-SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__", "sub", "sub_", "rsub", "subtract",
-         "__sub__", "__rsub__", "__isub__", "stack"}  # fmt: skip
-VIEWS = {"reshape", "view", "view_as", "permute", "transpose", "unsqueeze", "squeeze", "clone",
-         "contiguous", "flatten", "movedim"}  # fmt: skip
-"""Functions that put what they are given in another order, at most."""
-
-PICKS = {*VIEWS, "__getitem__", "select", "narrow", "gather", "index_select", "masked_select",
-         "take_along_dim", "unbind", "chunk", "split"}  # fmt: skip
-"""Functions that give some of the numbers that they are given."""
-
-LINEAR = {*SUMS, "mul", "mul_", "__mul__", "__rmul__", "div", "div_", "__truediv__", "mean",
-           "sum", "neg", "__neg__", "reshape", "view", "squeeze", "unsqueeze", "to", "float",
-           "double", "__getitem__", "unbind", "__iter__"}  # fmt: skip
-
+from .trace import Call, Trace, is_passed_on, made_by, own_name, tensor_of
 
 _TIMES = 5
 """How many times larger than the layers beside it a head may be."""
@@ -124,12 +110,3 @@ class _Flow:
             self._main |= attached
             self._of_main |= weights
         return True
-
-
-def is_passed_on(trace: Trace, call: Call) -> bool:
-    """Whether a call returns, as another tensor, what it is given."""
-    return (
-        len(call.ins) == len(call.outs) == 1
-        and not call.written
-        and trace.digest(call.ins[0]) == trace.digest(call.outs[0])
-    )

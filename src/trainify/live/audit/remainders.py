@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from .cuts import Suspect
-from .heads import VIEWS, is_passed_on
-from .trace import Call, Trace, made_by, own_name, tensor_of
+from .functions import VIEWS
+from .trace import Call, Trace, is_passed_on, made_by, own_name, tensor_of
 
 Makers = Mapping[int, Call]
 """The calls that have made or written tensors last."""

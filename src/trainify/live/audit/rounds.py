@@ -420,15 +420,10 @@ class _Round:
         A loss holds what learns against what is stopped there.
         """
         whole = not self.step.projected
-        known = list(zip(trace.known, self.step.state.tensors, strict=True))
-        parameters = {
-            tensor_of(sight): tensor.numel()
-            for sight, tensor in known
-            if isinstance(tensor, nn.Parameter)
-        }
+        known = self._known(trace)
+        parameters = _sizes(known)
         own = {id(tensor) for tensor in (*self.step.model.parameters(), *self.step.model.buffers())}
-        model = [sight for sight, tensor in known if id(tensor) in own]
-        given = given_in(trace, set(map(tensor_of, model)))
+        given = given_in(trace, {n for n, tensor in known if id(tensor) in own})
         beside = Cancelled(trace, nudged, suspects, self.step.projected)
         for group in by_site([each for each in suspects if not each.weak]):
             names = {name for each in group for name in each.parameters}
@@ -454,7 +449,7 @@ class _Round:
                     or (whole and is_of_a_return(trace, group, given))
                     or is_of_a_remainder(trace, group, given)
                     or is_scored(trace, group)
-                    or (whole and is_of_a_stage(*judged, model))
+                    or (whole and is_of_a_stage(*judged, given))
                 )
 
             if is_part(group):
@@ -462,13 +457,16 @@ class _Round:
             elif 1 < len(group) <= _SEVERAL:  # a line may stop this and that
                 yield from (each for each in group if is_part([each]))
 
+    def _known(self, trace: Trace) -> list[tuple[int, Tensor]]:
+        """The tensors that were there from the start, by :func:`~.trace.tensor_of`."""
+        return list(zip(map(tensor_of, trace.known), self.step.state.tensors, strict=True))
+
     def _of_samples(self, suspects: list[Suspect], trace: Trace) -> list[Suspect]:
         """Those at which nothing ends: a gradient of an input ends where that was taken.
 
         What comes before them goes on, other than before what is allowed.
         """
-        pairs = zip(trace.known, self.step.state.tensors, strict=True)
-        parameters = {tensor_of(s) for s, tensor in pairs if isinstance(tensor, nn.Parameter)}
+        parameters = _sizes(self._known(trace)).keys()
         bare = [e for e in suspects if not e.parameters and e.where[0] == "out"]
         bare = [e for e in bare if e.cause in _SAID and e.call.function is not torch.autograd.grad]
         return bare if bare and is_of_a_sample(trace, suspects, parameters) else []
@@ -628,6 +626,11 @@ class _Base(Observer):
 
 _FLAT = ("round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside")
 """Functions that are constant but for their jumps, so that autograd passes zeros through them."""
+
+
+def _sizes(known: Iterable[tuple[int, Tensor]]) -> dict[int, int]:
+    """How many numbers each parameter holds."""
+    return {n: tensor.numel() for n, tensor in known if isinstance(tensor, nn.Parameter)}
 
 
 def _is_flat(call: Call) -> bool:

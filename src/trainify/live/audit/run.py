@@ -99,7 +99,6 @@ def audit(
     refuse_no_model(model)
     tell = progress or (lambda _: None)
     was_on = torch.is_grad_enabled()
-    learning = [(each, each.requires_grad) for each in model.parameters()]
     with (
         LOCK,
         _collected_sparingly(),
@@ -118,9 +117,6 @@ def audit(
             report = on_disk(Report(error=_kept_from_inference(step, error)))
         finally:
             step.state.end()
-            for each, requires_grad in learning:
-                if each.requires_grad != requires_grad:  # the forward's doing
-                    each.requires_grad_(requires_grad)
     return report if was_on else replace(report, notes=(_WAS_OFF, *report.notes))
 
 

@@ -8,15 +8,14 @@ about what other layers make of it, most of a model may have been cut off from i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence, Set
 
 from .against import DIFFERENCES, is_loss
 from .cuts import MISSING, Suspect
-from .given import given_in
 from .parted import Parted
 from .report import Cause
 from .runs import Step
-from .trace import Call, Sight, Trace, made_by, own_name, tensor_of
+from .trace import Call, Trace, made_by, own_name, tensor_of
 
 _SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__", "sub", "__sub__", "stack"}
 """By which the terms of a loss come together."""
@@ -30,15 +29,15 @@ def is_of_a_stage(
     trace: Trace,
     group: Sequence[Suspect],
     suspects: Sequence[Suspect],
-    held: Iterable[Sight],
+    given: Set[int],
 ) -> bool:
     """Whether that is what all suspects at one site stop.
 
-    ``suspects`` are all there are; ``held`` is what the model has: parameters and buffers.
+    ``suspects`` are all there are; ``given`` is what the model is given.
     """
     if any(each.where[0] != "out" for each in group):
         return False
-    stages = _Stages(step, trace, group, suspects, {tensor_of(each) for each in held})
+    stages = _Stages(step, trace, group, suspects, given)
     return all(map(stages.covers, group))
 
 
@@ -49,7 +48,7 @@ class _Stages:
         trace: Trace,
         group: Sequence[Suspect],
         suspects: Sequence[Suspect],
-        held: set[int],
+        given: Set[int],
     ) -> None:
         self._step, self._group, self._suspects = step, group, suspects
         self._trace = trace
@@ -60,7 +59,7 @@ class _Stages:
                 self._makers.setdefault(tensor_of(sight), call)
         self._weights = set[int]()
         """What is made of parameters alone."""
-        self._given = given_in(trace, held)
+        self._given = given
         self._stopped = {tensor_of(each.call.outs[each.where[1]]) for each in group}
         for call in trace.calls:
             ins = {tensor_of(sight): sight for sight in call.ins}

@@ -76,8 +76,8 @@ class State:
         self._untouched = True
         """Whether nothing has run yet."""
         self._random = _random_states()
-        self._gradients = [(p, p.grad) for p in model.parameters()]
-        for parameter, _ in self._gradients:
+        self._gradients = [(p, p.grad, p.requires_grad) for p in model.parameters()]
+        for parameter, _, _ in self._gradients:
             parameter.grad = None
         modules = list(model.modules())
         self._seen.update(map(id, modules))
@@ -94,7 +94,7 @@ class State:
         self._hold(inputs, _DEPTH)
         self._versions = {
             id(parameter): parameter._version
-            for parameter, _ in self._gradients
+            for parameter, _, _ in self._gradients
             if id(parameter) in self._tensors and not parameter.is_inference()
         }
 
@@ -147,7 +147,7 @@ class State:
         if self._untouched and not thorough:
             self._untouched = False
             return
-        for parameter, _ in self._gradients:
+        for parameter, _, _ in self._gradients:
             if parameter.grad is not None:
                 parameter.grad = None
         for holder, kept in self._holders[0 if own else self._own_holders :]:
@@ -179,14 +179,16 @@ class State:
             put()
 
     def end(self) -> None:
-        """Put everything back, the gradients as well.
+        """Put everything back, the gradients as well, and which parameters require one.
 
         So that a graph from before can still go backward, nothing counts as written.
         """
         self.restore(thorough=True)
         self._counts.close()
-        for parameter, gradient in self._gradients:
+        for parameter, gradient, requires_grad in self._gradients:
             parameter.grad = gradient
+            if parameter.requires_grad != requires_grad:  # the forward's doing
+                parameter.requires_grad_(requires_grad)
 
     def _hold(self, value: Any, depth: int) -> None:
         if depth < 0 or id(value) in self._seen or isinstance(value, _ATOMS):

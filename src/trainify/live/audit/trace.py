@@ -279,7 +279,6 @@ class Tracer(TorchFunctionMode):
         self._dull: set[Hashable] = set()
         self._pinned = pinned
         self._wanted = None if pinned is not None and pinned.used else self.observer.functions
-        self._unwanted: dict[Hashable, bool] = {}
         self._inside = 0
         self.running: Call | None = None
         """The call that is being made."""
@@ -350,13 +349,9 @@ class Tracer(TorchFunctionMode):
 
     def _is_unwanted(self, function: Any, kwargs: dict[str, Any]) -> bool:
         """Whether a call is one that nobody asks for, and that runs as it does by itself."""
-        found = self._unwanted.get(function)
-        if found is None:
-            known = self._known(function)
-            found = function not in (self._wanted or ()) and not known.unfilled
-            found = found and known.attribute != "grad"
-            self._unwanted[function] = found
-        return found and "out" not in kwargs
+        known = self._known(function)
+        asked_for = known.unfilled or known.attribute == "grad" or "out" in kwargs
+        return not asked_for and function not in (self._wanted or ())
 
     def _record(
         self, function: Any, run: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType
@@ -553,6 +548,15 @@ def made_by(call: Call) -> list[Sight]:
 def own_name(call: Call) -> str:
     """The name of what is called, without where it is: ``add_`` of ``torch.Tensor.add_``."""
     return call.name.rpartition(".")[2].rpartition("::")[2]
+
+
+def is_passed_on(trace: Trace, call: Call) -> bool:
+    """Whether a call returns, as another tensor, what it is given."""
+    return (
+        len(call.ins) == len(call.outs) == 1
+        and not call.written
+        and trace.digest(call.ins[0]) == trace.digest(call.outs[0])
+    )
 
 
 def tensor_of(sight: Sight) -> int:
