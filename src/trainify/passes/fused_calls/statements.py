@@ -194,6 +194,7 @@ class StatementRewriter:
 
     def _template(self, site: Site) -> Template | Applied:
         self._refuse_another_order(site)
+        self._remind_of_dropped(site)
         arguments = {name: self._argument(site, name) for name in site.bound}
         overwritten = self._copied_into(site)
         for name, text in arguments.items():
@@ -227,12 +228,15 @@ class StatementRewriter:
             left = [other for before, other in places[i + 1 :] if before < place]
             if left and order_matters(self.module, left, [node], ()):
                 raise NoRewrite("its equivalent takes the arguments in another order")
+
+    def _remind_of_dropped(self, site: Site) -> None:
+        """Say of a tensor that the new form does not take that making it may do more."""
         for argument in site.op.signature.arguments:
-            dropped = nodes.get(argument.name) if argument.name not in site.reads else None
-            if dropped is None or argument.written or not argument.is_tensor:
+            node = site.bound[argument.name]
+            if argument.name in site.reads or argument.written or not argument.is_tensor:
                 continue
-            if order_matters(self.module, [dropped], [dropped], ()):
-                text = self.module.source(dropped)
+            if node in passed(site.call) and order_matters(self.module, [node], [node], ()):
+                text = self.module.source(node)
                 self._remind(f"`{text}`, which the new form does not take, is not run any more")
 
     def _copied_into(self, site: Site) -> set[str]:
@@ -335,22 +339,16 @@ class StatementRewriter:
                         self.after.append(f"{place.text} = {text}")
             else:
                 self._refuse_missing(site, texts)
-                copied = [
-                    write.place
-                    for name, write in writes.items()
-                    if write.place.kind == "copy" and not site.may_share(name)
-                ]
-                if copied and len(texts) > 1:
-                    raise NoRewrite("its output buffers are the caller's")
-                clash = any(place.text == text for place in copied for text in texts)
+                place = _of_a_caller(site, writes)
+                if place is not None and len(texts) > 1:
+                    raise NoRewrite("its output buffer is the caller's")
+                clash = place is not None and place.text in texts
                 given = [self._fresh_result()] if clash else texts
                 self._take(template.render([Place(t) for t in given], self.taken))
-                for place in copied:
+                if place is not None:
                     self.after.append(f"{texts[0]} = {_copied(place, given[0])}")
-                for write in writes.values():
-                    if write.place in copied or write.place.text in texts:
-                        continue
-                    if self._still_read(write.place.text):
+                for write in writes.values() if place is None else ():
+                    if write.place.text not in texts and self._still_read(write.place.text):
                         self.after.append(f"{write.place.text} = {texts[0]}")
         for write in writes.values():
             self.after += write.followers
@@ -406,20 +404,18 @@ class StatementRewriter:
         self._take(rendered)
         assert rendered.value is not None
         value = rendered.value
-        for name, write in given.items():
-            copied = write.place.kind == "copy" and not site.may_share(name)
-            if copied and len(given) > 1:
-                raise NoRewrite("its output buffers are the caller's")
-            if copied or self._still_read(write.place.text):
-                ahead = evaluated_before(self.module, site.call) if copied else ()
-                if late or site.behind or order_matters(self.module, ahead, [site.call], ()):
-                    of = "is the caller's" if copied else "is read later"
-                    raise NoRewrite(f"its output buffer {of}")
-                if copied:
-                    result = self._fresh_result()
-                    self.before.append(f"{result} = {value}")
-                    value = _copied(write.place, result)
-                    continue
+        place = _of_a_caller(site, given)
+        if place is not None:
+            ahead = evaluated_before(self.module, site.call)
+            if late or site.behind or order_matters(self.module, ahead, [site.call], ()):
+                raise NoRewrite("its output buffer is the caller's")
+            result = self._fresh_result()
+            self.before.append(f"{result} = {value}")
+            value = _copied(place, result)
+        for write in writes if place is None else ():
+            if self._still_read(write.place.text):
+                if late or site.behind:
+                    raise NoRewrite("its output buffer is read later")
                 self.before.append(f"{write.place.text} = {value}")
                 value = write.place.text
         parent = self.module.parent(site.call)
@@ -539,6 +535,18 @@ def _is_part(text: str) -> bool:
     """Whether ``x[:, :n]`` is assigned, and not an element of a list or a dict."""
     node = parsed(text)
     return isinstance(node, ast.Subscript) and not is_element(node)
+
+
+def _of_a_caller(site: Site, writes: Mapping[str, Write]) -> Place | None:
+    """The tensor of a caller's that the one result goes into; one that may be read is no such."""
+    places = [
+        write.place
+        for name, write in writes.items()
+        if write.place.kind == "copy" and not site.may_share(name)
+    ]
+    if places and len(writes) > 1:
+        raise NoRewrite("its output buffers are the caller's")
+    return places[0] if places else None
 
 
 def _copied(place: Place, value: str) -> str:
