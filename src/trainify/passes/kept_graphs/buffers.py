@@ -13,8 +13,7 @@ from ...facts.writes import Write
 from ...findings import STRATEGIES, Finding, Fix
 from .. import not_rewritten
 from ..caches import read_fresh
-from ..caches.detaching import detached, unless_read
-from .only_kept import unless_only_kept
+from .only_kept import kept_detached
 from .reads import gives_result, read_later
 from .steps import consequence, is_step
 from .values import has_graph, written
@@ -64,10 +63,7 @@ def _into(
     read = gives_result(module, write)
     read = read or (bool(name) and module.flow(function).read_after(name, write.statement))
     if not read and not read_later(module, function, owner, write.statement):
-        edits = tuple(edit for value in values for edit in detached(module, value))
-        plain = Fix(f"Keep detached values in {text}", edits)
-        plain = unless_read(module, write.statement, owner, plain)
-        plain = unless_only_kept(module, function, values, plain)
+        plain = kept_detached(module, function, write.statement, owner, values)
         fixes = dict.fromkeys(STRATEGIES, plain)
     elif (put := as_write(write.statement)) is not None and put.base is owner:
         fix, reason = read_fresh(module, options, put)

@@ -14,8 +14,7 @@ from ...facts.kept import is_made_anew, is_same
 from ...facts.trainable import trained_submodules
 from ...facts.walk import walk
 from ...findings import STRATEGIES, Finding, Fix
-from ..caches.detaching import detached, unless_read
-from .only_kept import unless_only_kept
+from .only_kept import kept_detached
 from .reads import read_elsewhere
 from .steps import is_left_alone, is_step, is_switched
 from .values import has_graph
@@ -52,10 +51,8 @@ def in_holders(module: ModuleFacts) -> Iterator[Finding]:
         fixes: dict[str, Fix] = {}
         after = after or read_elsewhere(module, function, owner, statement)
         if not after and (index is None or _is_of_turn(module, function, statement, index)):
-            edits = detached(module, value)
-            fix = Fix(f"Keep detached values in {text}", tuple(edits))
-            fix = unless_read(module, statement, owner, fix)
-            fixes = dict.fromkeys(STRATEGIES, unless_only_kept(module, function, [value], fix))
+            fix = kept_detached(module, function, statement, owner, [value])
+            fixes = dict.fromkeys(STRATEGIES, fix)
         yield module.finding("TRN408", message, statement, fixes)
 
 

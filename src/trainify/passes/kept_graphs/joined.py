@@ -13,8 +13,7 @@ from ...facts.names import passed
 from ...facts.trainable import is_buffer, local_class
 from ...facts.walk import walk
 from ...findings import STRATEGIES, Finding, Fix
-from ..caches.detaching import detached, unless_read
-from .only_kept import unless_only_kept
+from .only_kept import kept_detached
 from .reads import read_later
 from .steps import NOT_A_STEP, consequence, is_left_alone, is_step, is_switched
 from .values import has_graph, may_have_graph, written_later
@@ -57,10 +56,7 @@ def joined_to_kept(module: ModuleFacts) -> Iterator[Finding]:
             message += consequence(module, owner)
             fixes: dict[str, Fix] = {}
             if state != "unknown" and not read_later(module, function, owner, statement):
-                edits = tuple(edit for part in joined for edit in detached(module, part))
-                fix = Fix(f"Keep detached values in {text}", edits)
-                fix = unless_read(module, statement, owner, fix)
-                fix = unless_only_kept(module, function, joined, fix)
+                fix = kept_detached(module, function, statement, owner, joined)
                 if own:
                     fix = fix.unsafe(_ONE_LOSS)
                 fixes = dict.fromkeys(STRATEGIES, fix)

@@ -1,21 +1,39 @@
-"""Layers of which a step keeps what they give, and uses it for nothing else."""
+"""What a step keeps, kept detached; and layers of which it uses what they give for nothing else."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.graph import Graph, results
 from ...facts.trainable import submodules
 from ...findings import Fix
+from ..caches.detaching import detached, unless_read
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
 
 
-def unless_only_kept(
+def kept_detached(
+    module: ModuleFacts,
+    function: FunctionNode,
+    statement: ast.stmt,
+    owner: ast.Attribute,
+    values: Sequence[ast.expr],
+) -> Fix:
+    """A statement keeps values in an attribute without their history.
+
+    Unsafe where others may go on from what is kept.
+    """
+    edits = tuple(edit for value in values for edit in detached(module, value))
+    fix = Fix(f"Keep detached values in {module.source(owner)}", edits)
+    fix = unless_read(module, statement, owner, fix)
+    return _unless_only_kept(module, function, values, fix)
+
+
+def _unless_only_kept(
     module: ModuleFacts, function: FunctionNode, values: Iterable[ast.expr], fix: Fix
 ) -> Fix:
     """A fix that detaches values; unsafe where what they come from has no way to the result.
