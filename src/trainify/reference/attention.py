@@ -870,11 +870,9 @@ def attention_with_sinks(
     hidden = columns > rows
     if bandwidth:
         hidden = hidden | (columns < rows - bandwidth + 1)
-    scores = torch.einsum("bqhmd,bkhd->bhmqk", q.float(), k.float()) * scale
-    sink = sinks.float().view(1, q.shape[2], q.shape[3], 1, 1).expand(*scores.shape[:-1], 1)
-    scores = torch.cat((scores.masked_fill(hidden, -torch.inf), sink), dim=-1)
-    weights = torch.softmax(scores, dim=-1)[..., :-1]
-    return torch.einsum("bhmqk,bkhd->bqhmd", weights, v.float()).flatten(2).to(q.dtype)
+    q, k, v = q.flatten(2, 3).transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    out = attention_with_sink_bhsd(q, k, v, sinks, ~hidden, False, scale)
+    return out.transpose(1, 2).flatten(2)
 
 
 def biased_attention(
