@@ -24,6 +24,7 @@ from .audit.messages import if_meant, not_meant, with_scope
 from .audit.places import Places, raised
 from .audit.run import audit
 from .audit.runs import Step, refuse_no_model
+from .computed import Computed, computed
 from .confirm import Mistakes, StopRemoved
 from .equal import unequal
 from .inplace import name_of, original_code
@@ -41,6 +42,7 @@ WHEN = ("grad", "training")
 
 Model = TypeVar("Model", bound=nn.Module)
 Judge = Callable[[], Report]
+Look = Callable[[], Computed | None]
 
 
 class NotTrainable(RuntimeError):
@@ -81,8 +83,9 @@ def trainify(
     as before.
 
     With ``inputs`` the model is audited before and after (:func:`trainify.audit`), and nothing
-    stays changed unless every parameter that the loss depends on gets its gradient.  Where the
-    equivalent of an op of your own takes its place, their values are held against one another.
+    stays changed unless every parameter that the loss depends on gets its gradient, and what each
+    module computes is held against what it computed before.  Where the equivalent of an op of your
+    own takes its place, so is each call of it.
     Without, all is done that can be known from source, and what has no fix is warned of, with its
     place.
 
@@ -132,10 +135,11 @@ def trainify(
             plans = _Plans(model, graph, settings, strategy, through)
             if inputs or keywords:
                 judge = partial(audit, model, *inputs, loss=loss, allow=allow, **keywords)
+                look = partial(computed, model, inputs, keywords, loss)
                 other = []
                 if strategy in ("flag", "replace"):
                     other = _unequal(model, inputs, keywords, loss, graph)
-                _audited(model, judge, plans, other)
+                _audited(model, judge, look, plans, other)
             else:
                 _unaudited(model, plans)
             settle(model, changed(model))
@@ -181,18 +185,20 @@ def _unequal(
     """What would be rewritten to something that computes other values."""
     if not registered():
         return []
-    try:
-        step = Step(model, inputs, keywords, loss)
-    except (TypeError, ValueError):  # which the audit raises
-        return []
-    try:
-        with alone(model):
+    with alone(model):
+        try:
+            step = Step(model, inputs, keywords, loss)
+        except (TypeError, ValueError):  # which the audit raises
+            return []
+        try:
             return unequal(step, graph)
-    finally:
-        step.state.end()
+        finally:
+            step.state.end()
 
 
-def _audited(model: nn.Module, judge: Judge, plans: _Plans, other: Sequence[str]) -> None:
+def _audited(
+    model: nn.Module, judge: Judge, look: Look, plans: _Plans, other: Sequence[str]
+) -> None:
     """Apply as little as makes the audit clean, from light to heavy; or raise, with all undone.
 
     ``other`` is what says that the model, rewritten, is another one.
@@ -200,6 +206,7 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans, other: Sequence[str]
     error: Exception | None = None
     report: Report | None = None
     plan: Plan | None = None
+    before: Computed | None = None
     for _ in range(_MOST_PLANS):
         try:
             if plan is not None:
@@ -208,7 +215,7 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans, other: Sequence[str]
             if report.ok:
                 if plan is None:
                     apply(model, in_effect(plans.everything))
-                elif other:
+                elif other or (other := _another(before, look)):
                     take_back(model)
                     raise NotTrainable(_lines(other), report, plans.found)
                 if not (report.trainable or report.frozen):
@@ -223,6 +230,7 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans, other: Sequence[str]
         except BaseException:
             take_back(model)
             raise
+        before = look() if plan is None else before
         plan = plans.after(plan, report)
         if plan is None:
             break
@@ -238,6 +246,12 @@ def _audited(model: nn.Module, judge: Judge, plans: _Plans, other: Sequence[str]
         cuts = tuple(cut for cut in cuts if plans.around([cut]) or not _is_called(cut, found))
     lines = [*_told(cuts, plans.mistakes), *hindered]
     raise NotTrainable(_message(lines, found, said), report, found) from error
+
+
+def _another(before: Computed | None, look: Look) -> list[str]:
+    now = look() if before is not None else None
+    found = before.another(now) if before is not None and now is not None else ""
+    return [found] if found else []
 
 
 _MOST_PLANS = 16

@@ -19,7 +19,7 @@ def _nothing(output: Any) -> str:
     """What there is in place of a floating-point tensor."""
     if isinstance(output, Iterator):
         return f"an iterator ({type(output).__name__}) that nothing has gone through"
-    if any(each.is_floating_point() and not each.numel() for each in _outputs(output)):
+    if any(each.is_floating_point() and not each.numel() for each in outputs(output)):
         return "tensors without elements"
     return "no floating-point tensor"
 
@@ -36,10 +36,10 @@ def loss_of(output: Any) -> Tensor:
     given = given_loss(output)
     if given is not None:
         return given
-    tensors = [each for each in _outputs(output) if each.is_floating_point() and each.numel()]
+    tensors = [each for each in outputs(output) if each.is_floating_point() and each.numel()]
     attached = [each for each in tensors if each.requires_grad]
     if not tensors:
-        found = any(each.is_complex() for each in _outputs(output))
+        found = any(each.is_complex() for each in outputs(output))
         what = (
             "complex numbers only: give audit a real loss"
             if found
@@ -52,7 +52,7 @@ def loss_of(output: Any) -> Tensor:
 def made_from(output: Any) -> list[Tensor]:
     """The tensors of an output that :func:`loss_of` looks at."""
     given = given_loss(output)
-    return list(_outputs(output)) if given is None else [given]
+    return list(outputs(output)) if given is None else [given]
 
 
 def given_loss(output: Any) -> Tensor | None:
@@ -74,17 +74,18 @@ def _projection(tensor: Tensor) -> Tensor:
     return projected
 
 
-def _outputs(output: Any) -> Iterator[Tensor]:
+def outputs(output: Any) -> Iterator[Tensor]:
+    """The tensors in what a module returns, but for what is for the next call."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
         for name, value in output.items():
             if name not in _CACHES:
-                yield from _outputs(value)
+                yield from outputs(value)
     elif is_dataclass(output) and not isinstance(output, type):
         for field in fields(output):
             if field.name not in _CACHES:
-                yield from _outputs(getattr(output, field.name))
+                yield from outputs(getattr(output, field.name))
     elif isinstance(output, (list, tuple)):
         for value in output:
-            yield from _outputs(value)
+            yield from outputs(value)
