@@ -149,11 +149,14 @@ def check(
     **given: Any,
 ) -> None:
     """Report gradient cuts in files and folders (default: here); - reads standard input."""
+    from dataclasses import replace
+
     from .engine import check_paths
 
     if statistics and style != "text":
         raise click.UsageError("--statistics goes with --format text only")
     run = _Run(paths, given)
+    run.options = replace(run.options, others=style == "json")  # the rest shows one strategy
     reports = run.reports(check_paths, use_cache=not no_cache)
     findings, files = _SHOW["statistics" if statistics else style](reports, run.options)
     if style == "text":

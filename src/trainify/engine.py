@@ -60,6 +60,8 @@ class Options:
     none with them.
     ``proven`` are places in the text at which a gradient ends for certain, whatever the code shows:
     what ends it is rewritten there, as far as nothing in the code says that it is meant.
+    Without ``others``, what another strategy would make of fused calls is left out too, where the
+    chosen one has a fix for each of them.
     """
 
     strategy: str = "flag"
@@ -73,6 +75,7 @@ class Options:
     training_decides: bool = False
     plan: bool = True
     proven: tuple[Proven, ...] = ()
+    others: bool = True
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -116,7 +119,8 @@ class FixResult:
     """The fixed text, what was fixed, and what was not.
 
     Places in ``applied`` count in the text of the round that fixed them, those in ``remaining`` in
-    ``text``, and those in ``found``, which is what there was at first, in the text as it was.
+    ``text``, and those in ``found``, which is what there was at first, in the text as it was.  What
+    other strategies would do they say as without :attr:`Options.others`.
     """
 
     text: str
@@ -237,7 +241,7 @@ def fix_text(
     no to is not applied.  Raises :class:`EngineError` where that cannot be
     had, or where the result would not compile although ``text`` did.
     """
-    options = options or Options()
+    options = replace(options or Options(), others=False)
     applied: list[Finding] = []
     found: list[Finding] | None = None
     original = text

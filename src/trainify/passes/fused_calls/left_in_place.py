@@ -58,7 +58,7 @@ def _left(
     module: ModuleFacts, fix: Fix, covered: Sequence[ast.AST], options: Options
 ) -> Iterator[Finding]:
     """What is found of calls that write in place, in a file as it is after the fix."""
-    every = replace(options, select=(), ignore=(), plan=True)
+    every = replace(options, select=(), ignore=(), plan=True, others=True)
     words = words_for(options.ops)
     hidden: set[str] = set()
     for home, call in reached(module, covered):

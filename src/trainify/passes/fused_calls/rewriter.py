@@ -50,15 +50,29 @@ class Rewriter:
 
     def findings(self) -> Iterator[Finding]:
         if self.options.plan:
-            from ...rewrite.attach import Functions
-
-            sites = [plan.site for plan in self.plans.values()]
-            uses = {site: use_of(site) for site in sites if site.unsupported() is None}
-            self._plan(Equivalents(self.module, uses, self.options))
-            calls = [call for site in sites if (call := attachable(site)) is not None]
-            self._plan(Functions(self.module, calls, self.options.releases, self.options.flag))
+            writers = [self._equivalents, self._functions]
+            if self.options.strategy == "attach" and not self.options.others:
+                writers.reverse()
+            for writer in writers:
+                if self.options.others or not self._all_fixed():
+                    self._plan(writer())
         for plan in self.plans.values():
             yield self._finding(plan)
+
+    def _equivalents(self) -> Writer:
+        sites = [plan.site for plan in self.plans.values()]
+        uses = {site: use_of(site) for site in sites if site.unsupported() is None}
+        return Equivalents(self.module, uses, self.options)
+
+    def _functions(self) -> Writer:
+        from ...rewrite.attach import Functions
+
+        sites = [plan.site for plan in self.plans.values()]
+        calls = [call for site in sites if (call := attachable(site)) is not None]
+        return Functions(self.module, calls, self.options.releases, self.options.flag)
+
+    def _all_fixed(self) -> bool:
+        return all(self.options.strategy in plan.fixes for plan in self.plans.values())
 
     def _plan(self, writer: Writer) -> None:
         """Find the fixes that a writer has."""
