@@ -10,7 +10,8 @@ fused kernel runs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from types import TracebackType
 from typing import Any, TypeGuard
 
@@ -21,7 +22,7 @@ from torch.autograd import forward_ad
 
 from ..catalog import RETURNED, FusedOp, all_ops, holds
 from ..catalog.own import registered
-from ..releases import find_releases
+from ..releases import Release, find_releases
 from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
 from .derivative import Derivative, unknown_for
@@ -135,14 +136,23 @@ _attached: dict[str, Attached] = {}
 # -- which formula --------------------------------------------------------------------------------
 
 
-def _formula(op: Op) -> _Formula:
-    return _Formula(*row_of(op))
+def _releases() -> tuple[Release, ...]:
+    return find_releases(".")
 
 
-def row_of(op: Op) -> tuple[OpOverload, FusedOp]:
-    """An op and its row in the catalog; raises :class:`CannotAttach` where there is none."""
+def _formula(op: Op, releases: Callable[[], tuple[Release, ...]] = _releases) -> _Formula:
+    return _Formula(*row_of(op, releases))
+
+
+def row_of(
+    op: Op, releases: Callable[[], tuple[Release, ...]] = _releases
+) -> tuple[OpOverload, FusedOp]:
+    """An op and its row in the catalog; raises :class:`CannotAttach` where there is none.
+
+    ``releases`` are asked for where several rows have the op's name.
+    """
     overload = _overload(op)
-    rows = _rows(overload)
+    rows = _rows(overload, releases)
     if not rows:
         raise CannotAttach(
             f"{_name(overload)} is not in the catalog; `trainify.register` adds an op of your own"
@@ -161,6 +171,7 @@ def row_of(op: Op) -> tuple[OpOverload, FusedOp]:
 def _known() -> Iterable[_Formula]:
     """The formulas for every op that is registered, has an equivalent, and no backward."""
     seen = set()
+    releases = cache(_releases)  # what the project says costs some 10 ms to find
     for row in (*registered(), *all_ops()):
         for name in row.names:
             parts = name.split(".")
@@ -173,7 +184,7 @@ def _known() -> Iterable[_Formula]:
             if packet is None or f"{parts[2]}::{parts[3]}" in _attached:
                 continue
             try:
-                formula = _formula(packet)
+                formula = _formula(packet, releases)
             except CannotAttach:
                 continue
             if not has_backward(formula.op):
@@ -205,13 +216,24 @@ def _name(op: OpOverload) -> str:
     return op._schema.name
 
 
-def _rows(op: OpOverload) -> list[FusedOp]:
-    """The catalog's rows for an op, that for the release in use first."""
+def _rows(op: OpOverload, releases: Callable[[], tuple[Release, ...]]) -> list[FusedOp]:
+    """The rows for an op, that for the release in use first."""
     qualified = "torch.ops." + _name(op).replace("::", ".")
-    rows = [row for row in (*registered(), *all_ops()) if qualified in row.names]
-    if len(rows) > 1:  # what the project says costs some 10 ms to find
-        releases = find_releases(".")
-        rows.sort(key=lambda row: not holds(row, releases))
+    rows = [row for row in registered() if qualified in row.names]
+    rows += _of_catalog().get(qualified, ())
+    if len(rows) > 1:
+        used = releases()
+        rows.sort(key=lambda row: not holds(row, used))
+    return rows
+
+
+@cache
+def _of_catalog() -> dict[str, list[FusedOp]]:
+    """The catalog's rows by each of their names."""
+    rows: dict[str, list[FusedOp]] = {}
+    for row in all_ops():
+        for name in row.names:
+            rows.setdefault(name, []).append(row)
     return rows
 
 
