@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+import xxhash
 from torch import Tensor
 
-_FEW = 1 << 19
-"""Bytes; NumPy has only one thread."""
-
-_SMALL = 1 << 16
-"""Bytes of which a hash, that any change changes, costs little."""
+_COPIED = 1 << 19
+"""Bytes of a tensor with gaps that are copied at a time."""
 
 _IN_A_ROW = 16
 """Elements, at least, of which only the sum counts where there are many."""
@@ -77,19 +74,16 @@ def digest(tensor: Tensor) -> Digest:
 
 
 def bits_of(tensor: Tensor) -> Tensor | Digest:
-    """What its bits are as integers, in one number; on other devices than the CPU still a tensor.
-
-    Rows in another order are something else: a sum alone would not see that.
-    """
-    if tensor.is_cpu and tensor.layout is torch.strided and tensor.nbytes <= _FEW:
+    """What its bits are, in one number; on other devices than the CPU still a tensor."""
+    if tensor.is_cpu and tensor.layout is torch.strided:
         try:
-            return _sum_of_memory(tensor)
-        except (RuntimeError, TypeError, ImportError):  # a subclass that has no memory, say
+            return _hash_of_memory(tensor)
+        except (RuntimeError, TypeError):  # a subclass that has no memory, say
             pass
     return _sum_by_torch(tensor)
 
 
-def _sum_of_memory(tensor: Tensor) -> Digest:
+def _hash_of_memory(tensor: Tensor) -> Digest:
     """As :func:`bits_of`, by what takes a fraction of the time.
 
     Not by ``tensor.numpy()``, after which the tensor's storage can never be resized again.
@@ -103,12 +97,16 @@ def _sum_of_memory(tensor: Tensor) -> Digest:
         if not tensor.untyped_storage().nbytes():
             return UNKNOWN  # which was freed, as sharded weights are
         raise TypeError
-    if not tensor.is_contiguous():
-        tensor = tensor.detach().contiguous()
-        address = tensor.data_ptr()
-    if size <= _SMALL:
-        return hash(_memory(address, size, _READ_ONLY))
-    return _sum_by_numpy(address, size)
+    if tensor.is_contiguous():
+        return xxhash.xxh3_64_intdigest(_memory(address, size, _READ_ONLY))
+    tensor = tensor.detach()
+    if size <= _COPIED:
+        tensor = tensor.contiguous()
+        return xxhash.xxh3_64_intdigest(_memory(tensor.data_ptr(), size, _READ_ONLY))
+    found = xxhash.xxh3_64()
+    for rows in map(torch.Tensor.contiguous, tensor.split(max(_COPIED * len(tensor) // size, 1))):
+        found.update(_memory(rows.data_ptr(), rows.nbytes, _READ_ONLY))
+    return found.intdigest()
 
 
 _memory: Any = ctypes.pythonapi.PyMemoryView_FromMemory
@@ -116,26 +114,7 @@ _memory.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
 _memory.restype = ctypes.py_object
 
 _READ_ONLY = 0x100
-"""``PyBUF_READ``; what can be written into has no hash."""
-
-
-def _sum_by_numpy(address: int, size: int) -> Digest:
-    """What many bytes are as integers, each times a number of its own, in one number."""
-    import numpy as np
-
-    memory = _memory(address, size, _READ_ONLY)
-    count = size // 8
-    found = int(np.frombuffer(memory, "i8", count) @ _factors()[:count])
-    return found if not size % 8 else hash((found, bytes(memory[8 * count :])))
-
-
-@functools.cache
-def _factors() -> Any:
-    """Odd numbers, so that none of them takes a bit away."""
-    import numpy as np
-
-    numbers = np.random.default_rng(0).integers(-(1 << 62), 1 << 62, _FEW // 8)
-    return 2 * numbers + 1
+"""``PyBUF_READ``."""
 
 
 def _leading(shape: Sequence[int]) -> int:
@@ -149,10 +128,11 @@ def _leading(shape: Sequence[int]) -> int:
 
 
 def _sum_by_torch(tensor: Tensor) -> Tensor | Digest:
-    """The integers whose bits the elements have, summed up.
+    """The integers whose bits the elements have, summed up, each row times a number of its own.
 
-    Integers wrap around, so a sum changes with each element, unlike one of floats.  Sums without a
-    change of type are as fast as memory; where two or more elements fit one integer, they are.
+    Rows in another order are something else: a sum alone would not see that.  Integers wrap around,
+    so that it changes with each element, unlike one of floats.  Without a change of type it is as
+    fast as memory; where two or more elements fit one integer, they are.
     """
     if tensor.is_meta or tensor.layout is not torch.strided:
         return UNKNOWN
