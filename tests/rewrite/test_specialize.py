@@ -94,7 +94,7 @@ def same(a: Iterable[Any], b: Iterable[Any]) -> bool:
 @pytest.mark.parametrize("number", range(0, len(CASES), 4), ids=map(str, CASES[::4]))
 def test_reference_functions(number: int) -> None:
     """Every fourth with all options known; some of them with some and with none known too."""
-    specialized_is_general(CASES[number], limit=1 if number % 8 else 3)
+    specialized_is_general(CASES[number], limit=1 if number % 24 else 3)
 
 
 @pytest.mark.slow
@@ -136,9 +136,14 @@ def specialized_is_general(case: Case, limit: int) -> None:
             assert same(grads.values(), [gradients[n] for n in grads]), texts(made)[name]
 
 
-@pytest.mark.parametrize("op", OF_A_KIND, ids=identify)
-def test_a_row_of_each_kind(op: FusedOp) -> None:
-    as_written_at_a_call(op)
+FORMS = ("literals", "variables", "left alone")
+
+
+@pytest.mark.parametrize(
+    ("op", "form"), each.in_turn({identify(op): op for op in OF_A_KIND}, FORMS)
+)
+def test_a_row_of_each_kind(op: FusedOp, form: str) -> None:
+    as_written_at_a_call(op, [form])
 
 
 @pytest.mark.slow
@@ -146,10 +151,10 @@ def test_a_row_of_each_kind(op: FusedOp) -> None:
 def test_every_row(part: int) -> None:
     for op in OPS[len(OPS) * part // 4 : len(OPS) * (part + 1) // 4]:
         with each.case(identify(op)):
-            as_written_at_a_call(op)
+            as_written_at_a_call(op, FORMS)
 
 
-def as_written_at_a_call(op: FusedOp) -> None:
+def as_written_at_a_call(op: FusedOp, forms: Iterable[str]) -> None:
     """With options left alone, as literals, as variables."""
     targets, value = parsed(op)
     arguments = example(op)
@@ -166,7 +171,12 @@ def as_written_at_a_call(op: FusedOp) -> None:
     as_literals: dict[str, str | None] = {n: options.get(n, n) for n in arguments}
     as_variables: dict[str, str | None] = {n: n for n in arguments}
     left_alone = {n: None if n in alone else text for n, text in as_literals.items()}
-    for chosen, late in ((as_literals, False), (as_variables, True), (left_alone, False)):
+    of_form = {
+        "literals": (as_literals, False),
+        "variables": (as_variables, True),
+        "left alone": (left_alone, False),
+    }
+    for chosen, late in map(of_form.__getitem__, forms):
         written = {**dict.fromkeys(defaults), **chosen}
         shown = {n: str(defaults[n]) if text is None else text for n, text in written.items()}
         use = Use.of(ast.unparse(value), shown, late=late)
@@ -185,27 +195,30 @@ def as_written_at_a_call(op: FusedOp) -> None:
         assert set(template.needs) <= set(made.functions)
 
 
-SOME = [
-    name if number % 5 == 0 else pytest.param(name, marks=pytest.mark.slow)
-    for number, name in enumerate(FUNCTIONS)
-]
+EVERY_FIFTH = list(FUNCTIONS)[::5]
 
 
-@pytest.mark.parametrize("name", SOME)
-def test_texts_are_true_and_fit(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "known"),
+    each.some(
+        [(name, ("all", "none")[number % 2]) for number, name in enumerate(EVERY_FIFTH)],
+        itertools.product(FUNCTIONS, ("all", "none")),
+    ),
+)
+def test_texts_are_true_and_fit(name: str, known: str) -> None:
     """No docstring speaks of a parameter that is gone, unless of an option that is taken."""
     function = reference(name)
     assert function is not None
-    for known in ({}, function.defaults):
-        use = Use.of(f"{name}({', '.join(function.parameters)})", known, late=True)
-        helpers = texts(library((use,)))
-        assert all(len(x) <= 88 for text in helpers.values() for x in text.split("\n"))
-        definition = ast.parse(helpers[name]).body[0]
-        assert isinstance(definition, ast.FunctionDef)
-        docstring = ast.get_docstring(definition)
-        assert docstring, f"nothing is left to say of {name}"
-        gone = [p for p in known if known[p] != "True"]
-        assert not [p for p in gone if re.search(rf"\b{p}\b", docstring, re.IGNORECASE)]
+    options = function.defaults if known == "all" else {}
+    use = Use.of(f"{name}({', '.join(function.parameters)})", options, late=True)
+    helpers = texts(library((use,)))
+    assert all(len(x) <= 88 for text in helpers.values() for x in text.split("\n"))
+    definition = ast.parse(helpers[name]).body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    docstring = ast.get_docstring(definition)
+    assert docstring, f"nothing is left to say of {name}"
+    gone = [p for p in options if options[p] != "True"]
+    assert not [p for p in gone if re.search(rf"\b{p}\b", docstring, re.IGNORECASE)]
 
 
 # -- a file at a time
