@@ -47,7 +47,6 @@ def pairs(chosen, variants=VARIANTS):
 
 
 each_once = pairs(EACH_ONCE)
-each_strategy = pairs(EACH_ONCE | {("llama_serving", "flag"), ("gemma_serving", "flag")})
 
 # Files in which there is nothing to fix.  They hold `.data` and `copy_` of weight loaders, in-place
 # bookkeeping of a scheduler, RoPE tables.
@@ -126,7 +125,7 @@ def greedy(oracle, prompts, n):
     return output[:, prompts.shape[1] :].tolist()
 
 
-@each_strategy
+@each_once
 def test_every_gradient_is_right_at_every_step(cls, fixed, checkpoint_of, batch):
     model = fixed()
     oracle = load_oracle(cls, checkpoint_of[cls.kind])
@@ -149,7 +148,7 @@ def test_every_gradient_is_right_at_every_step(cls, fixed, checkpoint_of, batch)
     assert model.generate(prompts.tolist(), 6) == greedy(oracle, prompts, 6)
 
 
-@each_strategy
+@each_once
 def test_nothing_that_outlives_a_step_holds_a_graph(fixed, batch):
     model = fixed()
     for _ in range(2):
