@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.each import in_turn
 from trainify.catalog import lookup, named_releases
 from trainify.cli import cli
 from trainify.config import ConfigError, load_config
@@ -256,18 +257,19 @@ def test_what_is_installed_has_to_suit_the_other_libraries(tmp_path: Path) -> No
     assert found("vllm==0.2.7\ntorch == 2.1.2\n") == ["vllm 0.2.7", "torch 2.1.2"]
 
 
-@pytest.mark.parametrize("strategy", ["flag", "replace"])
+RELEASES = [
+    ("==2.1.2", "==0.2.7", True),  # has no F.rms_norm
+    ("==2.4.0", "==0.8.5", False),  # rounds nothing where there is no weight
+    ("==2.7.1", "==0.33.0", True),  # rounds ahead of the weight
+    ("==2.8.0", "==0.33.0", False),
+    (">=2.0", "==0.33.0", False),
+    (None, "==0.2.7", True),  # which needs torch 2.1
+    (">=2.0", "==0.2.7", True),
+]
+
+
 @pytest.mark.parametrize(
-    ("torch", "vllm", "spelled_out"),
-    [
-        ("==2.1.2", "==0.2.7", True),  # has no F.rms_norm
-        ("==2.4.0", "==0.8.5", False),  # rounds nothing where there is no weight
-        ("==2.7.1", "==0.33.0", True),  # rounds ahead of the weight
-        ("==2.8.0", "==0.33.0", False),
-        (">=2.0", "==0.33.0", False),
-        (None, "==0.2.7", True),  # which needs torch 2.1
-        (">=2.0", "==0.2.7", True),
-    ],
+    ("torch", "vllm", "spelled_out", "strategy"), in_turn(RELEASES, ["flag", "replace"])
 )
 def test_a_norm_is_spelled_out_for_a_torch_that_has_none(
     torch: str | None, vllm: str, spelled_out: bool, strategy: str

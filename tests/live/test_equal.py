@@ -11,6 +11,7 @@ import torch
 from live_package import package
 
 import trainify
+from tests.each import in_turn
 from trainify.catalog.own import _registered
 
 KERNELS = """
@@ -106,8 +107,7 @@ def _register(modules: dict[str, ModuleType], model: str, equivalent: str) -> to
     return made
 
 
-@pytest.mark.parametrize("strategy", ["flag", "replace"])
-@pytest.mark.parametrize("name", SQUARES)
+@pytest.mark.parametrize(("name", "strategy"), in_turn(list(SQUARES), ["flag", "replace"]))
 def test_another_function_is_refused(
     modules: dict[str, ModuleType], name: str, strategy: str
 ) -> None:
@@ -123,8 +123,7 @@ def test_another_function_is_refused(
     assert dict(vars(modules["kernels"])) == state and torch.equal(model(X), source)
 
 
-@pytest.mark.parametrize("strategy", ["flag", "replace"])
-@pytest.mark.parametrize("name", SQUARES)
+@pytest.mark.parametrize(("name", "strategy"), in_turn(list(SQUARES), ["flag", "replace"]))
 def test_the_same_function_is_taken(
     modules: dict[str, ModuleType], name: str, strategy: str
 ) -> None:

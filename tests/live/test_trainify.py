@@ -17,6 +17,7 @@ from torch import nn
 from wrapped import ROUTES, assert_right, batch, build, is_cut
 
 import trainify
+from tests.each import in_turn
 from trainify.live.swap import Plan, plan_of
 
 Modules = dict[str, ModuleType]
@@ -66,8 +67,9 @@ def test_the_diff_names_what_no_source_was_changed_for(modules: Modules) -> None
         trainify.restore(model)
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("strategy", ["auto", "attach", "flag", "replace"])
+@pytest.mark.parametrize(
+    ("strategy", "route"), in_turn(["auto", "attach", "flag", "replace"], ROUTES)
+)
 def test_without_inputs(modules: Modules, route: str, strategy: str) -> None:
     model = build(modules, route)
     with warnings.catch_warnings():

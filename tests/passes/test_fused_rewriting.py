@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from verbs import becomes, findings, fix
 
+from tests.each import in_turn
 from trainify.engine import Options, fix_text
-from trainify.findings import Safety
+from trainify.findings import STRATEGIES, Safety
 
 REPLACED = "import torch\nimport torch.nn.functional as F\n\n\n"
 HEAD = f"{REPLACED.rstrip()}\nfrom vllm import _custom_ops as ops\n\n\n"
@@ -501,19 +502,18 @@ class Mixer(torch.nn.Module):
 """
 
 
-@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
-@pytest.mark.parametrize(
-    ("call", "expected"),
-    [
-        ("y, state = self.step(x, state)\n        cache.keep(state)", False),
-        ("y, self.state = self.step(x, self.state)", False),
-        ("y, _ = self.step(x, state)", True),  # it is in the cache
-        ("y, state = self.step(x, state)", True),
-        ("y, _ = self.step(x, self.state)", True),
-        ("y = self.step(x, self.state)[0]", True),
-        ("y = self.step(x, state[0])[0]\n        y = y + state.mean()", True),
-    ],
-)
+STEPS = [
+    ("y, state = self.step(x, state)\n        cache.keep(state)", False),
+    ("y, self.state = self.step(x, self.state)", False),
+    ("y, _ = self.step(x, state)", True),  # it is in the cache
+    ("y, state = self.step(x, state)", True),
+    ("y, _ = self.step(x, self.state)", True),
+    ("y = self.step(x, self.state)[0]", True),
+    ("y = self.step(x, state[0])[0]\n        y = y + state.mean()", True),
+]
+
+
+@pytest.mark.parametrize(("call", "expected", "strategy"), in_turn(STEPS, STRATEGIES))
 def test_a_caller_whose_state_outlives_the_call_expects_the_write(
     call: str, expected: bool, strategy: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from stand_in_kernels import stand_in
 from verbs import fix
 
+from tests.each import in_turn
 from trainify.findings import STRATEGIES
 
 PROGRAM = """\
@@ -47,9 +49,10 @@ def rmsnorm(input: Any, weight: Any, eps: float = 1e-5, out: Any = None) -> torc
     return F.rms_norm(input, weight.shape, weight, eps)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("weight", ["self.w", "self.w.data"])
-@pytest.mark.parametrize("held", HELD)
+@pytest.mark.parametrize(
+    ("held", "weight", "strategy"),
+    in_turn(list(product(HELD, ["self.w", "self.w.data"])), STRATEGIES),
+)
 def test_the_program_runs_and_all_learn(
     held: str, weight: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from verbs import findings, fix
 
+from tests.each import in_turn
 from trainify.findings import STRATEGIES
 
 PROGRAM = """\
@@ -65,8 +66,7 @@ def result(monkeypatch: pytest.MonkeyPatch, text: str, differentiable: bool) -> 
     return [out.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize(("body", "strategy"), in_turn(BODIES, STRATEGIES))
 def test_values_and_gradients(monkeypatch: pytest.MonkeyPatch, body: str, strategy: str) -> None:
     text = PROGRAM.format(body.replace("\n", "\n        "))
     fixed = fix(text, strategy=strategy, unsafe=True)

@@ -189,11 +189,15 @@ class Attention(nn.Module):
 """
 
 
-@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [(VLLM, "s_aux"), (SGLANG, "sinks"), (DISPATCHED, "sinks"), (UNIFIED, "sinks")],
-)
+SINKS = {
+    "vllm": (VLLM, "s_aux"),
+    "sglang": (SGLANG, "sinks"),
+    "dispatched": (DISPATCHED, "sinks"),
+    "unified": (UNIFIED, "sinks"),
+}
+
+
+@pytest.mark.parametrize(("text", "name", "strategy"), in_turn(SINKS, STRATEGIES))
 def test_sinks_of_gpt_oss_learn_as_well(
     text: str, name: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

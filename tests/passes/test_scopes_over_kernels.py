@@ -15,6 +15,7 @@ import torch
 from stand_in_kernels import fused_add_rms_norm, stand_in
 from verbs import findings, fix
 
+from tests.each import in_turn
 from trainify.engine import Options, fix_paths
 from trainify.findings import STRATEGIES, Safety
 
@@ -124,22 +125,20 @@ def scope_fix(text: str, strategy: str) -> Safety:
     return each.safety
 
 
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_the_scope_stays_as_long_as_the_kernel_does(model: str) -> None:
+@pytest.mark.parametrize(("model", "strategy"), in_turn(MODELS, STRATEGIES))
+def test_the_scope_stays_as_long_as_the_kernel_does(model: str, strategy: str) -> None:
     text = HEAD + KEPT + model
-    for strategy in STRATEGIES:
-        assert scope_fix(text, strategy) is Safety.UNSAFE
-        with pytest.raises(RuntimeError, match="does not require grad"):
-            gradient(fix(text, strategy=strategy))
+    assert scope_fix(text, strategy) is Safety.UNSAFE
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        gradient(fix(text, strategy=strategy))
 
 
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_both_go_where_the_kernel_has_a_safe_fix(model: str) -> None:
+@pytest.mark.parametrize(("model", "strategy"), in_turn(MODELS, STRATEGIES))
+def test_both_go_where_the_kernel_has_a_safe_fix(model: str, strategy: str) -> None:
     text = HEAD + FIXED + model
-    for strategy in STRATEGIES:
-        assert scope_fix(text, strategy) is Safety.SAFE
-        found = gradient(fix(text, strategy=strategy))
-        assert torch.allclose(found, by_hand(model), rtol=1e-4, atol=1e-5)
+    assert scope_fix(text, strategy) is Safety.SAFE
+    found = gradient(fix(text, strategy=strategy))
+    assert torch.allclose(found, by_hand(model), rtol=1e-4, atol=1e-5)
 
 
 def test_a_kernel_that_is_left_alone_by_choice_keeps_the_scope() -> None:

@@ -15,7 +15,9 @@ import torch
 from torch.nn import functional as F
 from verbs import fix, rules
 
+from tests.each import in_turn
 from trainify.engine import Options, fix_paths
+from trainify.findings import STRATEGIES
 
 MLP = """\
 import sgl_kernel
@@ -84,8 +86,7 @@ def computed(text: str) -> torch.Tensor:
     return result.detach()
 
 
-@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
-@pytest.mark.parametrize("more", ANOTHER.values(), ids=ANOTHER.keys())
+@pytest.mark.parametrize(("more", "strategy"), in_turn(ANOTHER, STRATEGIES))
 def test_another_kernel(more: str, strategy: str) -> None:
     text = MLP + more
     assert "TRN103" in rules(text)
