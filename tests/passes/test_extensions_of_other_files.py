@@ -98,6 +98,21 @@ def get_ext():
         _ext = {LOAD}
     return _ext
 """
+FOLDER = """import importlib.util
+import os
+
+from torch.utils.cpp_extension import load
+
+from .build import sources_below
+
+name = "csrc"
+if importlib.util.find_spec(name):
+    import csrc as ext
+else:
+    folder = os.path.join(os.path.dirname(__file__), name)
+    sources = sources_below(folder)
+    ext = load(name=name, sources=sources)
+"""
 CLASS = f"{HEAD}\nclass Kernels:\n    ext = {LOAD}\n"
 METHOD = f"""{HEAD}
 class Kernels:
@@ -156,6 +171,7 @@ ext = load(**OPTIONS)
         (FUNCTION + "\n\next = get_ext()\n", "from ._ext import ext", "ext.fwd"),
         (CACHED, "from ._ext import get_ext", "get_ext().fwd"),
         (LAZY, "from ._ext import get_ext", "get_ext().fwd"),
+        (FOLDER, "from ._ext import ext", "ext.fwd"),
         (CLASS, "from ._ext import Kernels", "Kernels.ext.fwd"),
         (CLASS, "from . import _ext", "_ext.Kernels.ext.fwd"),
         (METHOD, "from ._ext import Kernels", "Kernels.get().fwd"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from ..project import Project
 
 _SOURCE = re.compile(r"[\w./*?\[\]-]*\.(?:cpp|cc|cxx|cu|c?u?\*)")
+_FOLDER = re.compile(r"\w[\w./-]*")
 _UPWARDS = re.compile(r"^(.*(\}|%s)|\.{0,2})/+|(?<=/)\.{1,2}/")
 """What a path begins with that does not show, or leads out of the folder: ``{here}/../``."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 _PASSED_OVER = frozenset({"build", "dist", "node_modules", "third_party", "3rdparty", "cutlass"})
 _MAX_FILES = 20_000
 _MAX_ABOVE = 4
-_MAX_BYTES = 2_000_000
+_MAX_BYTES = 4_000_000
 """More source text than this is not read for one extension."""
 
 
@@ -35,15 +36,24 @@ def pattern_of(text: str) -> str:
     return named if _SOURCE.fullmatch(named) else ""
 
 
-def patterns_in(module: ModuleFacts, node: ast.expr, depth: int = 0) -> Iterator[str]:
-    """The sources that an expression names, as far as the names of files show: ``norm.cu``."""
+def patterns_in(module: ModuleFacts, node: ast.expr) -> Sequence[str]:
+    """The sources that an expression names, as far as the names of files show: ``norm.cu``.
+
+    Where it names none, those in the folders that it names: a function looks for them there.
+    """
+    texts = list(_texts_in(module, node))
+    found = [pattern for text in texts if (pattern := pattern_of(text))]
+    folders = (_UPWARDS.sub("", text).rstrip("/") for text in texts)
+    return found or [f"{each}/*.c*" for each in folders if _FOLDER.fullmatch(each)]
+
+
+def _texts_in(module: ModuleFacts, node: ast.expr, depth: int = 0) -> Iterator[str]:
     for part in walk(node):
         if isinstance(part, ast.Constant) and isinstance(part.value, str):
-            if pattern := pattern_of(part.value):
-                yield pattern
+            yield part.value
         elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load) and depth < 4:
             for value in values_of(module).get(part.id, ()):
-                yield from patterns_in(module, value, depth + 1)
+                yield from _texts_in(module, value, depth + 1)
 
 
 @once
