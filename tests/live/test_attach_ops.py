@@ -15,11 +15,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import trainify
-from tests.each import case
 from trainify.catalog.own import _registered
 from trainify.live.attach import _attached
 from trainify.live.overwritten import _kept
@@ -418,31 +416,6 @@ def test_arguments_that_the_equivalent_does_not_cover() -> None:
     attached = trainify.attach("_C::rotary_embedding")
     with attached, pytest.raises(NotImplementedError, match="inverse=True"):
         torch.ops._C.rotary_embedding(torch.arange(T), q * 1, k * 1, D, table(), True, inverse=True)
-
-
-TRANSFORMS: dict[str, Callable[[Any, Tensor, Tensor], Any]] = {
-    "grad": lambda f, x, t: torch.func.grad(lambda x: f(x).sum())(x),
-    "vmap": lambda f, x, t: torch.func.vmap(f)(x[None]),
-    "jvp": lambda f, x, t: torch.func.jvp(f, (x,), (t,)),
-    "jacrev": lambda f, x, t: torch.func.jacrev(f)(x),
-    "forward mode": lambda f, x, t: forward_mode(f, x, t),
-}
-
-
-def forward_mode(f: Callable[[Tensor], Tensor], x: Tensor, t: Tensor) -> None:
-    with forward_ad.dual_level():
-        f(forward_ad.make_dual(x, t))
-
-
-@pytest.mark.parametrize("trains", [True, False])
-def test_transforms_raise_and_lose_no_tangent(trains: bool) -> None:
-    w = torch.rand(H).requires_grad_(trains)
-    x, t = torch.randn(2, T, H)
-    with trainify.attach("_C::rms_norm"):
-        for how, transform in TRANSFORMS.items():
-            refused = pytest.raises(RuntimeError, match=r"transforms of torch.func|Batching rule")
-            with case(how), refused:
-                transform(lambda x: rms_norm(x, w), x, t)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

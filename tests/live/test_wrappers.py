@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from live_package import package
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torchrun_options import torchrun
 from wrapped import ROUTES, assert_right, batch, build, gradients, is_cut, loss_of, mend
@@ -97,6 +97,23 @@ def test_functional_call(modules: Modules, model: nn.Module) -> None:
     )
     found = torch.autograd.grad(loss, list(parameters.values()))
     torch.testing.assert_close(list(found), list(gradients(model).values()))
+
+
+def of_one(model: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+    return torch.func.functional_call(model, parameters, (x,)).square().sum()
+
+
+def test_transforms(modules: Modules, model: nn.Module) -> None:
+    """``torch.func.grad``, and that under ``vmap``: gradients for each sample."""
+    plain = build(modules, "plain")
+    plain.load_state_dict(model.state_dict())
+    parameters = {k: v.detach() for k, v in model.named_parameters()}
+    for transform in (torch.func.grad, lambda f: torch.func.vmap(torch.func.grad(f), (None, 0))):
+        found, expected = (
+            transform(functools.partial(of_one, each))(parameters, batch())
+            for each in (model, plain)
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 COPIES: dict[str, Callable[[nn.Module], nn.Module]] = {

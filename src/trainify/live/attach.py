@@ -10,7 +10,7 @@ fused kernel runs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from types import TracebackType
 from typing import Any, TypeGuard
@@ -18,7 +18,6 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
-from torch.autograd import forward_ad
 
 from ..catalog import RETURNED, FusedOp, all_ops, holds
 from ..catalog.own import registered
@@ -27,6 +26,7 @@ from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
 from .derivative import Derivative, unknown_for
 from .overwritten import about_to_write, keeping, saves_unchecked
+from .transforms import TRANSFORMED, Transformed, is_transformed
 
 Op = str | OpOverload | OpOverloadPacket
 """An op: ``"_C::rms_norm"``, ``torch.ops._C.rms_norm`` or ``torch.ops._C.rms_norm.default``."""
@@ -89,9 +89,9 @@ def attach(*ops: Op) -> Attached:
     a view, so that the results can be put where they belong in a way that autograd sees.  Backward
     is the closed form of the reference in :mod:`trainify.reference`, or computes that again and
     differentiates it.  Where one of these ops writes into what an earlier one needs, as norms that
-    add to one residual do, that is copied before.  The transforms of :mod:`torch.func` do not go
-    through; they raise.  So does backward where something else has written into what an op needs:
-    :func:`~trainify.trainify` and ``trainify fix`` rewrite such calls.
+    add to one residual do, that is copied before.  Where something else has written into what an
+    op needs, backward raises: :func:`~trainify.trainify` and ``trainify fix`` rewrite such calls.
+    The transforms of :mod:`torch.func` go through; under ``vmap`` the kernel runs for each sample.
 
     Args:
         ops: The ops, which have to be registered (import their library first).  Without any, every
@@ -289,8 +289,8 @@ class _Formula:
         self._keywords = [a.name for a in op._schema.arguments if a.kwarg_only]
         self._aliased = self._returns_written()
         self.returns = 0 if self._aliased else len(op._schema.returns)
-        results = [self.names[i] for i in self.written] + [RETURNED] * self.returns
-        self.derivative = Derivative(self.equivalent, results)
+        self.results = [self.names[i] for i in self.written] + [RETURNED] * self.returns
+        self.derivative = Derivative(self.equivalent, self.results)
         self.unsupported = {
             i: None if a.default is None else value_of(a.default)
             for i, a in enumerate(self.arguments)
@@ -298,13 +298,14 @@ class _Formula:
         }
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        refuse_transformed(self.name, args, kwargs)
         given = self._bind(args, kwargs)
+        if is_transformed(given):
+            return self.transformed(*args, **kwargs)
         about_to_write(given[i] for i in self.written)
         tensors = [value for value in given if isinstance(value, Tensor)]
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
             return self._kernel(*args, **kwargs)
-        self._check(given)
+        self.check(given)
         unchecked = saves_unchecked()
         in_place = [
             i
@@ -329,12 +330,47 @@ class _Formula:
             ]
         with keeping():
             results = _Differentiable.apply(self, in_place, *seen)  # type: ignore[no-untyped-call]
+        return self._given_back(given, results, in_place)
+
+    def transformed(self, *args: Any, **kwargs: Any) -> Any:
+        """The call under a transform, where memory does not tell who writes over what."""
+        given = self._bind(args, kwargs)
+        seen = []
+        for i, value in enumerate(given):
+            if isinstance(value, Tensor) and not self.reads[i]:
+                value = value.detach()
+            elif i in self.written or may_be_overwritten(value):
+                value = value.clone() if isinstance(value, Tensor) else value
+            seen.append(value)
+        results = Transformed.apply(self, *seen)  # type: ignore[no-untyped-call]
+        return self._given_back(given, results)
+
+    def _given_back(
+        self, given: Sequence[Any], results: Sequence[Any], in_place: Collection[int] = ()
+    ) -> Any:
+        """What the call returns, once what it writes is where it belongs."""
         for i, result in zip(self.written, results, strict=False):
             if given[i] is not None and i not in in_place:
                 put(self.name, given[i], result, self.reads[i])
         returned = results[len(self.written) :]
         values = (*(given[i] for i in self._aliased), *returned)
         return values[0] if len(values) == 1 else values or None
+
+    def fresh(self, args: Sequence[Any], in_place: Collection[int] = ()) -> list[Any]:
+        """The results of the fused kernel, on copies of what it does not write ``in_place``.
+
+        What it leaves alone has to stay, so these are no empty buffers.
+        """
+        into = {
+            i: args[i] if i in in_place else args[i].clone()
+            for i in self.written
+            if args[i] is not None
+        }
+        returned = self.run([into.get(i, value) for i, value in enumerate(args)])
+        results = [into.get(i) for i in self.written]
+        if self.returns:
+            results += returned if isinstance(returned, (list, tuple)) else [returned]
+        return results
 
     def run(self, args: Sequence[Any]) -> Any:
         """The fused kernel, below autograd."""
@@ -351,7 +387,7 @@ class _Formula:
         rest = self._defaults[len(args) :]
         return [*args, *(kwargs.get(name, default) for name, default in rest)]
 
-    def _check(self, given: Sequence[Any]) -> None:
+    def check(self, given: Sequence[Any]) -> None:
         for i, default in self.unsupported.items():
             if given[i] is not None and given[i] != default:
                 raise NotImplementedError(unknown_for(self.name, self.names[i], given[i]))
@@ -429,12 +465,7 @@ class _Differentiable(torch.autograd.Function):
                         value = value.clone()  # it is about to be overwritten
                     ctx.tensors.append(i)
                     saved.append(value)
-        # What the kernel leaves alone has to stay, so these are no empty buffers.
-        into = {i: v if i in in_place else v.clone() for i, v in written.items()}
-        returned = formula.run([into.get(i, value) for i, value in enumerate(args)])
-        results = [into.get(i) for i in formula.written]
-        if formula.returns:
-            results += returned if isinstance(returned, (list, tuple)) else [returned]
+        results = formula.fresh(args, in_place)
         ctx.save_for_backward(*saved, *(results[i] for i in ctx.way.results))
         ctx.mark_dirty(*(args[i] for i in in_place))
         ctx.mark_non_differentiable(
@@ -495,26 +526,6 @@ def _as_it_is(target: Any) -> bool:
     )
 
 
-def refuse_transformed(name: str, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise where a transform of :mod:`torch.func`, or forward mode, is to go through a kernel.
-
-    A kernel computes on what is in memory: a tangent would be lost, and nothing said.
-    """
-    transforms = torch._C._are_functorch_transforms_active()
-    if not transforms and forward_ad._current_level < 0:
-        return
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor) and (
-            (transforms and torch._C._functorch.is_functorch_wrapped_tensor(value))
-            or forward_ad.unpack_dual(value).tangent is not None
-        ):
-            raise NotImplementedError(
-                f"{name}: the transforms of torch.func (grad, jvp, vmap, jacrev, ...) and forward "
-                "mode do not go through a kernel that has been given a backward; have the calls "
-                'rewritten instead: trainify.trainify(model, strategy="replace")'
-            )
-
-
 def _share(a: Tensor, b: Tensor) -> bool:
     return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
@@ -526,6 +537,7 @@ def _register(formula: _Formula) -> list[torch.library.Library]:
     namespace, _, name = formula.op.name().partition("::")
     library = torch.library.Library(namespace, "IMPL")
     library.impl(name, formula, "Autograd", allow_override=True)
+    library.impl(name, formula.transformed, TRANSFORMED)
     libraries = [library]
     if not _has_fake(formula.op):
         fake = torch.library.Library(namespace, "FRAGMENT")

@@ -61,7 +61,7 @@ class Derivative:
         closed = Closed.of(equivalent)
         if closed is not None:
             outputs = equivalent.outputs or [RETURNED] * len(closed.grads)
-            places = tuple(place for place in _places(results, outputs) if place is not None)
+            places = tuple(place for place in places_of(results, outputs) if place is not None)
             if set(places) == set(range(len(closed.grads))) and len(places) == len(results):
                 self._formula = Formula(closed, places)
 
@@ -138,7 +138,7 @@ class Again:
                 if not create_graph:
                     given[name] = given[name].detach().requires_grad_()
             values = self.equivalent(given)
-            places = _places(self.names, self.equivalent.outputs or [RETURNED] * len(values))
+            places = places_of(self.names, self.equivalent.outputs or [RETURNED] * len(values))
             kept = [None if place is None else values[place] for place in places]
             pairs = [
                 (result, grad.reshape(result.shape).to(result.dtype))
@@ -157,7 +157,7 @@ class Again:
         return list(found)
 
 
-def _places(results: Iterable[str], outputs: Sequence[str]) -> list[int | None]:
+def places_of(results: Iterable[str], outputs: Sequence[str]) -> list[int | None]:
     """Where each result of an op stands among those of its equivalent."""
     returned = iter([i for i, name in enumerate(outputs) if name == RETURNED])
     written = {name: i for i, name in enumerate(outputs) if name != RETURNED}

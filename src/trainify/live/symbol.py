@@ -28,11 +28,12 @@ from ..catalog import RETURNED, FusedOp, lookup
 from ..catalog.own import registered
 from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
-from .attach import CannotAttach, may_be_overwritten, put, refuse_transformed
+from .attach import CannotAttach, may_be_overwritten, put
 from .derivative import Derivative, unknown_for
 from .overwritten import about_to_write, keeping, saves_unchecked
 from .reach import slots
 from .shared import Shared
+from .transforms import TRANSFORMED, Transformed, is_transformed
 
 Kernel = Callable[..., Any]
 
@@ -154,6 +155,7 @@ class _Op:
         self.taken = [
             a for a in self.arguments if a.name not in self.fixed and a.name not in self.targets
         ]
+        self.names = [a.name for a in self.taken]
         self.reads = self.equivalent.reads
         self.derivative = Derivative(self.equivalent, self.results)
         self.op = self._define()
@@ -178,11 +180,26 @@ class _Op:
         torch.library.register_autograd(
             qualified, self.backward, setup_context=self.save, lib=_library
         )
+        _library.impl(name, self.transformed, TRANSFORMED)
         return getattr(torch.ops.trainify, name).default
+
+    def transformed(self, *args: Any) -> Any:
+        """A call of the op under a transform."""
+        results = Transformed.apply(self, *args)  # type: ignore[no-untyped-call]
+        return results[0] if len(results) == 1 else results
+
+    def check(self, args: Sequence[Any]) -> None:
+        """It takes nothing that its backward does not know."""
+
+    def fresh(self, args: Sequence[Any]) -> Sequence[Tensor]:
+        """The results of the kernel, or what stands for them where it is traced."""
+        with torch._C._AutoDispatchBelowAutograd():
+            results = self.op(*args)
+        return results if isinstance(results, (tuple, list)) else [results]
 
     def run(self, *args: Any) -> Any:
         """The kernel, on copies of what it writes into."""
-        given = dict(zip([a.name for a in self.taken], args, strict=True))
+        given = dict(zip(self.names, args, strict=True))
         for name, value in given.items():
             if isinstance(value, Tensor):
                 given[name] = value.clone() if name in self.assigned else value.detach()
@@ -211,13 +228,13 @@ class _Op:
 
     def fake(self, *args: Any) -> Any:
         """The shapes and dtypes of the results."""
-        values = self.equivalent(dict(zip([a.name for a in self.taken], args, strict=True)))
+        values = self.equivalent(dict(zip(self.names, args, strict=True)))
         results = [value for value in values if isinstance(value, Tensor)][: len(self.results)]
         return results[0] if len(results) == 1 else tuple(results)
 
     def save(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
         """Keep what backward reads."""
-        given = dict(zip([a.name for a in self.taken], inputs, strict=True))
+        given = dict(zip(self.names, inputs, strict=True))
         wanted = _names(given, ctx.needs_input_grad[: len(given)])  # torch adds one of its own
         ctx.way = self.derivative.way(given, wanted)
         results = output if isinstance(output, (tuple, list)) else (output,)
@@ -229,13 +246,12 @@ class _Op:
 
     def backward(self, ctx: Any, *grads: Tensor | None) -> Any:
         """The gradients of the arguments."""
-        names = [a.name for a in self.taken]
-        wanted = _names(names, ctx.needs_input_grad)
+        wanted = _names(self.names, ctx.needs_input_grad)
         saved = iter(ctx.saved_tensors)
         values = ctx.others | {name: next(saved) for name in ctx.tensors}
         found = ctx.way(values, dict(zip(ctx.way.results, saved, strict=True)), wanted, grads)
         by_name = dict(zip(wanted, found, strict=True))
-        gradients = tuple(by_name.get(name) for name in names)
+        gradients = tuple(by_name.get(name) for name in self.names)
         return gradients[0] if len(gradients) == 1 else gradients
 
 
@@ -257,14 +273,15 @@ def _differentiable(kernel: Kernel, op: _Op) -> Kernel:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False)) | kwargs
-        wanted = torch.is_grad_enabled() and any(
-            isinstance(value, Tensor) and value.requires_grad for value in given.values()
+        compiling = torch.compiler.is_compiling()
+        transformed = not compiling and is_transformed(given.values())
+        wanted = transformed or (
+            torch.is_grad_enabled()
+            and any(isinstance(value, Tensor) and value.requires_grad for value in given.values())
         )
-        if not torch.compiler.is_compiling():
-            refuse_transformed(op.name, args, kwargs)
-            if not wanted:
-                about_to_write(given.get(name) for name in (*op.assigned, *op.targets))
-                return kernel(*args, **kwargs)
+        if not wanted and not compiling:
+            about_to_write(given.get(name) for name in (*op.assigned, *op.targets))
+            return kernel(*args, **kwargs)
         for name, value in given.items():
             if name in op.fixed and value is not None and value != op.defaults[name]:
                 if wanted:
@@ -272,7 +289,7 @@ def _differentiable(kernel: Kernel, op: _Op) -> Kernel:
                 return kernel(*args, **kwargs)
         inputs = [given.get(name, op.defaults.get(name)) for name in taken]
         written = [given[name] for name in (*op.assigned, *op.targets) if name in given]
-        unchecked = saves_unchecked()
+        unchecked = transformed or saves_unchecked()
 
         def copied(value: Any) -> TypeGuard[Tensor]:
             """Whether backward is to read a copy, of what was there before, with its history."""
@@ -281,9 +298,12 @@ def _differentiable(kernel: Kernel, op: _Op) -> Kernel:
             return unchecked and may_be_overwritten(value)
 
         inputs = [value.clone() if copied(value) else value for value in inputs]
-        with keeping():
-            results = op.op(*inputs)
-        about_to_write(written)
+        if transformed:
+            results = op.transformed(*inputs)
+        else:
+            with keeping():
+                results = op.op(*inputs)
+            about_to_write(written)
         results = results if isinstance(results, (tuple, list)) else [results]
         for name, result in zip(op.assigned, results, strict=False):
             put(op.name, given[name], result, name in op.reads)
