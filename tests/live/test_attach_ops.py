@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import trainify
+from tests.each import case
 from trainify.catalog.own import _registered
 from trainify.live.attach import _attached
 from trainify.live.overwritten import _kept
@@ -180,7 +181,7 @@ def test_an_input_that_is_overwritten() -> None:
     torch.testing.assert_close(found, right)
 
 
-Defined = Callable[[str, str, Callable[..., None]], str]
+Defined = Callable[[str, str, Callable[..., Any]], str]
 
 
 @pytest.fixture
@@ -189,7 +190,7 @@ def defined() -> Iterator[Defined]:
     library = torch.library.Library("trainify_tests", "FRAGMENT")
     before = list(_registered)
 
-    def define(schema: str, equivalent: str, kernel: Callable[..., None]) -> str:
+    def define(schema: str, equivalent: str, kernel: Callable[..., Any]) -> str:
         name = schema.partition("(")[0]
         library.define(schema)
         library.impl(name, kernel, "CPU")
@@ -245,6 +246,33 @@ def test_second_derivatives(defined: Defined) -> None:
     with trainify.attach(name):
         assert torch.autograd.gradcheck(both, doubles((3, 4), (3, 4), (4,)))
         assert torch.autograd.gradgradcheck(both, doubles((3, 4), (3, 4), (4,)))
+
+
+def test_second_derivatives_where_one_argument_comes_of_another(defined: Defined) -> None:
+    """The gradient of each argument stops at it, and does not count the way through the other."""
+    name = defined(
+        "mixed(Tensor a, Tensor b) -> Tensor",
+        "a.square() * b.sin()",
+        lambda a, b: a.square() * b.sin(),
+    )
+
+    def twice(f: Callable[..., Tensor], how: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Any:
+        x = torch.linspace(-1, 1, 5).requires_grad_()
+        (first,) = torch.autograd.grad(f(*how(x)).sum(), x, create_graph=True)
+        return first, *torch.autograd.grad(first.square().sum(), x)
+
+    pairs: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+        "the same": lambda x: (x, x),
+        "a view": lambda x: (x, x[:]),
+        "first of second": lambda x: (x.cos(), x),
+        "second of first": lambda x: (x, x.cos()),
+    }
+    with trainify.attach(name):
+        for what, how in pairs.items():
+            with case(what):
+                found = twice(torch.ops.trainify_tests.mixed, how)
+                expected = twice(lambda a, b: a.square() * b.sin(), how)
+                torch.testing.assert_close(found, expected)
 
 
 def test_float64_is_not_cast_to_float32(defined: Defined) -> None:

@@ -135,8 +135,12 @@ class Again:
         double = any(grad is not None and grad.dtype == torch.float64 for grad in grads)
         with torch.enable_grad(), exact_in_double(codes=True) if double else nullcontext():
             for name in wanted:
-                if not create_graph:
-                    given[name] = given[name].detach().requires_grad_()
+                # Of its own: one argument may be another, or be computed from it.
+                given[name] = (
+                    given[name].view_as(given[name])
+                    if create_graph
+                    else given[name].detach().requires_grad_()
+                )
             values = self.equivalent(given)
             places = places_of(self.names, self.equivalent.outputs or [RETURNED] * len(values))
             kept = [None if place is None else values[place] for place in places]
