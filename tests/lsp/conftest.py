@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -59,9 +60,32 @@ async def start(
 
 
 # Neovim 0.7 itself is among the real editors.
-@pytest_asyncio.fixture(params=some([p for p in PROFILES if p != "neovim@v0.7.0"], PROFILES))
-async def editor(
+FEW = [p for p in PROFILES if p != "neovim@v0.7.0"]
+
+
+@pytest_asyncio.fixture(params=some(FEW, PROFILES))
+async def each_editor(
     request: pytest.FixtureRequest, folder: Path, start: Callable[..., Awaitable[Editor]]
 ) -> Editor:
     """Each of the editors, with a folder open."""
     return await start(request.param, folder)
+
+
+@pytest_asyncio.fixture
+async def editor(
+    request: pytest.FixtureRequest, folder: Path, start: Callable[..., Awaitable[Editor]]
+) -> Editor:
+    """One of them; the tests of a module have them in turn, and all of them in the soak."""
+    return await start(request.param, folder)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    tests = [
+        name
+        for name, value in vars(metafunc.module).items()
+        if name.startswith("test_") and inspect.iscoroutinefunction(value)
+        if "editor" in inspect.signature(value).parameters
+    ]
+    if metafunc.function.__name__ in tests:
+        one = FEW[tests.index(metafunc.function.__name__) % len(FEW)]
+        metafunc.parametrize("editor", some([one], PROFILES), indirect=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
+import pytest
 from lsp_editor import Editor
 from lsprotocol import types
 
+from tests.each import some
 from trainify.passes import all_rules
 
 CALL = "ops.rms_norm(out, x, weight, eps)"
@@ -31,7 +33,8 @@ loss.backward()
 """
 
 
-async def test_open_change_close(editor: Editor, folder: Path) -> None:
+async def test_open_change_close(each_editor: Editor, folder: Path) -> None:
+    editor = each_editor
     uri = editor.open(folder / "norm.py", "x = 1\n")
     assert await editor.diagnostics(uri) == []
     editor.replace(uri, CODE)  # never saved: it is judged as it stands in the editor
@@ -124,13 +127,15 @@ async def test_no_fix_for_a_broken_text(editor: Editor, folder: Path) -> None:
     assert await editor.actions(uri, editor.range_of(uri, CALL)) == []
 
 
-async def test_columns_and_lines(editor: Editor, folder: Path) -> None:
+@pytest.mark.parametrize("every", some([4], [4, 1]), ids=lambda every: f"every {every}")
+async def test_columns_and_lines(each_editor: Editor, folder: Path, every: int) -> None:
     """Characters of every width in front, every line ending, a form feed that ends no line."""
+    editor = each_editor
     call = "rmsnorm(x, weight, eps)"
     lines = ["import torch", "from sgl_kernel import rmsnorm", "", "def norm(x, weight, eps):"]
     befores = ("", "é", "訓練", "🔥", "a\x0cb")
-    every = product(("", "\ufeff"), befores, ("\n", "\r\n", "\r"))
-    for number, (mark, before, end) in enumerate(every):
+    texts = list(product(("", "\ufeff"), befores, ("\n", "\r\n", "\r")))
+    for number, (mark, before, end) in list(enumerate(texts))[::every]:
         code = mark + end.join((*lines, f'    return "{before}", {call}', ""))
         uri = editor.open(folder / f"norm{number}.py", code)
         (found,) = await editor.diagnostics(uri)
