@@ -16,6 +16,7 @@ from torch.fx import symbolic_trace
 
 import trainify
 import trainify.fx
+from tests.each import in_turn
 from trainify.reference.rope import rotary_embedding
 
 H, T = 8, 4
@@ -151,16 +152,18 @@ GRAPHS: dict[str, Callable[[nn.Module, Tensor], Any]] = {
 }
 
 
-def marks_of(kind: str, cls: type[Norm]) -> tuple[pytest.MarkDecorator, ...]:
-    """To decompose takes half a second: one that returns, one that writes, one that is split."""
-    slow = kind == "functionalized" and cls not in (Out, InPlace, Split)
-    return (pytest.mark.slow,) if slow else ()
+def cases(functionalized: bool, decomposed: tuple[type[Norm], ...]) -> list[Any]:
+    """Traced and decomposed graphs have lost the scope, and train.
 
-
-def cases(functionalized: bool) -> list[Any]:
-    """Traced and decomposed graphs have lost the scope, and train."""
+    To decompose takes half a second: outside of the soak these are.
+    """
     return [
-        pytest.param(kind, cls, id=f"{cls.__name__}-{kind}", marks=marks_of(kind, cls))
+        pytest.param(
+            kind,
+            cls,
+            id=f"{cls.__name__}-{kind}",
+            marks=() if kind != "functionalized" or cls in decomposed else pytest.mark.slow,
+        )
         for kind in GRAPHS
         for cls in MODELS
         if (cls is not Scoped or kind == "exported")
@@ -168,7 +171,7 @@ def cases(functionalized: bool) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("kind, cls", cases(functionalized=False))
+@pytest.mark.parametrize("kind, cls", cases(functionalized=False, decomposed=(Out, InPlace)))
 def test_rewritten(kind: str, cls: type[Norm]) -> None:
     torch.manual_seed(0)
     model, x = cls(), torch.randn(T, H)
@@ -236,7 +239,7 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize("kind, cls", cases(functionalized=True))
+@pytest.mark.parametrize("kind, cls", cases(functionalized=True, decomposed=(Split,)))
 def test_found(kind: str, cls: type[Norm]) -> None:
     """Each cut once, at its line, with the parameters whose gradient it takes."""
     (cut,) = trainify.fx.check(GRAPHS[kind](cls(), torch.randn(T, H)))
@@ -446,8 +449,13 @@ class Repeated(Residual):
         return total  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("kind", ["traced", "exported"])
-@pytest.mark.parametrize("cls", [Residual, Unknown, Given, Viewed, Repeated])
+@pytest.mark.parametrize(
+    ("cls", "kind"),
+    in_turn(
+        {each.__name__: each for each in (Residual, Unknown, Given, Viewed, Repeated)},
+        ["traced", "exported"],
+    ),
+)
 def test_what_was_read_before_it_is_written(kind: str, cls: type[Residual]) -> None:
     torch.manual_seed(0)
     model, x = cls(), torch.randn(T, H)
@@ -548,8 +556,12 @@ class Kept(Residual):
         return F.rms_norm(self.fc(x), (H,), self.weight, 1e-6) * 2
 
 
-@pytest.mark.parametrize("kind", ["exported", "functionalized"])
-@pytest.mark.parametrize("cls", [Given, Repeated, Kept])
+@pytest.mark.parametrize(
+    ("cls", "kind"),
+    in_turn(
+        {each.__name__: each for each in (Given, Repeated, Kept)}, ["functionalized", "exported"]
+    ),
+)
 def test_what_is_written_back_is_read_as_it_was(kind: str, cls: type[Residual]) -> None:
     """A decomposed graph writes into inputs and buffers at its end, step by step."""
     model, x = cls(), torch.randn(T, H)

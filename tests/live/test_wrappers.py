@@ -194,6 +194,7 @@ def test_compile(modules: Modules, route: str, model: nn.Module, first: str, bac
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("route", some(["symbol"], ROUTES), indirect=True)
 def test_compiled_model_itself(modules: Modules, route: str) -> None:
     """What torch.compile returns is handed over."""
     compiled = torch.compile(build(modules, route), backend="aot_eager", fullgraph=True)

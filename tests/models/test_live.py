@@ -83,7 +83,7 @@ def test_every_gradient_is_right(cls, model, strategy, checkpoint_of, batch):
     assert not any(tensor.requires_grad for tensor in model.state())
 
 
-@pytest.mark.parametrize("cls", some(("gemma_serving",), PACKAGES), indirect=True)
+@pytest.mark.parametrize("cls", some(("llama_release",), PACKAGES), indirect=True)
 def test_audited(cls, model, checkpoint_of, batch):
     args, kwargs = called_with(model, batch)
     before = trainify.audit(model.model, *args, **kwargs)
