@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from cli_tools import FAKE
 
+from tests.each import in_turn
 from trainify.facts import Project
 
 GOOD = "a.py:1:1: TRN901"
@@ -50,8 +51,7 @@ if sys.version_info >= (3, 11):  # 3.10 reads sums of any length
     BAD.append((b"fused(1 " + b"+ 1" * 100_000 + b")", "m.py: cannot parse: nested too deeply"))
 
 
-@pytest.mark.parametrize(("data", "message"), BAD)
-@pytest.mark.parametrize("command", ["check", "fix"])
+@pytest.mark.parametrize(("data", "message", "command"), in_turn(BAD, ["check", "fix"]))
 def test_bad_file(trainify, command: str, data: bytes, message: str) -> None:
     Path("m.py").write_bytes(data)
     result = trainify(command)
@@ -254,8 +254,9 @@ def test_without_any_stdout() -> None:
 @pytest.mark.parametrize("many", [False, True])
 def test_interrupt(many: bool) -> None:
     """As a terminal does it: every process of the group gets the signal."""
+    # Small files: what a worker has begun, it ends first.
     for number in range(1500 if many else 300):
-        Path(f"{number}.py").write_text("fused(1)\n" * 200 + "x = 1\n" * 2000)
+        Path(f"{number}.py").write_text("fused(1)\n" * 50 + "x = 1\n" * 500)
     cores = 2 if many else 1
     # Who runs the tests in the background has them ignore the signal, and so would the command.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
