@@ -31,7 +31,7 @@ def some(chosen: Collection[Any], of: Iterable[Any]) -> list[Any]:
     ]
 
 
-def in_turn(cases: Mapping[str, Any] | Iterable[Any], ways: Sequence[str]) -> list[Any]:
+def in_turn(cases: Mapping[str, Any] | Iterable[Any], ways: Sequence[Any]) -> list[Any]:
     """Every case in every way; all are slow but one for each case, which has the ways in turn.
 
     So each case is tested, and each way.

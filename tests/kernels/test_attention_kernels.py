@@ -6,6 +6,8 @@ import pytest
 import torch
 from kernel_asserts import assert_rounded
 
+from tests.each import in_turn
+
 
 def attention(q, k, v, scale=None, causal=False, left=-1, right=-1, cap=0.0):
     """q [Sq, Hq, D], k and v [Sk, Hkv, D] -> (o [Sq, Hq, D], lse [Hq, Sq]), float64."""
@@ -50,17 +52,19 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize(
-    "lengths",
-    [([5, 1, 7], [5, 1, 7]), ([1, 4, 2], [6, 4, 9]), ([4, 3], [2, 3])],
-    ids=["square", "cached", "fewer_keys"],
-)
+LENGTHS = {
+    "square": ([5, 1, 7], [5, 1, 7]),
+    "cached": ([1, 4, 2], [6, 4, 9]),
+    "fewer_keys": ([4, 3], [2, 3]),
+}
+
+
+@pytest.mark.parametrize(("options", "lengths"), in_turn(OPTIONS, list(LENGTHS)))
 @pytest.mark.parametrize("kv_heads", [6, 2, 1])
 def test_vllm_varlen(options, lengths, kv_heads, dtype):
     from vllm.vllm_flash_attn import flash_attn_varlen_func
 
-    sq, sk = lengths
+    sq, sk = LENGTHS[lengths]
     q, k, v = qkv(sum(sq), sum(sk), dtype, kv_heads=kv_heads)
     window = [options.get("left", -1), options.get("right", -1)]
     out, lse = flash_attn_varlen_func(

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.each import in_turn
 from trainify.engine import Options, fix_text
 
 STRATEGIES = ["flag", "replace", "attach"]
@@ -172,8 +173,9 @@ def turned(x: torch.Tensor) -> torch.Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("trained", ["query", "key", "query key", "query alone"])
+@pytest.mark.parametrize(
+    ("trained", "strategy"), in_turn(["query", "key", "query key", "query alone"], STRATEGIES)
+)
 def test_a_rotation_of_either_or_both(trained: str, strategy: str) -> None:
     rotary = layer(ROTARY, strategy, 4, table())
     query, key = (torch.randn(3, 4, requires_grad=n in trained) for n in ("query", "key"))

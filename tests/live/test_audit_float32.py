@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import trainify
+from tests.each import in_turn
 
 X = torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
 
@@ -43,10 +44,17 @@ def test_a_gradient_that_is_a_little_off_is_not_proven(share: float) -> None:
     assert "b.weight" in note
 
 
+def cube(x):
+    return x**3
+
+
 @pytest.mark.parametrize(
-    "activation", [torch.relu, F.hardswish, F.gelu, torch.sin, torch.sigmoid, lambda x: x**3]
+    ("activation", "size"),
+    in_turn(
+        {f.__name__: f for f in (torch.relu, F.hardswish, F.gelu, torch.sin, torch.sigmoid, cube)},
+        [0.1, 1.0, 30.0],
+    ),
 )
-@pytest.mark.parametrize("size", [0.1, 1.0, 30.0])
 def test_kinks_and_curvature_are_no_faults(activation, size: float) -> None:
     report = trainify.audit(Mixed(0.0, activation), size * X)
     assert report.ok

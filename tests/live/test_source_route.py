@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from live_package import package
 from torch import nn
 
+from tests.each import in_turn
 from tests.torch_process import TorchProcess
 from trainify.live import apply, source
 from trainify.live.reach import reached
@@ -599,8 +600,9 @@ class Plain(nn.Module):
 )
 
 
-@pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
-@pytest.mark.parametrize("name", ["Norm", "Gate", "Plain"])
+@pytest.mark.parametrize(
+    ("name", "strategy"), in_turn(["Norm", "Gate", "Plain"], ["flag", "replace", "attach"])
+)
 def test_the_diff_has_what_the_model_needs_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, name: str
 ) -> None:

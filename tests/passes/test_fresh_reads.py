@@ -10,6 +10,7 @@ import pytest
 import torch
 from verbs import becomes, findings, fix, stays
 
+from tests.each import in_turn
 from trainify.engine import Options, fix_text
 from trainify.facts import Project
 
@@ -115,9 +116,9 @@ def served(text: str) -> list[torch.Tensor]:
     return [*out, *model.buffers()]
 
 
-@pytest.mark.parametrize("reads", READS.values(), ids=READS)
-@pytest.mark.parametrize("writes", WRITES.values(), ids=WRITES)
-def test_the_gradients_are_those_without_a_cache(writes: str, reads: str) -> None:
+@pytest.mark.parametrize(("writes", "read"), in_turn(WRITES, list(READS)))
+def test_the_gradients_are_those_without_a_cache(writes: str, read: str) -> None:
+    reads = READS[read]
     right = without_a_cache()
     for head, kind in ((OWN, "buffers"), (HEAD, "buffers"), (HEAD, "caches")):
         if kind == "buffers" and "self.ck.to" in writes:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from verbs import findings, fix, rules
 
+from tests.each import in_turn
 from trainify.engine import Options, check_paths
 
 PROGRAM = """\
@@ -106,8 +107,7 @@ def gradients(text: str) -> list[torch.Tensor | None]:
     return [parameter.grad for parameter in cell.parameters()]
 
 
-@pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize(("read", "write"), in_turn(READS, WRITES))
 def test_a_value_that_is_read_again_keeps_its_history(read: str, write: str) -> None:
     before = program(write, read)
     expected = gradients(before)

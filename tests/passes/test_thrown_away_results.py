@@ -12,6 +12,7 @@ import torch
 from stand_in_kernels import fused_add_rms_norm, stand_in
 from verbs import findings, fix
 
+from tests.each import in_turn
 from trainify.findings import Safety
 
 HEAD = """\
@@ -99,8 +100,7 @@ def computed(text: str) -> torch.Tensor:
     return result.detach()
 
 
-@pytest.mark.parametrize("unsafe", [False, True])
-@pytest.mark.parametrize(("made", "calls"), IGNORED.values(), ids=IGNORED)
+@pytest.mark.parametrize(("made", "calls", "unsafe"), in_turn(IGNORED, [False, True]))
 def test_a_result_that_is_ignored(made: str, calls: str, unsafe: bool) -> None:
     text = HEAD.format(made=made, calls=calls)
     (found,) = findings(text)
