@@ -102,7 +102,7 @@ def rows_of(loop: ast.For | ast.AsyncFor, name: str) -> ast.expr | None:
 
 def _attribute_carries(module: ModuleFacts, node: ast.Attribute, depth: int) -> bool:
     """Whether only the function around gives ``self.h`` its value, and one that is in the graph."""
-    cls = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+    cls = module.names.self_class(node.value)
     bindings = module.names.attributes(cls).get(node.attr, []) if cls is not None else []
     return (
         bool(bindings)
@@ -132,7 +132,7 @@ def _call_carries(module: ModuleFacts, node: ast.Call, depth: int) -> bool:
     if function.attr in NO_GRADIENT:
         return False
     arguments = passed(node)
-    if isinstance(function.value, ast.Name) and module.names.self_class(function.value):
+    if module.names.self_class(function.value):
         cls = submodule(module, function)
         if cls is not None:
             if _WITH_WEIGHTS.search(cls):

@@ -44,7 +44,7 @@ def _is_small(module: ModuleFacts, node: ast.expr, seen: set[ast.AST]) -> bool:
     if isinstance(node, ast.Attribute):
         if node.attr in VIEW_ATTRIBUTES:
             return _is_small(module, node.value, seen)
-        return _is_self(module, node.value)
+        return module.names.self_class(node.value) is not None
     if isinstance(node, ast.Name):
         function = module.function(node)
         if function is None:
@@ -65,13 +65,9 @@ def _is_small_result(module: ModuleFacts, call: ast.Call, seen: set[ast.AST]) ->
         return True
     given = [each for each in call.args if not isinstance(each, (ast.Constant, ast.Starred))]
     if isinstance(function, ast.Attribute) and not module.resolve(function):
-        if not _is_self(module, function.value):
+        if module.names.self_class(function.value) is None:
             return _is_small(module, function.value, seen)
     return bool(given) and all(_is_small(module, each, seen) for each in given)
-
-
-def _is_self(module: ModuleFacts, node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and module.names.self_class(node) is not None
 
 
 def _is_of_few(part: ast.expr) -> bool:

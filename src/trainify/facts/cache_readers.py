@@ -62,8 +62,7 @@ def other_reader(
     """
     for home, node in _uses(module, function, owner):
         if isinstance(node.ctx, ast.Load) and _goes_on(home, node):
-            of_self = isinstance(node.value, ast.Name) and home.names.self_class(node.value)
-            if own or not of_self:
+            if own or home.names.self_class(node.value) is None:
                 return f"`{_user(home, node)}`"
     return "another file" if _may_be_read(module, owner, own) else ""
 
@@ -86,14 +85,14 @@ def _uses(
     name = owner.attr
     above = set(module.names.with_bases(cls)) - {cls} if cls is not None else set()
     below = _derived(module, cls) if cls is not None else set()
-    uses = [(module, node) for node in _named(module, module.mentioning(name), name)]
+    uses = [(module, node) for node in _named(module.mentioning(name), name)]
     for home, base in _bases_elsewhere(module, cls) if cls is not None else ():
-        uses += [(home, node) for node in _named(home, [base], name)]
+        uses += [(home, node) for node in _named([base], name)]
     for home, node in uses:
         other = home.function(node)
         if other is function or getattr(other, "name", "") == "__init__" or is_about(home, node):
             continue
-        own = home.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+        own = home.names.self_class(node.value)
         if home is module and own is not None and cls is not None:
             if own is not cls and own not in above and own not in below:
                 continue  # an attribute of another class
@@ -134,7 +133,7 @@ def _may_be_read(module: ModuleFacts, owner: ast.Attribute, own: bool = True) ->
     return module.project.some(module, may_read)
 
 
-def _named(module: ModuleFacts, places: Iterable[ast.stmt], name: str) -> Iterator[ast.Attribute]:
+def _named(places: Iterable[ast.stmt], name: str) -> Iterator[ast.Attribute]:
     for place in places:
         for node in walk(place):
             if isinstance(node, ast.Attribute) and node.attr == name:

@@ -79,6 +79,11 @@ def _loop(module: ModuleFacts, name: ast.Name) -> ast.For | ast.AsyncFor | None:
     return None
 
 
+def functions_in(node: ast.ClassDef | FunctionNode) -> Iterator[FunctionNode]:
+    """The functions that stand in the body of a class, or of a function."""
+    return (each for each in node.body if isinstance(each, _FUNCTIONS))
+
+
 def method(cls: ast.ClassDef, name: str) -> FunctionNode | None:
     """The method that stands in the body of a class by this name."""
     return next(

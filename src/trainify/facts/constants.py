@@ -123,9 +123,9 @@ def _is_constant_call(module: ModuleFacts, node: ast.Call, depth: int) -> bool:
         return names[0].startswith(("torch.", "numpy.")) and all(
             is_constant(module, a, depth + 1) for a in node.args
         )
-    return not (
-        isinstance(function.value, ast.Name) and module.names.self_class(function.value)
-    ) and all(is_constant(module, a, depth + 1) for a in (function.value, *arguments))
+    return module.names.self_class(function.value) is None and all(
+        is_constant(module, a, depth + 1) for a in (function.value, *arguments)
+    )
 
 
 def is_number(module: ModuleFacts, function: FunctionNode, parameter: str) -> bool:
@@ -146,7 +146,7 @@ def is_number(module: ModuleFacts, function: FunctionNode, parameter: str) -> bo
 @once
 def _is_number_of_self(module: ModuleFacts, node: ast.Attribute) -> bool:
     """Whether ``self.dim`` only ever is a number: written out, or what a method was given."""
-    cls = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+    cls = module.names.self_class(node.value)
     bindings = module.names.attributes(cls).get(node.attr, []) if cls is not None else []
     return bool(bindings) and all(_is_given_number(module, b.value) for b in bindings)
 

@@ -62,7 +62,7 @@ def _is_number_of(module: ModuleFacts, node: ast.Attribute, depth: int) -> bool:
     owner = node.value
     if last_name(owner) == "config":
         return True
-    cls = module.names.self_class(owner) if isinstance(owner, ast.Name) else None
+    cls = module.names.self_class(owner)
     bindings = module.names.attributes(cls).get(node.attr, []) if cls is not None else []
     return bool(bindings) and all(
         b.value is not None and is_number(module, b.value, depth + 1) for b in bindings

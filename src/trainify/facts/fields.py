@@ -47,7 +47,7 @@ def is_tuple(module: ModuleFacts, node: ast.Name) -> bool:
         for d in _reaching(module, node)
     ):
         return True
-    return any(_is_named_tuple(home, cls) for home, cls in _classes(module, node))
+    return any(_is_named_tuple(cls) for _, cls in _classes(module, node))
 
 
 def _without_arguments(annotation: ast.expr) -> ast.expr:
@@ -55,7 +55,7 @@ def _without_arguments(annotation: ast.expr) -> ast.expr:
 
 
 def _refusal(module: ModuleFacts, cls: ast.ClassDef, name: str, depth: int = 0) -> str:
-    if _is_named_tuple(module, cls):
+    if _is_named_tuple(cls):
         return "is a named tuple"
     for decorator in cls.decorator_list:
         call = decorator if isinstance(decorator, ast.Call) else None
@@ -77,7 +77,7 @@ def _refusal(module: ModuleFacts, cls: ast.ClassDef, name: str, depth: int = 0) 
     return ""
 
 
-def _is_named_tuple(module: ModuleFacts, cls: ast.ClassDef) -> bool:
+def _is_named_tuple(cls: ast.ClassDef) -> bool:
     return any(
         last_name(base.func if isinstance(base, ast.Call) else base).lower() == "namedtuple"
         for base in cls.bases

@@ -81,7 +81,7 @@ class _Search:
         elif isinstance(node, ast.Name):
             yield from self._held(names.visible(node), depth)
         elif isinstance(node, ast.Attribute):
-            cls = names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+            cls = names.self_class(node.value)
             if cls is not None:
                 yield from self._held(self.module.names.inherited(cls, node.attr), depth)
             else:
@@ -103,7 +103,7 @@ class _Search:
         """The functions of the project that a callee names, of this file or of another."""
         module, project = self.module, self.module.project
         base = callee.value if isinstance(callee, ast.Attribute) else None
-        if isinstance(base, ast.Name) and module.names.self_class(base) is not None:
+        if module.names.self_class(base) is not None:
             return  # a subclass may have another
         for target in module.resolve(callee):
             parts = target.name.split(".")

@@ -166,7 +166,7 @@ def _mode_of_value(
 
 def _mode_of_attribute(module: ModuleFacts, node: ast.Attribute, depth: int) -> Mode | None:
     """``self.frozen = torch.no_grad()``, then ``with self.frozen:``."""
-    cls = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+    cls = module.names.self_class(node.value)
     bindings = module.names.attributes(cls).get(node.attr, ()) if cls is not None else ()
     found = {
         mode_of(module, b.value, None, depth + 1) if isinstance(b.value, ast.Call) else None

@@ -25,7 +25,7 @@ def is_kept_buffer(module: ModuleFacts, node: ast.Attribute) -> bool:
     A method that assigns another tensor to it, or code that does so from outside, may cut its
     graph.
     """
-    cls = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+    cls = module.names.self_class(node.value)
     if cls is None or node.attr in module.rebound:
         return False
     bindings = module.names.inherited(cls, node.attr)
@@ -39,7 +39,7 @@ def is_kept_buffer(module: ModuleFacts, node: ast.Attribute) -> bool:
 
 def is_container(module: ModuleFacts, node: ast.Attribute) -> bool:
     """Whether ``self.name`` is a list, a tuple or a dict, of tensors perhaps."""
-    cls = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+    cls = module.names.self_class(node.value)
     bindings = module.names.inherited(cls, node.attr) if cls is not None else []
     return any(
         isinstance(b.value, (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.DictComp))
@@ -148,7 +148,7 @@ class _Ways:
             return self._any_take(passed(node), at)
         if not isinstance(called, ast.Attribute):
             return False
-        if isinstance(called.value, ast.Name) and module.names.self_class(called.value):
+        if module.names.self_class(called.value):
             return called.attr in self._layers and self._any_take(passed(node), at)
         return is_tensor_method(called.attr) and self._any_take((called.value, *passed(node)), at)
 

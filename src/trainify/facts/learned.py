@@ -35,7 +35,7 @@ def is_learned(module: ModuleFacts, node: ast.expr, depth: int = _MAX_DEPTH) -> 
     if isinstance(node, ast.Attribute):
         if node.attr in _WITHOUT_HISTORY:
             return False
-        cls = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+        cls = module.names.self_class(node.value)
         if cls is None:
             return is_learned(module, node.value, depth)
         return _holds_parameter(module, cls, node.attr, _MAX_DEPTH) and not is_frozen(
@@ -62,7 +62,7 @@ def is_learned(module: ModuleFacts, node: ast.expr, depth: int = _MAX_DEPTH) -> 
 def _is_layer_of_torchs(module: ModuleFacts, callee: ast.expr) -> bool:
     """``self.scale``, made as ``nn.Linear(d, 1)``: what it gives depends on its weights."""
     owner = callee.value if isinstance(callee, ast.Attribute) else None
-    cls = module.names.self_class(owner) if isinstance(owner, ast.Name) else None
+    cls = module.names.self_class(owner)
     if cls is None or not isinstance(callee, ast.Attribute):
         return False
     layers = [made for made in modules_of(module, callee) if isinstance(made, ast.Call)]

@@ -16,10 +16,9 @@ from .array_ways import array_ways
 from .flow import COMPOUND, stores
 from .graph import Graph
 from .keepers import keeps
-from .names import last_name
 from .saved import maker_of
 from .walk import statements, walk
-from .writes import Write, attribute_of, is_view, root_of, roots
+from .writes import Write, attribute_of, is_apart, is_view, root_of, roots
 
 if TYPE_CHECKING:
     from .flow import Definition
@@ -216,7 +215,7 @@ def _overwriting(
 
 def _not_recorded(module: ModuleFacts, graph: Graph, write: Write) -> str:
     """Why autograd does not see a write even where gradients are recorded, or refuses it."""
-    if any(_is_apart(node) for node in root_of(write.target)[1]):
+    if any(is_apart(node) for node in root_of(write.target)[1]):
         return "is not seen by backward"
     if write.name is not None:
         flow = module.flow(graph.function)
@@ -225,16 +224,9 @@ def _not_recorded(module: ModuleFacts, graph: Graph, write: Write) -> str:
             return "raises where gradients are recorded: a split gave several views"
         values = (d.value for d in flow.reaching(write.name.id, write.statement))
         paths = (root_of(value)[1] for value in values if value is not None)
-        if any(_is_apart(node) for path in paths for node in path):
+        if any(is_apart(node) for path in paths for node in path):
             return "is not seen by backward"
     return ""
-
-
-def _is_apart(node: ast.expr) -> bool:
-    """``x.data`` and ``x.detach()``, which have the storage of ``x`` and no gradient."""
-    if isinstance(node, ast.Attribute):
-        return node.attr == "data"
-    return isinstance(node, ast.Call) and last_name(node.func) == "detach"
 
 
 def _is_view(statement: ast.stmt) -> bool:

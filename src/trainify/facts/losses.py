@@ -79,7 +79,7 @@ def _only_here(gradients: Gradients, weight: str) -> bool:
 
 def is_of_stranger(module: ModuleFacts, node: ast.Attribute, cls: ast.ClassDef) -> bool:
     """Whether this is ``self.name`` of a class that has nothing to do with another one."""
-    other = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+    other = module.names.self_class(node.value)
     if other is None or other is cls:
         return False
     return cls not in _ancestry(module, other) and other not in _ancestry(module, cls)

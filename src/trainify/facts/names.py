@@ -507,7 +507,7 @@ class Names:
             for node in walk(self.module.tree)
             if isinstance(node, ast.Attribute)
             and not isinstance(node.ctx, ast.Load)
-            and not (isinstance(node.value, ast.Name) and self.self_class(node.value) is not None)
+            and self.self_class(node.value) is None
         )
 
     def _resolve_call(self, node: ast.Call, depth: int) -> Iterator[Target]:
@@ -548,8 +548,10 @@ class Names:
         elif not function.isdisjoint(_TRANSPARENT_CALLS):
             yield from self._resolve(node.args[0], depth + 1)
 
-    def self_class(self, node: ast.Name) -> ast.ClassDef | None:
-        """The class of a method's first parameter when the name is that parameter."""
+    def self_class(self, node: ast.AST | None) -> ast.ClassDef | None:
+        """The class of a method's first parameter when an expression is that parameter."""
+        if not isinstance(node, ast.Name):
+            return None
         function = self.module.function(node)
         while function is not None:
             cls = self.module.method_class(function)

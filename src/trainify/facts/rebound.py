@@ -22,17 +22,14 @@ def rebound_attributes(module: ModuleFacts) -> Iterator[str]:
     for statement in module.statements:
         if isinstance(statement, ast.Assign):
             for target in statement.targets:
-                if isinstance(target, ast.Attribute) and not _is_own(module, target.value):
-                    yield target.attr
+                if isinstance(target, ast.Attribute):
+                    if module.names.self_class(target.value) is None:
+                        yield target.attr
     for call in module.calls if "setattr(" in module.text else ():
         if isinstance(call.func, ast.Name) and call.func.id == "setattr" and len(call.args) == 3:
             name = call.args[1]
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 yield name.value
-
-
-def _is_own(module: ModuleFacts, node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and module.names.self_class(node) is not None
 
 
 def set_by_others(module: ModuleFacts, cls: ast.ClassDef, name: str) -> Iterator[Set]:
@@ -56,7 +53,7 @@ def set_by_others(module: ModuleFacts, cls: ast.ClassDef, name: str) -> Iterator
             for binding in other.names.attributes(derived).get(name, ()):
                 yield other, binding.value, getattr(binding.node, "lineno", derived.lineno)
         for target, statement in _assigned(other, name):
-            if not _is_own(other, target.value):
+            if other.names.self_class(target.value) is None:
                 yield other, statement.value, statement.lineno
         if "setattr(" in other.text:
             yield from _set_by_name(other, name)

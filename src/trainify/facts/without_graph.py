@@ -21,10 +21,10 @@ from .flow import SPLITS
 from .grad_mode import Scope, decorator_scope, own_nodes, scope_inside
 from .gradients import Gradients
 from .memo import once
-from .names import last_name, parameters, passed
+from .names import parameters, passed
 from .reached import run_by
 from .walk import walk
-from .writes import Write, root_of
+from .writes import Write, is_apart, root_of
 
 if TYPE_CHECKING:
     from .carried import Carried
@@ -146,7 +146,7 @@ def _run_here(module: ModuleFacts, call: ast.Call) -> Iterator[tuple[ModuleFacts
     callee = call.func
     names: list[ast.expr] = [callee]
     if isinstance(callee, ast.Attribute):
-        cls = module.names.self_class(callee.value) if isinstance(callee.value, ast.Name) else None
+        cls = module.names.self_class(callee.value)
         own = method(cls, callee.attr) if cls is not None else None
         if own is not None:
             yield module, own
@@ -293,7 +293,7 @@ def _taken(
 def _of_write(part: _Part, write: Write) -> Iterator[Hindrance]:
     home = part.home
     root, path = root_of(write.target)
-    apart = next((node for node in path if _is_apart(node)), None)
+    apart = next((node for node in path if is_apart(node)), None)
     if apart is not None:
         tensor = apart.func if isinstance(apart, ast.Call) else apart
         assert isinstance(tensor, ast.Attribute)
@@ -309,13 +309,6 @@ def _of_write(part: _Part, write: Write) -> Iterator[Hindrance]:
             own.append(made.statement)
     if weight is not None and _is_weight(home, weight):
         yield Hindrance(home, write.statement, weight, "weight", _runs_before(part, weight, own))
-
-
-def _is_apart(node: ast.AST) -> bool:
-    """``x.data`` and ``x.detach()``, which have the storage of ``x`` and no gradient."""
-    if isinstance(node, ast.Attribute):
-        return node.attr == "data"
-    return isinstance(node, ast.Call) and last_name(node.func) == "detach"
 
 
 def _runs_before(part: _Part, weight: ast.expr, own: Sequence[ast.stmt]) -> bool:

@@ -205,6 +205,13 @@ def root_of(node: ast.expr) -> tuple[ast.Name | None, list[ast.expr]]:
     return node, path
 
 
+def is_apart(node: ast.expr) -> bool:
+    """``x.data`` and ``x.detach()``, which have the storage of ``x`` and no gradient."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "data"
+    return isinstance(node, ast.Call) and last_name(node.func) == "detach"
+
+
 def attribute_of(node: ast.expr) -> ast.Attribute | None:
     """``self.state``, whose storage ``self.state[:, 0]`` has; None for what has a local name."""
     name, path = root_of(node)

@@ -329,7 +329,7 @@ class _Cut:
         return False
 
     def _is_self(self, node: ast.expr) -> bool:
-        return isinstance(node, ast.Name) and self.module.names.self_class(node) is not None
+        return self.module.names.self_class(node) is not None
 
     def _layer(self, node: ast.Attribute) -> str | None:
         """Whether ``self.name`` is a frozen module, or one without weights."""

@@ -129,14 +129,13 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
                 kernel = _kernel_of_argument(other, function, call, node, options)
                 if kernel is not None:
                     doubt = module.source(call.func) if table else ""
-                    yield _finding(module, node, other, function, kernel, doubt)
+                    yield _finding(module, node, function, kernel, doubt)
                     break
 
 
 def _finding(
     module: ModuleFacts,
     given: ast.Attribute,
-    other: ModuleFacts,
     function: FunctionNode,
     kernel: tuple[ModuleFacts, ast.Call],
     callee: str,

@@ -107,14 +107,14 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             scoped.setdefault(cut.owner, []).append(write)
         else:
             edit = _without(module, cut)
-            yield _finding(module, write, cut, [edit] if edit is not None else [])
+            yield _finding(module, write, [edit] if edit is not None else [])
     for writes in scoped.values():
         function = module.function(writes[0].statement)
         scope = scope_inside(module, writes[0].statement, function)
         assert scope is not None and function is not None
         edits = _freed(module, function, scope, writes)
         for write in writes:
-            yield _finding(module, write, scope.node, edits)
+            yield _finding(module, write, edits)
 
 
 def _is_own_cache(module: ModuleFacts, write: Write) -> bool:
@@ -122,7 +122,7 @@ def _is_own_cache(module: ModuleFacts, write: Write) -> bool:
     base = write.base
     if not isinstance(base, ast.Attribute) or not names_cache(base.attr):
         return False
-    return isinstance(base.value, ast.Name) and module.names.self_class(base.value) is not None
+    return module.names.self_class(base.value) is not None
 
 
 def _cut(module: ModuleFacts, function: FunctionNode, write: Write) -> ast.expr | Scope | None:
@@ -177,7 +177,7 @@ def _is_of_layers(
         called = value
         while isinstance(called, ast.Call) and isinstance(called.func, ast.Attribute):
             owner = called.func.value
-            if isinstance(owner, ast.Name) and module.names.self_class(owner) is not None:
+            if module.names.self_class(owner) is not None:
                 return called.func.attr in layers
             called = owner
         view = view_of(value)
@@ -213,7 +213,7 @@ def _is_read_elsewhere(
 # -- fixes ----------------------------------------------------------------------------------------
 
 
-def _finding(module: ModuleFacts, write: Write, cut: ast.expr, edits: list[Edit]) -> Finding:
+def _finding(module: ModuleFacts, write: Write, edits: list[Edit]) -> Finding:
     text, value = module.source(write.target), module.source(detached(write.value) or write.value)
     message = (
         f"`{text}` is written without a gradient and read back: `{value}` gets none, and the "

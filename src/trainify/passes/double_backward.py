@@ -143,7 +143,7 @@ def _definitions(module: ModuleFacts, call: ast.Call) -> Iterator[tuple[ModuleFa
         yield from found
         return
     said = module.source(call.func).rpartition(".")[2].strip("_").lower()
-    if isinstance(call.func, ast.Attribute) and not _is_own(module, call.func):
+    if isinstance(call.func, ast.Attribute) and module.names.self_class(call.func.value) is None:
         return  # a method of a tensor, for all we know
     alike = [c for c in module.classes if said in c.name.lower() or c.name.lower() in said]
     models = alike or _models(module)
@@ -160,10 +160,6 @@ def _models(module: ModuleFacts) -> list[ast.ClassDef]:
         if any(isinstance(n, ast.FunctionDef) and n.name == "forward" for n in cls.body)
         and not any(cls.name in names for other, names in named if other is not cls)
     ]
-
-
-def _is_own(module: ModuleFacts, node: ast.Attribute) -> bool:
-    return isinstance(node.value, ast.Name) and module.names.self_class(node.value) is not None
 
 
 def _values(module: ModuleFacts, node: ast.expr) -> Iterator[ast.Call]:

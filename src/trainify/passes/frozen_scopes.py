@@ -324,7 +324,7 @@ def _learns_elsewhere(
         if node.func.attr not in names or module.function(node) in through:
             continue
         owner = node.func.value
-        other = module.names.self_class(owner) if isinstance(owner, ast.Name) else None
+        other = module.names.self_class(owner)
         if other in (None, cls) and scope_around(module, node) is None:
             return True
     return False
@@ -357,7 +357,7 @@ def _finding(
     if fix is not None:
         home = scope.owner if isinstance(scope.owner, _FUNCTIONS) else function
         fix = still_runs(module, fix, [home], scope, parting=True)
-        fixes = held_back(module, fix, _covered(module, graph, scope), options)
+        fixes = held_back(module, fix, _covered(graph, scope), options)
     related = module.related("Its result is what they are to learn from.", head(function))
     return module.finding("TRN206", message, scope.node, fixes, [related])
 
@@ -417,7 +417,7 @@ def _fix(
     return Fix(title, tuple(edits), Safety.UNSAFE, "; ".join(doubts))
 
 
-def _covered(module: ModuleFacts, graph: Graph, scope: Scope) -> list[ast.stmt]:
+def _covered(graph: Graph, scope: Scope) -> list[ast.stmt]:
     """The statements under a scope of a forward, or all of what may be."""
     if isinstance(scope.owner, (ast.With, ast.AsyncWith)) and scope.wraps is None:
         return scope.owner.body

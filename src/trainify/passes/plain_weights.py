@@ -336,7 +336,7 @@ def _is_handled(module: ModuleFacts, weight: _Weight) -> bool:
     return any(
         isinstance(node, ast.Attribute)
         and node.attr == weight.name
-        and not (isinstance(node.value, ast.Name) and module.names.self_class(node.value))
+        and module.names.self_class(node.value) is None
         and (
             isinstance(node.ctx, ast.Store)
             or isinstance(module.parent(node), (ast.List, ast.Dict, ast.Tuple))

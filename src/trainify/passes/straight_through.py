@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
-from ..facts.called import positional
+from ..facts.called import method, positional
 from ..facts.carried import detached
 from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
@@ -239,23 +239,19 @@ def _called(module: ModuleFacts, call: ast.Call) -> FunctionNode | None:
         cls = module.names.self_class(call.func.value)
         if cls is None:
             return None
-        method = _method(cls, call.func.attr)
-        if method is not None:
-            return method
+        own = method(cls, call.func.attr)
+        if own is not None:
+            return own
         bindings = module.names.attributes(cls).get(call.func.attr, [])
         if len(bindings) == 1 and isinstance(bindings[0].value, ast.Call):
             made = local_class(module, bindings[0].value.func)
-            return _method(made, "forward") if made is not None else None
+            return method(made, "forward") if made is not None else None
         return None
     if isinstance(call.func, ast.Name):
         for statement in module.tree.body:
             if isinstance(statement, ast.FunctionDef) and statement.name == call.func.id:
                 return statement
     return None
-
-
-def _method(cls: ast.ClassDef, name: str) -> FunctionNode | None:
-    return next((n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
 
 
 def _argument(module: ModuleFacts, estimate: _Estimate, call: ast.Call) -> ast.expr | None:

@@ -248,7 +248,7 @@ def _reach(
             reached |= given | ({owner} if owner is not None else set())
         elif isinstance(step.node, ast.Call) and not _holds_nothing(module, step.node):
             return reached, cuts, False
-        elif isinstance(step.node, ast.Attribute) and not _is_plain(module, step.node):
+        elif isinstance(step.node, ast.Attribute) and not _is_plain(step.node):
             return reached, cuts, False  # self.loss, self.fake
     return reached, cuts, True
 
@@ -289,7 +289,7 @@ def _given(node: ast.expr) -> Iterator[ast.expr]:
             yield argument
 
 
-def _is_plain(module: ModuleFacts, node: ast.Attribute) -> bool:
+def _is_plain(node: ast.Attribute) -> bool:
     """Whether an attribute of ``self`` is a number or data: ``self.gamma``, ``self.loader``."""
     return bool(_NUMBER.search(node.attr) or _DATA.search(node.attr))
 
@@ -379,7 +379,7 @@ def _holds_nothing(module: ModuleFacts, call: ast.Call) -> bool:
         if is_tensor_method(last) or _DATA.search(module.source(function)):
             return True
         owner = function.value
-        cls = module.names.self_class(owner) if isinstance(owner, ast.Name) else None
+        cls = module.names.self_class(owner)
         bindings = module.names.attributes(cls).get(last, []) if cls is not None else []
     else:
         return False

@@ -428,10 +428,7 @@ def _doubts_about_others(
         called = last_name(call.func)
         if called in others.running:
             raise CannotRead(f"`{called}` reads the cache, too")
-        if any(
-            isinstance(each, ast.Name) and module.names.self_class(each) is not None
-            for each in passed(call)
-        ):
+        if any(module.names.self_class(each) is not None for each in passed(call)):
             raise CannotRead(f"`{called}` is given the whole module, and may read the cache")
     if others.readers:
         named = " and ".join(f"`{each}`" for each in others.readers)

@@ -138,7 +138,7 @@ def _out_parameter(module: ModuleFacts, statement: ast.stmt, argument: ast.expr)
     return _parameter_behind(module.flow(function), statement, view.base)
 
 
-def _refuse_shared(module: ModuleFacts, flow: FunctionFlow, statement: ast.stmt, name: str) -> None:
+def _refuse_shared(flow: FunctionFlow, statement: ast.stmt, name: str) -> None:
     """Raise where somebody out of sight holds a tensor: rebinding its name loses the write."""
     if not flow.is_local(name):
         raise CannotFunctionalize(f"`{name}` belongs to a scope around this function")
@@ -162,7 +162,7 @@ def _name(
     name: str,
     beside: Sequence[Written],
 ) -> Write:
-    _refuse_shared(module, flow, statement, name)
+    _refuse_shared(flow, statement, name)
     owner = _parameter_behind(flow, statement, name)
     if owner is not None and not _all_handed_back(
         flow, owner, Written(statement, _named(name)), beside

@@ -40,7 +40,7 @@ def fixes(module: ModuleFacts, call: ast.Call, flag: str) -> dict[str, Fix]:
     for fork in _forks(module, statement, function):
         test = module.source(fork.condition.test)
         kernel_side = fork.condition.body if fork.taken else [statement]
-        if not _ABILITY.search(test) or not _gives_the_same(module, kernel_side, fork.other):
+        if not _ABILITY.search(test) or not _gives_the_same(kernel_side, fork.other):
             continue
         if why_not_follow(module, fork.other, function):
             continue
@@ -91,9 +91,7 @@ def _is_elif(block: Sequence[ast.stmt]) -> bool:
     return len(block) == 1 and isinstance(block[0], ast.If)
 
 
-def _gives_the_same(
-    module: ModuleFacts, kernel_side: Sequence[ast.stmt], other: Sequence[ast.stmt]
-) -> bool:
+def _gives_the_same(kernel_side: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> bool:
     """Whether the other side has a result: it returns one, or assigns what this one assigns."""
     if _leaves(other):
         return True

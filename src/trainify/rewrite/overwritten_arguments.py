@@ -43,7 +43,7 @@ def overwritten_before(
     statement = module.statement(call)
     bound = _bound_by(statement, call)
     for node in written:
-        doubt = _doubt(module, statement, call, node, bound)
+        doubt = _doubt(module, statement, node, bound)
         if doubt:
             yield doubt
 
@@ -60,9 +60,7 @@ def _bound_by(statement: ast.stmt, call: ast.Call) -> set[str]:
     return {ast.unparse(n) for n in nodes if isinstance(n, kinds) and isinstance(n.ctx, ast.Store)}
 
 
-def _doubt(
-    module: ModuleFacts, statement: ast.stmt, call: ast.Call, node: ast.expr, bound: set[str]
-) -> str:
+def _doubt(module: ModuleFacts, statement: ast.stmt, node: ast.expr, bound: set[str]) -> str:
     view = view_of(node)
     if view is None or (isinstance(node, ast.Subscript) and ast.unparse(node) in bound):
         return ""  # made for the call, or put back where it was

@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..called import positional
+from ..called import functions_in, positional
 from ..layers import own_class
 from ..memo import once_judged
 from ..names import last_name, parameters, passed, self_name
 from ..walk import walk
-from .naming import ClassId, class_id, functions_in, path_of
+from .naming import ClassId, class_id, path_of
 from .origins import MAX_FILES, Origin, Origins, evaluates
 from .puts import keeps, puts
 

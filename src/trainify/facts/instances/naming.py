@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,7 +90,3 @@ def place_of(module: ModuleFacts, qualified: str) -> ClassId | None:
             return str(path.absolute()), name
         qualified = beyond
     return None
-
-
-def functions_in(node: ast.ClassDef | FunctionNode) -> Iterator[FunctionNode]:
-    return (s for s in node.body if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)))

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..called import functions_in
 from ..flow import Definition
 from ..graph import results
 from ..layers import own_class
 from ..memo import once
 from ..names import Binding, base_name, default_of, is_none, passed, self_name
 from ..walk import statements, walk
-from .naming import ClassId, annotated, class_id, functions_in, named, path_of, place_of
+from .naming import ClassId, annotated, class_id, named, path_of, place_of
 from .puts import puts
 
 if TYPE_CHECKING:
@@ -399,7 +400,7 @@ class Origins:
     def _of_attribute(
         self, module: ModuleFacts, node: ast.Attribute, depth: int
     ) -> Iterator[Origin]:
-        holder = module.names.self_class(node.value) if isinstance(node.value, ast.Name) else None
+        holder = module.names.self_class(node.value)
         if holder is not None:
             yield from self._of_member(module, holder, node, depth)
             return

@@ -53,7 +53,7 @@ def unless_read(
     function = module.function(statement)
     if function is None or not isinstance(kept, ast.Attribute):
         return fix
-    if not isinstance(kept.value, ast.Name) or module.names.self_class(kept.value) is None:
+    if module.names.self_class(kept.value) is None:
         return fix
     other = other_reader(module, function, kept, own)
     if not other:

@@ -136,7 +136,7 @@ def write_apart(
         name = write.base.id
         again = " ".join(module.source(write.statement).split())
         lines = [_detached(module, write), f"{name} = {name}.clone()", again]
-        wants = _wants(module, [write])
+        wants = _wants([write])
         changes.append(branch.Change([write.statement], lines, wants=wants, title="copy"))
     vocabulary = branch.Vocabulary(module)
     fixes: dict[ast.AST, dict[str, Fix]] = {}
@@ -184,7 +184,7 @@ def concatenate(
     change = branch.Change(
         statements=statements,
         lines=[lines[s] if s in lines else detached[s] for s in statements],
-        wants=_wants(module, [w for w, _ in run]),
+        wants=_wants([w for w, _ in run]),
         title="concatenation",
     )
     vocabulary = branch.Vocabulary(module)
@@ -208,7 +208,7 @@ def _detached(module: ModuleFacts, write: Write) -> str:
     return " ".join(f"{text[:start]}{value}.detach(){text[end:]}".split())
 
 
-def _wants(module: ModuleFacts, writes: Sequence[Write]) -> list[str] | None:
+def _wants(writes: Sequence[Write]) -> list[str] | None:
     names = []
     for write in writes:
         view = view_of(write.value)

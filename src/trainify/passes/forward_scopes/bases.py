@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.backpropagated import called_by_losses
+from ...facts.called import functions_in
 from ...facts.grad_mode import own_nodes, scope_around
 from ...facts.graph import Graph, results
 from ...facts.instances import class_id, instances_of
@@ -22,7 +23,6 @@ from ...facts.trainable import submodules
 from ...facts.trained_alone import is_trained_alone
 from ...facts.walk import walk
 from .beside import is_named_for_training
-from .members import methods_of
 from .starts import model_of
 
 if TYPE_CHECKING:
@@ -69,14 +69,14 @@ def _with_forward(
 ) -> Iterator[tuple[ModuleFacts, ast.ClassDef]]:
     """The classes above one that define a forward, with their files, in the order of lookup."""
     for home, base in bases_of(module, cls) if depth < _MAX_DEPTH else ():
-        if any(method.name == name for method in methods_of(base)):
+        if any(method.name == name for method in functions_in(base)):
             yield home, base
         else:
             yield from _with_forward(home, base, name, depth + 1)
 
 
 def _runs_with_gradients(home: ModuleFacts, base: ast.ClassDef, name: str) -> bool:
-    method = next(method for method in methods_of(base) if method.name == name)
+    method = next(method for method in functions_in(base) if method.name == name)
     return all(scope_around(home, statement) is None for statement in method.body)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.backpropagated import called_by_losses
+from ...facts.called import functions_in
 from ...facts.grad_mode import decorator_scope, own_nodes, scope_inside
 from ...facts.graph import Graph, results
 from ...facts.guards import is_forward, is_inference_entry
@@ -20,7 +21,7 @@ from ...facts.learning import backward_values, may_learn
 from ...facts.memo import once
 from ...facts.names import last_name, self_name
 from ...facts.trainable import trained_submodules
-from .members import methods_of, own_attributes
+from .members import own_attributes
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
@@ -99,7 +100,7 @@ def _others(
     found: list[tuple[ModuleFacts, ast.ClassDef, FunctionNode]] = []
     mentioned: set[str] = set()
     for home, owner in family if wanted else ():
-        for method in methods_of(owner):
+        for method in functions_in(owner):
             if method is function or method.name in ("forward", "__init__", "__call__"):
                 continue
             parts = _parts(home, owner, method) & wanted
@@ -115,7 +116,7 @@ def _parts(
 ) -> frozenset[str]:
     """The attributes of its object that a method mentions, or that others do which it calls."""
     found = own_attributes(module, function, self_name(function))
-    own = [m for m in methods_of(cls) if m.name in found and m is not function]
+    own = [m for m in functions_in(cls) if m.name in found and m is not function]
     for method in own if depth < _MAX_DEPTH else ():
         found |= _parts(module, cls, method, depth + 1)
     return found
@@ -133,7 +134,7 @@ def _learned(
     values += [(v, module.statement(call)) for v, call in backward_values(module, method)]
     steps = [step for step in graph.back_from(values) if step.cut is None]
     found = {graph.attribute(step.node, step.at) for step in steps}
-    called = [m for m in methods_of(cls) if m.name in found and m is not method]
+    called = [m for m in functions_in(cls) if m.name in found and m is not method]
     for inner in called if depth < _MAX_DEPTH else ():
         found |= _learned(module, cls, inner, depth + 1)
     return frozenset(name for name in found if name is not None)
@@ -155,7 +156,7 @@ def _runs_forward(method: FunctionNode) -> bool:
 def _has_training_method(module: ModuleFacts, cls: ast.ClassDef) -> bool:
     """Whether a method that is called for training runs parts of its object."""
     beside = False
-    for method in methods_of(cls):
+    for method in functions_in(cls):
         if not is_named_for_training(method) or is_forward(method):
             continue
         if _runs_forward(method):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeGuard
 
 from ...facts import ModuleFacts
-from ...facts.called import method
+from ...facts.called import functions_in, method
 from ...facts.comments import explains_mode
 from ...facts.grad_mode import (
     Scope,
@@ -28,7 +28,7 @@ from ...facts.names import self_name
 from ...facts.trainable import local_class, trained_submodules
 from .cover import Cover, is_decorator
 from .delegates import delegates, may_delegate
-from .members import methods_of, own_attributes
+from .members import own_attributes
 from .trained import KEEPS, is_to_train
 from .wrappers import has_wrappers, renamed, wrapper_of
 
@@ -107,7 +107,7 @@ def _runs_forward(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
     if not is_module_class(module, cls) or KEEPS.search(cls.name):
         return False
     trained = trained_submodules(module, cls)
-    if any(method.name == "forward" for method in methods_of(cls)):
+    if any(method.name == "forward" for method in functions_in(cls)):
         return bool(trained) and _CALLS_FORWARD.search(module.source(function)) is not None
     return bool(trained & own_attributes(module, function, self_name(function)))
 

@@ -1,9 +1,8 @@
-"""The methods of a class, and the attributes of its object that one of them mentions."""
+"""The attributes of an object that one of its methods mentions."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...facts.grad_mode import own_nodes
@@ -12,11 +11,6 @@ from ...facts.memo import once
 if TYPE_CHECKING:
     from ...facts import ModuleFacts
     from ...facts.module import FunctionNode
-
-
-def methods_of(cls: ast.ClassDef) -> Iterator[FunctionNode]:
-    """The functions in the body of a class."""
-    return (s for s in cls.body if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)))
 
 
 @once

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
+from ...facts.called import functions_in
 from ...facts.discrete import gives_integers
 from ...facts.grad_mode import decorator_scope, own_nodes
 from ...facts.graph import results
@@ -19,7 +20,6 @@ from ...facts.trainable import holds_weights
 from ...facts.walk import walk
 from .bases import learns_by_its_base
 from .beside import is_named_for_training, trains_beside
-from .members import methods_of
 from .users import frozen_by_its_users
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _works_on_arrays(function: FunctionNode) -> bool:
 def _is_declared_so(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
     """Whether a base class's abstract method has a scope: then all that implement it infer."""
     for home, base in bases_of(module, cls):
-        for method in methods_of(base):
+        for method in functions_in(base):
             if method.name == function.name and decorator_scope(home, method) is not None:
                 if any("abstractmethod" in home.source(d) for d in method.decorator_list):
                     return True

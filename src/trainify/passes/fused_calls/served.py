@@ -151,7 +151,7 @@ def _is_of_a_run(module: ModuleFacts, value: ast.expr, depth: int = 0) -> bool:
         elif isinstance(value, (ast.Subscript, ast.BinOp)):
             value = value.value if isinstance(value, ast.Subscript) else value.left
         elif isinstance(value, ast.Await) or (
-            isinstance(value, ast.Attribute) and not _is_own(module, value)
+            isinstance(value, ast.Attribute) and module.names.self_class(value.value) is None
         ):
             value = value.value
         else:
@@ -178,10 +178,6 @@ def _is_of_a_run(module: ModuleFacts, value: ast.expr, depth: int = 0) -> bool:
         if _is_of_a_run(module, made, depth + 1):
             return True
     return False
-
-
-def _is_own(module: ModuleFacts, node: ast.Attribute) -> bool:
-    return isinstance(node.value, ast.Name) and module.names.self_class(node.value) is not None
 
 
 def _may_run_a_model(module: ModuleFacts, call: ast.Call) -> bool:

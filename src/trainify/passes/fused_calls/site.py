@@ -211,7 +211,7 @@ class Site:
     def _is_own(self, node: ast.AST) -> bool:
         """Whether a node is an attribute of ``self``."""
         owner = node.value if isinstance(node, ast.Attribute) else None
-        return isinstance(owner, ast.Name) and self.module.names.self_class(owner) is not None
+        return self.module.names.self_class(owner) is not None
 
     def _weight_behind(self, node: ast.expr) -> ast.Attribute | None:
         """``self.weight`` of ``self.weight.detach().to(x.dtype)``, by views and casts alone."""

@@ -125,7 +125,7 @@ class StatementRewriter:
             inside = [each for each in self.sites.values() if self._holds(call, each)]
             if any(each.deferred and each.writes() for each in inside):
                 raise NoRewrite("it writes into a tensor when its statement is over")
-            text = self._value(site, call)
+            text = self._value(site)
             if self.before or self.dropped:
                 deferred = any(each.deferred for each in self.sites.values())
                 raise NoRewrite(
@@ -146,7 +146,7 @@ class StatementRewriter:
         start = self.module.start(node)
         text = self.module.source(node)
         outer = sorted(self._outermost(node), key=self.module.start)
-        values = [(call, self._value(self.sites[call], node)) for call in outer]
+        values = [(call, self._value(self.sites[call])) for call in outer]
         for call, value in reversed(values):
             exchanged, value = self._element(call, value)
             a, b = self.module.start(exchanged) - start, self.module.end(exchanged) - start
@@ -187,7 +187,7 @@ class StatementRewriter:
 
     def _splice_expression(self, node: ast.expr) -> str:
         if isinstance(node, ast.Call) and node in self.sites:
-            return self._value(self.sites[node], node)
+            return self._value(self.sites[node])
         return self._splice(node)
 
     # -- calls ----------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ class StatementRewriter:
             n.id for n in stored if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
         }
 
-    def _value(self, site: Site, root: ast.AST) -> str:
+    def _value(self, site: Site) -> str:
         """The expression that takes the place of a call whose value is used on the spot."""
         given = self._writes(site)
         writes = list(given.values())

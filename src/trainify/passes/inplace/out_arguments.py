@@ -58,7 +58,7 @@ def out_argument(module: ModuleFacts, statement: ast.stmt) -> Harm | None:
         f"{k.arg}={module.source(k.value)}" for k in call.keywords if k.arg not in ("out", None)
     ]
     value = f"{text}({', '.join(' '.join(part.split()) for part in kept)})"
-    change = Change([statement], [], wants=_tensors(module, call), title=text)
+    change = Change([statement], [], wants=_tensors(call), title=text)
     if isinstance(keyword.value, (ast.Tuple, ast.List)):
         _bind_each(module, statement, call, keyword.value.elts, value, change)
         return Harm("TRN402", message, statement, call, change)
@@ -244,7 +244,7 @@ def _cast(module: ModuleFacts, value: str, call: ast.Call, like: ast.Name) -> st
     return f"{value}.to({like.id}.dtype)"
 
 
-def _tensors(module: ModuleFacts, call: ast.Call) -> list[str] | None:
+def _tensors(call: ast.Call) -> list[str] | None:
     names = []
     for argument in call.args:
         if isinstance(argument, ast.Name):

@@ -194,7 +194,7 @@ def _made_by(module: ModuleFacts, write: Write) -> _Made | None:
         saver = saved_result(module, definition)
         if saver is not None and definition.value is not None:
             return _Made(saver, maker_of(definition.value))
-        owners = map(maker_of, _elements(module, flow, definition, write))
+        owners = map(maker_of, _elements(flow, definition, write))
         saving = [(s, owner) for owner in owners if (s := saving_call(module, owner)) is not None]
         if saving:
             (saver, first), *more = saving
@@ -224,9 +224,7 @@ def _made_in_place(
     )
 
 
-def _elements(
-    module: ModuleFacts, flow: FunctionFlow, definition: Definition, write: Write
-) -> Iterator[ast.expr]:
+def _elements(flow: FunctionFlow, definition: Definition, write: Write) -> Iterator[ast.expr]:
     """What ``ys[0].mul_(2)``, or ``y.mul_(2)`` in ``for y in ys``, writes into: elements of it."""
     held, made, index = definition.value, definition.statement, None
     if isinstance(made, (ast.For, ast.AsyncFor)):

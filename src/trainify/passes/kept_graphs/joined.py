@@ -31,7 +31,7 @@ def joined_to_kept(module: ModuleFacts) -> Iterator[Finding]:
             continue
         for owner, value in _assigned(statement.targets[0], statement.value):
             function = module.function(statement)
-            if function is None or module.names.self_class(owner.value) is None:  # type: ignore[arg-type]
+            if function is None or module.names.self_class(owner.value) is None:
                 continue
             parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value]
             joined = [part for part in parts if _joins(module, function, part, statement, owner)]
@@ -134,7 +134,7 @@ def _next_state(
         return None
     given = passed(call)
     layer = call.func
-    cls = module.names.self_class(layer.value) if isinstance(layer.value, ast.Name) else None
+    cls = module.names.self_class(layer.value)
     bindings = module.names.attributes(cls).get(layer.attr, ()) if cls is not None else ()
     names = [
         target.name

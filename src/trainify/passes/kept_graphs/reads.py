@@ -110,7 +110,7 @@ class _Reads:
         """Whether an expression reads the attribute by naming the object."""
         parent = self.module.parent(node)
         if not isinstance(parent, ast.Attribute):
-            return self._hands_on(node, parent) and not gradient_unwanted(self.module, node)
+            return self._hands_on(parent) and not gradient_unwanted(self.module, node)
         if parent.attr in _HOLDS_ALL or self._is_asked_for_state(parent):
             return not gradient_unwanted(self.module, node)
         if parent.attr == self.owner.attr:
@@ -128,7 +128,7 @@ class _Reads:
             and any(keyword.arg == "keep_vars" for keyword in call.keywords)
         )
 
-    def _hands_on(self, node: ast.Name, parent: ast.AST | None) -> bool:
+    def _hands_on(self, parent: ast.AST | None) -> bool:
         """Whether others get the object, and may read what they like."""
         if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name):
             if parent.func.id == "getattr" and len(parent.args) > 1:

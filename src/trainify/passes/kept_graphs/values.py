@@ -66,11 +66,7 @@ def _is_behind_weights(module: ModuleFacts, cls: ast.ClassDef) -> bool:
 def _is_own(module: ModuleFacts, node: ast.expr) -> bool:
     """``self.weight``, ``self.layer(x)``."""
     owner = node.func if isinstance(node, ast.Call) else node
-    return (
-        isinstance(owner, ast.Attribute)
-        and isinstance(owner.value, ast.Name)
-        and module.names.self_class(owner.value) is not None
-    )
+    return isinstance(owner, ast.Attribute) and module.names.self_class(owner.value) is not None
 
 
 def may_have_graph(module: ModuleFacts, function: FunctionNode, value: ast.expr) -> bool:

@@ -114,7 +114,7 @@ def _kept_as(module: ModuleFacts, statement: ast.Assign) -> list[ast.Attribute] 
     target = statement.targets[0]
     if len(statement.targets) > 1 or not isinstance(target, ast.Attribute):
         return None
-    cls = module.names.self_class(target.value) if isinstance(target.value, ast.Name) else None
+    cls = module.names.self_class(target.value)
     if cls is None or target.attr in module.rebound:
         return None
     if len(module.names.attributes(cls).get(target.attr, ())) != 1:
