@@ -95,6 +95,17 @@ def test_a_buffer_on_the_line() -> None:
 PLAIN = HEAD.replace("from sgl_kernel import silu_and_mul\n", "")
 
 
+@pytest.mark.parametrize(
+    "line", ["y = torch.empty_like(x); n = 1", "n = 1; y = torch.empty_like(x)"]
+)
+def test_a_buffer_on_another_line(line: str) -> None:
+    """What shares the line with an allocation that goes stays there, whichever comes first."""
+    kernel = "        torch.ops._C.rms_norm(y, x, c, 1e-6)\n"
+    after = "        n = 1\n        y = F.rms_norm(x, x.shape[-1:], c, 1e-6)\n"
+    before = f"{PLAIN}        {line}\n{kernel}        return y * n\n"
+    becomes(before, f"{PLAIN}{after}        return y * n\n", strategy="replace")
+
+
 @pytest.mark.parametrize("strategy", ["flag", "replace"])
 @pytest.mark.parametrize(
     ("lines", "loss"),

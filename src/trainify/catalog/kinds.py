@@ -33,10 +33,6 @@ class Kind:
     look_at: str = ""
 
     @cached_property
-    def required(self) -> frozenset[str]:
-        return frozenset(role for role in self.roles if not role.endswith("?"))
-
-    @cached_property
     def known(self) -> frozenset[str]:
         return frozenset(role.rstrip("?") for role in self.roles)
 
