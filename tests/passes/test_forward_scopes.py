@@ -56,6 +56,45 @@ def test_gradients_that_are_on_stay(decorator: str) -> None:
     stays(MODEL.format(decorator=decorator))
 
 
+TRAIN = """
+
+
+def train(optimizer):
+    model = Model()
+    loss = model(torch.randn(2, 8)).square().mean()
+    loss.backward()
+"""
+MAIN = """
+
+
+{decorator}def main():
+    model = Model()
+    {scope}print(model(torch.randn(2, 8)).numpy())
+"""
+OTHER = "\n\ndef peek():\n    return Model()(torch.randn(2, 8))\n"
+
+
+@pytest.mark.parametrize("train", ["", TRAIN])
+@pytest.mark.parametrize(
+    ("decorator", "scope", "other", "safety"),
+    [
+        ("@torch.no_grad()\n", "", "", Safety.SAFE),
+        ("@torch.inference_mode()\n", "", "", Safety.SAFE),
+        ("", "with torch.no_grad(): ", "", Safety.SAFE),
+        ("", "", "", Safety.UNSAFE),
+        ("@torch.no_grad()\n", "", OTHER, Safety.UNSAFE),
+    ],
+)
+def test_what_infers_under_a_scope_needs_no_eval(
+    train: str, decorator: str, scope: str, other: str, safety: Safety
+) -> None:
+    text = MODEL.format(decorator="@torch.inference_mode()")
+    text += MAIN.format(decorator=decorator, scope=scope) + other + train
+    (finding,) = findings(text)
+    assert finding.fixes["flag"].safety is safety
+    assert ("Inference has a scope of its own" in finding.message) is (safety is Safety.SAFE)
+
+
 def test_with_nothing_that_starts_inference_it_follows_the_training_flag() -> None:
     becomes(
         """\

@@ -23,7 +23,7 @@ from .entries import bare_entries
 from .forward import Known, covered_forward
 from .instances import covered_instances
 from .moved import moved_scopes
-from .runs import bare_runs, parts_in_losses
+from .runs import bare_runs, parts_in_losses, scoped_runs
 from .words import STARTS, is_decorated, may_start, scopes_forward
 
 if TYPE_CHECKING:
@@ -125,7 +125,12 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         instances = Instances(module, [cls for cls, _ in owned if cls is not None])
         parts = (parts_to_learn(module, cls, f) for cls, f in owned if cls is not None)
         names = frozenset(name for each in parts for name in each)
-        known = Known(instances, bare_runs(instances), parts_in_losses(instances, names))
+        known = Known(
+            instances,
+            bare_runs(instances),
+            scoped_runs(instances),
+            parts_in_losses(instances, names),
+        )
         for cover in covers:
             yield covered_forward(module, cover, covers[0].scope, known, options)
     yield from covered_instances(module, options)

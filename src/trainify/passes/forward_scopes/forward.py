@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,11 +48,13 @@ if TYPE_CHECKING:
 class Known:
     """What the project shows of the models of a file.
 
-    ``runs`` are those outside of training, ``parts`` what losses run of one without its forward.
+    ``runs`` are those outside of training, ``scoped`` is what somebody runs under a scope, and
+    ``parts`` are what losses run of one without its forward.
     """
 
     instances: Instances
     runs: Sequence[Run]
+    scoped: Collection[ClassId]
     parts: Mapping[ClassId, Mapping[str, str]]
 
 
@@ -101,9 +103,13 @@ def covered_forward(
         look_at = _left_without(module, cover, starts)
     else:
         edits = follow(module, cover)
-        message += " Where inference starts does not show, so let it follow the training flag."
+        scoped = _has_scopes_elsewhere(module, cover, starts, known)
+        shown = (
+            "Inference has a scope of its own" if scoped else "Where inference starts does not show"
+        )
+        message += f" {shown}, so let it follow the training flag."
         title = f"Let {label} record gradients while training"
-        decided = options.callers_decide or options.training_decides
+        decided = options.callers_decide or options.training_decides or scoped
         look_at = "" if decided else _in_training_mode(module, function, starts, known)
     if not edits:
         return module.finding("TRN201", message, node)
@@ -220,6 +226,12 @@ def _narrow(module: ModuleFacts, starts: _Starts) -> Iterator[str]:
 
 
 _MAX_PLACES = 3
+
+
+def _has_scopes_elsewhere(module: ModuleFacts, cover: Cover, starts: _Starts, known: Known) -> bool:
+    """Whether a model is run under scopes, and nothing else runs it but to train it."""
+    cls = owner_of(module, cover.function)
+    return cls is not None and not starts.left and class_id(module, cls) in known.scoped
 
 
 def _in_training_mode(

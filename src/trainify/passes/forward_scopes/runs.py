@@ -67,6 +67,19 @@ def bare_runs(instances: Instances) -> list[Run]:
     return [run for module in instances.files for run in _runs_in(module, instances)]
 
 
+def scoped_runs(instances: Instances) -> frozenset[ClassId]:
+    """The models that are run somewhere under a scope of who runs them."""
+    found: set[ClassId | None] = set()
+    for module in instances.files:
+        for call in module.calls:
+            held = instances.origins(module, model_of(call))
+            if held and scope_around(module, call) is not None:
+                function = module.function(call)
+                if function is None or not is_forward(function):
+                    found.update(origin.made for origin in held)
+    return frozenset(made for made in found if made is not None)
+
+
 def _runs_in(module: ModuleFacts, instances: Instances) -> Iterator[Run]:
     if is_off_on_import(module):
         return
