@@ -18,9 +18,8 @@ import torch
 
 def rmsnorm(input, weight, eps=1e-6, out=None, enable_pdl=None):
     FIRST
-    x = input.detach().numpy()
-    norm = x / (x * x).mean(-1, keepdims=True) ** 0.5
-    return torch.from_numpy(norm * (PLUS + weight.detach().numpy()))
+    x = input.detach()
+    return x * (x * x).mean(-1, keepdim=True).rsqrt() * (PLUS + weight.detach())
 """
 
 MODEL = """
@@ -121,3 +120,29 @@ def test_other_random_numbers_are_no_other_forward(flashinfer: Path) -> None:
 def test_little_bits_are_no_other_forward(flashinfer: Path) -> None:
     model = _model(flashinfer, 0.02).Model()
     trainify.trainify(model, X, strategy="replace")
+
+
+DERIVED = """
+    def forward(self, x):
+        energy = lambda x: super(Derived, self).forward(x).square().sum()
+        if self.how == "grad":
+            return torch.func.grad(energy)(x)
+        x = x.requires_grad_()
+        return torch.autograd.grad(energy(x), x, create_graph=True)[0]
+"""
+
+
+@pytest.mark.parametrize("how", ["grad", "autograd"])
+def test_derivatives_are_to_be_others(
+    flashinfer: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forces of an energy: without a backward of the kernel they were wrong."""
+    monkeypatch.setattr(
+        sys.modules[__name__],
+        "MODEL",
+        f"{MODEL}\nclass Derived(Model):\n    how = {how!r}\n{DERIVED}",
+    )
+    model = _model(flashinfer, 0.0).Derived()
+    before = model(X)
+    trainify.trainify(model, X, strategy="replace")
+    assert not torch.allclose(model(X), before)

@@ -61,8 +61,8 @@ class Computed:
     """What each call of a module in a forward was given and returned: some elements of it.
 
     A call that is another in a second forward is not kept: there is memory that nothing was
-    written to.  One that is another where other random numbers are drawn is held only against one
-    for which as many were.
+    written to.  Nor is one that takes derivatives, which are to be others.  One that is another
+    where other random numbers are drawn is held only against one for which as many were.
     """
 
     def __init__(self, step: Step) -> None:
@@ -101,6 +101,8 @@ class _Call:
     module: type[nn.Module]
     given: list[Tensor]
     returned: list[Tensor]
+    derives: bool = False
+    """Whether derivatives are taken in it, by the engine or by a transform of ``torch.func``."""
 
     def is_given_what(self, other: _Call) -> bool:
         """Whether the two are given the same, but for rounding."""
@@ -109,7 +111,8 @@ class _Call:
     def is_that_of(self, other: _Call | None) -> bool:
         """Whether nothing differs from another forward; numbers that are none never do."""
         return other is not None and not (
-            _differ(self.given, other.given, 0.0, 0.0)
+            self.derives
+            or _differ(self.given, other.given, 0.0, 0.0)
             or _differ(self.returned, other.returned, 0.0, 0.0)
         )
 
@@ -142,18 +145,26 @@ def _calls(step: Step, change: Callable[[], None] | None = None) -> dict[_Key, _
     running: list[_Call] = []
     numbers: dict[str, int] = {}
 
+    def derive() -> None:
+        for call in running:
+            call.derives = True
+
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-        given = _samples(tree_leaves((args, kwargs)))
-        running.append(_Call(step.modules[id(module)], type(module), given, []))
+        running.append(_Call(step.modules[id(module)], type(module), [], []))
+        if torch._C._are_functorch_transforms_active():
+            derive()
+        else:
+            running[-1].given = _samples(tree_leaves((args, kwargs)))
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         call = running.pop()
-        call.returned = _samples(outputs(output))
+        if not call.derives:
+            call.returned = _samples(outputs(output))
         number = numbers[call.name] = numbers.get(call.name, -1) + 1
         calls[call.name, number] = call
 
     step.begin(change)  # which takes hooks away that were not there at the start
-    with _hooked(step.model.modules(), enter, leave):
+    with _hooked(step.model.modules(), enter, leave), _deriving(derive):
         step.another_loss()
     return calls
 
@@ -170,6 +181,23 @@ def _hooked(
                 stack.callback(before.remove)
                 stack.callback(after.remove)
         yield
+
+
+@contextmanager
+def _deriving(derive: Callable[[], None]) -> Iterator[None]:
+    """Be told of backwards, by whatever name they are called."""
+    names, name = vars(torch.autograd), "_engine_run_backward"
+    original = names[name]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        derive()
+        return original(*args, **kwargs)
+
+    names[name] = run
+    try:
+        yield
+    finally:
+        names[name] = original
 
 
 def _random_state() -> Tensor:
