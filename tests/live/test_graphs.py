@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import export
 from torch.fx import symbolic_trace
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import trainify
 import trainify.fx
@@ -677,3 +678,27 @@ def test_pieces_that_are_written_into_and_read_all_together() -> None:
 
     with pytest.raises(ValueError, match="is split into"):
         trainify.fx.rewrite(symbolic_trace(Model()))
+
+
+def test_parameters_that_are_inputs() -> None:
+    """Of what ``make_fx`` traces, also with its backward in it."""
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(model, parameters, (x,)).square().sum()
+
+    model, x = InPlace(), torch.randn(T, H)
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    plain = trainify.fx.rewrite(symbolic_trace(model))
+    expected = torch.func.grad(lambda p: torch.func.functional_call(plain, p, (x,)).square().sum())(
+        parameters
+    )
+    assert len(expected) == 3 and all(gradient.abs().sum() > 0 for gradient in expected.values())
+
+    graph = trainify.fx.rewrite(make_fx(loss)(parameters, x))
+    torch.testing.assert_close(torch.func.grad(graph)(parameters, x), expected)
+
+    with trainify.attach("_C::fused_add_rms_norm"):
+        graph = make_fx(torch.func.grad(loss))(parameters, x)
+        torch.testing.assert_close(graph(parameters, x), expected)
+    assert trainify.fx.check(graph) == ()
+    torch.testing.assert_close(trainify.fx.rewrite(graph)(parameters, x), expected)

@@ -33,7 +33,8 @@ def check(graph_module: GraphModule | ExportedProgram) -> tuple[Cut, ...]:
     does not come back through: a fused op, a registered op that autograd knows nothing of, a
     detached value, a number taken out of a tensor, a region without gradients.  An op that writes
     into what already has a history makes gradients wrong.  Places are those that the graph keeps
-    (``torch.export`` does, ``symbolic_trace`` does not).
+    (``torch.export`` does, ``symbolic_trace`` does not).  Parameters are those that it holds; what
+    is an input is none.
 
     Raises:
         TypeError: That is no graph.
