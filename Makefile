@@ -13,7 +13,8 @@ test soak: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-# What takes minutes: inductor, two processes, all models, all rows, long random runs.
+# What `make test` leaves out: all pairs of cases and ways, inductor, two processes, all models, all
+# rows, long random runs.
 soak: $(READY)
 	$(BIN)/python -m pytest -m slow -n auto --dist worksteal
 
