@@ -44,9 +44,15 @@ _ASKED = re.compile(
     re.IGNORECASE,
 )
 
-LIBRARIES = ("vllm", "torch")
+LIBRARIES = ("vllm", "torch", "python")
 """Those of which releases are told apart: by rows of the catalog, or because what is written into a
 file is not in all of them."""
+
+_REQUIRES_PYTHON = re.compile(
+    rf"""^[ \t]*(?:requires-python|python_requires|python)[ ]*=[ ]*["']?"""
+    rf"""((?:{_CLAUSE}|\^[\d.]+)(?:[ ]*,[ ]*{_CLAUSE})*)""",
+    re.MULTILINE,
+)
 
 _NEEDS = {"vllm": (("<0.5.4", "torch", "<2.4"), ("<0.10.2", "torch", "<2.8"))}
 """What releases of a library, which stands earlier above, require of another one."""
@@ -119,6 +125,11 @@ def _may_state(folder: str, library: str) -> bool:
 
 def _stated(folder: str, library: str) -> Iterator[Release]:
     """What the files right in a folder say, the most certain first."""
+    if library == "python":
+        for path, text in _texts(folder, ("pyproject.toml", "setup.cfg", "setup.py")):
+            if match := _REQUIRES_PYTHON.search(text):
+                yield Release(library, match[1].replace(" ", "").replace("^", ">="), path)
+        return
     yield from _itself(folder, library)
     name = re.sub(r"[-_.]+", "[-_.]", library)
     locked = re.compile(

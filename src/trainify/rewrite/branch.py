@@ -114,10 +114,11 @@ class Vocabulary:
     @cached_property
     def library(self) -> Library:
         """The helpers that the uses need: those that the file has from before, where they serve."""
-        from .older_torch import lacks
+        from . import older_python, older_torch
         from .specialize import library
 
-        uses, lacking = tuple(dict.fromkeys(self.uses)), lacks(self.releases)
+        uses = tuple(dict.fromkeys(self.uses))
+        lacking = (*older_torch.lacks(self.releases), *older_python.lacks(self.releases))
         fresh = library(uses, lacking=lacking)
         there = layout.functions_at_top(self.module)
         keep = tuple(
@@ -158,8 +159,10 @@ class Vocabulary:
         return ast.dump(existing) == ast.dump(wanted)
 
     def _helper_text(self, of: Library, helper: str, names: dict[str, str]) -> str:
+        from .older_python import lacks
         from .specialize import helper_text
 
+        evaluated = "from __future__ import annotations" not in self.module.text
         return helper_text(
             of.functions[helper],
             torch=self.torch,
@@ -168,6 +171,7 @@ class Vocabulary:
             unit=self.module.indent_unit,
             width=layout.width(self.module),
             older=tuple(self._typing.items()),
+            lacking=lacks(self.releases) if evaluated else (),
         )
 
     @cached_property

@@ -31,6 +31,7 @@ from .fold.blocks import leading, lines_of
 from .fold.expressions import fold_expression
 from .fold.values import GIVEN, Known, given_names, is_given, is_literal, literal
 from .layout import fit
+from .older_python import quoted, without_strict
 from .older_torch import NAMES as OLDER
 from .older_torch import for_release
 
@@ -319,13 +320,13 @@ def is_simple(text: str) -> bool:
 def _fold(
     name: str, known: tuple[tuple[str, str], ...], lacking: tuple[str, ...] = ()
 ) -> Reference:
-    """A reference function for what is known of its parameters, without what PyTorch lacks."""
+    """A reference function for what is known of its parameters, without what is ``lacking``."""
     original = reference(name)
     assert original is not None
     facts = {
         name: GIVEN if text == code(GIVEN) else cst.parse_expression(text) for name, text in known
     }
-    node = fold(for_release(original.node, lacking), facts)
+    node = fold(without_strict(for_release(original.node, lacking), lacking), facts)
     meant = node.visit(_Meant())
     if meant is not node:
         assert isinstance(meant, cst.FunctionDef)
@@ -365,8 +366,9 @@ class Library:
     """The reference functions that some uses need, specialized to what all uses agree on.
 
     ``keep`` names parameters, by function, that are to stay although all uses agree on them;
-    without ``sure`` nothing is taken as not None; ``lacking`` is what the project's PyTorch lacks
-    (:func:`.older_torch.lacks`).  Ask :func:`library` for one: editors ask again and again.
+    without ``sure`` nothing is taken as not None; ``lacking`` is what the project's PyTorch and
+    Python lack (:mod:`.older_torch`, :mod:`.older_python`).  Ask :func:`library` for one: editors
+    ask again and again.
     """
 
     def __init__(
@@ -512,10 +514,12 @@ def helper_text(
     unit: str,
     width: int,
     older: tuple[tuple[str, str], ...] = (),
+    lacking: tuple[str, ...] = (),
 ) -> str:
     """The text of a helper function as it stands in the user's file.
 
-    ``older`` has the file's names for ``Optional`` and ``Tuple``, where it writes types with them.
+    ``older`` has the file's names for ``Optional`` and ``Tuple``, where it writes types with them;
+    ``lacking`` is what types cannot be written with (:mod:`.older_python`).
     """
     node = renamed(function, (("torch", torch), ("F", functional), *helper_names))
     head = one_line(code(node.with_changes(body=_PASS, leading_lines=[], decorators=[])))
@@ -527,7 +531,7 @@ def helper_text(
         )
     if "Tuple" in typing:
         head = re.sub(r"\btuple\[", f"{typing['Tuple']}[", head)
-    lines = fit(head.removesuffix(" pass"), "", unit, width)
+    lines = fit(quoted(head, lacking).removesuffix(" pass"), "", unit, width)
     lines += _docstring(function, unit, width)
     for statement in body_of(node):
         lines += lay_out(statement, unit, unit, width)
