@@ -58,6 +58,9 @@ BUFFERS = {
     "index": "self.memory.index_copy_(0, torch.arange(3), h)",
     "product": "self.mean.add_((x * h).mean(0))",
     "local name": "m = self.memory\nm[: x.shape[0]] = h",
+    "local name, a chain": "m = self.mean\nm.mul_(0.9).add_(h.mean(0), alpha=0.1)",
+    "local name of a view": "m = self.memory[:3]\nm.copy_(h)",
+    "local name of another view": "m = self.memory.view(2, 4, 4)\nm[0, :3] += h",
     "plain tensor": "self.level.mul_(0.9).add_(h.mean(0))",
     "anew": "self.mean = 0.9 * self.mean + 0.1 * h.mean(0)",
     "anew, in training": "if self.training:\n    self.mean = torch.lerp(self.mean, h.mean(0), 0.1)",
@@ -130,6 +133,14 @@ def test_graphs_that_nothing_reads_stay_in_memory() -> None:
         assert (net.mean.grad_fn is not None) is kept
 
 
+def test_what_is_read_by_a_local_name_fails() -> None:
+    text = module("m = self.mean\nm.mul_(0.9).add_(h.mean(0), alpha=0.1)\nh = h - m")
+    with pytest.raises(RuntimeError, match="second time"):
+        steps(text)
+    (finding,) = findings(text)
+    assert "fails" in finding.message and not finding.fixes
+
+
 RIGHT = {
     "under no_grad": "with torch.no_grad():\n    self.mean.mul_(0.9).add_(0.1 * h.mean(0))",
     "detached": "self.mean.mul_(0.9).add_(0.1 * h.detach().mean(0))",
@@ -148,6 +159,8 @@ RIGHT = {
         "if self.past is not None:\n    h = torch.cat([self.past, h])\nself.past = h.detach()"
     ),
     "last": "self.past = h",
+    "local name, detached": "m = self.mean\nm.mul_(0.9).add_(h.detach().mean(0), alpha=0.1)",
+    "local name of values": "m = self.memory.detach()\nm[:3] = h.detach()",
     "local copy": "m = self.memory.clone()\nm[:3] = h\nh = m.sum(0)",
     "plain tensor, detached": "self.level.mul_(0.9).add_(h.detach().mean(0))",
     "rolled, detached": (

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.cached import as_write, names_cache
+from ...facts.flow import Definition
 from ...facts.kept import handed_out, is_kept_buffer
-from ...facts.writes import Write
+from ...facts.names import last_name
+from ...facts.writes import Write, are_views, root_of
 from ...findings import STRATEGIES, Finding, Fix
 from .. import not_rewritten
 from ..caches import read_fresh
@@ -55,13 +57,13 @@ def _into(
     values = [v for v in written(write) if has_graph(module, function, v)]
     if not values:
         return
+    name = write.name.id if write.name is not None else ""
+    again = bool(name) and module.flow(function).read_after(name, write.statement)
     text = module.source(owner)
     message = f"`{text}` outlives the step, and keeps the graph of `{module.source(values[0])}`: "
-    message += consequence(module, owner)
+    message += consequence(module, owner, again)
     fixes: dict[str, Fix] = {}
-    name = write.name.id if write.name is not None else ""
-    read = gives_result(module, write)
-    read = read or (bool(name) and module.flow(function).read_after(name, write.statement))
+    read = again or gives_result(module, write)
     if not read and not read_later(module, function, owner, write.statement):
         plain = kept_detached(module, function, write.statement, owner, values)
         fixes = dict.fromkeys(STRATEGIES, plain)
@@ -78,8 +80,9 @@ def in_pools(
     """A write into what ``POOL.setdefault(shape, torch.empty(shape))`` gave."""
     assert write.name is not None
     definition = module.flow(function).only_definition(write.name.id, write.statement)
-    if definition is not None and isinstance(definition.value, ast.Attribute):
-        yield from _into(module, options, function, definition.value, write)  # buffer = self.buffer
+    buffer = _buffer_of(module, definition)
+    if buffer is not None:
+        yield from _into(module, options, function, buffer, write)
         return
     call = handed_out(module, function, definition) if definition is not None else None
     if call is None or not is_step(module, function, write.statement):
@@ -102,3 +105,17 @@ def in_pools(
         except branch.CannotPlace as error:
             message += not_rewritten(error)
     yield module.finding("TRN408", message, write.statement, fixes)
+
+
+def _buffer_of(module: ModuleFacts, definition: Definition | None) -> ast.Attribute | None:
+    """``self.buffer`` of ``buffer = self.buffer``, or of a view: ``row = self.buffer[0]``."""
+    if definition is None or definition.value is None or definition.index is not None:
+        return None
+    name, path = root_of(definition.value)
+    if name is not None or not path or not are_views(module, path):
+        return None
+    if any(isinstance(node, ast.Attribute) and node.attr == "data" for node in path):
+        return None
+    if any(isinstance(node, ast.Call) and last_name(node.func) == "detach" for node in path):
+        return None
+    return path[-1] if isinstance(path[-1], ast.Attribute) else None

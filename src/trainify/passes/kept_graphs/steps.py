@@ -75,9 +75,14 @@ def _asks_for_none(test: ast.expr) -> bool:
     )
 
 
-def consequence(module: ModuleFacts, owner: ast.Attribute) -> str:
-    """What comes of a kept graph: that depends on whether a loss is computed from it again."""
+def consequence(module: ModuleFacts, owner: ast.Attribute, again: bool = False) -> str:
+    """What comes of a kept graph: that depends on whether a loss is computed from it again.
+
+    ``again``: it is, by another name.
+    """
     assert isinstance(owner.value, ast.Name)
+    if again:
+        return _FAILS
     cls = module.names.self_class(owner.value)
     for node in walk(cls) if cls is not None else ():
         if is_same(node, owner) and node is not owner:
@@ -85,8 +90,11 @@ def consequence(module: ModuleFacts, owner: ast.Attribute) -> str:
             if statement in module.writes or _is_updated_by(statement, owner.attr):
                 continue
             if not is_cut(module, node) and not gradient_unwanted(module, node):
-                return "the next backward walks into it and fails."
+                return _FAILS
     return "those of all steps stay in memory, which grows."
+
+
+_FAILS = "the next backward walks into it and fails."
 
 
 def is_cut(module: ModuleFacts, node: ast.expr) -> bool:

@@ -84,9 +84,17 @@ def written(write: Write) -> list[ast.expr]:
     return [
         argument
         for node in walk(write.statement)
-        if isinstance(node, ast.Call) and root_of(node)[1][-1:] == root_of(write.target)[1][-1:]
+        if isinstance(node, ast.Call) and _is_of_chain(node, write)
         for argument in passed(node)
     ] or list(write.inputs)
+
+
+def _is_of_chain(call: ast.Call, write: Write) -> bool:
+    """Whether a call is a method of what is written, or of what another one of it gives back."""
+    name, path = root_of(call)
+    if write.name is not None:
+        return name is write.name
+    return path[-1:] == root_of(write.target)[1][-1:]
 
 
 def written_later(

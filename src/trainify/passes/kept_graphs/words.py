@@ -38,9 +38,20 @@ def _writes_buffer(data: bytes) -> bool:
         for at, name in written
     ):
         return True
-    if written and any(b"= self.%s\n" % name in data for name in kept):
+    names = {name for _, name in written}
+    if any(
+        m[1] in names
+        for kind in kept
+        for at in words.undeclared(data, b"= self.%s" % kind)
+        if (m := _ALIAS.search(data, data.rfind(b"\n", 0, at) + 1, at)) is not None
+        and _VIEW.match(data, at + len(b"= self.") + len(kind))
+    ):
         return True
     return any(_is_updated(data, b"self.%s" % name) for name in registered | made)
+
+
+_ALIAS = re.compile(rb"\b(\w+)(?:: [\w.]+)? $")
+_VIEW = re.compile(rb"[ \t]*(?:\[|\.\w+\(|\r?\n|#)")
 
 
 def _made(data: bytes, at: int) -> re.Match[bytes] | None:
