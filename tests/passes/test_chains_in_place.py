@@ -13,6 +13,7 @@ from verbs import rules
 
 NET = """\
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 
@@ -20,11 +21,25 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.fc = nn.Linear(4, 4)
+        self.act = nn.ReLU(inplace=True)
 
     def forward(self, x):
         {}
 """
+HEAD = "y = self.fc(x)\n        "
+END = "\n        y.mul_(2)\n        return y"
 CHAINS = {
+    "a function": (f"{HEAD}F.relu_(y){END}", True),
+    "torch's function": (f"{HEAD}torch.exp_(y){END}", True),
+    "an elu": (f"{HEAD}F.elu_(y){END}", True),
+    "a random slope": (f"{HEAD}F.rrelu_(y){END}", True),
+    "asked to": (f"{HEAD}F.relu(y, inplace=True){END}", True),
+    "a module": (f"{HEAD}self.act(y){END}", True),
+    "a part, later": (f"{HEAD}torch.sigmoid_(y)\n        y[0] = 0\n        return y", True),
+    "a function that saves its input": (f"{HEAD}F.silu(y, inplace=True){END}", False),
+    "a threshold": (f"{HEAD}F.hardtanh_(y){END}", False),
+    "a function, then another value": (f"{HEAD}F.relu_(y)\n        return y.mul(2)", False),
+    "a function, of another value": (f"{HEAD}z = y + 1\n        F.relu_(z){END} + z", False),
     "returned": ("y = self.fc(x)\n        return y.exp_().mul_(2)", True),
     "of a call": ("return self.fc(x).sigmoid_().add_(1)", True),
     "a statement": ("y = self.fc(x)\n        y.tanh_().mul_(2)\n        return y", True),

@@ -81,10 +81,11 @@ def in_place_calls(data: bytes) -> tuple[int, ...]:
         found.update(at + len(name) + 1 for at in undeclared(data, b".%s(" % name))
     for at in places(data, _CALLED):
         begin = max(0, at - 40)
-        if data.endswith((b"F.relu", b"torch.relu", b"elu"), begin, at):
-            if data.endswith((b"F", b"torch"), begin, data.rfind(b".", begin, at)):
-                found.add(at + 1)
-        elif data.endswith(_INERT, begin, at) and _INITIALIZED.search(data, begin, at + 1):
+        dot = data.rfind(b".", begin, at)
+        of_torch = dot > 0 and data.endswith((b"F", b"torch"), begin, dot)
+        if of_torch or (
+            data.endswith(_INERT, begin, at) and _INITIALIZED.search(data, begin, at + 1)
+        ):
             found.add(at + 1)
     return tuple(found)
 
@@ -317,7 +318,10 @@ def _made_by(data: bytes, at: int, name: bytes, maker: Maker, methods: tuple[byt
         if data.startswith(methods, at_call + len(called), at):
             return True
         at_call = data.find(called, at_call + 1, at)
-    return False
+    return bool(methods) and any(
+        begin <= given < at and (match := _GIVEN.match(data, given)) and match[1] == name
+        for given in in_place_calls(data)
+    )
 
 
 def _calls_one(data: bytes, begin: int, end: int, methods: tuple[bytes, ...]) -> bool:

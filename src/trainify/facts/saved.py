@@ -40,7 +40,9 @@ RESULT_SAVED = frozenset(
     "scaled_dot_product_attention".split()
 )
 _RESULT_SAVED_MODULES = frozenset("ReLU Tanh Sigmoid Softmax LogSoftmax Softmin".split())
-_RESULT_SAVED_IN_PLACE = frozenset("ELU CELU SELU LeakyReLU elu celu selu leaky_relu".split())
+_RESULT_SAVED_IN_PLACE = frozenset(
+    "ELU CELU SELU LeakyReLU RReLU elu celu selu leaky_relu rrelu".split()
+)
 """Those that save their input, unless they overwrite that."""
 
 _PRODUCTS = frozenset("matmul mm bmm mv einsum outer mul linear conv1d conv2d conv3d".split())
@@ -88,6 +90,8 @@ def maker_of(value: ast.expr) -> ast.expr:
 def saves_in_place(call: ast.Call) -> bool:
     """Whether a call overwrites a tensor by a result that it saves: ``x.exp_()``."""
     name = last_name(call.func)
+    if name.endswith("_") and name[:-1] in _RESULT_SAVED_IN_PLACE:
+        return True
     return name in METHODS and name[:-1] in RESULT_SAVED
 
 

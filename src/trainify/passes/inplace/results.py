@@ -12,6 +12,7 @@ from ...facts import ModuleFacts
 from ...facts.activations import submodule
 from ...facts.flow import Definition, FunctionFlow
 from ...facts.guards import gradient_unwanted
+from ...facts.overwriting import overwritten as written_by
 from ...facts.saved import RESULT_SAVED, maker_of, saved_result, saves_in_place, saving_call
 from ...facts.training import reaches_result
 from ...facts.walk import walk
@@ -275,7 +276,10 @@ def _value(flow: FunctionFlow, element: ast.expr, at: ast.stmt | None) -> ast.ex
 
 
 def _saver(module: ModuleFacts, statement: ast.stmt, name: str) -> str | None:
-    """The operation that wrote its result into ``name``, and saved it: ``torch.tanh(x, out=x)``."""
+    """The operation that wrote its result into ``name``, and saved it.
+
+    ``torch.tanh(x, out=x)``, ``x.tanh_()``, ``F.relu_(x)`` and ``self.relu(x)`` of one in place.
+    """
     block = module.block(statement)
     for previous in reversed(block[: block.index(statement)]):
         call = previous.value if isinstance(previous, ast.Expr) else None
@@ -287,6 +291,9 @@ def _saver(module: ModuleFacts, statement: ast.stmt, name: str) -> str | None:
             if isinstance(call.func.value, ast.Name) and call.func.value.id == name:
                 if call.func.attr.endswith("_"):
                     return text if call.func.attr[:-1] in RESULT_SAVED else None
+            given = written_by(module, call)
+            if isinstance(given, ast.Name) and given.id == name:
+                return saving_call(module, call)
         elif any(isinstance(n, ast.Name) and n.id == name for n in walk(previous)):
             return None
     return None

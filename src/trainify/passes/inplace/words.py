@@ -16,7 +16,7 @@ _FUNCTIONS = words.declare(
 _OF_TENSORS = re.compile(rb"(?<!\bmath)(?<!\bself)\.")
 _SAVERS = words.declare(b"LU(", b"Sigmoid(", b"Tanh(", b"Softmax(", b"Softmin(")
 _HOLDS = re.compile(rb"self\.(\w+)(?:: [\w.]+)? = [\w.]*$")
-_METHODS = tuple(f"{name}_(".encode() for name in sorted(RESULT_SAVED))
+_METHODS = tuple(f"{name}_(".encode() for name in [*sorted(RESULT_SAVED), "elu", "leaky_relu"])
 (_OUT,) = words.declare(b", out=")
 
 
