@@ -392,6 +392,13 @@ PROPERTY = (
         f"    @property\n    def w(self):\n        {FIRST}\n{GIVEN}    def forward",
     )
 )
+EARLY = """if self.packed is not None:
+            return self.packed
+        self.packed = self.weight.t().contiguous()"""
+MEMOIZED = PROPERTY.replace("@property", "@functools.cached_property").replace(
+    f"{FIRST}\n{GIVEN}", "return self.weight.t().contiguous()\n\n"
+)
+MEMOIZED = f"import functools\n{MEMOIZED}"
 ONCE = {
     "is None": lazy(),
     "hasattr": lazy(FIRST.replace("self.packed is None", 'not hasattr(self, "packed")')).replace(
@@ -409,6 +416,16 @@ ONCE = {
     ),
     "in a method that gives it": PROPERTY.replace("    @property\n", "").replace(
         "x @ self.w", "F.linear(x, self.w())"
+    ),
+    "in a method, by a local name": PROPERTY.replace("    @property\n", "").replace(
+        "return x @ self.w", "w = self.w()\n        return x @ w"
+    ),
+    "given back early": PROPERTY.replace(FIRST, EARLY),
+    "given back early, by hasattr": PROPERTY.replace(
+        FIRST, EARLY.replace("self.packed is not None", 'hasattr(self, "packed")')
+    ).replace("        self.packed = None\n", ""),
+    "by an lru_cache": MEMOIZED.replace("cached_property", "lru_cache").replace(
+        "x @ self.w", "x @ self.w()"
     ),
 }
 ANEW = {
@@ -438,6 +455,21 @@ ANEW = {
     "a property that is given up": PROPERTY
     + "\n    def reset(self):\n        self.packed = None\n",
     "a table": lazy(FIRST.replace("self.weight.t().contiguous()", "torch.eye(4)")),
+    "early, for serving": PROPERTY.replace(
+        FIRST, f"if self.training:\n            return self.weight.t()\n        {EARLY}"
+    ),
+    "early, not while training": PROPERTY.replace(
+        FIRST, EARLY.replace("is not None", "is not None and not self.training")
+    ),
+    "early, of something else": PROPERTY.replace(FIRST, EARLY.replace("if self.packed", "if x")),
+    "early, given up": PROPERTY.replace(FIRST, EARLY)
+    + "\n    def train(self, mode=True):\n        self.packed = None\n",
+    "memoized, forgotten": MEMOIZED + "\n    def train(self, mode=True):\n        del self.w\n",
+    "memoized, forgotten by name": MEMOIZED
+    + '\n    def train(self, mode=True):\n        self.__dict__.pop("w", None)\n',
+    "a memoized view": MEMOIZED.replace(".contiguous()", ""),
+    "a memoized table": MEMOIZED.replace("self.weight.t().contiguous()", "torch.eye(4)"),
+    "memoized, of no use": MEMOIZED.replace("x @ self.w", "x * self.w.abs().max()"),
 }
 
 
@@ -453,6 +485,22 @@ def test_a_copy_that_the_first_forward_makes(text: str) -> None:
     with torch.no_grad():
         layer.weight += 1
     assert torch.equal(layer(x), before) or "data" in text  # which shares the storage
+
+
+def test_a_memoized_weight_becomes_a_plain_property() -> None:
+    """Run two steps: as written the second one computes with what the first one had."""
+    (finding,) = findings(MEMOIZED)
+    assert finding.rule == "TRN502" and finding.fixes["flag"].safety == "unsafe"
+    fixed = fix(MEMOIZED, unsafe=True)
+    stays(fixed)
+    for text, follows in ((MEMOIZED, False), (fixed, True)):
+        space: dict[str, Any] = {}
+        exec(compile(text, "m.py", "exec"), space)
+        layer, x = space["Linear"](), torch.ones(2, 4)
+        before = layer(x)
+        with torch.no_grad():
+            layer.weight += 1
+        assert torch.equal(layer(x), before) is not follows
 
 
 @pytest.mark.parametrize("text", ANEW.values(), ids=ANEW)

@@ -12,9 +12,9 @@ from ...facts.layers import is_module_class
 from ...facts.names import is_none
 from ...facts.rebound import set_by_others
 from ...facts.walk import walk
-from ...findings import STRATEGIES, Finding, Fix, Safety
+from ...findings import STRATEGIES, Edit, Finding, Fix, Safety
 from .. import Look, Needle, Rule
-from .cached import cached
+from .cached import cached, memoized
 from .derivation import Derivation, Place
 from .fix import as_property
 from .once import happens_once, is_lazy, is_reparametrized, is_used
@@ -22,6 +22,7 @@ from .words import WORDS, may_derive_weights
 
 if TYPE_CHECKING:
     from ...engine import Options
+    from ...facts.module import FunctionNode
 
 RULES = (
     Rule(
@@ -118,6 +119,9 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         for name, entry in cached(module, cls):
             if not _REFERENCE.search(name):
                 yield _finding(module, cls, name, [entry.place, entry.place], entry, [])
+        for method, decorator, entry in memoized(module, cls):
+            if not _REFERENCE.search(method.name):
+                yield _of_method(module, method, decorator, entry)
 
 
 def _finding(
@@ -128,15 +132,7 @@ def _finding(
     derived: Derivation,
     uses: list[ast.Attribute],
 ) -> Finding:
-    sources = ", ".join(f"`{source}`" for source in dict.fromkeys(derived.sources))
-    message = (
-        f"`self.{name}` is computed from {sources} once: what training changes there does not "
-        "arrive here"
-    )
-    if derived.detached:
-        message += ", and no gradient goes back."
-    else:
-        message += ", and the second backward fails." if derived.saves else "."
+    message = _said(name, derived)
     fixes: dict[str, Fix] = {}
     setting = next(set_by_others(module, cls, name), None)
     if setting is not None:
@@ -152,6 +148,30 @@ def _finding(
             fix = Fix(f"Make {name} a property", edits, Safety.UNSAFE, look_at)
             fixes = dict.fromkeys(STRATEGIES, fix)
     return module.finding("TRN502", message, found[0].statement, fixes)
+
+
+def _said(name: str, derived: Derivation) -> str:
+    sources = ", ".join(f"`{source}`" for source in dict.fromkeys(derived.sources))
+    message = (
+        f"`self.{name}` is computed from {sources} once: what training changes there does not "
+        "arrive here"
+    )
+    if derived.detached:
+        return f"{message}, and no gradient goes back."
+    return message + (", and the second backward fails." if derived.saves else ".")
+
+
+def _of_method(
+    module: ModuleFacts, method: FunctionNode, decorator: ast.expr, derived: Derivation
+) -> Finding:
+    """The finding for ``@cached_property``, which a plain property could stand for."""
+    fixes: dict[str, Fix] = {}
+    if module.is_name(decorator, "functools.cached_property") and not derived.detached:
+        edit = Edit(module.start(decorator), module.end(decorator), "property")
+        look_at = f"`{method.name}` is computed again each time it is used"
+        fix = Fix(f"Make {method.name} a plain property", (edit,), Safety.UNSAFE, look_at)
+        fixes = dict.fromkeys(STRATEGIES, fix)
+    return module.finding("TRN502", _said(method.name, derived), decorator, fixes)
 
 
 def _places(module: ModuleFacts, cls: ast.ClassDef) -> dict[str, list[Place]]:

@@ -1,20 +1,24 @@
-"""Weights that are derived the first time that a key comes, and kept under it.
+"""Weights that are derived the first time that they are asked for, and kept.
 
-``if dtype not in self.cache: self.cache[dtype] = self.weight.to(dtype)``
+Under a key, ``if dtype not in self.cache: self.cache[dtype] = self.weight.to(dtype)``, and by a
+decorator: ``@cached_property``.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
+from ...facts.graph import results
 from ...facts.guards import gradient_unwanted, is_forward
 from ...facts.names import is_none
 from ...facts.walk import walk
 from ...facts.weights import is_weight_use
 from .derivation import Derivation, Place
+from .once import gives_weight, is_used
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
@@ -41,6 +45,51 @@ def cached(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[tuple[str, Deriva
             derived.copied |= _converts(statement.value)
             if derived.is_stale and _is_kept(module, cls, table) and _is_used(module, cls, table):
                 yield table, derived
+
+
+_MEMOIZERS = ("functools.cached_property", "functools.lru_cache", "functools.cache")
+
+
+def memoized(
+    module: ModuleFacts, cls: ast.ClassDef
+) -> Iterator[tuple[FunctionNode, ast.expr, Derivation]]:
+    """The methods of a class whose decorator keeps what they first derive from weights.
+
+    Each comes with the decorator.
+    """
+    for method in cls.body:
+        if not isinstance(method, ast.FunctionDef) or not method.decorator_list:
+            continue
+        decorator = method.decorator_list[-1]
+        named = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if not module.is_name(named, *_MEMOIZERS) or _is_forgotten(module, method):
+            continue
+        returned = list(results(method))
+        if len(returned) != 1:
+            continue
+        value, statement = returned[0]
+        derived = Derivation(module, cls, Place(statement, value))
+        if derived.is_stale and _is_asked(module, cls, method):
+            yield method, decorator, derived
+
+
+def _is_forgotten(module: ModuleFacts, method: FunctionNode) -> bool:
+    """Whether somebody has what a method gave computed again: ``del self.packed``."""
+    name = re.escape(method.name)
+    again = rf"\bdel [^\n]*\.{name}\b|\b{name}\.cache_clear\b|[\"']{name}[\"']"
+    return re.search(again, module.text) is not None
+
+
+def _is_asked(module: ModuleFacts, cls: ast.ClassDef, method: FunctionNode) -> bool:
+    """Whether what a method gives is used as a weight: ``F.linear(x, self.packed)``."""
+    for use in module.names.uses(cls, method.name):
+        call = module.parent(use)
+        if isinstance(call, ast.Call) and call.func is use:
+            if gives_weight(module, call):
+                return True
+        elif is_used(module, use, [method]):
+            return True
+    return False
 
 
 def _is_run(module: ModuleFacts, method: FunctionNode) -> bool:

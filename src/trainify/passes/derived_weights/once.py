@@ -60,6 +60,8 @@ def is_lazy(module: ModuleFacts, cls: ast.ClassDef, name: str, statement: ast.st
     """
     function = module.function(statement)
     around = module.parent(statement)
+    if around is function and _returned_before(module, name, statement):
+        return _is_kept(module, cls, name, function)
     if around is function:
         call = _only_call(module, cls, function)
         if call is None:
@@ -83,6 +85,39 @@ def is_lazy(module: ModuleFacts, cls: ast.ClassDef, name: str, statement: ast.st
     if not isinstance(asked, ast.Attribute) or asked.attr != name:
         return False
     if not isinstance(asked.value, ast.Name) or asked.value.id != self_name(function):
+        return False
+    return _is_kept(module, cls, name, function)
+
+
+def _returned_before(module: ModuleFacts, name: str, statement: ast.stmt) -> bool:
+    """Whether what an attribute has is given back before a statement sets it, if it has any.
+
+    ``if self.packed is not None: return self.packed``
+    """
+    block = module.block(statement)
+    for before in block[: block.index(statement)]:
+        if not isinstance(before, ast.If) or before.orelse:
+            continue
+        last, test = before.body[-1], before.test
+        given = last.value if isinstance(last, ast.Return) else None
+        if not isinstance(given, ast.Attribute) or given.attr != name:
+            continue
+        if gradient_unwanted(module, last):
+            return False
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot):
+            if is_none(test.comparators[0]) and ast.dump(test.left) == ast.dump(given):
+                return not gradient_unwanted(module, statement)
+        elif isinstance(test, ast.Call) and last_name(test.func) == "hasattr":
+            known = [getattr(argument, "value", None) for argument in test.args[1:]]
+            return known == [name] and not gradient_unwanted(module, statement)
+    return False
+
+
+def _is_kept(
+    module: ModuleFacts, cls: ast.ClassDef, name: str, function: FunctionNode | None
+) -> bool:
+    """Whether a forward has a function set an attribute, and nobody else sets it."""
+    if function is None or function.name == "__init__":
         return False
     places = [*module.calls_named(function.name), *_readings(module, cls, function)]
     callers = [module.function(place) for place in places]
@@ -109,10 +144,17 @@ def _gives_weight(module: ModuleFacts, function: FunctionNode) -> bool:
     if readings:
         return any(is_used(module, use, [function]) for use in readings)
     return any(
-        is_weight_use(module, call) and not gradient_unwanted(module, call)
+        gives_weight(module, call)
         for call in module.calls_named(function.name)
         if isinstance(call.func, ast.Attribute)
     )
+
+
+def gives_weight(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether what a call gives is used as a weight, at once or by a local name."""
+    if gradient_unwanted(module, call):
+        return False
+    return is_weight_use(module, call) or _is_used_by_name(module, call)
 
 
 def _only_call(
@@ -188,10 +230,16 @@ def is_used(
     statement = module.parent(use)
     if isinstance(statement, ast.Return):
         return not is_forward(function) and _gives_weight(module, function)
+    return _is_used_by_name(module, use)
+
+
+def _is_used_by_name(module: ModuleFacts, value: ast.expr) -> bool:
+    """Whether a statement gives a value a name that is used as a weight."""
+    statement, function = module.parent(value), module.function(value)
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
         return False
     name = statement.targets[0].id
-    return any(
+    return function is not None and any(
         isinstance(node, ast.Name) and node.id == name and is_weight_use(module, node)
         for node in walk(function)
     )

@@ -14,10 +14,10 @@ _MAKERS = declare(
         b"= torch.%s(" % name
         for name in b"cat stack concat hstack vstack matmul mm bmm einsum".split()
     ),
-    *(b"= self.", b"= torch.exp(", b"= -torch.exp(", b"= F.softplus("),
+    *(b"= self.", b"= (self.", b"= torch.exp(", b"= -torch.exp(", b"= F.softplus("),
 )
 _COMPUTED = re.compile(
-    rb"= -?(?:(?:torch|F|nn\.functional)\.\w+\(" + _OF_SELF + rb"|"
+    rb"= -?\(?(?:(?:torch|F|nn\.functional)\.\w+\(" + _OF_SELF + rb"|"
     rb"self\.(?:\w+\.)*(?:\w+\." + _ANEW + rb"|weight [*@/+-]))"
 )
 (_REGISTERS,) = declare(b"register_buffer(")
@@ -38,6 +38,9 @@ _OPERATOR = re.compile(
 _CALLED = re.compile(rb"= (?:self\.)?(\w+)\(([^\n]*)")
 _ATTRIBUTE = re.compile(rb"\s*self\.\w+(?:\s*:.*)?\s$")
 _ENTRY = re.compile(rb"\s*self\.\w+\[[^\]\n]+\] $")
+_MEMOIZERS = declare(
+    b"@cached_property", b"@functools.c", b"@lru_cache", b"@functools.l", b"@cache\n"
+)
 _NEAR = 500
 """Bytes after the head of a function within which it computes something of weights."""
 
@@ -56,6 +59,10 @@ def may_derive_weights(data: bytes) -> bool:
                 return True
     for at in (at + name.index(b"=") for name in _NAMED for at in places(data, name)):
         if _calls_maker(data, at) or _PRODUCT.match(data, at):
+            return True
+    for at in (at for decorator in _MEMOIZERS for at in places(data, decorator)):
+        body = data.find(b"(self):", at, at + _NEAR)
+        if body >= 0 and b"self." in data[body : data.find(b"\n    def ", body)]:
             return True
     if any(_BUFFER.match(data, at) for at in places(data, _REGISTERS)):
         return True
@@ -92,4 +99,4 @@ def _calls_maker(data: bytes, at: int) -> bool:
     return body >= 0 and data.find(b".weight", body, body + _NEAR) >= 0
 
 
-WORDS = (*_MAKERS, *_NAMED, _REGISTERS, _PARAMETER)
+WORDS = (*_MAKERS, *_NAMED, _REGISTERS, _PARAMETER, *_MEMOIZERS)
