@@ -33,6 +33,102 @@ def model(body: str, top: str = "", more: str = "") -> str:
     return HEAD.format(top=top, more=more) + textwrap.indent(textwrap.dedent(body), "    ")
 
 
+# -- several around all that a forward does -------------------------------------------------------
+
+SEVERAL = {
+    "one after the other": """\
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.body(x)
+        with torch.no_grad():
+            return self.head(h)
+""",
+    "of two kinds": """\
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.body(x)
+        h = h * 2
+        with torch.inference_mode():
+            y = self.head(h)
+        return y
+""",
+    "one in another": """\
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.body(x)
+            with torch.no_grad():
+                return self.head(h)
+""",
+}
+
+
+@pytest.mark.parametrize("body", SEVERAL.values(), ids=SEVERAL)
+def test_several_scopes_that_hold_all_of_the_work(body: str) -> None:
+    text = model(textwrap.dedent(body))
+    (finding,) = findings(text)
+    assert finding.rule == "TRN201" and "the first of 2 scopes" in finding.message
+    fixed = fix(text, unsafe=True)
+    stays(fixed)
+    for each, learns in ((text, False), (fixed, True)):
+        scope: dict[str, object] = {}
+        exec(compile(each, "m.py", "exec"), scope)
+        made: torch.nn.Module = scope["Model"]()  # type: ignore[operator]
+        loss = made(torch.ones(2, 8)).sum()
+        assert loss.requires_grad is learns
+        if learns:
+            loss.backward()
+            assert all(p.grad is not None for p in made.parameters())
+        assert not made.eval()(torch.ones(2, 8)).requires_grad
+
+
+def test_several_scopes_move_to_where_inference_starts() -> None:
+    body = SEVERAL["one after the other"].replace(
+        "            return self.head(h)\n",
+        "            y = self.head(h)\n        return y\n\n"
+        "    def generate(self, x):\n        return self(x).argmax(-1)\n",
+    )
+    becomes(
+        model(textwrap.dedent(body)),
+        model(
+            """\
+            def forward(self, x):
+                h = self.body(x)
+                y = self.head(h)
+                return y
+
+            @torch.no_grad()
+            def generate(self, x):
+                return self(x).argmax(-1)
+            """
+        ),
+    )
+
+
+def test_what_is_in_no_scope_learns() -> None:
+    text = model(textwrap.dedent(SEVERAL["of two kinds"])).replace("h = h * 2", "h = self.tail(h)")
+    tail = "        self.head = nn.Linear(d, d)\n"
+    found = findings(text.replace(tail, f"{tail}        self.tail = nn.Linear(d, d)\n"))
+    assert "TRN201" not in {each.rule for each in found}
+
+
+def test_what_a_list_takes_from_a_part_is_to_be_looked_at() -> None:
+    body = """\
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.body(x)
+            k = h.sum(0).{0}
+            return self.head(h) * k[0]
+
+    def generate(self, x):
+        return self(x).argmax(-1)
+"""
+    (finding,) = findings(model(textwrap.dedent(body.format("tolist()"))))
+    assert finding.fixes["flag"].safety == "unsafe"
+    assert "`h.sum(0).tolist()` (line 18) gives a constant" in finding.fixes["flag"].look_at
+    (finding,) = findings(model(textwrap.dedent(body.format("flatten()"))))
+    assert finding.fixes["flag"].safety == "safe"
+
+
 # -- around all that a forward does ---------------------------------------------------------------
 
 WHOLE = [

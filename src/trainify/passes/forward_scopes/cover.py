@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
@@ -18,11 +18,21 @@ class Cover:
     """A scope over all that a forward computes.
 
     ``wrapper`` is the statement that wraps it: ``self.forward = torch.no_grad()(self.forward)``.
+    ``more`` are further blocks, where it takes several to cover all.
     """
 
     function: FunctionNode
     scope: Scope
     wrapper: ast.stmt | None = None
+    more: tuple[Scope, ...] = ()
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        return (self.scope, *self.more)
+
+    def each(self) -> list[Cover]:
+        """A cover for each of the scopes."""
+        return [replace(self, scope=scope, more=()) for scope in self.scopes]
 
 
 def is_decorator(cover: Cover) -> bool:

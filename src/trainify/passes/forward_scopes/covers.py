@@ -60,14 +60,16 @@ def _covers_in(module: ModuleFacts) -> Iterator[Cover]:
         if not is_forward(function):
             continue
         scope = decorator_scope(module, function)
+        blocks: tuple[Scope, ...] = ()
         if scope is not None and scope.node not in function.decorator_list:
             scope = None  # a statement behind it
         elif scope is None and function in scoped:
-            scope = _around_body(module, cls, function)
+            blocks = _around_body(module, cls, function)
+            scope = blocks[0] if blocks else None
         if scope is None and cls.decorator_list:
             scope = _by_class_decorator(module, cls)
         if scope is not None:
-            cover = Cover(function, scope)
+            cover = Cover(function, scope, more=blocks[1:])
         elif wrapped and function.name == "forward":
             found = wrapper_of(module, cls, function)
             if found is None:
@@ -97,9 +99,10 @@ def _on_calls(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) ->
         for each in (cls, *derived)
     ):
         return
-    scope = decorator_scope(module, function) or _around_forward(module, cls, function)
-    if scope is not None:
-        yield Cover(function, scope)
+    own = decorator_scope(module, function)
+    scopes = (own,) if own is not None else _around_forward(module, cls, function)
+    if scopes:
+        yield Cover(function, scopes[0], more=scopes[1:])
 
 
 def _runs_forward(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> bool:
@@ -115,7 +118,9 @@ def _runs_forward(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
 _CALLS_FORWARD = re.compile(r"\bsuper\([^()]*\)\.__call__\(|\.forward\(")
 
 
-def _around_forward(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> Scope | None:
+def _around_forward(
+    module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
+) -> tuple[Scope, ...]:
     """A ``with`` in ``__call__`` that holds the forward it runs, or all the work in its place."""
     calls = [
         node
@@ -127,13 +132,15 @@ def _around_forward(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNo
     if not calls:
         return _around_body(module, cls, function)
     scopes = {scope_inside(module, call, function) for call in calls}
-    return scopes.pop() if len(scopes) == 1 else None
+    return _blocks(scopes) if len(scopes) == 1 else ()
 
 
-def _around_body(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> Scope | None:
-    """A ``with`` that holds all the work of a forward with modules of its own."""
+def _around_body(
+    module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode
+) -> tuple[Scope, ...]:
+    """The ``with``, or several, that hold all the work of a forward with modules of its own."""
     if KEEPS.search(cls.name):
-        return None
+        return ()
     graph, me = Graph(module, function), self_name(function)
     scopes: set[Scope | None] = set()
     learns = False
@@ -146,7 +153,21 @@ def _around_body(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode)
             learns = learns or bool(trained & _used_by_method(module, cls, me, node))
         elif _is_weight(node, module, me) and node.attr in trained:
             scopes.add(scope_inside(module, node, function))
-    return scopes.pop() if learns and len(scopes) == 1 else None
+    return _blocks(scopes) if learns else ()
+
+
+def _blocks(scopes: set[Scope | None]) -> tuple[Scope, ...]:
+    """Some scopes in the order of the text; none where something is in no scope.
+
+    Each of several is a ``with``.
+    """
+    found = [scope for scope in scopes if scope is not None]
+    several = len(found) > 1
+    if len(found) < len(scopes) or (
+        several and not all(isinstance(s.owner, (ast.With, ast.AsyncWith)) for s in found)
+    ):
+        return ()
+    return tuple(sorted(found, key=lambda s: (s.node.lineno, s.node.col_offset)))
 
 
 def _used_by_method(

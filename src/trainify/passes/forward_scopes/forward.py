@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from .arrays import to_numpy
 from .beside import other_ways, parts_to_learn
 from .beside_starts import runs_beside
 from .bodies import can_be_scoped
+from .constants import constants
 from .cover import Cover, is_decorator, label_of, owner_of
 from .edits import follow_training, take_off
 from .flat_outputs import flat_output
@@ -72,7 +74,10 @@ def covered_forward(
     function, node = cover.function, cover.scope.node
     text = module.source(node)
     label = label_of(module, function)
+    own = cover.each()
     where = f"`@{text}` on `{label}`" if is_decorator(cover) else f"`{text}` around `{label}`"
+    if cover.more:
+        where = f"`{text}`, the first of {len(own)} scopes around all of `{label}`"
     message = (
         f"{where}: nothing computed there has a gradient, so no parameter of the model learns."
     )
@@ -85,7 +90,12 @@ def covered_forward(
         )
         if used:  # one half of a repair would look like the whole
             return module.finding("TRN201", message, node)
-    parts = [Cover(f, scope) for f, scope in scoped_methods(module, function, cover.scope)]
+    methods = {
+        method: inner
+        for scope in cover.scopes
+        for method, inner in scoped_methods(module, function, scope)
+    }
+    parts = [Cover(method, scope) for method, scope in methods.items()]
     follow = take_off if options.callers_decide else follow_training
     followed_too = [follow(module, part) for part in parts]
     if parts:
@@ -96,13 +106,13 @@ def covered_forward(
         return module.finding("TRN201", message, node)
     starts = _starts(module, function, known)
     if starts.own or starts.others:
-        removal = take_off(module, cover)
+        removal = _each(own, lambda each: take_off(module, each))
         edits = [*removal, *_scopes_on(module, starts, moved)] if removal else []
         message += f" Inference starts in {_named(module, starts)} there."
         title = f"Take @{text} off {label}" if is_decorator(cover) else f"Take {text} off {label}"
         look_at = _left_without(module, cover, starts)
     else:
-        edits = follow(module, cover)
+        edits = _each(own, lambda each: follow(module, each))
         scoped = _has_scopes_elsewhere(module, cover, starts, known)
         shown = (
             "Inference has a scope of its own" if scoped else "Where inference starts does not show"
@@ -115,14 +125,26 @@ def covered_forward(
         return module.finding("TRN201", message, node)
     if not known.instances.are_all_seen:
         look_at = look_at or f"more files use {label} than were read: see to the others"
-    look_at = "; ".join(filter(None, (look_at, *_besides(module, cover, starts, known))))
+    besides = [*_besides(module, cover, starts, known), *_numbers(module, function)]
+    look_at = "; ".join(filter(None, (look_at, *besides)))
     edits = [*edits, *(edit for each in followed_too for edit in each)]
     fix = Fix(title, tuple(edits), Safety.UNSAFE if look_at else Safety.SAFE, look_at)
     functions = [function, *(part.function for part in parts)]
-    fix = still_runs(module, fix, functions, cover.scope)
-    fix = raises_without(module, fix, functions, cover.scope, options)
+    for scope in cover.scopes:
+        fix = still_runs(module, fix, functions, scope)
+        fix = raises_without(module, fix, functions, scope, options)
     covered = [s for each in functions for s in each.body]
     return module.finding("TRN201", message, node, held_back(module, fix, covered, options))
+
+
+def _each(covers: Sequence[Cover], change: Callable[[Cover], list[Edit]]) -> list[Edit]:
+    """The edits for each of some scopes; an empty list where one has to stay, or is in another."""
+    found = [change(cover) for cover in covers]
+    edits = [edit for each in found for edit in each]
+    inside = sorted((edit.start, edit.end) for edit in edits)
+    if len(covers) > 1 and any(end > start for (_, end), (start, _) in pairwise(inside)):
+        return []
+    return edits if all(found) else []
 
 
 @dataclass(frozen=True)
@@ -273,6 +295,13 @@ def _besides(module: ModuleFacts, cover: Cover, starts: _Starts, known: Known) -
     if arrays:
         where = ", ".join(arrays)
         yield f"numpy() is called on what a model gives in {where}: put it under {text}"
+
+
+def _numbers(module: ModuleFacts, function: FunctionNode) -> Iterator[str]:
+    """What to look at where a forward goes on with numbers of what learns."""
+    for node in sorted(constants(module, function), key=module.start):
+        text = module.source(node).partition("\n")[0]
+        yield f"`{text}` (line {node.lineno}) gives a constant: that much of the gradient is lost"
 
 
 def _is_called_beside(module: ModuleFacts, function: FunctionNode) -> bool:
