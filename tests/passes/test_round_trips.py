@@ -191,6 +191,13 @@ def test_math_of_what_is_not_learned_stays(held: str) -> None:
         "s = self.scale.item()\nreturn x * s * max(s, 0.1)",
         "s = math.exp(self.scale)\nreturn x * max(s, 0.1) * s",
         "return x * math.pow(self.scale.item(), 2)",
+        # a list, or what comes out of one
+        "k = self.body(x).sum(0).tolist()\nreturn x * k[0] + k[1]",
+        "k, m = self.body(x).sum(0)[:2].tolist()\nreturn x * k + m",
+        "for k in self.body(x).sum(0).tolist():\n    x = x * k\nreturn x",
+        "k = [2 * s for s in self.body(x).sum(0).tolist()]\nreturn x * k[0]",
+        "return x * sum(self.body(x).sum(0).tolist())",
+        "k = self.body(x).sum(0).detach().numpy()\nreturn x * k[0]",
         "return torch.tensor([self.gate(x).mean(), 1.0])",
     ],
 )
@@ -289,7 +296,12 @@ def test_the_message_names_what_does_not_learn() -> None:
         "h = self.body(x)\nreturn h[torch.tensor(self.gate(x).round().tolist())]",
         "if self.gate(x).mean().item() > 0:\n    x = -x\nreturn self.body(x)",
         "return self.body(x) * (x > self.scale.item())",
+        "k = self.gate(x).flatten().tolist()\nreturn self.body(x) * len(k)",
+        "k = self.gate(x).flatten().tolist()\nreturn self.body(x)[k.index(max(k))]",
+        "k = self.gate(x).flatten().tolist()\nif k[0] > 0:\n    x = -x\nreturn self.body(x)",
+        "n = self.gate(x).flatten().int().tolist()\nreturn torch.cat(self.body(x).split(n))",
         # statistics of a value that keeps its gradient
+        "h = self.body(x)\nk = h.norm(dim=0).tolist()\nreturn h / k[0]",
         "h = self.body(x)\nreturn h / h.abs().max().item()",
         "h = self.body(x)\nreturn h / torch.tensor(h.norm())",
         "h = self.body(x)\nreturn h * torch.from_numpy(np.exp(h.detach().numpy()))",
@@ -313,6 +325,29 @@ def test_a_weight_that_another_method_uses_stays() -> None:
     body = "return x * self.scale.item()"
     stays(net(body, "\n\n    def penalty(self):\n        return self.scale**2\n"))
     stays(net(body, "\n\ndef anneal(net):\n    net.scale.data.mul_(0.9)\n"))
+
+
+OF_WEIGHTS = {
+    "an array": "\n    def w(self):\n        return torch.from_numpy(self.p.detach().numpy() * 2)\n",
+    "a list": "\n    def w(self):\n        return torch.tensor(self.p.tolist())\n",
+}
+
+
+@pytest.mark.parametrize("method", OF_WEIGHTS.values(), ids=OF_WEIGHTS)
+def test_a_method_that_gives_the_values_of_a_weight(method: str) -> None:
+    text = net("return x * self.w() + self.body(x)", method)
+    text = text.replace(
+        "self.shift =", "self.p = nn.Parameter(torch.ones(3))\n        self.shift ="
+    )
+    (found,) = findings(text)
+    assert found.rule == "TRN302" and "`self.p` gets no gradient" in found.message
+    space: dict[str, Any] = {}
+    exec(compile(text, "m.py", "exec"), space)
+    made = space["Net"](3)
+    made(torch.ones(2, 3), None).sum().backward()
+    assert made.p.grad is None and made.body.weight.grad is not None
+    stays(text.replace("self.body(x)\n", "self.p\n"))
+    stays(text + "\n    def penalty(self):\n        return self.p.square().sum()\n")
 
 
 TRAIN = """\

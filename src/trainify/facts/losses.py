@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .carried import Carried, Cut, together
 from .differentiation import MAKES_TENSOR, NUMBER, may_cut
 from .gradients import Gradients
-from .names import default_of, last_name, parameters
+from .names import default_of, is_getter, last_name, parameters
 from .walk import statements, walk
 
 if TYPE_CHECKING:
@@ -45,16 +45,20 @@ def lost(gradients: Gradients) -> list[tuple[Cut, frozenset[str]]]:
     if not cuts:
         return []
     learning = result.weights | gradients.escaping()
+    ended = {inner for cut in cuts for inner in walk(cut.node)}
     found = []
     for cut in sorted(cuts, key=lambda c: (c.node.lineno, c.node.col_offset)):
-        weights = frozenset(w for w in cut.weights - learning if _only_here(gradients, w))
+        weights = frozenset(w for w in cut.weights - learning if _only_here(gradients, w, ended))
         if weights:
             found.append((cut, weights))
     return found
 
 
-def _only_here(gradients: Gradients, weight: str) -> bool:
-    """Whether nothing but the initialization uses ``self.name`` outside of a method."""
+def _only_here(gradients: Gradients, weight: str, ended: set[ast.AST]) -> bool:
+    """Whether nothing but the initialization uses ``self.name`` outside of a method.
+
+    What a method that it calls does with it counts for nothing where it is ``ended`` at once.
+    """
     module, function = gradients.module, gradients.function
     cls = module.method_class(function)
     owner, _, name = weight.partition(".")
@@ -68,7 +72,7 @@ def _only_here(gradients: Gradients, weight: str) -> bool:
     }
     for node in walk(module.tree):
         if isinstance(node, ast.Attribute) and node.attr == name and node not in judged:
-            if not is_of_stranger(module, node, cls):
+            if node not in ended and not is_of_stranger(module, node, cls):
                 return False
     return all(
         _is_understood(module, node)
@@ -161,6 +165,7 @@ class CutNames:
         self._calls = sorted(
             [call.func.end_lineno or 0 for name in names for call in module.calls_named(name)]
             + [function.lineno for name in names for function in module.functions_named(name)]
+            + [line for name in names for line in _read(module, name)]
         )
         """The lines on which one of them is called, or begins."""
 
@@ -193,6 +198,13 @@ class CutNames:
 
     def _inside(self, function: FunctionNode) -> bool:
         return _has(self._lines, function)
+
+
+def _read(module: ModuleFacts, name: str) -> Iterator[int]:
+    """The lines on which a property of a class is read, if there is one by this name."""
+    if any(is_getter(function) for function in module.functions_named(name)):
+        for found in re.finditer(rf"\.{name}\b", module.text):
+            yield module.position(found.start())[0]
 
 
 def _has(lines: list[int], node: FunctionNode | ast.expr) -> bool:

@@ -739,6 +739,11 @@ def is_none(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
+def is_getter(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a method is a plain property, whose decorator is nothing but that."""
+    return [last_name(each) for each in function.decorator_list] == ["property"]
+
+
 def last_name(node: ast.AST | None) -> str:
     """``relu`` of ``relu`` and of ``F.relu``; an empty string for what is neither."""
     return str(getattr(node, "attr", None) or getattr(node, "id", ""))

@@ -114,7 +114,9 @@ def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
     if not trains:
         within = data.rfind(b"def ", 0, at)
         if not data.startswith((b"def forward(", b"def training_step("), within):
-            return word == b"from_numpy(" and _is_called(data, within, at)
+            if word == b"from_numpy(" and _is_called(data, within, at):
+                return True
+            return word in (b"ensor(", b"from_numpy(") and _is_of_weight(data, within, line)
     if word == b"ensor(":
         if data.endswith(_OTHERS, 0, at) and not data.endswith((b"as_t", b"new_t"), 0, at):
             return False
@@ -128,6 +130,9 @@ def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
     if word == b"from_numpy(":
         return b".numpy()" in earlier or b".numpy()" in line
     before = line[: at - start]
+    listed = word in (b".tolist()", b".numpy()")
+    if listed and not trains:  # all kinds of statements take numbers out of a list
+        return b"split(" not in before and not before.lstrip().startswith(b"...")
     if b"ensor(" in before or b"from_numpy(" in before:
         return True
     if word.endswith(b"(self.") and _is_plain(data, later):
@@ -140,9 +145,10 @@ def _matters(data: bytes, word: bytes, at: int, trains: bool) -> bool:
     if assigned is None:
         return False
     name = assigned[1]
-    if word in (b".tolist()", b".numpy()"):
-        return re.search(rb"(?:ensor|from_numpy)\([^\n]*\b" + name + rb"\b", later) is not None
-    uses = rb"[-+*/] *" + name + rb"\b|\b" + name + rb" *[-+*/]"
+    if listed and re.search(rb"(?:ensor|from_numpy)\([^\n]*\b" + name + rb"\b", later):
+        return True
+    number = name + rb"\b\[[^\]\n]+\]" if listed else name + rb"\b"
+    uses = rb"[-+*/] *" + number + rb"|\b" + number + rb" *[-+*/]"
     return re.search(uses, later) is not None
 
 
@@ -156,6 +162,18 @@ def _is_called(data: bytes, within: int, at: int) -> bool:
         return False
     forward = data.find(b"    def forward(")
     return data.find(b".numpy()", within, at) > 0 and data.find(function[1], forward) > forward > 0
+
+
+_METHOD = re.compile(rb"def (\w+)\(self\)")
+
+
+def _is_of_weight(data: bytes, within: int, line: bytes) -> bool:
+    """Whether a method gives back the values of something of the object, and a forward asks it."""
+    method = _METHOD.match(data, within)
+    if method is None or b"return " not in line or b"(self." not in line:
+        return False
+    forward = data.find(b"    def forward(")
+    return forward > 0 and data.find(b"self." + method[1], forward) > 0
 
 
 def _is_plain(data: bytes, later: bytes) -> bool:

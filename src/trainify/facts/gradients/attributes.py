@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from ..carried import Bound, Carried, blurred
 from ..differentiation import NUMBER, UNKNOWN, cut
 from ..metadata import TRAITS
+from ..names import is_getter
+from .inlined import inlined, method_of
 from .made import assigned
 from .networks import network_of
 
@@ -23,7 +25,7 @@ def of_attribute(gradients: Gradients, node: ast.Attribute, at: ast.stmt, scope:
     if isinstance(node.value, ast.Name):
         cls = gradients.module.names.self_class(node.value)
         if cls is not None:
-            return _of_self(gradients, cls, node.attr)
+            return _of_self(gradients, cls, node, at)
     if node.attr in TRAITS or node.attr == "requires_grad":
         return NUMBER
     network = network_of(gradients, node.value, at, scope)
@@ -35,8 +37,12 @@ def of_attribute(gradients: Gradients, node: ast.Attribute, at: ast.stmt, scope:
     return inner if node.attr in _SAME else blurred([inner])
 
 
-def _of_self(gradients: Gradients, cls: ast.ClassDef, name: str) -> Carried:
-    """What ``self.name`` carries, from what the class assigns to it."""
+def _of_self(gradients: Gradients, cls: ast.ClassDef, node: ast.Attribute, at: ast.stmt) -> Carried:
+    """What ``self.name`` carries: what the class assigns to it, or a property of its gives."""
+    name = node.attr
+    method = method_of(cls, name)
+    if method is not None and is_getter(method):
+        return inlined(gradients, method, ast.Call(node, [], []), at, {}, None)
     values = assigned(gradients, cls, name)
     if values and gradients.is_trainable(cls):
         if all(
