@@ -133,6 +133,21 @@ def test_graphs_that_nothing_reads_stay_in_memory() -> None:
         assert (net.mean.grad_fn is not None) is kept
 
 
+@pytest.mark.parametrize(
+    "reads",
+    [
+        "m = self.memory[:3]\nn = m\nm.copy_(h)\nh = h + n",
+        "k = self.memory\nn = k[:3]\nself.memory[:3] = h\nh = h + n",
+        "m = self.memory[:3]\nself.last = [m]\nm.copy_(h)\nh = h + self.last[0]",
+    ],
+)
+def test_what_is_read_by_a_name_of_a_name_keeps_its_gradient(reads: str) -> None:
+    text = module(reads)
+    (finding,) = findings(text)
+    assert finding.rule == "TRN408"
+    assert not finding.fixes or finding.fixes["flag"].safety == "unsafe"
+
+
 def test_what_is_read_by_a_local_name_fails() -> None:
     text = module("m = self.mean\nm.mul_(0.9).add_(h.mean(0), alpha=0.1)\nh = h - m")
     with pytest.raises(RuntimeError, match="second time"):

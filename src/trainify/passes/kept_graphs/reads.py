@@ -67,9 +67,13 @@ class _Reads:
         ):
             return True
         flow = self.module.flow(function)
-        for name, made in self._other_names(function):
-            held = any(d.statement is made for d in flow.reaching(name, statement))
-            if held and flow.read_after(name, statement):
+        for target, made in self._other_names(function):
+            if not isinstance(target, ast.Name):
+                if _keeps(target, self.owner):
+                    return True
+                continue
+            held = any(d.statement is made for d in flow.reaching(target.id, statement))
+            if held and flow.read_after(target.id, statement):
                 return True
         for call in callers(self.module, function):
             caller = self.module.function(call)
@@ -182,12 +186,28 @@ class _Reads:
             isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in parent.ops
         )
 
-    def _other_names(self, function: FunctionNode) -> Iterator[tuple[str, ast.Assign]]:
-        """Names that share the attribute's memory, and where: ``h = self.h[:, 0]``."""
-        for node in walk(function):
-            assign = self._holding(node) if is_same(node, self.owner) else None
-            if assign is not None:
-                yield from ((t.id, assign) for t in assign.targets if isinstance(t, ast.Name))
+    def _other_names(self, function: FunctionNode) -> Iterator[tuple[ast.expr, ast.Assign]]:
+        """What shares the attribute's memory, and where: ``h = self.h[:, 0]``, then ``g = h``."""
+        pending: list[ast.Attribute | ast.Name] = [n for n in walk(function) if self._is_it(n)]
+        seen: set[str] = set()
+        for node in pending:  # grows meanwhile
+            assign = self._holding(node)
+            for target in assign.targets if assign is not None else ():
+                assert assign is not None
+                if isinstance(target, ast.Name) or isinstance(node, ast.Name):
+                    yield target, assign
+                if isinstance(target, ast.Name) and target.id not in seen:
+                    seen.add(target.id)
+                    pending += (
+                        n
+                        for n in walk(function)
+                        if isinstance(n, ast.Name)
+                        and n.id == target.id
+                        and isinstance(n.ctx, ast.Load)
+                    )
+
+    def _is_it(self, node: ast.AST) -> TypeGuard[ast.Attribute]:
+        return is_same(node, self.owner)
 
     def _is_held_otherwise(self) -> bool:
         """Whether another attribute of the object shares the memory: ``self.last = self.h[-1]``."""
@@ -200,7 +220,7 @@ class _Reads:
                         return True
         return False
 
-    def _holding(self, node: ast.Attribute) -> ast.Assign | None:
+    def _holding(self, node: ast.Attribute | ast.Name) -> ast.Assign | None:
         """What assigns a read of the attribute, a view of it, or what such are put into."""
         held: ast.AST = node
         while True:
