@@ -104,7 +104,8 @@ def attach(*ops: Op) -> Attached:
         CannotAttach: An op is not registered, is not in the catalog, has no equivalent there, has
             another signature than any release in the catalog, or has been given a backward before.
     """
-    formulas = [_formula(op) for op in ops] if ops else list(_known())
+    releases = cache(_releases)
+    formulas = [_formula(op, releases) for op in ops] if ops else list(_known())
     names = [formula.name for formula in formulas]
     for name in names:
         if name in _attached or names.count(name) > 1:
