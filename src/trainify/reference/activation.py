@@ -247,7 +247,7 @@ def gated_by_projection(
     input: torch.Tensor,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """input [T, D] times sigmoid(hidden . weight), plus a residual, in float32, rounded once.
+    """input [T, D] times sigmoid(hidden . weight), in float32. Plus a residual, rounded once.
 
     The gate of an expert that all tokens share.
     """

@@ -441,7 +441,7 @@ def cached_or_packed_attention(
     softcap: float = 0.0,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As cached_attention, or, with ``cu_seqlens_q``, of sequences packed in q [T, Hq, D].
+    """As cached_attention. With ``cu_seqlens_q``, of sequences packed in q [T, Hq, D].
 
     Sequence i has the rows cu_seqlens_q[i]:cu_seqlens_q[i + 1] of q, which are its last positions.
     """

@@ -273,7 +273,7 @@ def packed_delta_rule(
     use_qk_l2norm: bool = False,
     cu_seqlens: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """As gated_delta_rule_v_first, or, with ``cu_seqlens``, of sequences packed in one row.
+    """As gated_delta_rule_v_first. With ``cu_seqlens``, of sequences packed in one row.
 
     Sequence i has the steps cu_seqlens[i]:cu_seqlens[i + 1] and begins with initial_state[i].
     """
