@@ -340,3 +340,37 @@ def test_a_parameter_that_gets_one_or_is_none(old: str, new: str) -> None:
     if "frozen" in new:
         text = SHIFT.replace("Function):\n", 'Function):\n    """The offset is frozen."""\n\n', 1)
     stays(text)
+
+
+HOOK = """\
+import torch
+
+
+class Hook(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        {}
+        return x * {}
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * {}, None, None
+
+
+def hook(x, weight, bias):
+    return Hook.apply(x, weight, bias)
+"""
+
+
+@pytest.mark.parametrize("kept", ["ctx.save_for_backward(weight, bias)", "ctx.weight = weight"])
+def test_what_forward_only_keeps_has_no_gradient_to_lose(kept: str) -> None:
+    text = HOOK.format(kept, 2, 2)
+    stays(text)
+    space: dict[str, Any] = {}
+    exec(compile(text, "m.py", "exec"), space)
+    weight = torch.ones(3, requires_grad=True)
+    x = torch.ones(3, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda x, weight: space["hook"](x, weight, None), (x.double(), weight.double())
+    )
+    assert rules(HOOK.format(kept, "weight", "ctx.w")) == ["TRN106"]

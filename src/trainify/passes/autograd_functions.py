@@ -404,6 +404,8 @@ def _dropped(
         if len(slots) == len(values) and slots and all(is_none(s) for s in slots):
             if re.search(rf"\b{name}\.dequantize\(", module.source(cls)):
                 continue  # it holds codes
+            if _is_only_kept(module, forward, name):
+                continue  # the result does not depend on it
             is_weight = _WEIGHT.fullmatch(name) and not _is_quantized(name, inputs)
             if is_weight or _is_given_a_parameter(module, cls, i):
                 what = "weight" if is_weight else "parameter"
@@ -412,6 +414,20 @@ def _dropped(
                     "gets a gradient."
                 )
                 yield module.finding("TRN106", message, returned[0])
+
+
+def _is_only_kept(module: ModuleFacts, forward: FunctionNode, name: str) -> bool:
+    """Whether a forward does nothing with an input but to keep it for backward."""
+    for node in walk(forward):
+        if not isinstance(node, ast.Name) or node.id != name or isinstance(node.ctx, ast.Store):
+            continue
+        parent = module.parent(node)
+        if isinstance(parent, ast.Call) and last_name(parent.func) == "save_for_backward":
+            continue
+        kept = isinstance(parent, ast.Assign) and parent.value is node
+        if not kept or not all(isinstance(t, ast.Attribute) for t in parent.targets):  # type: ignore[union-attr]
+            return False
+    return True
 
 
 def _is_given_a_parameter(module: ModuleFacts, cls: ast.ClassDef, index: int) -> bool:
