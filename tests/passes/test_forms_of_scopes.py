@@ -81,6 +81,26 @@ def test_several_scopes_that_hold_all_of_the_work(body: str) -> None:
         assert not made.eval()(torch.ones(2, 8)).requires_grad
 
 
+DERIVED = """\
+    def size(self):
+        return 8
+
+
+class Derived(Model):
+    def forward(self, x):
+        with torch.{}():
+            return self.head(self.body(x))
+"""
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
+def test_a_block_around_layers_that_a_base_has(mode: str) -> None:
+    text = HEAD.format(top="", more="") + DERIVED.format(mode)
+    assert rules(text) == ["TRN201"]
+    head = "self.head = nn.Linear(d, d)\n"
+    stays(text.replace(head, f"{head}        self.requires_grad_(False)\n"))
+
+
 def test_several_scopes_move_to_where_inference_starts() -> None:
     body = SEVERAL["one after the other"].replace(
         "            return self.head(h)\n",

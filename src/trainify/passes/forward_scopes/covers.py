@@ -144,7 +144,9 @@ def _around_body(
     graph, me = Graph(module, function), self_name(function)
     scopes: set[Scope | None] = set()
     learns = False
-    trained = trained_submodules(module, cls)
+    trained = frozenset[str]().union(
+        *(trained_submodules(module, each) for each in module.names.with_bases(cls))
+    )
     for node in own_nodes(function):
         if isinstance(node, ast.Call) and not _is_context(module, node) and may_learn(module, node):
             at = module.statement(node)
