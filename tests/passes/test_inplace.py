@@ -504,3 +504,45 @@ def test_a_result_without_a_name_that_a_method_overwrites(
                 HELPER
     """)
     assert ("TRN403" in rules(text.replace("MADE", made).replace("HELPER", helper))) is saves
+
+
+CAPPED = """
+import torch
+from torch import nn
+
+
+class Head(nn.Module):
+    def __init__(self, cap, scale):
+        super().__init__()
+        self.cap, self.scale = cap, scale
+        self.head = nn.Linear(8, 16)
+
+    def forward(self, x):
+        z = self.head(x)
+        if self.cap is not None:
+            z = z / self.cap
+            z = torch.tanh(z)
+            {last}
+        if self.scale != 1.0:
+            z *= self.scale
+        return z
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "found"),
+    [("z = z * self.cap", []), ("pass", ["TRN403"]), ("z = z.view(-1, 16)", ["TRN403"])],
+)
+def test_what_a_branch_ends_with_counts(last: str, found: list[str]) -> None:
+    """A soft cap: what tanh saved is not what is written into, where a product comes between."""
+    text = CAPPED.format(last=last)
+    assert rules(text) == found
+    module: dict[str, Any] = {}
+    exec(text, module)
+    model = module["Head"](30.0, 2.0)
+    loss = model(torch.randn(3, 8)).sum()
+    if found:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    else:
+        loss.backward()

@@ -265,11 +265,9 @@ class FunctionFlow:
             block = self._siblings(current)
             for previous in reversed(block[: block.index(current)]) if block else ():
                 assert isinstance(previous, ast.stmt)
-                sure, maybe = self.definitions_in(previous)
-                found.update(d for d in maybe if d.name == name)
-                hits = [d for d in sure if d.name == name]
-                if hits:
-                    found.add(hits[-1])
+                left, always = self._left_by(previous, name)
+                found.update(left)
+                if always:
                     return frozenset(found)
             parent = self.module.parent(current)
             if parent is None or parent is self.function:
@@ -296,6 +294,25 @@ class FunctionFlow:
         if name in self.parameters:
             found.add(Definition(name, None))
         return frozenset(found)
+
+    def _left_by(self, statement: ast.stmt, name: str) -> tuple[list[Definition], bool]:
+        """The definitions of a name that hold after a statement, and whether one always does.
+
+        Of those that stand one after the other under a test that is the last.
+        """
+        sure, maybe = self.definitions_in(statement)
+        hits = [d for d in sure if d.name == name]
+        found = [d for d in maybe if d.name == name]
+        if len(found) > 1 and isinstance(statement, ast.If):
+            _, found = self._walruses(statement)
+            found = [d for d in found if d.name == name]
+            for block in (statement.body, statement.orelse):
+                for inner in reversed(block):
+                    left, always = self._left_by(inner, name)
+                    found += left
+                    if always:
+                        break
+        return [*found, *hits[-1:]], bool(hits)
 
     def _siblings(self, node: ast.AST) -> Sequence[ast.AST]:
         if not isinstance(node, ast.stmt):
