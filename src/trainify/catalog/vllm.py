@@ -206,7 +206,7 @@ OPS: tuple[FusedOp, ...] = (
             "torch.ops._C.rotary_embedding",
             "vllm._C.ops.rotary_embedding",
         ),
-        schema="rotary_embedding(Tensor positions, Tensor(a!) query, Tensor(b!) key, "
+        schema="rotary_embedding(Tensor positions, Tensor(a!) query, Tensor(b!)? key, "
         "int head_size, Tensor cos_sin_cache, bool is_neox) -> ()",
         equivalent="query, key = "
         "rotary_embedding_rounded(positions, query, key, head_size, cos_sin_cache, is_neox)",

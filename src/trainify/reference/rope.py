@@ -80,11 +80,11 @@ def rotary_embedding_backward(
 def rotary_embedding_rounded(
     positions: torch.Tensor,
     query: torch.Tensor,
-    key: torch.Tensor,
+    key: torch.Tensor | None,
     head_size: int,
     cos_sin_cache: torch.Tensor,
     is_neox: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Rotate query and key by the angles of their positions, in their own dtype.
 
     As :func:`rotary_embedding`, but each product and each sum is rounded: vLLM up to 0.19.
@@ -92,7 +92,9 @@ def rotary_embedding_rounded(
     cos, sin = cos_sin_cache[positions].unsqueeze(-2).to(query.dtype).chunk(2, dim=-1)
     heads = (*positions.shape, -1, head_size)
     rotated = rotate_pairs(query.reshape(heads), cos, sin, is_neox).reshape(query.shape)
-    return rotated, rotate_pairs(key.reshape(heads), cos, sin, is_neox).reshape(key.shape)
+    if key is not None:
+        key = rotate_pairs(key.reshape(heads), cos, sin, is_neox).reshape(key.shape)
+    return rotated, key
 
 
 def rope_at(
