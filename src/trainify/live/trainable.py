@@ -20,7 +20,7 @@ from .audit import Cut, Report
 from .audit.allowed import named_places
 from .audit.alone import alone
 from .audit.losses import Loss
-from .audit.messages import if_meant, not_meant, with_scope
+from .audit.messages import STOPS, if_meant, not_meant, with_scope
 from .audit.places import Places, raised
 from .audit.run import audit
 from .audit.runs import Step, refuse_no_model
@@ -359,9 +359,12 @@ def _is_called(cut: Cut, found: Found) -> bool:
 def _told(cuts: Iterable[Cut], mistakes: Mistakes) -> Iterator[str]:
     """The cuts that are left; of those that the caller calls mistakes not how to allow them."""
     for cut in cuts:
-        told = with_scope(cut)
-        told = not_meant(told) if mistakes.is_said(cut) else if_meant(told)
-        yield f"{cut.place}: {told.message}"
+        told, otherwise = with_scope(cut), ""
+        if mistakes.is_said(cut):
+            told = not_meant(told)
+        elif cut.cause in STOPS:
+            told, otherwise = if_meant(told), " If not, name the place: through= or --through."
+        yield f"{cut.place}: {told.message}{otherwise}"
 
 
 def _message(cuts: Sequence[str], found: Found, error: str = "", *, audited: bool = True) -> str:
