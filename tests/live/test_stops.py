@@ -1320,6 +1320,7 @@ TARGETS = {
 
 FEW_TARGETS = {
     "a difference",
+    "a part of the inputs as well",
     "behind what learns elsewhere",
     "one layer, by NumPy",
     "one layer, by its data",

@@ -76,6 +76,14 @@ def is_held_against(
     return (flow.alone if whole else flow.losses(whole)) and not flow.gates(step)
 
 
+def may_be_held_against(trace: Trace, group: Iterable[Suspect]) -> bool:
+    """Whether a loss holds something against a part of what suspects stop.
+
+    Where another part goes on to layers, only who has written it knows whether that is meant.
+    """
+    return _Flow.of(trace, group).somewhere()
+
+
 def is_of_its_own(trace: Trace, group: Iterable[Suspect]) -> bool:
     """Whether layers stand between what suspects stop and what is held against it.
 
@@ -199,6 +207,14 @@ class _Flow:
             any(each in self._meetings[n] for each in _LOSSES)
             or (whole and self._meetings[n] in DIFFERENCES)
             for n in self._used
+        )
+
+    def somewhere(self) -> bool:
+        """Whether there is a loss, or a difference, behind which nothing learns."""
+        return not self._compares and any(
+            any(each in self._meetings[n] for each in _LOSSES)
+            or (self._meetings[n] in DIFFERENCES and not self._is_term(n))
+            for n in self._used - self._before_layers
         )
 
     @property

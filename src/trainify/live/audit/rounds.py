@@ -21,6 +21,7 @@ from .against import (
     is_of_its_own,
     is_of_losses,
     is_scored,
+    may_be_held_against,
 )
 from .allowed import Allowed
 from .attributes import Apart, Attributes
@@ -534,6 +535,7 @@ class _Round:
                 if cut.cause in STOPS:
                     whole = not self.step.projected
                     target = is_held_against(self.step, trace, group, suspects, whole)
+                    target = target or (whole and may_be_held_against(trace, group))
                     cut = replace(cut, target=target)
                 cuts.append(cut)
                 self.ends += group
