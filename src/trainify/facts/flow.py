@@ -136,6 +136,13 @@ def looked_at(value: ast.expr | None) -> list[View]:
     return views_of(value) if value is not None else []
 
 
+def _views_itself(definition: Definition) -> bool:
+    """``x = x.view(-1)``, after which the name still has the storage that it had."""
+    return definition.index is None and any(
+        view.base == definition.name for view in looked_at(definition.value)
+    )
+
+
 def _is_display(node: ast.expr) -> bool:
     return isinstance(node, (ast.Tuple, ast.List))
 
@@ -482,7 +489,8 @@ class FunctionFlow:
         pending = [name]
         while pending:
             current = pending.pop()
-            for other in self._bases(current, statement) | self._views(current, statement):
+            around = self._bases(current, statement) | self._views(current, statement)
+            for other in around | self._renamed(current, statement):
                 if other == name or other in found:
                     continue
                 if self._apart(name, other, statement):
@@ -539,6 +547,43 @@ class FunctionFlow:
             for other in self.identifiers
             if other != name and name in self._bases(other, statement)
         }
+
+    def _renamed(self, name: str, statement: ast.stmt) -> set[str]:
+        """What ``name`` looked at, or what looked at it, before one became a view of itself.
+
+        ``x`` of ``a``, and ``a`` of ``x``, after ``a = x[:n]; x = x.view(-1)``.
+        """
+        found: set[str] = set()
+        for base in self._own_views:
+            for viewer in self.identifiers - {name} if base == name else {name}:
+                if any(
+                    any(view.base == base for view in looked_at(definition.value))
+                    and self._keeps_storage(base, definition.statement, statement)
+                    for definition in self.reaching(viewer, statement)
+                ):
+                    found.add(viewer if base == name else base)
+        return found
+
+    @cached_property
+    def _own_views(self) -> frozenset[str]:
+        """The names that somewhere become views of themselves: ``x = x.view(-1)``."""
+        return frozenset(definition.name for definition in self._all if _views_itself(definition))
+
+    def _keeps_storage(self, name: str, first: ast.stmt | None, last: ast.stmt) -> bool:
+        """Whether ``name`` has become, by ``last``, a view of what it was at ``first``."""
+        before = self.reaching(name, first) if first is not None else frozenset()
+        seen: set[Definition] = set()
+        pending = list(self.reaching(name, last) - before)
+        while pending:
+            definition = pending.pop()
+            if definition in seen or definition.statement is None or not _views_itself(definition):
+                continue
+            seen.add(definition)
+            earlier = self.reaching(name, definition.statement)
+            if earlier & before:
+                return True
+            pending += earlier
+        return False
 
     def is_steady(self, value: ast.AST, made: ast.stmt, later: ast.stmt) -> bool:
         """Whether the names in an expression still have, later on, the values that it read."""
@@ -615,7 +660,17 @@ class FunctionFlow:
             return x.index is not None and y.index is not None and x.index != y.index
         if _is_new(x.value) or _is_new(y.value):
             return True
-        return _separate_slices(x.value, y.value, [d.value for d in self._slices(statement)])
+        if not self._mean_the_same(x, y):
+            return False
+        others = [d.value for d in self._slices(statement) if self._mean_the_same(d, x)]
+        return _separate_slices(x.value, y.value, others)
+
+    def _mean_the_same(self, x: Definition, y: Definition) -> bool:
+        """Whether the names in two values stand for the same where either was computed."""
+        values = [each.value for each in (x, y) if each.value is not None]
+        if x.statement is None or y.statement is None:
+            return False
+        return all(self.is_steady(value, x.statement, y.statement) for value in values)
 
     def _above(self, name: str, statement: ast.stmt) -> set[str]:
         """What a name may look at, at any depth."""

@@ -300,33 +300,45 @@ def _observed(
         assert definition.value is not None
         if definition.index is not None and view.kind != "part":  # h, residual = states
             raise CannotFunctionalize(f"`{view.base}` holds `{name}` and is read later")
+        again: tuple[str, ...] = ()
+        if flow.read_after(name, statement):
+            again = (f"{name} = {module.source(definition.value)}",)
+        write = None
         if view.kind != "part":
-            again = (
-                (f"{name} = {module.source(definition.value)}",)
-                if flow.read_after(name, statement)
-                else ()
-            )
-            return Write(Place(view.base, shape_of=view.base), followers=again)
-        if definition.index is None and isinstance(definition.value, ast.Subscript):
-            again = (
-                (f"{name} = {module.source(definition.value)}",)
-                if flow.read_after(name, statement)
-                else ()
-            )
+            write = Write(Place(view.base, shape_of=view.base))
+        elif definition.index is None and isinstance(definition.value, ast.Subscript):
             write = _slice(module, flow, statement, definition.value, view.base)
+        if write is not None and not _reads_the_same(flow, definition, statement):
+            raise CannotFunctionalize(
+                f"`{view.base}` shares storage with `{name}` and is read later"
+            )
+        if write is not None:
             return replace(write, followers=again)
     followers: list[str] = []
     look_at = ""
     for other in live:
         made = flow.only_definition(other, statement)
         seen = view_of(made.value) if made is not None and made.value is not None else None
-        if made is None or seen is None or seen.base != name or made.statement is None:
+        if (
+            made is None
+            or seen is None
+            or seen.base != name
+            or made.statement is None
+            or not _reads_the_same(flow, made, statement)
+        ):
             raise CannotFunctionalize(f"`{other}` shares storage with `{name}` and is read later")
         if _converts(made.value):
             look_at = _AFTER_CONVERSION.format(other, name)
             continue
         followers.append(" ".join(module.source(made.statement).split()))
     return Write(Place(name), followers=tuple(dict.fromkeys(followers)), look_at=look_at)
+
+
+def _reads_the_same(flow: FunctionFlow, definition: Definition, statement: ast.stmt) -> bool:
+    """Whether what a definition says, said once more, would give the same part of the tensor."""
+    if definition.value is None or definition.statement is None:
+        return True
+    return flow.is_steady(definition.value, definition.statement, statement)
 
 
 _CONVERSIONS = frozenset("to type type_as float half bfloat16 double".split())
