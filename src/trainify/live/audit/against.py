@@ -49,8 +49,10 @@ _TAKES_AWAY = DIFFERENCES - {"dist", "cdist", "pairwise_distance"}
 _PRODUCTS = {"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__", "div", "div_", "divide",
              "true_divide", "__truediv__", "__itruediv__"}  # fmt: skip
 
+_WEIGHS = {each for each in _PRODUCTS if "mul" in each}
+
 _IN_PROPORTION = {*SUMS, "cat", "where", "max", "maximum", "amax", "min", "minimum", "amin",
-                  "clamp", "clip"}  # fmt: skip
+                  "clamp", "clip", "__setitem__"}  # fmt: skip
 """What gives as much more of what is as much more: as a loss is summed up, or clipped."""
 
 
@@ -242,7 +244,25 @@ class _Flow:
         """Whether others learn the same whatever comes to them there, as by another term."""
         name = self._meetings[meeting]
         taken_away = name in _TAKES_AWAY and meeting not in self._bent
-        return name in _SUMS or taken_away
+        return name in _SUMS or (taken_away and not self._is_weighed(meeting))
+
+    def _is_weighed(self, meeting: int) -> bool:
+        """Whether a difference goes nowhere but into a product with what it takes others from.
+
+        So it does in a divergence that is written out: ``p * (log(p) - log(q))`` is the product of
+        ``p`` and ``-log(q)``, and a number.
+        """
+        if self._meetings[meeting] not in _TAKES_AWAY:
+            return False
+
+        def weighs(call: Call) -> bool:
+            held = [h for at, h in zip(self._at, self._held, strict=True) if at is call]
+            return own_name(call) in _WEIGHS and any(taken <= self._before(each) for each in held)
+
+        made = set(map(tensor_of, made_by(self._at[meeting])))
+        taken = self._before(self._held[meeting]) & self._first
+        takers = [c for c in self._calls if not made.isdisjoint(map(tensor_of, c.ins))]
+        return bool(takers) and all(map(weighs, takers))
 
     def gates(self, step: Step) -> bool:
         """Whether what learns is weighed by a stopped value, and a loss is made of the result.
@@ -292,7 +312,9 @@ class _Flow:
     def apart(self) -> bool:
         """Whether nothing with a history is made into both sides of a meeting without layers."""
         stopped = self._before(self._first)
-        return not any(stopped & self._before(each) & self._active for each in self._learning)
+        weighed = filter(self._is_weighed, range(len(self._at)))
+        told = {tensor_of(sight) for n in weighed for sight in made_by(self._at[n])}
+        return not any(stopped & self._before(e - told) & self._active for e in self._learning)
 
     def _before(self, tensors: Iterable[int]) -> set[int]:
         """These, and what they are made of, as far back as the next layers."""
