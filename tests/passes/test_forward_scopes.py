@@ -826,3 +826,18 @@ def test_a_training_step_that_goes_through_forward() -> None:
     assert rules(text.format("self(batch)")) == ["TRN201"]
     assert rules(text.format("self.forward(batch)")) == ["TRN201"]
     stays(text.format("self.head(batch)"))
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("RoPEAttention", True),
+        ("RotarySelfAttention", True),
+        ("PropertyHead", True),
+        ("RotaryEmbedding", False),
+        ("VisionRoPE2DEmbed", False),
+    ],
+)
+def test_letters_in_a_name_are_no_table(name: str, found: bool) -> None:
+    text = MODEL.format(decorator="@torch.inference_mode()").replace("Model", name)
+    assert rules(text) == (["TRN201"] if found else [])
