@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NOT_TRAINED = re.compile(
     r"teacher|ema|target|momentum|metric|score|inception|lpips|reward|safety|frozen|augment|"
-    r"preproc|(rotary|rope)_?(\dd)?_?(pos\w*)?_?(emb\w*|table|cache|freqs?)?$",
+    r"preproc|(rotary|rope)_?(\dd)?_?(pos\w*)?_?(emb\w*|enc\w*|table|cache|freqs?)?$",
     re.IGNORECASE,
 )
 """Names of classes that have nothing to train, whatever they hold, unless a step trains them."""
