@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from torch.fx.proxy import GraphAppendingTracer
 from ...catalog import RETURNED
 from ...verify.equivalent import Equivalent, reference_functions, value_of
 from ...verify.kernels import Libraries
+from .aliases import aliases_of, places_of, roots, spare_readers
 from .calls import (
     FusedCall,
     branches,
@@ -25,11 +26,11 @@ from .calls import (
     grad_mode,
     is_functionalized,
     is_view,
-    may_keep,
     module_of,
     root_of,
     unknown_op,
 )
+from .in_place import spare_saved
 from .pieces import slice_pieces
 
 
@@ -44,6 +45,9 @@ def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
     attached again, and regions without gradients become part of the graph around them.  Other
     ``detach()`` stay: they may be meant, and :func:`check` finds them.
 
+    Where PyTorch's own operations write over what backward needs, it needs a copy (``exp`` and then
+    ``mul_``).
+
     Args:
         graph_module: From ``symbolic_trace``, or exported.
 
@@ -55,7 +59,7 @@ def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
     source = module_of(graph_module)
     graph = _without_modes(source)
     _write_copies(graph)
-    places = {node: i for i, node in enumerate(graph.nodes)}
+    places = places_of(graph)
     put_back = _put_back(graph)
     for node in list(graph.nodes):
         call = fused_call(node)
@@ -68,7 +72,8 @@ def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
                 "exported before it is decomposed"
             )
     for node in put_back:
-        _spare_readers(graph, node.args[0], node, places)  # type: ignore[arg-type]
+        spare_readers(graph, node.args[0], node, places)  # type: ignore[arg-type]
+    spare_saved(graph)
     graph.lint()
     result = GraphModule(source, graph)
     for node in list(result.graph.nodes):
@@ -181,7 +186,7 @@ def _replace(graph: Graph, call: FusedCall, places: dict[Node, int]) -> None:
             # ``out=`` takes what is returned.
             by_name.setdefault(name, returned[0] if returned else results[0].node)
         for name in copied:
-            _spare_readers(graph, written[name], node, places)
+            spare_readers(graph, written[name], node, places)
             if written[name].op == "get_attr" and name not in equivalent.reads:
                 graph.call_method("detach_", (written[name],))  # the history of the last call goes
             graph.call_method("copy_", (written[name], by_name[name]))
@@ -224,7 +229,7 @@ def _writable(graph: Graph, call: FusedCall, places: dict[Node, int]) -> FusedCa
                 values[name] = _attached(graph, target, places)
     for target in _written(replace(call, values=values)).values():
         if not _is_own(target, call.node, places):
-            for root in _roots(graph, target):
+            for root in roots(graph, target):
                 slices = slice_pieces(graph, root, call.node, places)
                 values = {
                     name: _map(value, partial(_or_same, slices)) for name, value in values.items()
@@ -249,14 +254,6 @@ def _attached(graph: Graph, view: Node, places: dict[Node, int]) -> Node:
     copied = graph.node_copy(view, lambda node: base if node is view.args[0] else node)
     places[copied] = places.get(view, -1)
     return copied
-
-
-def _roots(graph: Graph, target: Node) -> list[Node]:
-    """What a value is a view of; a buffer by all nodes that read it."""
-    root = root_of(target)
-    if root.op != "get_attr":
-        return [root]
-    return [node for node in graph.nodes if node.op == "get_attr" and node.target == root.target]
 
 
 def _evaluate(
@@ -309,39 +306,10 @@ def _is_own(target: Node, at: Node, places: dict[Node, int]) -> bool:
         return False
     return not any(
         places.get(user, -1) > places[at]
-        for alias in _aliases(root, target)
+        for alias in aliases_of(root, target)
         for user in alias.users
         if user is not at
     )
-
-
-def _spare_readers(graph: Graph, target: Node, at: Node, places: dict[Node, int]) -> None:
-    """Let those who read a value before it is written at ``at`` read copies of what it was."""
-    aliases = [target, *(a for root in _roots(graph, target) for a in _aliases(root, target))]
-    for alias in dict.fromkeys(aliases):
-        for user in list(alias.users):
-            if user is not at and places.get(user, -1) < places[at] and may_keep(user):
-                with graph.inserting_before(user):
-                    user.replace_input_with(alias, graph.call_method("clone", (alias,)))
-
-
-def _aliases(root: Node, but: Node) -> Iterator[Node]:
-    """A value and its views, less one of them, and less other parts of what that was split into."""
-    if root is not but:
-        yield root
-    for user in root.users:
-        if not is_view(user):
-            continue
-        apart = (
-            user is not but
-            and user.target is operator.getitem is but.target
-            and user.args[0] is but.args[0]
-            and isinstance(user.args[1], int)
-            and user.args[1] != but.args[1]
-            and is_view(root)
-        )
-        if not apart:
-            yield from _aliases(user, but)
 
 
 def _instead(target: Node, result: Node, at: Node, places: dict[Node, int]) -> None:

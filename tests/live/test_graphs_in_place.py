@@ -1,0 +1,115 @@
+"""``trainify.fx.rewrite``: writes of PyTorch's own over what backward needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import trainify
+
+
+def doubled(q: Tensor) -> Tensor:
+    k = torch.sigmoid(q)
+    k.mul_(2)
+    return k
+
+
+def normed(q: Tensor) -> Tensor:
+    k = q.exp()
+    k.div_(k.sum(-1, keepdim=True))
+    return k
+
+
+def masked(q: Tensor) -> Tensor:
+    k = q.softmax(-1)
+    k.select(1, 0).zero_()
+    return k
+
+
+def squared(q: Tensor) -> Tensor:
+    y = q * q
+    q.mul_(2)
+    return y + q
+
+
+def halves(q: Tensor) -> Tensor:
+    a, b = q.chunk(2, -1)
+    a.mul_(2)
+    return a * b
+
+
+def through_a_view(q: Tensor) -> Tensor:
+    k = torch.sigmoid(q)
+    t = k.view(-1, 2, 4)
+    t.select(1, 1).add_(1.0)
+    return k
+
+
+def read_before(q: Tensor) -> Tensor:
+    k = torch.tanh(q)
+    y = k.view(-1).square().sum() + k.sin().sum()
+    k.add_(1).mul_(3)
+    return k * y
+
+
+def activated(q: Tensor) -> Tensor:
+    y = q * q.cos()
+    return y + F.relu(q, inplace=True)
+
+
+FORMS: dict[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] = {
+    doubled: lambda q: 2 * torch.sigmoid(q),
+    normed: lambda q: q.softmax(-1),
+    masked: lambda q: torch.cat((torch.zeros_like(q[:, :1]), q.softmax(-1)[:, 1:]), 1),
+    squared: lambda q: q * q + 2 * q,
+    halves: lambda q: 2 * q[:, :4] * q[:, 4:],
+    through_a_view: lambda q: torch.sigmoid(q) + torch.cat((torch.zeros(4), torch.ones(4))),
+    read_before: lambda q: (q.tanh() + 1) * 3 * (q.tanh().square() + q.tanh().sin()).sum(),
+    activated: lambda q: q * q.cos() + torch.relu(q),
+}
+X = torch.randn(6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+class Model(nn.Module):
+    def __init__(self, form: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.q = nn.Linear(8, 8, dtype=torch.float64)
+        self.form = form
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.form(self.q(x))
+
+
+@pytest.mark.parametrize("exported", [False, True])
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_what_is_saved_is_not_overwritten(form: Callable[[Tensor], Tensor], exported: bool) -> None:
+    model, right = Model(form), Model(FORMS[form])
+    with pytest.raises(RuntimeError, match="inplace"):
+        model(X).square().sum().backward()
+    with torch.no_grad():
+        graph = torch.export.export(model, (X,)) if exported else torch.fx.symbolic_trace(model)
+    rewritten = trainify.fx.rewrite(graph)
+    with torch.no_grad():
+        torch.testing.assert_close(rewritten(X), model(X), rtol=0, atol=0)
+    out, expected = rewritten(X), right(X)
+    torch.testing.assert_close(out, expected)
+    out.square().sum().backward()
+    expected.square().sum().backward()
+    found = dict(rewritten.named_parameters())
+    for name, parameter in right.named_parameters():
+        torch.testing.assert_close(found[name].grad, parameter.grad)
+
+
+def test_what_is_not_saved_is_not_copied() -> None:
+    def added(q: Tensor) -> Tensor:
+        y = q + 1
+        q.mul_(2)
+        return y + q
+
+    rewritten = trainify.fx.rewrite(torch.fx.symbolic_trace(Model(added)))
+    assert not rewritten.graph.find_nodes(op="call_method", target="clone")
