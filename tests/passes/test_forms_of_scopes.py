@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -70,9 +71,9 @@ def test_several_scopes_that_hold_all_of_the_work(body: str) -> None:
     fixed = fix(text, unsafe=True)
     stays(fixed)
     for each, learns in ((text, False), (fixed, True)):
-        scope: dict[str, object] = {}
+        scope: dict[str, Any] = {}
         exec(compile(each, "m.py", "exec"), scope)
-        made: torch.nn.Module = scope["Model"]()  # type: ignore[operator]
+        made = scope["Model"]()
         loss = made(torch.ones(2, 8)).sum()
         assert loss.requires_grad is learns
         if learns:

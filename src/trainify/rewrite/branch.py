@@ -114,11 +114,11 @@ class Vocabulary:
     @cached_property
     def library(self) -> Library:
         """The helpers that the uses need: those that the file has from before, where they serve."""
-        from . import older_python, older_torch
+        from .older_torch import lacks
         from .specialize import library
 
         uses = tuple(dict.fromkeys(self.uses))
-        lacking = (*older_torch.lacks(self.releases), *older_python.lacks(self.releases))
+        lacking = (*lacks(self.releases), *self._python_lacks)
         fresh = library(uses, lacking=lacking)
         there = layout.functions_at_top(self.module)
         keep = tuple(
@@ -159,7 +159,6 @@ class Vocabulary:
         return ast.dump(existing) == ast.dump(wanted)
 
     def _helper_text(self, of: Library, helper: str, names: dict[str, str]) -> str:
-        from .older_python import lacks
         from .specialize import helper_text
 
         evaluated = "from __future__ import annotations" not in self.module.text
@@ -171,8 +170,14 @@ class Vocabulary:
             unit=self.module.indent_unit,
             width=layout.width(self.module),
             older=tuple(self._typing.items()),
-            lacking=lacks(self.releases) if evaluated else (),
+            lacking=self._python_lacks if evaluated else (),
         )
+
+    @cached_property
+    def _python_lacks(self) -> tuple[str, ...]:
+        from .older_python import lacks
+
+        return lacks(self.releases)
 
     @cached_property
     def _typing(self) -> dict[str, str]:

@@ -213,7 +213,7 @@ def may_keep(node: Node) -> bool:
             return False
         if module == "torch.nn.functional" and any(given is True for given in node.args):
             return False  # F.relu(x, True)
-    is_writing = name.endswith(("_", "setitem")) or (name[:1] == "i" and name[1:] in _OPERATORS)
+    is_writing = name.endswith(("_", "setitem")) or is_augmented(name)
     return not (is_writing or name.endswith("_like") or name in _KEEPING_NOTHING)
 
 
@@ -221,6 +221,11 @@ def _keeps(op: OpOverload) -> bool:
     known = op.namespace in ("aten", "prims") or has_backward(op)
     name = op._schema.name.partition("::")[2]
     return known and not op._schema.is_mutable and name not in _KEEPING_NOTHING
+
+
+def is_augmented(name: str) -> bool:
+    """Whether a function is that of an operator which writes: ``iadd``, of ``x += y``."""
+    return name[:1] == "i" and name[1:] in _OPERATORS
 
 
 _OPERATORS = frozenset(dir(operator))

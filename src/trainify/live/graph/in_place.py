@@ -6,14 +6,13 @@ import operator
 from contextlib import suppress
 from functools import partial
 
-import torch
 from torch import nn
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from ...facts.saved import RESULT_SAVED
 from .aliases import places_of, roots, spare_readers
-from .calls import is_view
+from .calls import is_augmented, is_view
 from .pieces import slice_pieces
 
 _NOT_VALUES = frozenset("requires_grad_ detach_ share_memory_ resize_ set_ retain_grad".split())
@@ -59,8 +58,7 @@ def _target(graph: Graph, node: Node) -> Node | None:
     elif node.op == "call_function":
         name = getattr(node.target, "__name__", "")
         writes = node.target is operator.setitem or node.kwargs.get("inplace") is True
-        writes = writes or (name[:1] == "i" and getattr(operator, name, None) is node.target
-                            and hasattr(torch.Tensor, f"__{name}__"))  # fmt: skip
+        writes = writes or is_augmented(name)
         writes = writes or (_is_in_place(name) and _is_of_torch(node))
     else:
         return None

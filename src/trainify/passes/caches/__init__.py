@@ -16,7 +16,7 @@ from ...facts.names import last_name
 from ...facts.stops import is_named_so, keeps_value
 from ...findings import STRATEGIES, Finding, Fix, Safety
 from .. import Rule, is_wanted, not_rewritten
-from .detaching import detaching, unless_read, unless_strided
+from .detaching import detaching, unless_read, why_strided
 from .read_back import (
     concatenate,
     hand_out_fresh,
@@ -149,7 +149,8 @@ def _judge(
             else:
                 kept = write.statement, write.base
                 own = {s: unless_read(module, *kept, fix, own=False) for s, fix in own.items()}
-                own = {s: unless_strided(module, write.statement, fix) for s, fix in own.items()}
+                if strided := why_strided(module, write.statement):
+                    own = {s: fix.unsafe(strided) for s, fix in own.items()}
             yield module.finding("TRN401", message, write.statement, own)
         else:
             message = (

@@ -62,22 +62,22 @@ def unless_read(
     return fix.unsafe(f"{other} reads `{text}`, from which no gradient goes back any more")
 
 
-def unless_strided(module: ModuleFacts, statement: ast.stmt, fix: Fix) -> Fix:
-    """A fix by which a clone takes a cache's place; unsafe where its storage is looked into.
+def why_strided(module: ModuleFacts, statement: ast.stmt) -> str:
+    """Why no clone should take a cache's place: its storage is looked into; empty where it is not.
 
     A cache with room left grows by ``as_strided``, here or where what is called for it stands.  A
     clone has no more room than it shows.
     """
     if module.calls_named("as_strided"):
-        return fix.unsafe(_STRIDED)
+        return _STRIDED
     function = module.function(statement)
     for call in walk(function) if function is not None else ():
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
             for target in module.resolve(call.func):
                 path = module.project.find_module(module, target.name.rpartition(".")[0])
                 if path is not None and b".as_strided(" in module.project.content(path):
-                    return fix.unsafe(_STRIDED)
-    return fix
+                    return _STRIDED
+    return ""
 
 
 _STRIDED = "as_strided() looks into the storage of a cache, and a clone of it has one of its own"

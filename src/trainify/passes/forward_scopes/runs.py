@@ -13,6 +13,7 @@ from ...facts.backpropagated import called_by_losses
 from ...facts.grad_mode import scope_around
 from ...facts.guards import is_forward
 from ...facts.instances import ClassId, Instances
+from ...facts.instances.origins import Origin
 from ...facts.learning import backward_values, is_tensor_method
 from ...facts.metadata import METADATA
 from ...facts.names import last_name, self_name
@@ -69,28 +70,39 @@ def bare_runs(instances: Instances) -> list[Run]:
 
 def scoped_runs(instances: Instances) -> frozenset[ClassId]:
     """The models that are run somewhere under a scope of who runs them."""
-    found: set[ClassId | None] = set()
+    found: set[ClassId] = set()
     for module in instances.files:
-        for call in module.calls:
-            held = instances.origins(module, model_of(call))
-            if held and scope_around(module, call) is not None:
+        for call, held in _calls_of_models(module, instances):
+            if scope_around(module, call) is not None:
                 function = module.function(call)
                 if function is None or not is_forward(function):
-                    found.update(origin.made for origin in held)
-    return frozenset(made for made in found if made is not None)
+                    found |= _made(held)
+    return frozenset(found)
+
+
+def _calls_of_models(
+    module: ModuleFacts, instances: Instances
+) -> Iterator[tuple[ast.Call, Collection[Origin]]]:
+    """The calls of a file that run models of the project, with where these may come from."""
+    for call in module.calls:
+        model = model_of(call)
+        if not isinstance(model, ast.Attribute) or not is_tensor_method(model.attr):
+            held = instances.origins(module, model)
+            if held:
+                yield call, held
+
+
+def _made(held: Collection[Origin]) -> frozenset[ClassId]:
+    return frozenset(origin.made for origin in held if origin.made is not None)
 
 
 def _runs_in(module: ModuleFacts, instances: Instances) -> Iterator[Run]:
     if is_off_on_import(module):
         return
-    for call in module.calls:
-        model = model_of(call)
-        if isinstance(model, ast.Attribute) and is_tensor_method(model.attr):
+    for call, held in _calls_of_models(module, instances):
+        if scope_around(module, call) is not None:
             continue
-        held = instances.origins(module, model)
-        if not held or scope_around(module, call) is not None:
-            continue
-        run = run_of(module, call, frozenset(o.made for o in held if o.made is not None))
+        run = run_of(module, call, _made(held))
         if run is not None:
             yield replace(
                 run,

@@ -10,8 +10,7 @@ from ...facts import ModuleFacts
 from ...facts.cached import as_write, names_cache
 from ...facts.flow import Definition
 from ...facts.kept import handed_out, is_kept_buffer
-from ...facts.names import last_name
-from ...facts.writes import Write, are_views, root_of
+from ...facts.writes import Write, are_views, is_apart, root_of
 from ...findings import STRATEGIES, Finding, Fix
 from .. import not_rewritten
 from ..caches import read_fresh
@@ -114,8 +113,6 @@ def _buffer_of(module: ModuleFacts, definition: Definition | None) -> ast.Attrib
     name, path = root_of(definition.value)
     if name is not None or not path or not are_views(module, path):
         return None
-    if any(isinstance(node, ast.Attribute) and node.attr == "data" for node in path):
-        return None
-    if any(isinstance(node, ast.Call) and last_name(node.func) == "detach" for node in path):
+    if any(map(is_apart, path)):
         return None
     return path[-1] if isinstance(path[-1], ast.Attribute) else None
