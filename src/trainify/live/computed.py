@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from .audit.alone import alone
+from .audit.alone import step_alone
 from .audit.losses import Loss, outputs
 from .audit.places import NOWHERE, Place, qualified
 from .audit.runs import Step
@@ -44,17 +44,11 @@ def computed(
     model: nn.Module, inputs: Sequence[Any], keywords: Mapping[str, Any], loss: Loss | None
 ) -> Computed | None:
     """What the modules of a model compute in a forward; None where none can be run."""
-    with alone(model):
+    with step_alone(model, inputs, keywords, loss) as step:
         try:
-            step = Step(model, inputs, keywords, loss)
-        except (TypeError, ValueError):  # which the audit raises
-            return None
-        try:
-            return Computed(step)
+            return None if step is None else Computed(step)
         except Exception:  # which the audit tells of
             return None
-        finally:
-            step.state.end()
 
 
 class Computed:

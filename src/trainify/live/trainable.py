@@ -18,12 +18,12 @@ from .apply import apply, changed, in_effect, put_back, take_back
 from .attach import CannotAttach, attached_ops, known_ops
 from .audit import Cut, Report
 from .audit.allowed import named_places
-from .audit.alone import alone
+from .audit.alone import step_alone
 from .audit.losses import Loss
 from .audit.messages import STOPS, if_meant, not_meant, with_scope
 from .audit.places import Places, raised
 from .audit.run import audit
-from .audit.runs import Step, refuse_no_model
+from .audit.runs import refuse_no_model
 from .computed import Computed, computed
 from .confirm import Mistakes, StopRemoved
 from .equal import unequal
@@ -185,15 +185,8 @@ def _unequal(
     """What would be rewritten to something that computes other values."""
     if not registered():
         return []
-    with alone(model):
-        try:
-            step = Step(model, inputs, keywords, loss)
-        except (TypeError, ValueError):  # which the audit raises
-            return []
-        try:
-            return unequal(step, graph)
-        finally:
-            step.state.end()
+    with step_alone(model, inputs, keywords, loss) as step:
+        return [] if step is None else unequal(step, graph)
 
 
 def _audited(

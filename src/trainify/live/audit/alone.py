@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from .losses import Loss
+from .runs import Step
 
 
 @contextmanager
@@ -26,3 +30,20 @@ def alone(model: nn.Module) -> Iterator[None]:
         for part, (buffers, gradients) in zip(parts, before, strict=True):
             part.require_forward_param_sync = buffers
             part.require_backward_grad_sync = gradients
+
+
+@contextmanager
+def step_alone(
+    model: nn.Module, inputs: Sequence[Any], keywords: Mapping[str, Any], loss: Loss | None
+) -> Iterator[Step | None]:
+    """A step that is looked at beside an audit; None for one that an audit raises for."""
+    with alone(model):
+        try:
+            step = Step(model, inputs, keywords, loss)
+        except (TypeError, ValueError):
+            yield None
+            return
+        try:
+            yield step
+        finally:
+            step.state.end()
