@@ -12,6 +12,7 @@ import torch
 from live_package import package
 
 import trainify
+from trainify.live.computed import computed
 
 KERNELS = """
 import torch
@@ -115,6 +116,16 @@ def test_other_random_numbers_are_no_other_forward(flashinfer: Path) -> None:
     """The kernel draws twice as many as its equivalent, for the dropout behind it."""
     model = _model(flashinfer, 0.0, "torch.randn(input.shape)").Model(dropout=0.1)
     trainify.trainify(model, X, strategy="replace")
+
+
+def test_what_is_random_is_asked_once(flashinfer: Path) -> None:
+    model = _model(flashinfer, 0.0).Model(dropout=0.1)
+    forwards = []
+    model.register_forward_hook(lambda *_: forwards.append(1))
+    for rewritten, count in ((False, 3), (True, 2)):
+        forwards.clear()
+        assert computed(model, (X,), {}, None, rewritten=rewritten) is not None
+        assert len(forwards) == count
 
 
 def test_little_bits_are_no_other_forward(flashinfer: Path) -> None:

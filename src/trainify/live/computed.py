@@ -41,12 +41,17 @@ _FEW, _MANY = 0.02, 0.25
 
 
 def computed(
-    model: nn.Module, inputs: Sequence[Any], keywords: Mapping[str, Any], loss: Loss | None
+    model: nn.Module,
+    inputs: Sequence[Any],
+    keywords: Mapping[str, Any],
+    loss: Loss | None,
+    *,
+    rewritten: bool = False,
 ) -> Computed | None:
     """What the modules of a model compute in a forward; None where none can be run."""
     with step_alone(model, inputs, keywords, loss) as step:
         try:
-            return None if step is None else Computed(step)
+            return None if step is None else Computed(step, rewritten)
         except Exception:  # which the audit tells of
             return None
 
@@ -56,13 +61,15 @@ class Computed:
 
     A call that is another in a second forward is not kept: there is memory that nothing was
     written to.  Nor is one that takes derivatives, which are to be others.  One that is another
-    where other random numbers are drawn is held only against one for which as many were.
+    where other random numbers are drawn is held only against one for which as many were; which
+    those are is asked of the model before it is rewritten alone.
     """
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, rewritten: bool) -> None:
         calls = _calls(step)
         self._drawn = _random_state()
-        again, others = _calls(step), _calls(step, _draw_others)
+        again = _calls(step)
+        others = calls if rewritten else _calls(step, _draw_others)
         self._calls = {key: call for key, call in calls.items() if call.is_that_of(again.get(key))}
         self._random = {key for key, call in calls.items() if not call.is_that_of(others.get(key))}
 

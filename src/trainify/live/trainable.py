@@ -42,7 +42,7 @@ WHEN = ("grad", "training")
 
 Model = TypeVar("Model", bound=nn.Module)
 Judge = Callable[[], Report]
-Look = Callable[[], Computed | None]
+Look = Callable[..., Computed | None]
 
 
 class NotTrainable(RuntimeError):
@@ -242,7 +242,7 @@ def _audited(
 
 
 def _another(before: Computed | None, look: Look) -> list[str]:
-    now = look() if before is not None else None
+    now = look(rewritten=True) if before is not None else None
     found = before.another(now) if before is not None and now is not None else ""
     return [found] if found else []
 
