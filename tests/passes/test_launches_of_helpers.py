@@ -72,6 +72,22 @@ PACKAGES = {
         "function.py": FUNCTION.format(module="ops.common", helper="scale"),
     },
 }
+BACKEND = """\
+from backends import Backend, register
+
+
+@register("scale")
+class OtherBackend(Backend):
+    def scale(self, *args, **kwargs):
+        from pkg.ops.scale import scale_other
+        return scale_other(*args, **kwargs)
+"""
+PACKAGES["a method in its place"] = {
+    "common.py": f"from backends import dispatch\n\n\n@dispatch('scale')\n{COMMON}",
+    "ops/backend.py": BACKEND,
+    "ops/scale.py": HELPER.replace("def scale(", "def scale_other("),
+    "function.py": FUNCTION.format(module="common", helper="scale"),
+}
 GIVEN = """\
 import torch
 from pkg.ops.scale import scale

@@ -342,6 +342,87 @@ def test_a_parameter_that_gets_one_or_is_none(old: str, new: str) -> None:
     stays(text)
 
 
+# -- backwards that leave their gradients elsewhere -----------------------------------------------
+
+ELSEWHERE = """\
+import torch
+
+
+class Pipe(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, message):
+        ctx.message = message
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, *grads):
+        {line}
+        return None, None
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ctx.message.put(grads[0])", []),
+        ("ctx.message.tensors = tuple(grads)", []),
+        ("_, ctx.message.grad = Copy.backward(ctx, ctx.message.grad)", []),
+        ("run_backward_of(ctx.message)", []),
+        ("ctx.seen = len(ctx.message)", ["TRN105"]),
+        ("ctx.message.count()", ["TRN105"]),
+        ("print(grads)", ["TRN105"]),
+    ],
+)
+def test_gradients_that_are_sent_on(line: str, expected: list[str]) -> None:
+    assert rules(ELSEWHERE.format(line=line)) == expected
+
+
+ADDED = """\
+import torch
+
+
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, head):
+        ctx.save_for_backward(x, weight)
+        ctx.head = head
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        grad_weight = grad.T @ x
+        {line}
+        return grad @ weight, None, None
+"""
+GIVEN_OUT = {
+    "ctx.head.weight.grad.add_(grad_weight)": [],
+    "ctx.head.weight.main_grad += grad_weight": [],
+    "ctx.head.weight.grad = grad_weight": [],
+    "parts = torch.split(ctx.head.weight.grad, 2)\n        parts[0].add_(grad_weight)": [],
+    "weight.mul_(2)": ["TRN106"],
+    "norm = ctx.head.weight.grad.norm()": ["TRN106"],
+}
+
+
+@pytest.mark.parametrize(("line", "expected"), GIVEN_OUT.items())
+def test_a_weight_whose_gradient_is_added_where_it_belongs(line: str, expected: list[str]) -> None:
+    assert rules(ADDED.format(line=line)) == expected
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("class Linear(", "class LinearWithFrozenWeight("),
+        ("(ctx, grad):\n", '(ctx, grad):\n        """The weight will never require grad."""\n'),
+    ],
+)
+def test_a_weight_of_which_its_author_says_that_it_is_frozen(old: str, new: str) -> None:
+    text = ADDED.format(line="pass")
+    assert old in text
+    stays(text.replace(old, new))
+
+
 HOOK = """\
 import torch
 

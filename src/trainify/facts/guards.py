@@ -332,7 +332,7 @@ def runs_model(call: ast.Call, me: str | None) -> bool:
     return False
 
 
-_MAX_CALLERS = 3
+_MAX_CALLERS = 4
 
 
 def _has_functions(data: bytes) -> bool:
@@ -377,7 +377,11 @@ def serves_backward(module: ModuleFacts, function: FunctionNode, depth: int = _M
         return True
     stood_in_for = _stood_in_for(module, function)
     if stood_in_for is not None:
-        return serves_backward(*stood_in_for, depth - 1)
+        return _is_called_for_backward(*stood_in_for, depth)
+    return _is_called_for_backward(module, function, depth)
+
+
+def _is_called_for_backward(module: ModuleFacts, function: FunctionNode, depth: int) -> bool:
     callers = 0
     for calls in (_calls_beside_functions, _calls_elsewhere):
         for other, call in calls(module, function):
@@ -413,15 +417,42 @@ def _is_given_to_functions(module: ModuleFacts, function: FunctionNode) -> bool:
 def _stood_in_for(
     module: ModuleFacts, function: FunctionNode
 ) -> tuple[ModuleFacts, FunctionNode] | None:
-    """The function of the project that ``@register(chunk_fwd, backend=...)`` gives another form."""
+    """The function of the project that another one is another form of.
+
+    ``@register(chunk_fwd, backend=...)`` says so of a function.  ``@register("chunk")`` says it of
+    a class whose methods stand in for functions of their names: ``@dispatch def chunk_fwd(x)``.
+    """
     from .layers import imported_function
 
+    cls = module.method_class(function)
+    if cls is not None and any(_registers(decorator) for decorator in cls.decorator_list):
+        project, name = module.project, function.name.encode()
+        far = project.far_with(b"@dispatch", module.path)
+        files = chain(
+            project.mentioning(module, function.name, containing=b"@dispatch"),
+            project.others(module, lambda data: name in data, far),
+        )
+        for home in files:
+            for each in home.functions_named(function.name):
+                if home.parent(each) is home.tree and any(map(_dispatches, each.decorator_list)):
+                    return home, each
+
     for decorator in function.decorator_list:
-        if isinstance(decorator, ast.Call) and "register" in last_name(decorator.func):
+        if _registers(decorator):
+            assert isinstance(decorator, ast.Call)
             first = decorator.args[0] if decorator.args else None
             if isinstance(first, (ast.Name, ast.Attribute)):
                 return imported_function(module, first)
     return None
+
+
+def _registers(decorator: ast.expr) -> bool:
+    return isinstance(decorator, ast.Call) and "register" in last_name(decorator.func)
+
+
+def _dispatches(decorator: ast.expr) -> bool:
+    node = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return last_name(node).startswith("dispatch")
 
 
 def _calls_elsewhere(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
+from ..facts.backward_effects import adds_to_gradients, hands_on
 from ..facts.frozen import is_frozen
 from ..facts.grad_mode import own_nodes
 from ..facts.guards import is_autograd_function
@@ -97,6 +98,9 @@ _WEIGHT = re.compile(r"(w|W|weights?|gamma|(?!teacher|ce_|class_)\w+_weight)$")
 # The weight of a loss weighs classes; nothing trains it.
 _LOSS = re.compile(r"loss|entropy|jsd|kl_?div|distill|preference|ppo|dpo", re.IGNORECASE)
 
+# What an author says, in a name or in prose, of a weight that nothing trains.
+_FROZEN = re.compile(r"frozen|never (?:\w+ )?requires?[ _]grad", re.IGNORECASE)
+
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     broken: list[tuple[Forward | None, Finding]] = []
@@ -171,6 +175,8 @@ def _judge(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[tuple[Finding, Fu
     returned = [r for r in walk(backward) if isinstance(r, ast.Return)]
     values = [_elements(r.value) for r in returned]
     if values and all(all(is_none(v) for v in each) for each in values):
+        if hands_on(module, backward):
+            return
         message = (
             f"the backward of `{cls.name}` returns None for every input: all of them are left "
             "without a gradient, in silence."
@@ -395,7 +401,9 @@ def _dropped(
     if any(isinstance(v, ast.Starred) for each in values for v in each):
         return  # how many it gives shows at run time only
     text = module.source(backward)
-    if _LOSS.search(cls.name) or "frozen" in (ast.get_docstring(cls) or "").lower():
+    if _LOSS.search(cls.name) or _FROZEN.search(module.source(cls)):
+        return
+    if adds_to_gradients(module, backward):
         return
     if "needs_input_grad" in text or "mark_non_differentiable" in module.source(forward):
         return
