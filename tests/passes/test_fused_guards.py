@@ -55,6 +55,18 @@ HEAD = "import torch\nimport torch.nn.functional as F\nfrom sgl_kernel import rm
         return rmsnorm(x, w)
     return F.rms_norm(x, x.shape[-1:], w)
 """,
+        """\
+    if x.requires_grad == False and w.requires_grad is not True:
+        return rmsnorm(x, w)
+    return F.rms_norm(x, x.shape[-1:], w)
+""",
+        """\
+    try:
+        rmsnorm(x, w)
+    except RuntimeError:
+        return "slow"
+    return "fast"
+""",
     ],
 )
 def test_guarded(body: str) -> None:
@@ -116,6 +128,27 @@ class Norm(torch.autograd.Function):
 @torch.library.custom_op("mine::norm", mutates_args=())
 def norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return rmsnorm(x, w)
+""",
+        """\
+register_kernel = torch.library.register_kernel
+
+
+def of_rows(x, w):
+    return rmsnorm(x.flatten(0, -2), w).view_as(x)
+
+
+@register_kernel("mine::norm", "cuda")
+def norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return of_rows(x, w) if x.dim() > 2 else rmsnorm(x, w)
+""",
+        """\
+def of_rows(x, w):
+    return rmsnorm(x.flatten(0, -2), w).view_as(x)
+
+
+@torch.library.impl("mine::norm", "CUDA")
+def norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return of_rows(x, w)
 """,
         """\
 @torch.no_grad()

@@ -33,6 +33,8 @@ _KERNEL_DECORATORS = (
     "triton.autotune",
     "triton.heuristics",
 )
+_REGISTERING = ("register_fake", "register_kernel", "register_autograd")
+"""The same, of an operator that is at hand, or by a name that a project gives them."""
 
 
 def gradient_unwanted(module: ModuleFacts, node: ast.AST) -> bool:
@@ -151,6 +153,11 @@ def implies_unwanted(module: ModuleFacts, test: ast.expr, value: bool, depth: in
         parts = each(_beside_none(test.values))
         # One conjunct decides a true "and" or a false "or"; otherwise all must agree.
         return any(parts) if isinstance(test.op, ast.And) is value else all(parts)
+    if isinstance(test, ast.Compare):
+        told = _compared_to(test)
+        if told is None:
+            return False
+        return implies_unwanted(module, test.left, value is told, depth + 1)
     if isinstance(test, ast.Attribute):
         if test.attr in ("requires_grad", "training"):
             return not value
@@ -184,6 +191,16 @@ def implies_unwanted(module: ModuleFacts, test: ast.expr, value: bool, depth: in
         given = _only_value(_function_behind(module, test.func))
         return given is not None and implies_unwanted(module, given, value, depth + 1)
     return False
+
+
+def _compared_to(test: ast.Compare) -> bool | None:
+    """What the left of ``x.requires_grad is False`` is where that holds."""
+    right = test.comparators[0] if len(test.comparators) == 1 else None
+    if not isinstance(right, ast.Constant) or not isinstance(right.value, bool):
+        return None
+    if isinstance(test.ops[0], (ast.Eq, ast.Is)):
+        return right.value
+    return not right.value if isinstance(test.ops[0], (ast.NotEq, ast.IsNot)) else None
 
 
 def _function_behind(module: ModuleFacts, callee: ast.expr) -> ast.FunctionDef | None:
@@ -246,12 +263,7 @@ def _is_kernel(module: ModuleFacts, function: FunctionNode) -> bool:
         names = {t.name for t in module.resolve(call)}
         if not names.isdisjoint(_KERNEL_DECORATORS):
             return True
-        if isinstance(call, ast.Attribute) and call.attr in (
-            "register_fake",
-            "register_kernel",
-            "register_autograd",
-            "jit",
-        ):
+        if last_name(call) in _REGISTERING or getattr(call, "attr", "") == "jit":
             return True
     cls = module.method_class(function)
     return cls is not None and is_autograd_function(module, cls)

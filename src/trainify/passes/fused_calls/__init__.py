@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ...catalog.reasons import CODES
@@ -13,7 +13,7 @@ from ...facts.asked import runs_behind_tests
 from ...facts.cache_writes import cache_writes
 from ...facts.grad_mode import own_nodes
 from ...facts.guards import gradient_unwanted, serves_backward
-from ...facts.names import last_name, passed
+from ...facts.names import is_none, last_name, passed
 from ...facts.trainable import may_hold_weight
 from ...findings import Finding
 from .. import Needle, Rule, is_wanted, not_rewritten
@@ -35,6 +35,7 @@ from .site import Site
 from .words import words_for
 
 if TYPE_CHECKING:
+    from ...catalog import FusedOp
     from ...engine import Options
 
 RULES = (
@@ -228,6 +229,8 @@ def calls(module: ModuleFacts, options: Options, *, direct: bool) -> Iterator[Fi
             continue
         site = None
         op, bound, doubt = understood(op, target, call)
+        if bound is not None and _only_tries(module, call, op, bound):
+            continue
         if bound is None or doubt:
             message = (
                 f"`{module.source(call.func)}` is called in a way trainify does not know: {doubt}"
@@ -294,11 +297,24 @@ def writes_backwards(module: ModuleFacts) -> bool:
     return any(_BACKWARD.search(function.name) for function in module.functions)
 
 
+def _only_tries(
+    module: ModuleFacts, call: ast.Call, op: FusedOp, bound: Mapping[str, ast.expr | None]
+) -> bool:
+    """Whether nothing is read of what a call gives: it asks whether the kernel runs here."""
+    if not isinstance(module.parent(call), ast.Expr) or not op.signature.returns:
+        return False
+    written = [bound[argument.name] for argument in op.signature.written]
+    return all(node is None or is_none(node) for node in written)
+
+
+_MAY_SERVE_BACKWARD = re.compile(r"autograd\.Function|@[\w.]*(?:library\.impl|register_kernel)\(")
+
+
 def _is_asked_for(module: ModuleFacts, call: ast.Call) -> bool:
     """Whether a call stands in a function that only runs where no gradient is wanted."""
     function = module.function(call)
     if function is None:
         return False
-    if "autograd.Function" in module.text and serves_backward(module, function):
+    if _MAY_SERVE_BACKWARD.search(module.text) and serves_backward(module, function):
         return True
     return runs_behind_tests(module, function)
