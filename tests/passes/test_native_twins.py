@@ -213,7 +213,7 @@ def test_imports_from_outside_come_before_the_package_s_own() -> None:
 def test_it_is_surer_than_the_other_side_of_a_test() -> None:
     text = LAYER.replace("        self.op(out, x)\n", "").replace(
         "        # half as wide\n",
-        "        if x.is_cpu:\n            return torch.ops.sgl_kernel.gelu_and_mul_cpu(x)\n",
+        "        if x.is_cpu:\n            return torch.ops.sgl_kernel.fused_qk_norm_cpu(x)\n",
     )
     assert CALL in fix(text)
 

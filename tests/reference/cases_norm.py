@@ -23,6 +23,11 @@ def expect_dual_residual(
     return expect_rms_norm(total, weight2, eps), total
 
 
+def expect_shifted(x: Tensor, weight: Tensor, eps: float, shift: float, scaled: bool) -> Tensor:
+    factor = wide(weight) + shift if scaled else 1.0
+    return (normed(x, eps) * factor).to(x.dtype)
+
+
 def expect_norm_of_sum(
     x: Tensor, x_bias: Tensor | None, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
 ) -> Tensor:
@@ -136,6 +141,7 @@ CASES = [
     Case(activation.gated_by_projection, expect_projected),
     Case(norm.fused_add_add_rms_norm, expect_add_add_norm, exact=True),
     Case(norm.dual_residual_rms_norm, expect_dual_residual),
+    Case(norm.shifted_rms_norm, expect_shifted),
     Case(norm.layer_norm_of_sum, expect_norm_of_sum),
     Case(norm.head_layer_norm_clamped, expect_head_norm),
     Case(activation.residual_add_bias, expect_block_sum, exact=True),

@@ -196,6 +196,7 @@ def test_norms_and_activations_are_written_in_place_of_the_call() -> None:
         "rms_norm_fp8",
         "rms_norm_maybe_add",
         "rms_norm_weight_dtype",
+        "shifted_rms_norm",
         "silu_and_mul_up_to",
         "situ_and_mul",
     }

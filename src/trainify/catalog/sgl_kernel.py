@@ -23,6 +23,7 @@ from .reasons import (
     UNPACK,
     WRITES,
 )
+from .sgl_kernel_cpu import ROWS as _FOR_CPUS
 
 _READ = "sglang-kernel 0.4.10 and sgl-kernel 0.3.21"
 _NEW = "sgl_kernel/elementwise.py, sglang-kernel 0.4.10"
@@ -638,6 +639,8 @@ OPS: tuple[FusedOp, ...] = (
         unsupported=("cache_seqlens_",),
     ),
 )
+
+OPS += _FOR_CPUS
 
 # Without an equivalent.
 OPS += opaque(

@@ -82,6 +82,14 @@ def gemma_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.T
     return F.rms_norm(x.float(), x.shape[-1:], 1.0 + weight.float(), eps).to(x.dtype)
 
 
+def shifted_rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, shift: float, scaled: bool
+) -> torch.Tensor:
+    """RMSNorm in float32 by weight + shift, or by no weight at all, rounded once (Gemma 4)."""
+    scale = weight.float() + shift if scaled else None
+    return F.rms_norm(x.float(), x.shape[-1:], scale, eps).to(x.dtype)
+
+
 def gemma_rms_norm_backward(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,6 +16,7 @@ from ...facts.names import default_of, last_name, passed
 from ...facts.operands import recognize, root_of
 from ...facts.rebound import Set, set_by_others, set_in_module
 from ...facts.walk import walk
+from .meaning import Meaning, meaning
 from .site import Site
 from .words import words_for
 
@@ -82,10 +83,8 @@ def match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedO
         return found[0] if found else None
     if entries and (others or unknown or not all(op.cuts for op, _ in found)):
         return None  # a registry, in which kernels are some of many
-    meanings = {
-        (op.equivalent, tuple(a.name for a in op.signature.arguments) if op.equivalent else ())
-        for op, _ in found
-    }
+    alike = all(op is found[0][0] for op, _ in found)
+    meanings = {_meaning(module, call, *each) for each in found} if not alike else set()
     bound = {(target.args, target.keywords) for _, target in found}
     if len(meanings) > 1 or len(bound) > 1:
         names = sorted({target.name for _, target in found})
@@ -98,6 +97,15 @@ def match(module: ModuleFacts, call: ast.Call, options: Options) -> tuple[FusedO
     for place in _other_kernels(module, call, found[0], options):
         raise Ambiguous(f"it may be `{found[0][1].name}` or what {place} sets")
     return found[0]
+
+
+def _meaning(module: ModuleFacts, call: ast.Call, op: FusedOp, target: Target) -> Meaning:
+    """What a call computes if it runs this op; by the row alone where it does not fit that."""
+    if op.equivalent is None:
+        return ()
+    row, bound, doubt = understood(op, target, call)
+    said = None if bound is None or doubt else meaning(module, call, row, target, bound)
+    return said or (op.equivalent, *(a.name for a in op.signature.arguments))
 
 
 def _other_kernels(

@@ -20,6 +20,7 @@ from .draw import Draw, Values, draws_for
     norm.rms_norm_fp8,
     norm.rms_norm_dynamic_quant,
     norm.gemma_rms_norm,
+    norm.shifted_rms_norm,
     norm.gemma_rms_norm_with_scale,
     norm.gated_rms_norm,
     norm.fused_add_rms_norm,
@@ -63,6 +64,8 @@ def norms(draw: Draw) -> Values:
         "residual_in_fp32": draw.dtype == torch.float32,
         "variance_size": draw.pick("variance_size", None, max(1, draw.features // 2)),
         "is_rms_norm": draw.pick("is_rms_norm", False, True),
+        "shift": draw.pick("shift", 0.0, 1.0),
+        "scaled": draw.pick("scaled", True, False),
     }
 
 
