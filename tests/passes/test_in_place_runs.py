@@ -93,6 +93,18 @@ FAULTS = {
         "in place, of a layer": "h = self.proj(x).relu_()\nh += x\nx = h",
         "in place, a view": "h = self.proj(x).exp_().view(2, 6)\nh[0] *= 2.0\nx = h",
         "in place, by a function": "h = torch.sigmoid_(self.proj(x))\nh.add_(1.0)\nx = h",
+        "in place, then behind a test": (
+            "h = self.proj(x)\nF.relu_(h)\nif self.steps:\n    h.mul_(2.0)\nx = h"
+        ),
+        "in place, read in between": (
+            "h = self.proj(x)\nh.tanh_()\ny = h + 1.0\nh.mul_(2.0)\nx = h + y"
+        ),
+        "in place, in both branches": (
+            "h = self.proj(x)\nif self.steps:\n    h.tanh_()\nelse:\n    h.exp_()\nh += 1.0\nx = h"
+        ),
+        "in place, in a branch": (
+            "h = self.proj(x)\nif self.steps:\n    y = h.tanh_()\nh[:, 0] = 0.0\nx = h"
+        ),
         "returned": "h = self.proj(x).exp()\nreturn h.mul_(2.0)",
         "slice": "y = torch.sigmoid(self.proj(x))\nv = y[:, :2]\nv.mul_(2.0)\nx = y",
         "flat view": "y = torch.sigmoid(self.proj(x))\nv = y.view(-1)\nv.mul_(2.0)\nx = y",
@@ -303,8 +315,16 @@ def test_raises_as_written_and_learns_as_fixed(rule: str, lines: str, strategy: 
     assert rule not in rules(fixed)
 
 
-def test_what_another_name_reads_is_reported_only() -> None:
-    text = module("h = self.proj(x)\ne = h.exp_()\ne *= 2.0\nx = e + h")
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "h = self.proj(x)\ne = h.exp_()\ne *= 2.0\nx = e + h",
+        "h = self.proj(x)\ne = h.exp_()\nh *= 2.0\nx = e + h",
+        "h = self.proj(x)\nF.relu_(h)\nv = h[:, :2]\nv.mul_(2.0)\nx = h",
+    ],
+)
+def test_what_another_name_reads_is_reported_only(lines: str) -> None:
+    text = module(lines)
     with pytest.raises(RuntimeError):
         check_gradients(text)
     assert rules(text) == ["TRN403"]
@@ -317,6 +337,19 @@ RIGHT = {
     "in place, copied": "h = self.proj(x)\ne = h.exp_().clone()\ne *= 2.0\nx = e + h",
     "in place, detached": "h = self.proj(x)\ne = (x.detach() * 2).exp_()\ne *= 2.0\nx = h * 1.0",
     "in place, a table": "f = torch.arange(4, dtype=x.dtype).exp_()\nf *= 2.0\nx = self.proj(x) + f",
+    "in place, a table behind a test": (
+        "f = torch.arange(4, dtype=x.dtype)\nf.exp_()\nif self.steps:\n    f *= 2.0\nx = self.proj(x) * f"
+    ),
+    "in place, in another branch": (
+        "h = self.proj(x)\nif self.steps:\n    h.tanh_()\nelse:\n    h += 1.0\nx = h"
+    ),
+    "in place, a new value in between": (
+        "h = self.proj(x)\nh.tanh_()\nh = h + 1.0\nif self.steps:\n    h.mul_(2.0)\nx = h"
+    ),
+    "in place, another element": (
+        "ys = [self.proj(x), self.proj(x)]\nys[0].tanh_()\nys[1].mul_(2.0)\nx = ys[0] + ys[1]"
+    ),
+    "in place, later": "h = self.proj(x)\nif self.steps:\n    h.mul_(2.0)\nh.tanh_()\nx = h",
     "a table": (
         "f = torch.exp(torch.arange(4, dtype=x.dtype) * -0.5)\nf *= 2.0\nx = self.proj(x) * f"
     ),

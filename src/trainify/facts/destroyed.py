@@ -43,17 +43,17 @@ def _shares_with(
     module: ModuleFacts, function: FunctionNode, name: str
 ) -> Callable[[ast.expr], bool]:
     """Tells whether an operand may have the storage that a name has anywhere in a function."""
-    sharing = _sharing(module, function).get(name, frozenset({name}))
+    names = sharing(module, function).get(name, frozenset({name}))
 
     def shares(operand: ast.expr) -> bool:
         root = root_of(operand)[0]
-        return root is not None and root.id in sharing
+        return root is not None and root.id in names
 
     return shares
 
 
 @once
-def _sharing(module: ModuleFacts, function: FunctionNode) -> Mapping[str, frozenset[str]]:
+def sharing(module: ModuleFacts, function: FunctionNode) -> Mapping[str, frozenset[str]]:
     """The names of a function that any assignment gives what another one has, or a view of it."""
     groups: dict[str, set[str]] = {}
     for node in walk(function):
@@ -153,7 +153,7 @@ def _hits(module: ModuleFacts, flow: FunctionFlow, write: Write, saver: Saver) -
         for b in overwritten:
             if a.definition != b.definition:
                 continue
-            if (pieces or a.element or b.element) and not _is_tensor(module, a.definition):
+            if (pieces or a.element or b.element) and not is_tensor(module, a.definition):
                 continue
             if before and _is_made_earlier(a.definition, statement):
                 return True
@@ -205,7 +205,7 @@ def _roots_after(
     return roots_of(module, flow, last)
 
 
-def _is_tensor(module: ModuleFacts, definition: Definition) -> bool:
+def is_tensor(module: ModuleFacts, definition: Definition) -> bool:
     """Whether ``x[i]`` is a piece of a tensor: ``x`` was computed, and is no list."""
     value = definition.value
     if isinstance(value, ast.BinOp):

@@ -12,8 +12,7 @@ from ...facts import ModuleFacts
 from ...facts.activations import submodule
 from ...facts.flow import Definition, FunctionFlow
 from ...facts.guards import gradient_unwanted
-from ...facts.overwriting import overwritten as written_by
-from ...facts.saved import RESULT_SAVED, maker_of, saved_result, saves_in_place, saving_call
+from ...facts.saved import maker_of, saved_result, saves_in_place, saving_call
 from ...facts.training import reaches_result
 from ...facts.walk import walk
 from ...facts.writes import (
@@ -28,6 +27,7 @@ from ...facts.writes import (
 )
 from ...findings import Fix
 from .harm import Harm
+from .savers import saved_in_place
 
 if TYPE_CHECKING:
     from ...engine import Options
@@ -57,6 +57,8 @@ class _Made:
     """More of the elements of a list that saved their results, each of which may be written."""
     shared: bool = False
     """Whether another name has the same tensor, and may be read after the write."""
+    in_place: bool = False
+    """Whether it wrote its result over another tensor, so that no clone of it can be saved."""
 
 
 def overwrite(module: ModuleFacts, options: Options, statement: ast.stmt) -> Harm | None:
@@ -85,7 +87,9 @@ def overwrite(module: ModuleFacts, options: Options, statement: ast.stmt) -> Har
         fixes = clone_first(module, write, options, [write.name.id]) if change is None else {}
     elif made.call is not None and module.statement(made.call) is statement:
         change = new_result(module, write)
-    if change is None and not fixes and made.call is not None and not is_hidden(write):
+    cloned = made.call is not None and not made.in_place and not is_hidden(write)
+    if change is None and not fixes and cloned:
+        assert made.call is not None
         change = result_clone(module, made.call, *made.others)
     return Harm("TRN403", message, statement, made.call, change, fixes)
 
@@ -121,10 +125,10 @@ def overwritten(module: ModuleFacts, write: Write) -> tuple[str, _Made] | None:
     """What is wrong with a write, and the operation that it harms."""
     text = module.source(write.target)
     made = _made_by(module, write) if write.name is not None else _nameless(module, write)
-    if write.name is not None:
-        saver = _saver(module, write.statement, write.name.id)
-        made = _Made(saver) if saver is not None else made
-    if made is not None and made.call is not None and not reaches_result(module, made.call):
+    saver = saved_in_place(module, write)
+    if saver is not None:
+        made = _Made(saver.text, saver.call, shared=saver.shared, in_place=True)
+    elif made is not None and made.call is not None and not reaches_result(module, made.call):
         return None  # a metric, a statistic, the inside of a straight-through estimator
     if made is not None:
         if made.call is not None and module.statement(made.call) is write.statement:
@@ -178,7 +182,8 @@ def _made_by(module: ModuleFacts, write: Write) -> _Made | None:
         return None
     function = module.function(write.statement)
     name, flow = write.name.id, module.flow(function or module.tree)
-    found = [root.definition for root in roots(module, flow, name, write.statement)]
+    storages = roots(module, flow, name, write.statement)
+    found = sorted((root.definition for root in storages), key=_place)
     given = flow.only_definition(name, write.statement)
     if given is not None and given.value is not None and given not in found:
         made_in_place = maker_of(given.value)
@@ -201,6 +206,11 @@ def _made_by(module: ModuleFacts, write: Write) -> _Made | None:
             (saver, first), *more = saving
             return _Made(saver, first, kept=True, others=tuple(owner for _, owner in more))
     return None
+
+
+def _place(definition: Definition) -> tuple[int, int]:
+    made = definition.statement
+    return (made.lineno, made.col_offset) if made is not None else (0, 0)
 
 
 def _made_in_place(
@@ -273,27 +283,3 @@ def _value(flow: FunctionFlow, element: ast.expr, at: ast.stmt | None) -> ast.ex
     if made is None or made.value is None:
         return element
     return made.value if made.index is None else element
-
-
-def _saver(module: ModuleFacts, statement: ast.stmt, name: str) -> str | None:
-    """The operation that wrote its result into ``name``, and saved it.
-
-    ``torch.tanh(x, out=x)``, ``x.tanh_()``, ``F.relu_(x)`` and ``self.relu(x)`` of one in place.
-    """
-    block = module.block(statement)
-    for previous in reversed(block[: block.index(statement)]):
-        call = previous.value if isinstance(previous, ast.Expr) else None
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-            text = module.source(call.func)
-            out = next((k.value for k in call.keywords if k.arg == "out"), None)
-            if isinstance(out, ast.Name) and out.id == name:
-                return text if call.func.attr in RESULT_SAVED else None
-            if isinstance(call.func.value, ast.Name) and call.func.value.id == name:
-                if call.func.attr.endswith("_"):
-                    return text if call.func.attr[:-1] in RESULT_SAVED else None
-            given = written_by(module, call)
-            if isinstance(given, ast.Name) and given.id == name:
-                return saving_call(module, call)
-        elif any(isinstance(n, ast.Name) and n.id == name for n in walk(previous)):
-            return None
-    return None
