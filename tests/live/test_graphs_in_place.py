@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable
 
 import pytest
@@ -61,6 +62,39 @@ def activated(q: Tensor) -> Tensor:
     return y + F.relu(q, inplace=True)
 
 
+def kept_in_place(q: Tensor) -> Tensor:
+    q.exp_()
+    q.mul_(2)
+    return q
+
+
+def multiplied(q: Tensor) -> Tensor:
+    y = q.cos()
+    y.mul_(q)
+    q.add_(1)
+    return y + q
+
+
+def by_itself(q: Tensor) -> Tensor:
+    q.mul_(q)
+    return q
+
+
+def through_what_it_returns(q: Tensor) -> Tensor:
+    half = q.view(6, 8)[:, :4]
+    y = q.add_(1)
+    z = half.square().sum()
+    y.mul_(2)
+    return y * z
+
+
+def halves_of_what_was_written(q: Tensor) -> Tensor:
+    q = q.add_(1)
+    a, b = q.chunk(2, -1)
+    a.mul_(2)
+    return a * b
+
+
 FORMS: dict[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] = {
     doubled: lambda q: 2 * torch.sigmoid(q),
     normed: lambda q: q.softmax(-1),
@@ -69,6 +103,11 @@ FORMS: dict[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] = {
     halves: lambda q: 2 * q[:, :4] * q[:, 4:],
     through_a_view: lambda q: torch.sigmoid(q) + torch.cat((torch.zeros(4), torch.ones(4))),
     read_before: lambda q: (q.tanh() + 1) * 3 * (q.tanh().square() + q.tanh().sin()).sum(),
+    kept_in_place: lambda q: 2 * q.exp(),
+    multiplied: lambda q: q.cos() * q + q + 1,
+    by_itself: torch.square,
+    through_what_it_returns: lambda q: 2 * (q + 1) * (q + 1)[:, :4].square().sum(),
+    halves_of_what_was_written: lambda q: 2 * (q + 1)[:, :4] * (q + 1)[:, 4:],
     activated: lambda q: q * q.cos() + torch.relu(q),
 }
 X = torch.randn(6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -93,7 +132,12 @@ def test_what_is_saved_is_not_overwritten(form: Callable[[Tensor], Tensor], expo
         model(X).square().sum().backward()
     with torch.no_grad():
         graph = torch.export.export(model, (X,)) if exported else torch.fx.symbolic_trace(model)
+    cuts = trainify.fx.check(graph)
+    assert {(cut.cause, cut.kind, cut.parameters) for cut in cuts} == {
+        (trainify.Cause.SAVED, "wrong", ("q.bias", "q.weight"))
+    }
     rewritten = trainify.fx.rewrite(graph)
+    assert trainify.fx.check(rewritten) == ()
     with torch.no_grad():
         torch.testing.assert_close(rewritten(X), model(X), rtol=0, atol=0)
     out, expected = rewritten(X), right(X)
@@ -113,3 +157,44 @@ def test_what_is_not_saved_is_not_copied() -> None:
 
     rewritten = trainify.fx.rewrite(torch.fx.symbolic_trace(Model(added)))
     assert not rewritten.graph.find_nodes(op="call_method", target="clone")
+
+
+def stopped(q: Tensor) -> Tensor:
+    scale = q.detach().exp()
+    y = scale.sum() + q
+    scale.mul_(2)
+    return y * scale
+
+
+def dead(q: Tensor) -> Tensor:
+    y = q * 2
+    q.exp_()
+    q.mul_(2)
+    return y.exp()
+
+
+def evaluated(q: Tensor) -> Tensor:
+    return F.dropout(q.relu(), training=False, inplace=True)
+
+
+def compared(q: Tensor) -> Tensor:
+    mask = (q > 0).to(q.dtype)
+    y = mask.square() + q.sum(-1, keepdim=True)
+    mask.mul_(2)
+    return y
+
+
+@pytest.mark.parametrize("exported", [False, True])
+@pytest.mark.parametrize("form", [stopped, dead, evaluated, compared], ids=lambda f: f.__name__)
+def test_what_backward_does_not_need(form: Callable[[Tensor], Tensor], exported: bool) -> None:
+    model = Model(form)
+    model(X).square().sum().backward()
+    graph = torch.export.export(model, (X,)) if exported else torch.fx.symbolic_trace(model)
+    cuts = trainify.fx.check(graph)
+    assert trainify.Cause.SAVED not in [cut.cause for cut in cuts]
+
+
+def test_the_write_is_named() -> None:
+    (cut,) = trainify.fx.check(torch.export.export(Model(normed), (X,)))
+    assert "self.form(self.q(x))" in linecache.getline(cut.path, cut.line), "as far as is known"
+    assert cut.message == "div_ writes over what exp keeps for backward, which raises."

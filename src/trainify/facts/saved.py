@@ -40,7 +40,7 @@ RESULT_SAVED = frozenset(
     "scaled_dot_product_attention".split()
 )
 _RESULT_SAVED_MODULES = frozenset("ReLU Tanh Sigmoid Softmax LogSoftmax Softmin".split())
-_RESULT_SAVED_IN_PLACE = frozenset(
+RESULT_SAVED_IN_PLACE = frozenset(
     "ELU CELU SELU LeakyReLU RReLU elu celu selu leaky_relu rrelu".split()
 )
 """Those that save their input, unless they overwrite that."""
@@ -90,7 +90,7 @@ def maker_of(value: ast.expr) -> ast.expr:
 def saves_in_place(call: ast.Call) -> bool:
     """Whether a call overwrites a tensor by a result that it saves: ``x.exp_()``."""
     name = last_name(call.func)
-    if name.endswith("_") and name[:-1] in _RESULT_SAVED_IN_PLACE:
+    if name.endswith("_") and name[:-1] in RESULT_SAVED_IN_PLACE:
         return True
     return name in METHODS and name[:-1] in RESULT_SAVED
 
@@ -103,7 +103,7 @@ def saves_its_result(module: ModuleFacts, made: ast.expr) -> bool:
         return False
     cls = module.source(made.func).rpartition(".")[2]
     return cls in _RESULT_SAVED_MODULES or (
-        cls in _RESULT_SAVED_IN_PLACE and writes_in_place(module, made)
+        cls in RESULT_SAVED_IN_PLACE and writes_in_place(module, made)
     )
 
 
@@ -126,8 +126,8 @@ def saving_call(module: ModuleFacts, node: ast.expr) -> str | None:
     if cls is not None:
         if cls in _RESULT_SAVED_MODULES:
             return text
-        return text if cls in _RESULT_SAVED_IN_PLACE and overwritten(module, node) else None
-    if getattr(function, "attr", None) in _RESULT_SAVED_IN_PLACE and overwritten(module, node):
+        return text if cls in RESULT_SAVED_IN_PLACE and overwritten(module, node) else None
+    if getattr(function, "attr", None) in RESULT_SAVED_IN_PLACE and overwritten(module, node):
         return text
     if isinstance(function, ast.Attribute) and (
         function.attr in RESULT_SAVED or saves_in_place(node)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from torch.fx import Graph, Node
 
-from .calls import is_view, may_keep, root_of
+from .calls import is_view, may_keep
+from .writes import is_alias, may_keep_others
 
 
 def places_of(graph: Graph) -> dict[Node, int]:
@@ -17,20 +18,31 @@ def places_of(graph: Graph) -> dict[Node, int]:
 
 def roots(graph: Graph, target: Node) -> list[Node]:
     """What a value is a view of; a buffer by all nodes that read it."""
-    root = root_of(target)
+    root = target
+    while is_alias(root) and root.args and isinstance(root.args[0], Node):
+        root = root.args[0]
     if root.op != "get_attr":
         return [root]
     return [node for node in graph.nodes if node.op == "get_attr" and node.target == root.target]
 
 
 def spare_readers(graph: Graph, target: Node, at: Node, places: dict[Node, int]) -> None:
-    """Let those who read a value before it is written at ``at`` read copies of what it was."""
+    """Let those who read a value before it is written at ``at`` read copies of what it was.
+
+    What writes reads one too: ``x.mul_(x)`` keeps what it multiplies by.
+    """
     aliases = [target, *(a for root in roots(graph, target) for a in aliases_of(root, target))]
     for alias in dict.fromkeys(aliases):
         for user in list(alias.users):
-            if user is not at and places.get(user, -1) < places[at] and may_keep(user):
+            if places.get(user, -1) > places[at]:
+                continue
+            if user is not at and may_keep(user):
                 with graph.inserting_before(user):
                     user.replace_input_with(alias, graph.call_method("clone", (alias,)))
+            elif alias in user.args[1:] and may_keep_others(user):
+                with graph.inserting_before(user):
+                    copied = graph.call_method("clone", (alias,))
+                user.args = (user.args[0], *(copied if a is alias else a for a in user.args[1:]))
 
 
 def aliases_of(root: Node, but: Node) -> Iterator[Node]:
@@ -38,7 +50,7 @@ def aliases_of(root: Node, but: Node) -> Iterator[Node]:
     if root is not but:
         yield root
     for user in root.users:
-        if not is_view(user):
+        if not is_alias(user) or user.args[0] is not root:
             continue
         apart = (
             user is not but

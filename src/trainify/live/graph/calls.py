@@ -161,11 +161,28 @@ def root_of(node: Node) -> Node:
     return node
 
 
+def called_module(node: Node) -> Any:
+    """The module that a node calls."""
+    assert node.graph.owning_module is not None
+    return node.graph.owning_module.get_submodule(str(node.target))
+
+
+def op_name(node: Node) -> str:
+    """``softmax`` for a method, a function, an attribute and an op of that name."""
+    if node.op == "call_method":
+        return str(node.target)
+    if node.target is getattr:
+        return str(node.args[1])
+    if isinstance(node.target, OpOverload):
+        return node.target._schema.name.partition("::")[2]
+    return str(getattr(node.target, "__name__", ""))
+
+
 def _computes(node: Node) -> bool:
     """Whether a node calls a module of torch that gives a tensor of its own, whatever it gets."""
     if node.graph.owning_module is None:
         return False
-    module: Any = node.graph.owning_module.get_submodule(str(node.target))
+    module = called_module(node)
     is_theirs = type(module).forward in _COMPUTING and "forward" not in vars(module)
     return is_theirs and not module._forward_hooks and not getattr(module, "inplace", False)
 
@@ -192,6 +209,12 @@ _VIEWS_BY_NAME = frozenset("data H imag mH mT real T".split())
 """The attributes of a tensor that are views of it; its shape is none."""
 
 
+def is_known(node: Node) -> bool:
+    """Whether a node calls a function of torch, of Python's, or one of the references."""
+    module = getattr(node.target, "__module__", None) or ""
+    return module.partition(".")[0] in ("torch", "_operator", "trainify")
+
+
 def may_keep(node: Node) -> bool:
     """Whether a node computes something of which autograd may keep what it read.
 
@@ -208,19 +231,20 @@ def may_keep(node: Node) -> bool:
         return _keeps(target)
     name = str(target) if node.op == "call_method" else getattr(target, "__name__", "")
     if node.op == "call_function":
-        module = getattr(target, "__module__", None) or ""
-        if module.partition(".")[0] not in ("torch", "_operator", "trainify"):
+        if not is_known(node):
             return False
-        if module == "torch.nn.functional" and any(given is True for given in node.args):
+        if getattr(target, "__module__", None) == "torch.nn.functional" and any(
+            given is True for given in node.args
+        ):
             return False  # F.relu(x, True)
     is_writing = name.endswith(("_", "setitem")) or is_augmented(name)
-    return not (is_writing or name.endswith("_like") or name in _KEEPING_NOTHING)
+    return not (is_writing or name.endswith("_like") or name in KEEPING_NOTHING)
 
 
 def _keeps(op: OpOverload) -> bool:
     known = op.namespace in ("aten", "prims") or has_backward(op)
     name = op._schema.name.partition("::")[2]
-    return known and not op._schema.is_mutable and name not in _KEEPING_NOTHING
+    return known and not op._schema.is_mutable and name not in KEEPING_NOTHING
 
 
 def is_augmented(name: str) -> bool:
@@ -229,8 +253,10 @@ def is_augmented(name: str) -> bool:
 
 
 _OPERATORS = frozenset(dir(operator))
-_KEEPING_NOTHING = frozenset("add sub neg clone cat stack size dim numel empty_like".split())
+KEEPING_NOTHING = frozenset("add sub neg clone cat stack size dim numel empty_like".split())
 DETACHING = frozenset({"detach", "detach_", "data"})
+HOST = frozenset({"item", "tolist", "numpy", "_local_scalar_dense"})
+"""What takes values out of a tensor."""
 
 
 def detached(node: Any) -> Node | None:

@@ -11,19 +11,24 @@ from torch.fx import GraphModule, Node
 
 from ..audit.report import Cause, Cut
 from .calls import (
+    HOST,
     branches,
+    called_module,
     detached,
     fused_call,
     grad_mode,
     is_view,
     module_of,
+    op_name,
     parameters_of,
     root_of,
     unknown_op,
 )
+from .pieces import is_dividing
+from .saving import overwritten, passes_history
+from .writes import written_into
 
 _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
-_HOST = frozenset({"item", "tolist", "numpy", "_local_scalar_dense"})
 
 
 def check(graph_module: GraphModule | ExportedProgram) -> tuple[Cut, ...]:
@@ -32,9 +37,10 @@ def check(graph_module: GraphModule | ExportedProgram) -> tuple[Cut, ...]:
     A cut is a node that a parameter's value goes through on its way to the output, and its gradient
     does not come back through: a fused op, a registered op that autograd knows nothing of, a
     detached value, a number taken out of a tensor, a region without gradients.  An op that writes
-    into what already has a history makes gradients wrong.  Places are those that the graph keeps
-    (``torch.export`` does, ``symbolic_trace`` does not).  Parameters are those that it holds; what
-    is an input is none.
+    into what already has a history makes gradients wrong; a write of PyTorch's own over what
+    another operation surely keeps for backward has that raise.  Places are those that the graph
+    keeps (``torch.export`` does, ``symbolic_trace`` does not).  Parameters are those that it holds;
+    what is an input is none.
 
     Raises:
         TypeError: That is no graph.
@@ -50,6 +56,8 @@ def _cuts(source: GraphModule, given: dict[Node, frozenset[str]], off: bool = Fa
     names: dict[Node, frozenset[str]] = {}
     held: dict[Node, frozenset[str]] = {}  # by what has been written there
     parameters = parameters_of(source, nodes)
+    learning = {node for node in nodes if node in parameters or given.get(node)}
+    needed = dict(overwritten(nodes, _live(nodes, learning, memory)))
     cuts: list[Cut] = []
     for node in nodes:
         if node.target is torch._C._set_grad_enabled:
@@ -62,13 +70,14 @@ def _cuts(source: GraphModule, given: dict[Node, frozenset[str]], off: bool = Fa
             *(held.get(memory(each), frozenset()) for each in read),
         )
         if node.op == "call_module":
-            module = source.get_submodule(str(node.target))
-            learning = (n for n, p in module.named_parameters() if p.requires_grad)
-            before |= {f"{node.target}.{name}" for name in learning}
+            before |= {f"{node.target}.{name}" for name in _learning(node)}
         names[node] = frozenset(before)
         for written in _written(node):
             at = memory(written)
             held[at] = held.get(at, frozenset()) | names[node]
+        keeper = needed.get(node)
+        if keeper is not None and (keeper in reaching or is_dividing(keeper)):
+            cuts.append(_placed(node, *_saved(node, keeper), tuple(sorted(names[keeper]))))
         if not before or node.op not in ("call_function", "call_method") or node not in reaching:
             continue
         for _, inner, inputs in branches(node):
@@ -96,10 +105,40 @@ def _cut(node: Node, off: bool) -> tuple[Cause, str, str | None, str] | None:
         cause = Cause.DATA if node.target is getattr else Cause.DETACH
         if not _is_argument(node):  # else the cut of the call that it is an argument of
             return cause, "missing", None, "The value is detached: its gradient ends here."
-    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
-    if name.partition(".")[0] in _HOST:
+    name = op_name(node)
+    if name in HOST:
         return Cause.HOST, "missing", name, "A number taken out of a tensor has no gradient."
     return None
+
+
+def _saved(node: Node, keeper: Node) -> tuple[Cause, str, str | None, str]:
+    """A write of PyTorch's own over what another operation needs."""
+    by, of = (op_name(each) or str(each.target) for each in (node, keeper))
+    message = f"{by} writes over what {of} keeps for backward, which raises."
+    if is_dividing(keeper):
+        message = f"{by} writes into a piece of what {of} gives, which autograd refuses."
+    return Cause.SAVED, "wrong", by, message
+
+
+def _live(nodes: list[Node], learning: set[Node], memory: _Memory) -> set[Node]:
+    """The nodes with a history, once what takes it is rewritten; a ``detach()`` may be meant."""
+    live = set(learning)
+    held: set[Node] = set()
+    for node in nodes:
+        read = node.all_input_nodes
+        if any(each in live or memory(each) in held for each in read):
+            if passes_history(node):
+                live.add(node)
+        elif node.op == "call_module" and _learning(node):
+            live.add(node)
+        if node in live:
+            held.update(map(memory, _written(node)))
+    return live
+
+
+def _learning(node: Node) -> list[str]:
+    """The parameters of the module that a node calls which require a gradient."""
+    return [n for n, p in called_module(node).named_parameters() if p.requires_grad]
 
 
 def _is_argument(node: Node) -> bool:
@@ -124,7 +163,8 @@ def _written(node: Node) -> list[Node]:
         return [value for value in values if isinstance(value, Node)]
     schema = getattr(node.target, "_schema", None)
     if schema is None:
-        return []
+        target = written_into(node)
+        return [] if target is None else [target]
     pairs = zip(schema.arguments, node.args, strict=False)
     return [
         value
@@ -136,18 +176,25 @@ def _written(node: Node) -> list[Node]:
 
 
 def _reaching(nodes: list[Node], memory: _Memory) -> set[Node]:
-    """The nodes on which the output depends, by what they return or by what they write into."""
-    found: set[Node] = set()
+    """The nodes on which the output depends, by what they return or by what they write into.
+
+    What is written into memory from outside of the graph may be read by the next call.
+    """
+    places = {node: i for i, node in enumerate(nodes)}
     writers: dict[Node, list[Node]] = {}
     for node in nodes:
         for written in _written(node):
             writers.setdefault(memory(written), []).append(node)
+    found: set[Node] = set()
     waiting = [node for node in nodes if node.op == "output"]
     while waiting:
         node = waiting.pop()
         if node not in found:
             found.add(node)
-            waiting += [*node.all_input_nodes, *writers.get(memory(node), ())]
+            waiting += node.all_input_nodes
+            for at in {memory(each) for each in (node, *node.all_input_nodes)}:
+                lasts = at.op in ("get_attr", "placeholder")
+                waiting += (w for w in writers.get(at, ()) if lasts or places[w] < places[node])
     return found
 
 

@@ -6,10 +6,10 @@ import operator
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
-from .calls import is_view
+from .calls import is_view, op_name
+from .writes import is_alias
 
 _DIVIDING = frozenset(
     "chunk split split_with_sizes unbind unsafe_chunk unsafe_split unsafe_split_with_sizes".split()
@@ -32,18 +32,18 @@ def slice_pieces(graph: Graph, root: Node, at: Node, places: dict[Node, int]) ->
     while waiting:
         node = waiting.pop()
         for user in list(node.users):
-            if not is_view(user) or user.args[:1] != (node,):
+            if not is_alias(user) or user.args[:1] != (node,):
                 continue
             waiting.append(user)
-            if user.target is operator.getitem and _divides(node):
+            if user.target is operator.getitem and is_dividing(node):
                 waiting[-1] = _slice_of(graph, node, user)
                 places[waiting[-1]] = places.get(user, -1)
                 replaced[user] = waiting[-1]
                 user.replace_all_uses_with(waiting[-1])
                 graph.erase_node(user)
-            elif _divides(node):
+            elif is_dividing(node):
                 raise ValueError(f"what {node} is split into is written into, and not read by item")
-        if _divides(node):
+        if is_dividing(node):
             if any(places.get(user, -1) > places[at] for user in node.users):
                 raise ValueError(f"what {node} is split into is read after a part is written into")
             if not node.users:
@@ -51,17 +51,16 @@ def slice_pieces(graph: Graph, root: Node, at: Node, places: dict[Node, int]) ->
     return replaced
 
 
-def _divides(node: Node) -> bool:
-    return _name(node) in _DIVIDING and is_view(node)
+def is_piece(node: Node) -> bool:
+    """Whether a node takes what autograd lets nobody write into."""
+    if node.target is not operator.getitem or not isinstance(node.args[0], Node):
+        return False
+    return is_dividing(node.args[0]) and not op_name(node.args[0]).startswith("unsafe_")
 
 
-def _name(node: Node) -> str:
-    """``split`` for a method, a function and an op of that name."""
-    if node.op == "call_method":
-        return str(node.target)
-    if isinstance(node.target, OpOverload):
-        return node.target._schema.name.partition("::")[2]
-    return str(getattr(node.target, "__name__", ""))
+def is_dividing(node: Node) -> bool:
+    """Whether a node gives pieces of what it is given."""
+    return op_name(node) in _DIVIDING and is_view(node)
 
 
 def _slice_of(graph: Graph, node: Node, piece: Node) -> Node:
@@ -69,7 +68,7 @@ def _slice_of(graph: Graph, node: Node, piece: Node) -> Node:
     index = piece.args[1]
     if not isinstance(index, int) or index < 0:
         raise ValueError(f"{piece}: which part is written into cannot be told from its index")
-    name = _name(node)
+    name = op_name(node)
     given = list(node.args[1:])
     whole = node.args[0]
     dim: Any = node.kwargs.get("dim", given[0 if name == "unbind" else 1 :][:1] or 0)
