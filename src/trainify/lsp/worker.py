@@ -29,9 +29,6 @@ _PAUSE = 0.3
 _MOST_OBJECTS = 3_000_000
 """New objects after which there has to be, pause or not."""
 
-Answer = tuple[int, Any, BaseException | None]
-"""Number, result, what was raised instead."""
-
 
 class _Requests:
     """Requests in order; a thread takes them in, so that they can be cancelled while one runs."""
@@ -57,13 +54,15 @@ class _Requests:
 
     def next(self, seconds: float | None) -> Request | None:
         """The next request; None when the server is gone.  Raises queue.Empty after a while."""
-        self._cancelled.discard(self._current)
         while True:
             request = self._waiting.get(timeout=seconds)
-            if request is None or request[0] not in self._cancelled:
-                self._current = request[0] if request else 0
+            if request is None:
+                return None
+            past, self._current = self._current, request[0]
+            # Those before it are done, also where one was cancelled after its answer.
+            self._cancelled.difference_update(range(past, self._current))
+            if not self.cancelled():
                 return request
-            self._cancelled.discard(request[0])
 
     def cancelled(self) -> bool:
         """Whether nobody waits any more for what is being done."""
