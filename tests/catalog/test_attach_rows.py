@@ -13,8 +13,9 @@ import torch.nn.functional as F
 
 from tests.catalog.test_rows import FUNCTIONS, OF_A_KIND, REWRITTEN, example, identify, parsed
 from tests.each import case
-from trainify.catalog import RETURNED, FusedOp
+from trainify.catalog import RETURNED, FusedOp, split_since
 from trainify.engine import Options, fix_text
+from trainify.releases import Release
 
 SCOPE = {"torch": torch, "F": F, **FUNCTIONS}
 
@@ -112,7 +113,10 @@ def results_of_the_kernel_and_gradients_of_the_equivalent(op: FusedOp, literal: 
     text, parameters = source(op, arguments, literal)
     for name in op.loses:  # by its own name it may be a mask, which nothing trains
         text = re.sub(rf"\b{name}\b(?!=)", "bias", text)
-    result = fix_text(text, "m.py", Options(strategy="attach", unsafe=True))
+    library, specifier = split_since(op)
+    releases = (Release(library, specifier, "uv.lock"),) if op.since else ()
+    options = Options(strategy="attach", unsafe=True, releases=releases)
+    result = fix_text(text, "m.py", options)
     if "_fp8" in (op.equivalent or "") or "_quant(" in (op.equivalent or ""):
         (finding,) = result.remaining
         assert "Not rewritten: it gives quantized codes" in finding.message

@@ -25,6 +25,8 @@ NEWER = OLDER.replace("rows, logits.float()", "logits.float(), renormalize=True"
     "rows", "_"
 )
 
+NAMED = OLDER.replace("logits", "gating_output").replace("gating_output.float()", "gating_output")
+
 
 def kernel(weights, ids, *rest, renormalize=False):  # type: ignore[no-untyped-def]
     with torch.no_grad():
@@ -35,7 +37,7 @@ def kernel(weights, ids, *rest, renormalize=False):  # type: ignore[no-untyped-d
 
 
 @pytest.mark.parametrize("strategy", ["flag", "replace", "attach"])
-@pytest.mark.parametrize("text", [OLDER, NEWER], ids=["older", "newer"])
+@pytest.mark.parametrize("text", [OLDER, NEWER, NAMED], ids=["older", "newer", "named"])
 def test_routers_of_both_forms_learn(
     text: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

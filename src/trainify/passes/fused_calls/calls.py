@@ -280,6 +280,8 @@ def misread(op: FusedOp, bound: Mapping[str, ast.expr | None]) -> str:
             return f"`{node.id}` is passed for {name!r}"
     for name in numbers & bound.keys():  # of a release that took others
         node = bound[name]
+        if isinstance(node, ast.Name) and node.id in tensors:
+            return f"`{node.id}` is passed for {name!r}"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr in _TENSORS:
                 return f"`{ast.unparse(node)}` is passed for {name!r}"
