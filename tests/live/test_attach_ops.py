@@ -612,7 +612,7 @@ def test_another_op_of_the_same_name_is_refused() -> None:
 
 ANOTHER_PROCESS = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {paths!r}
 from live_kernels import register_kernels
 register_kernels()
 import torch, trainify
@@ -632,7 +632,8 @@ print(sum(p.grad is None for p in model.parameters()))
 def test_caches_on_disk_of_a_process_without_are_not_used(tmp_path: Path) -> None:
     """Compiled graphs are kept on disk under keys that know nothing of registered backwards."""
     script = tmp_path / "process.py"
-    script.write_text(ANOTHER_PROCESS.format(tests=str(Path(__file__).parent)))
+    here = Path(__file__).parent
+    script.write_text(ANOTHER_PROCESS.format(paths=[str(here), str(here.parents[1])]))
     missing = [
         subprocess.run(
             [sys.executable, str(script), how],
