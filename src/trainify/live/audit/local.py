@@ -39,6 +39,8 @@ class Verdict(enum.Enum):
     NONE = "none"
     """No gradient comes back, though the result depends on the input."""
     RAISES = "raises"
+    OVERWRITES = "overwrites"
+    """Backward writes into the gradient that it is given, which may be that of others as well."""
     SURROGATE = "surrogate"
     """The result does not depend on the input (it is rounded, say), or is the input."""
     UNCLEAR = "unclear"
@@ -67,7 +69,7 @@ class LocalChecks(Observer):
         if not (call.opaque or _is_function(call.function)) or not call.grad:
             return
         wanted = [i for i, t in enumerate(tensors) if t.requires_grad and has_parts(t)]
-        site = _site(call.key)
+        site = site_of(call.key)
         if not wanted or site in self.checked or sum(t.numel() for t in tensors) > LARGEST:
             return
         self.checked.add(site)
@@ -87,7 +89,8 @@ class LocalChecks(Observer):
                     self.findings.append(finding)
 
 
-def _site(key: Key) -> tuple[Any, ...]:
+def site_of(key: Key) -> tuple[Any, ...]:
+    """What calls at the same place, of the same function, have in common."""
     return key[:3]
 
 
@@ -130,6 +133,8 @@ def _check(
     except Exception as error:
         yield Finding(call, Verdict.RAISES, tuple(wanted), f"{error}".partition("\n")[0])
         return
+    if trial.overwrites:
+        yield Finding(call, Verdict.OVERWRITES, tuple(wanted))
     verdicts = {i: trial.verdict(i, gradient) for i, gradient in gradients.items()}
     if dtype is torch.float64:
         near = [i for i, gradient in gradients.items() if gradient is not None]
@@ -171,6 +176,8 @@ class Trial:
             for t in tensors
         ]
         self.weights: list[Tensor] = []
+        self.overwrites = False
+        """Whether backward has written into what it was given."""
         self._larger: dict[int, Tensor | None] = {}
         """Gradients of a larger projection."""
 
@@ -219,7 +226,7 @@ class Trial:
         results = self.results(self.values, attach=True)
         self._draw(results)
         pairs = [
-            (result, times * weight.to(result.dtype))
+            (result, weight.to(result.dtype))
             for result, weight in zip(results, self.weights, strict=True)
             if result.requires_grad
         ]
@@ -227,11 +234,15 @@ class Trial:
             raise _NoGraph
         if seed is not None:
             torch.default_generator.manual_seed(seed)
+        given = [times * weight for _, weight in pairs]
         found = torch.autograd.grad(
             [edge_of(result) for result, _ in pairs],
             [edge_of(leaf) for leaf in self._leaves.values()],
-            [weight for _, weight in pairs],
+            given,
             allow_unused=True,
+        )
+        self.overwrites = not all(
+            torch.equal(now, times * weight) for now, (_, weight) in zip(given, pairs, strict=True)
         )
         return dict(zip(self._leaves, found, strict=True))
 

@@ -149,6 +149,11 @@ def _message(suspect: Suspect, kind: str) -> str:
                 "numbers that it does not put back, or by what the first time has changed. "
                 "Gradients are those of another forward, or backward raises."
             )
+        if suspect.detail == "overwrites":
+            return (
+                f"The backward of {op} writes into the gradient that it is given, which others "
+                "are given as well: theirs is wrong. Write into a tensor of its own."
+            )
         if suspect.detail.startswith("raises"):
             return f"The backward of {op} {suspect.detail}."
         if kind == MISSING:

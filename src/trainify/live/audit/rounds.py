@@ -32,12 +32,13 @@ from .cuts import MISSING, WRONG, Comparison, Suspect
 from .edited import edited_weights
 from .endless import is_finite, is_overflow, where_endless
 from .given import given_in
+from .handed import Copied, handed
 from .heads import is_of_a_head
 from .hooks import on_modules_watched, watch
 from .influence import Sources, Walk
 from .kept import held
 from .level import Level
-from .local import LocalChecks, Verdict
+from .local import LocalChecks, Verdict, site_of
 from .locate import Locator
 from .matters import Trials
 from .messages import STOPS, cut_of
@@ -200,10 +201,13 @@ class _Round:
             *comparison.suspects(),
             *_backwards(trace, checks),
             *observer.suspects(),
-            *self._overwritten(observer.overwritten(), error),
+            *self._bending(observer.overwritten(), Apart(), "what is kept", error),
             *edited,
         ]
-        cuts = [*self._judge(suspects, trace, nudged, value, got), *map(cut_of, by_site(repeated))]
+        shared = handed(trace, checks)
+        shared = self._not_allowed(self._bending(shared, Copied(shared), "gradients", error))
+        cuts = self._judge(suspects, trace, nudged, value, got)
+        cuts += map(cut_of, by_site([*repeated, *shared]))
         cuts += self._endless(trace) if self.endless else []
         if not error and not cuts and (observer.written or step.inferring):
             self.tell("a step that nothing watches")
@@ -290,9 +294,7 @@ class _Round:
         Of reentrant checkpoints it has been seen as of the others so far.
         """
         self.tell("the gradients without checkpoints")
-        allowed = [each for each in suspects if self.allowed.covers(each)]
-        self.stopped += [each.place for each in allowed]
-        rest = [each for each in suspects if each not in allowed]
+        rest = self._not_allowed(suspects)
         try:
             found = Gradients(self.step, as_they_are)
         except Exception:
@@ -312,13 +314,15 @@ class _Round:
             each.parameters.update(names)
         return rest if names else [], got, error
 
-    def _overwritten(self, suspects: list[Suspect], error: str) -> list[Suspect]:
-        """Those of the suspects, which keep what is written into, that bend gradients."""
+    def _bending(
+        self, suspects: list[Suspect], copying: Observer, what: str, error: str
+    ) -> list[Suspect]:
+        """Those of the suspects, which lie in what is written over, that bend gradients."""
         if not suspects or error:
             return []
-        self.tell("the gradients with copies of what is kept")
+        self.tell(f"the gradients with copies of {what}")
         found = Gradients(self.step)
-        names = found.differ(Gradients(self.step, observer=Apart()))
+        names = found.differ(Gradients(self.step, observer=copying))
         for each in suspects:
             each.parameters.update(names or ())
         return suspects if names else []
@@ -335,11 +339,16 @@ class _Round:
             self.endless.clear()
             return []
         found = where_endless(self.step, self.endless)
-        allowed = [each for each in found if self.allowed.covers(each)]
-        self.stopped += [each.place for each in allowed]
-        if allowed:
+        rest = self._not_allowed(found)
+        if len(rest) < len(found):
             self.endless.clear()
-        return [cut_of(group) for group in by_site([e for e in found if e not in allowed])]
+        return [cut_of(group) for group in by_site(rest)]
+
+    def _not_allowed(self, suspects: list[Suspect]) -> list[Suspect]:
+        """Those of the suspects that are not allowed; where the others are is noted."""
+        allowed = [each for each in suspects if self.allowed.covers(each)]
+        self.stopped += [each.place for each in allowed]
+        return [each for each in suspects if each not in allowed]
 
     def _raising(self, error: str) -> list[Cut]:
         """The call whose node raises in backward, as autograd's own anomaly mode tells it."""
@@ -686,8 +695,10 @@ def _weights_in_buffers(step: Step, trace: Trace) -> list[str]:
 def _backwards(trace: Trace, checks: LocalChecks) -> Iterator[Suspect]:
     """The calls at places where a backward was found to be wrong."""
     for finding in checks.findings:
+        if finding.verdict is Verdict.OVERWRITES:  # which does not say that anything is wrong
+            continue
         for call in trace.calls:
-            if call.key[:3] != finding.call.key[:3]:
+            if site_of(call.key) != site_of(finding.call.key):
                 continue
             op = not isinstance(call.function, type)
             none = finding.verdict is not Verdict.WRONG
