@@ -123,10 +123,10 @@ def saving_call(module: ModuleFacts, node: ast.expr) -> str | None:
     function = node.func
     text = module.source(function)
     cls = submodule(module, function)
-    if cls is not None:
-        if cls in _RESULT_SAVED_MODULES:
-            return text
-        return text if cls in RESULT_SAVED_IN_PLACE and overwritten(module, node) else None
+    if cls in _RESULT_SAVED_MODULES:
+        return text
+    if cls in RESULT_SAVED_IN_PLACE:
+        return text if overwritten(module, node) else None
     if getattr(function, "attr", None) in RESULT_SAVED_IN_PLACE and overwritten(module, node):
         return text
     if isinstance(function, ast.Attribute) and (
@@ -134,7 +134,10 @@ def saving_call(module: ModuleFacts, node: ast.expr) -> str | None:
     ):
         if _is_tensor_op(module, function) and not is_constant(module, node):
             return text
-    return None
+        return None
+    from .saved_by_functions import saved_inside
+
+    return text if saved_inside(module, node) else None
 
 
 def _is_tensor_op(module: ModuleFacts, function: ast.Attribute) -> bool:

@@ -13,6 +13,7 @@ from ...facts.activations import submodule
 from ...facts.flow import Definition, FunctionFlow
 from ...facts.guards import gradient_unwanted
 from ...facts.saved import maker_of, saved_result, saves_in_place, saving_call
+from ...facts.saved_by_functions import keeps_output
 from ...facts.training import reaches_result
 from ...facts.walk import walk
 from ...facts.writes import (
@@ -135,7 +136,8 @@ def overwritten(module: ModuleFacts, write: Write) -> tuple[str, _Made] | None:
             text = f"The result of `{made.name}`"
             return f"{text} is overwritten in place, but saved for backward, which raises.", made
         unless = unless_zero(module, write.call) if write.call is not None else ""
-        harm = f"which {UNNOTICED if write.is_unnoticed else f'raises{unless}'}"
+        kept = isinstance(made.call, ast.Call) and keeps_output(module, made.call)
+        harm = f"which {UNNOTICED if kept or write.is_unnoticed else f'raises{unless}'}"
         return (
             f"`{text}` is overwritten in place, but `{made.name}` saved it for backward, {harm}."
         ), made

@@ -17,6 +17,7 @@ _OF_TENSORS = re.compile(rb"(?<!\bmath)(?<!\bself)\.")
 _SAVERS = words.declare(b"LU(", b"Sigmoid(", b"Tanh(", b"Softmax(", b"Softmin(")
 _HOLDS = re.compile(rb"self\.(\w+)(?:: [\w.]+)? = [\w.]*$")
 _METHODS = tuple(f"{name}_(".encode() for name in [*sorted(RESULT_SAVED), "elu", "leaky_relu"])
+(_APPLIED,) = words.declare(b".apply(")
 (_OUT,) = words.declare(b", out=")
 
 
@@ -38,7 +39,43 @@ def _saving(data: bytes) -> list[int]:
     found += (
         at for word in _FUNCTIONS for at in words.places(data, word) if _OF_TENSORS.match(data, at)
     )
+    found += (at for word in _calls_of_own(data) for at in words.undeclared(data, word))
+    found += words.places(data, _APPLIED)
     return sorted(found)
+
+
+@lru_cache(maxsize=2)
+def _calls_of_own(data: bytes) -> frozenset[bytes]:
+    """How functions and modules of the file are called that may return what was saved in them."""
+    found = set()
+    for word in (*_FUNCTIONS, _APPLIED):
+        for at in words.places(data, word):
+            line = data.rfind(b"\n", 0, at) + 1
+            start = data.rfind(b"def ", 0, line)
+            name = _DEFINED.match(data, start) if start >= 0 else None
+            if name is None or not _is_returned(data, line):
+                continue
+            if name[1] != b"forward":
+                found.add(b"%s(" % name[1])
+                continue
+            cls = _DEFINED.match(data, data.rfind(b"class ", 0, start))
+            if cls is not None:
+                made = re.finditer(rb"self\.(\w+) = %s\(" % cls[1], data)
+                found.update(b"self.%s(" % each[1] for each in made)
+    return frozenset(found)
+
+
+_DEFINED = re.compile(rb"(?:def|class) (\w+)")
+_BOUND = re.compile(rb"[ \t]*(\w+) = ")
+
+
+def _is_returned(data: bytes, line: int) -> bool:
+    """Whether a line returns something, or names what its function returns."""
+    bound = _BOUND.match(data, line)
+    if bound is None:
+        return data[line : line + 80].lstrip().startswith(b"return ")
+    end = data.find(b"def ", line)
+    return data.find(b"return %s" % bound[1], line, end if end >= 0 else len(data)) >= 0
 
 
 @lru_cache(maxsize=2)
