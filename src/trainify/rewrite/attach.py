@@ -9,7 +9,7 @@ call is the one that stood there, at its own speed.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -135,8 +135,14 @@ class Applied:
     is_expression: bool = True
 
     def render(
-        self, places: Sequence[Place | None], taken: frozenset[str], *, value: bool = False
+        self,
+        places: Sequence[Place | None],
+        taken: frozenset[str],
+        *,
+        value: bool = False,
+        unread: Collection[int] = (),
     ) -> Rendered:
+        """The call of the function, which gives all results, also those that are ``unread``."""
         if value:
             return Rendered([], self.text)
         return Rendered(assign_all(self.text, places, taken))

@@ -11,7 +11,7 @@ import ast
 import builtins
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -68,6 +68,30 @@ def _calls(node: ast.expr) -> bool:
 def _stored(lines: Sequence[str]) -> Iterator[str]:
     for line in lines:
         yield line.partition(" = ")[0]
+
+
+def _without(
+    statements: Sequence[ast.stmt], results: Sequence[ast.expr], unread: Collection[int]
+) -> tuple[list[ast.stmt], set[int]]:
+    """What is left of statements if nobody reads some results, and those that are not made then.
+
+    An unread one that is a step to another is made all the same.
+    """
+    read = {
+        n.id
+        for i, result in enumerate(results)
+        if i not in unread
+        for n in walk(result)
+        if isinstance(n, ast.Name)
+    }
+    kept: list[ast.stmt] = []
+    for statement in reversed(statements):
+        names = [n for n in walk(statement) if isinstance(n, ast.Name)]
+        if any(n.id in read for n in names if isinstance(n.ctx, ast.Store)):
+            kept.insert(0, statement)
+            read.update(n.id for n in names if isinstance(n.ctx, ast.Load))
+    steps = {i for i in unread if (name := results[i]) and getattr(name, "id", None) in read}
+    return kept, {*unread} - steps
 
 
 def strip_detach(text: str) -> str:
@@ -169,19 +193,25 @@ class Template:
         return len(self.function.body) == 1 and not self._temporaries()
 
     def render(
-        self, places: Sequence[Place | None], taken: frozenset[str], *, value: bool = False
+        self,
+        places: Sequence[Place | None],
+        taken: frozenset[str],
+        *,
+        value: bool = False,
+        unread: Collection[int] = (),
     ) -> Rendered:
         """Write the equivalent: into ``places`` (one a result), or as a ``value``.
 
-        ``taken`` are the names that new local variables must not have.
+        ``taken`` are the names that new local variables must not have, ``unread`` the results that
+        need not be computed.
         """
         if self.repeated:
             named, lines = self._named(taken)
-            rendered = named.render(places, taken | {*_stored(lines)}, value=value)
+            rendered = named.render(places, taken | {*_stored(lines)}, value=value, unread=unread)
             rendered.statements[:0] = lines
             return rendered
         if self.inline:
-            rendered = self._inline(places, taken, value)
+            rendered = self._inline(places, taken, value, unread)
         elif value:
             rendered = Rendered([], self._call_text())
         else:
@@ -268,7 +298,11 @@ class Template:
         ]
 
     def _inline(
-        self, places: Sequence[Place | None], taken: frozenset[str], value: bool
+        self,
+        places: Sequence[Place | None],
+        taken: frozenset[str],
+        value: bool,
+        unread: Collection[int],
     ) -> Rendered:
         function = self.function
         assert function is not None
@@ -276,6 +310,9 @@ class Template:
         *statements, last = function.body
         assert isinstance(last, ast.Return) and last.value is not None
         results = last.value.elts if isinstance(last.value, ast.Tuple) else [last.value]
+        if unread and len(places) == len(results):
+            statements, needless = _without(statements, results, unread)
+            places = [None if i in needless else place for i, place in enumerate(places)]
         taken = taken | {n for text in texts.values() for n in _identifiers(text)}
         lines: list[str] = []
         for parameter in self._temporaries():

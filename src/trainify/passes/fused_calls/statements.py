@@ -19,6 +19,7 @@ from ...facts.walk import walk
 from ...facts.writes import is_element
 from .rounded import ACTIVATION
 from .site import Site
+from .unread import unread_places
 
 if TYPE_CHECKING:
     from ...rewrite.attach import Applied
@@ -304,7 +305,8 @@ class StatementRewriter:
             self._refuse_several(site)
         if target is None and outputs:
             places = [writes[o].place if o in writes else None for o in outputs]
-            self._take(template.render(places, self.taken))
+            unread = unread_places(self.module, self.statement, places)
+            self._take(template.render(places, self.taken, unread=unread))
         elif target is None:
             if len(writes) != 1:
                 raise NoRewrite("its result is not used")
