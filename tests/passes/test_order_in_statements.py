@@ -203,3 +203,46 @@ def test_nothing_runs_ahead_of_what_stands_left_of_it() -> None:
     for left, given, rewritten in ways:
         found = [f for f in findings(text.format(left, given), ops=(row,)) if f.rule == "TRN101"]
         assert ("flag" in found[0].fixes) is rewritten
+
+
+DROPPED = """\
+import torch
+from sgl_kernel import rmsnorm
+from vllm import _custom_ops as ops
+
+
+def has_pdl():
+    return torch.cuda.is_available()
+
+
+def norm(x, weight: torch.Tensor, it):
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "safe"),
+    [
+        ("True", True),
+        ("has_pdl()", True),
+        ("torch.version.cuda is not None", True),
+        ("next(it)", False),
+        ("bool(it.pop())", False),
+        ("it.count()", False),
+    ],
+)
+def test_what_an_argument_does_that_the_new_form_does_not_take(given: str, safe: bool) -> None:
+    text = DROPPED.format(f"return rmsnorm(x, weight, 1e-6, enable_pdl={given})")
+    (finding,) = findings(text)
+    for fix_ in finding.fixes.values():
+        assert (fix_.safety is Safety.SAFE) == safe
+        assert safe or f"`{given}`, which" in fix_.look_at
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_makes_a_buffer_runs_where_it_takes_something(strategy: str) -> None:
+    body = "out = torch.empty_like({})\n    ops.rms_norm(out, x, weight, 1e-6)\n    return out"
+    kept = fix(DROPPED.format(body.format("next(it)")), strategy=strategy)
+    assert "\n    out = torch.empty_like(next(it))\n" in kept
+    plain = fix(DROPPED.format(body.format("x")), strategy=strategy)
+    assert "\n    out = torch.empty_like(x)\n" not in plain

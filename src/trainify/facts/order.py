@@ -38,6 +38,32 @@ _NOT_ALIKE = re.compile(
     r"(^|[._])(rand\w*|\w*dropout\w*|bernoulli|multinomial|normal|poisson|seed|manual_seed|save|load"
     r"|cuda|distributed|utils|random|library|ops|pop|append)($|[._])|_$"
 )
+_ASKS = re.compile(
+    r"_*(is|has|get|should|can|supports?|uses?|enabled?|needs?|device|current|cdiv)(_|$)"
+)
+_TAKES = re.compile(
+    r"(next|\w*pop\w*|append\w*|put|push\w*|read\w*|recv|receive|send|step|advance)$"
+)
+
+
+def leaves_traces(module: ModuleFacts, node: ast.expr) -> bool:
+    """Whether it may be missed that an expression does not run, beside its value."""
+    return any(
+        isinstance(each, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom))
+        or (
+            isinstance(each, ast.Call)
+            and not _is_pure(module, each)
+            and not _ASKS.match(last_name(each.func))
+        )
+        for each in walk(node)
+    )
+
+
+def takes_something(node: ast.AST) -> bool:
+    """The same for sure, by what is called: ``next(it)``, ``stack.pop()``."""
+    return any(
+        isinstance(each, ast.Call) and _TAKES.match(last_name(each.func)) for each in walk(node)
+    )
 
 
 def evaluated_before(module: ModuleFacts, node: ast.expr) -> list[ast.AST]:

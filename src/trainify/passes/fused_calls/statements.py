@@ -13,7 +13,7 @@ from ...facts import ModuleFacts
 from ...facts.flow import is_view_method, view_of
 from ...facts.guards import is_operator
 from ...facts.names import last_name, passed
-from ...facts.order import evaluated_before, order_matters
+from ...facts.order import evaluated_before, leaves_traces, order_matters, takes_something
 from ...facts.parsed import parsed
 from ...facts.walk import walk
 from ...facts.writes import is_element
@@ -231,12 +231,15 @@ class StatementRewriter:
                 raise NoRewrite("its equivalent takes the arguments in another order")
 
     def _remind_of_dropped(self, site: Site) -> None:
-        """Say of a tensor that the new form does not take that making it may do more."""
+        """Say of an argument that the new form does not take that making it may do more."""
         for argument in site.op.signature.arguments:
             node = site.bound[argument.name]
-            if argument.name in site.reads or argument.written or not argument.is_tensor:
+            if argument.name in site.reads or argument.written:
                 continue
-            if node in passed(site.call) and order_matters(self.module, [node], [node], ()):
+            if node is None or node not in passed(site.call):
+                continue
+            alone = argument.is_tensor and order_matters(self.module, [node], [node], ())
+            if alone or leaves_traces(self.module, node):
                 text = self.module.source(node)
                 self._remind(f"`{text}`, which the new form does not take, is not run any more")
 
@@ -264,7 +267,8 @@ class StatementRewriter:
         for name, write in writes.items():
             if write.allocation is not None and write.allocation not in self.dropped:
                 # The new form may read it too, its shape say.
-                if self.writer.makes(site.call, name) and name not in site.reads:
+                made = self.writer.makes(site.call, name) and name not in site.reads
+                if made and not takes_something(write.allocation):
                     self.dropped.append(write.allocation)
             self._remind(write.look_at)
             if write.only_copies:
