@@ -19,6 +19,25 @@ from torch import nn
 POOL = {}
 
 
+def move(mean, h, rate=0.1):
+    mean.mul_(1 - rate).add_(h, alpha=rate)
+
+
+def move_apart(mean, h):
+    with torch.no_grad():
+        mean.mul_(0.9).add_(h, alpha=0.1)
+
+
+def move_numbers(h, mean):
+    new = h.detach()
+    mean.mul_(0.9).add_(new, alpha=0.1)
+
+
+def centered(mean, h):
+    mean.lerp_(h.mean(0), 0.1)
+    return h * 2.0
+
+
 def workspace(shape):
     return POOL.setdefault(shape, torch.zeros(shape))
 
@@ -61,6 +80,8 @@ BUFFERS = {
     "local name, a chain": "m = self.mean\nm.mul_(0.9).add_(h.mean(0), alpha=0.1)",
     "local name of a view": "m = self.memory[:3]\nm.copy_(h)",
     "local name of another view": "m = self.memory.view(2, 4, 4)\nm[0, :3] += h",
+    "by a function": "move(self.mean, h.mean(0))",
+    "by a function, a name": "m = h.mean(0)\nmove(self.mean, m, rate=0.5)",
     "plain tensor": "self.level.mul_(0.9).add_(h.mean(0))",
     "anew": "self.mean = 0.9 * self.mean + 0.1 * h.mean(0)",
     "anew, in training": "if self.training:\n    self.mean = torch.lerp(self.mean, h.mean(0), 0.1)",
@@ -156,7 +177,20 @@ def test_what_is_read_by_a_local_name_fails() -> None:
     assert "fails" in finding.message and not finding.fixes
 
 
+def test_a_function_that_gives_more_than_it_writes_is_reported_only() -> None:
+    text = module(f"{READ}h = centered(self.mean, h)")
+    with pytest.raises(RuntimeError, match="second time"):
+        steps(text)
+    (finding,) = findings(text)
+    assert finding.rule == "TRN408" and not finding.fixes
+    assert finding.message.startswith("`self.mean` outlives the step, and keeps the graph of `h`")
+
+
 RIGHT = {
+    "by a function under no_grad": "move_apart(self.mean, h.mean(0))",
+    "by a function, detached": "move_numbers(h.mean(0), self.mean)",
+    "by a function, of the input": "move(self.mean, x.mean(0))",
+    "by a function, into another": "m = torch.zeros(4)\nmove(m, h.mean(0))\nh = h + m",
     "under no_grad": "with torch.no_grad():\n    self.mean.mul_(0.9).add_(0.1 * h.mean(0))",
     "detached": "self.mean.mul_(0.9).add_(0.1 * h.detach().mean(0))",
     "detached before": "m = h.detach().mean(0)\nself.mean.lerp_(m, 0.1)",
@@ -289,8 +323,8 @@ h = (h @ self.past.T).softmax(-1) @ self.state
 
 @pytest.mark.parametrize(
     ("lines", "at"),
-    [(WINDOW, [39, 40]), ("self.memory = torch.roll(self.memory, -1, 0)\nself.memory[-1] = h[0]\n"
-                          "h = h + self.memory.sum(0)\n", [37])],
+    [(WINDOW, [58, 59]), ("self.memory = torch.roll(self.memory, -1, 0)\nself.memory[-1] = h[0]\n"
+                          "h = h + self.memory.sum(0)\n", [56])],
 )  # fmt: skip
 def test_a_window_over_the_last_steps_is_reported_only(lines: str, at: list[int]) -> None:
     found = findings(module(lines))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...facts import ModuleFacts
 from ...findings import Finding
 from .. import Rule
-from .buffers import in_buffers, in_pools
+from .buffers import in_arguments, in_buffers, in_pools
 from .holders import in_holders
 from .joined import joined_to_kept
 from .words import NEEDLES
@@ -77,5 +77,6 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             yield from in_buffers(module, options, function, write)
         else:
             yield from in_pools(module, options, function, write)
+            yield from in_arguments(module, options, function, write)
     yield from joined_to_kept(module)
     yield from in_holders(module)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.cached import as_write, names_cache
 from ...facts.flow import Definition
+from ...facts.graph import Graph
+from ...facts.guards import gradient_unwanted
 from ...facts.kept import handed_out, is_kept_buffer
-from ...facts.writes import Write, are_views, is_apart, root_of
+from ...facts.writes import Write, are_views, in_callers, is_apart, root_of
 from ...findings import STRATEGIES, Finding, Fix
 from .. import not_rewritten
 from ..caches import read_fresh
@@ -71,6 +74,28 @@ def _into(
         fixes = dict.fromkeys(STRATEGIES, fix) if fix is not None else {}
         message += not_rewritten(reason) if reason else ""
     yield module.finding("TRN408", message, write.statement, fixes)
+
+
+def in_arguments(
+    module: ModuleFacts, options: Options, function: FunctionNode, write: Write
+) -> Iterator[Finding]:
+    """A write into a parameter, by a function that is given a buffer: ``ema(self.mean, h)``."""
+    if gradient_unwanted(module, write.statement):
+        return
+    graph = Graph(module, function)
+    steps = graph.back_from([(value, write.statement) for value in written(write)])
+    names = {s.node.id for s in steps if s.cut is None and isinstance(s.node, ast.Name)}
+    for given in in_callers(module, write):
+        call = module.parent(given.target)
+        caller = module.function(given.statement)
+        if not isinstance(call, ast.Call) or caller is None:
+            continue
+        if not isinstance(given.target, ast.Attribute):
+            continue
+        values = [module.project.argument(module, function, call, name) for name in sorted(names)]
+        inputs = tuple(v for v in values if v is not None and v is not given.target)
+        by_call = replace(given, inputs=inputs, call=call)
+        yield from _into(module, options, caller, given.target, by_call)
 
 
 def in_pools(

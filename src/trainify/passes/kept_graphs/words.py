@@ -39,6 +39,8 @@ def _writes_buffer(data: bytes) -> bool:
     ):
         return True
     names = {name for _, name in written}
+    if any(_is_passed(data, name) for name in kept):
+        return True
     if any(
         m[1] in names
         for kind in kept
@@ -48,6 +50,12 @@ def _writes_buffer(data: bytes) -> bool:
     ):
         return True
     return any(_is_updated(data, b"self.%s" % name) for name in registered | made)
+
+
+def _is_passed(data: bytes, name: bytes) -> bool:
+    """Whether an attribute is an argument of a function of the file: ``ema(self.mean, h)``."""
+    calls = re.finditer(rb"(?<![\w.])(\w+)\((?:[\w.]+, )?self\.%s[,)]" % name, data)
+    return any(b"\ndef %s(" % call[1] in data for call in calls)
 
 
 _ALIAS = re.compile(rb"\b(\w+)(?:: [\w.]+)? $")
