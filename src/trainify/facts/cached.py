@@ -9,8 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from .differentiation import MAKES_TENSOR
-from .flow import is_allocation, is_view_method
+from .flow import is_view_method
 from .integers import holds_integers
+from .made_here import is_given_fresh, is_made_here
 from .names import last_name
 from .walk import walk
 
@@ -185,10 +186,10 @@ def _is_cache(module: ModuleFacts, base: ast.expr, statement: ast.stmt) -> bool:
     if definition is None:
         return False
     if definition.is_parameter:
-        return True
+        function = module.function(statement)
+        return function is None or not is_given_fresh(module, function, base.id)
     value = definition.value
-    # a local made here, torch.zeros(...) or a copy, dies with the call
-    if value is None or is_allocation(value) or _is_copy(value):
+    if value is None or is_made_here(module, definition):
         return False
     says_cache = _SAYS_CACHE if _computes(value) else _CACHE
     return any(
@@ -207,14 +208,6 @@ def _computes(node: ast.expr) -> bool:
         isinstance(n, ast.Call)
         and not (isinstance(n.func, ast.Attribute) and is_view_method(n.func.attr))
         for n in walk(node)
-    )
-
-
-def _is_copy(node: ast.expr) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "clone"
     )
 
 
