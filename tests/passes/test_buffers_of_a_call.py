@@ -38,7 +38,7 @@ class Net(nn.Module):
     def alloc(self, x):
         return x.new_zeros(3, 4)
 
-    def noted(self, x):
+    def noted_cache(self, x):
         cache = torch.zeros(3, 4)
         if self.k_cache is None:
             self.k_cache = cache
@@ -65,7 +65,7 @@ OWN = {
 }
 KEPT = {
     "memoized": "k_cache = v_cache = kept_cache(3)\nk_cache[:3] = k",
-    "of the object": "k_cache = v_cache = self.noted(x)\nk_cache[:3] = k",
+    "of the object": "k_cache = v_cache = self.noted_cache(x)\nk_cache[:3] = k",
     "handed on": "k_cache = v_cache = self.put(self.k_cache, k)",
     "handed on, also": (
         "cache = make_cache(3)\nself.put(cache, k)\nk_cache = v_cache = self.put(self.k_cache, k)"
