@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from .differentiation import MAKES_TENSOR
 from .flow import is_view_method
+from .global_objects import is_global_object
 from .integers import holds_integers
 from .made_here import is_given_fresh, is_made_here
 from .names import last_name
@@ -173,6 +174,8 @@ def _is_cache(module: ModuleFacts, base: ast.expr, statement: ast.stmt) -> bool:
         owner = base.value  # self.cache.keys
         if isinstance(owner, ast.Attribute) and names_cache(owner.attr):
             return True
+        if isinstance(owner, ast.Name) and is_global_object(module, owner):
+            return True  # CTX.k
     if isinstance(base, ast.Attribute) and name in _OF_OBJECT:
         cls = module.method_class(module.function(statement))
         return cls is not None and bool(_CACHE_CLASS.search(cls.name))

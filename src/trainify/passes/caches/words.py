@@ -16,6 +16,7 @@ _OF_CACHE = (
 )
 _OF_BUFFER = (b"k_buffer[", b"v_buffer[")
 _OF_SELF = (b"self.k[", b"self.v[", b"self.key[", b"self.value[")
+_OF_OBJECT = (b".k[", b".v[")
 _ASSIGNED, *_SET = declare(b"] = ", *(f"{name}(".encode() for name in SETTERS))
 _NAME = re.compile(rb"[A-Za-z_]\w*")
 _DECLARED = re.compile(rb"(?!(?:else|try|finally)\b)[\w.]+[ \t]*:")
@@ -47,11 +48,19 @@ def _may_be_cache(data: bytes, at: int, word: bytes) -> bool:
         return True
     if any(map(names_cache, names)):
         return True
+    held = _HELD.match(line)
+    if held is not None and re.search(_GLOBAL % (held[1], held[1], held[1]), data, re.MULTILINE):
+        return True
     local = _LOCAL.match(line)
     return local is not None and re.search(_KEPT % local[1], data) is not None
 
 
+_HELD = re.compile(rb"(\w+)\.[kv]\[")
+_GLOBAL = rb"^%s(?:: [^\n=]+)? = |^from [^\n]*\b%s\b|\b%s = [\w.]+(?:\(\))?[ \t]*\r?$"
+"""What an object is that no call made: a global, an import, or ``ctx = get_context()``."""
 _KEPT = rb"%s\b[^\n=]*=[^=]{0,200}?\.\w*(?:cache|past_|buffer|kv)\w*\b(?!\()"
 """``k_out, v_out = self.k_cache, self.v_cache``."""
 
-NEEDLES: tuple[Needle, ...] = (Look((*_WRITES, *_OF_CACHE, *_OF_BUFFER, *_OF_SELF), writes_cache),)
+NEEDLES: tuple[Needle, ...] = (
+    Look((*_WRITES, *_OF_CACHE, *_OF_BUFFER, *_OF_SELF, *_OF_OBJECT), writes_cache),
+)
