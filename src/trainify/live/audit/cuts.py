@@ -8,7 +8,7 @@ later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -267,3 +267,11 @@ def keys(suspects: list[Suspect]) -> dict[Key, list[Suspect]]:
     for suspect in suspects:
         found.setdefault(suspect.call.key, []).append(suspect)
     return found
+
+
+def by_site(suspects: Sequence[Suspect]) -> list[list[Suspect]]:
+    """Suspects that are one cut, together."""
+    sites: dict[Any, list[Suspect]] = {}
+    for each in suspects:
+        sites.setdefault(each.site, []).append(each)
+    return list(sites.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,27 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .against import (
-    REFERENCE,
-    is_given_twice,
-    is_held_against,
-    is_of_a_return,
-    is_of_its_own,
-    is_of_losses,
-    is_scored,
-    may_be_held_against,
-)
+from .against import is_held_against, may_be_held_against
 from .allowed import Allowed
 from .attributes import Apart, Attributes
-from .cancelled import Cancelled
 from .checkpoints import Repeats, as_they_are, gone
 from .compared import Gradients, arriving, set_aside, summed
-from .cuts import MISSING, WRONG, Comparison, Suspect
+from .cuts import MISSING, WRONG, Comparison, Suspect, by_site
 from .edited import edited_weights
 from .endless import is_finite, is_overflow, where_endless
-from .given import given_in
 from .handed import Copied, handed
-from .heads import is_of_a_head
 from .hooks import on_modules_watched, watch
 from .influence import Sources, Walk
 from .kept import held
@@ -41,31 +29,23 @@ from .level import Level
 from .local import LocalChecks, Verdict, site_of
 from .locate import Locator
 from .matters import Trials
+from .meant import Meant
 from .messages import STOPS, cut_of
 from .noise import is_zero
 from .places import Place, said
-from .remainders import is_of_a_remainder
 from .report import Cause, Cut, patterns
 from .running import is_statistic
 from .runs import Step, as_in_training
 from .saved import Saved, Saving, is_checkpoint
-from .stages import is_of_a_stage
-from .steps import is_of_a_sample, is_of_a_step
 from .targets import is_target
 from .through import Lines, history_behind, lines_through
-from .trace import Call, Observer, Sight, Trace, Tracer, Unseen, node_of, result, tensor_of
+from .trace import Call, Observer, Sight, Trace, Tracer, Unseen, node_of, result
 from .unregistered import Hidden, hidden_in, reached_by
 from .within import Within
 from .within_reach import that_reach
 
 Progress = Callable[[str], None]
 
-
-_SAID = (Cause.GRAD_MODE, Cause.DETACH, Cause.DATA)
-"""By which somebody says that a value is to have no gradient."""
-
-_SEVERAL = 16
-"""Stops at one site, up to which each is judged for itself as well."""
 
 _APART = 1e-3
 """A share of the loss that no order of summands makes, as kernels without a fixed one have it."""
@@ -405,9 +385,10 @@ class _Round:
         # These keep nothing from what comes before them, as those that are allowed do.
         suspects = [each for each in suspects if not self.within.covers(each)]
         allowed = [e for e in suspects if self.allowed.covers(e) or e.place in targets]
-        samples = self._of_samples(suspects, base)
+        meant = Meant(step, base, nudged)
+        samples = meant.of_samples(suspects)
         rest = [each for each in suspects if each not in allowed and each not in samples]
-        allowed += self._parts_of_the_loss(rest, base, nudged, got)
+        allowed += meant.parts_of_the_loss(rest, got)
         self.stops = allowed
         self.stopped += [each.place for each in allowed]
         for each in allowed:
@@ -421,65 +402,6 @@ class _Round:
         if self.apart and not cuts:
             self._untell(strong, base)
         return cuts
-
-    def _parts_of_the_loss(
-        self, suspects: list[Suspect], trace: Trace, nudged: Trace, got: dict[str, bool]
-    ) -> Iterator[Suspect]:
-        """Stops of what learns by another way, or serves as a reference by its name.
-
-        A loss holds what learns against what is stopped there.
-        """
-        whole = not self.step.projected
-        known = self._known(trace)
-        parameters = _sizes(known)
-        own = {id(tensor) for tensor in (*self.step.model.parameters(), *self.step.model.buffers())}
-        given = given_in(trace, {n for n, tensor in known if id(tensor) in own})
-        beside = Cancelled(trace, nudged, suspects, self.step.projected)
-        for group in by_site([each for each in suspects if not each.weak]):
-            names = {name for each in group for name in each.parameters}
-            rest = [name for name in names if not got[name]]
-            stops = [e for e in group if e.cause in (*_SAID, Cause.OPAQUE) or e.hidden]
-            straight = [each for each in stops if beside.covers(each)]
-            yield from straight
-            group = [each for each in group if each not in straight]
-            if not group or any(e.cause not in _SAID or e.where[0] != "out" for e in group):
-                continue
-            if not names or not all(map(REFERENCE.search, rest)):
-                continue
-
-            def is_part(group: list[Suspect], rest: list[str] = rest) -> bool:
-                judged = self.step, trace, group, suspects
-                if is_of_its_own(trace, group) and is_held_against(*judged, whole):
-                    return True
-                return not rest and (
-                    is_of_losses(trace, group)
-                    or is_given_twice(trace, group, parameters.keys())
-                    or is_of_a_step(trace, group, parameters.keys())
-                    or (whole and is_of_a_head(self.step, trace, group, parameters))
-                    or (whole and is_of_a_return(trace, group, given))
-                    or is_of_a_remainder(trace, group, given)
-                    or is_scored(trace, group)
-                    or (whole and is_of_a_stage(*judged, given))
-                )
-
-            if is_part(group):
-                yield from group
-            elif 1 < len(group) <= _SEVERAL:  # a line may stop this and that
-                yield from (each for each in group if is_part([each]))
-
-    def _known(self, trace: Trace) -> list[tuple[int, Tensor]]:
-        """The tensors that were there from the start, by :func:`~.trace.tensor_of`."""
-        return list(zip(map(tensor_of, trace.known), self.step.state.tensors, strict=True))
-
-    def _of_samples(self, suspects: list[Suspect], trace: Trace) -> list[Suspect]:
-        """Those at which nothing ends: a gradient of an input ends where that was taken.
-
-        What comes before them goes on, other than before what is allowed.
-        """
-        parameters = _sizes(self._known(trace)).keys()
-        bare = [e for e in suspects if not e.parameters and e.where[0] == "out"]
-        bare = [e for e in bare if e.cause in _SAID and e.call.function is not torch.autograd.grad]
-        return bare if bare and is_of_a_sample(trace, suspects, parameters) else []
 
     def _locate(self, hidden: list[Suspect], base: Trace) -> list[Suspect]:
         """Find what nobody sees; where it only repeats what stood there, with other parameters.
@@ -639,11 +561,6 @@ _FLAT = ("round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside")
 """Functions that are constant but for their jumps, so that autograd passes zeros through them."""
 
 
-def _sizes(known: Iterable[tuple[int, Tensor]]) -> dict[int, int]:
-    """How many numbers each parameter holds."""
-    return {n: tensor.numel() for n, tensor in known if isinstance(tensor, nn.Parameter)}
-
-
 def _is_flat(call: Call) -> bool:
     name = call.name.rpartition(".")[2].rstrip("_")
     return name in _FLAT and call.grad and any(sight.attached for sight in call.ins)
@@ -721,13 +638,6 @@ def _results(trace: Trace, call: Call) -> list[tuple[str, int]]:
         if trace.digest(call.ins[i]) != trace.digest(after)
     ]
     return changed or [("written", min(call.written, default=0))]
-
-
-def by_site(suspects: Sequence[Suspect]) -> list[list[Suspect]]:
-    sites: dict[Any, list[Suspect]] = {}
-    for each in suspects:
-        sites.setdefault(each.site, []).append(each)
-    return list(sites.values())
 
 
 def _same(suspect: Suspect, base: Trace, again: Trace, twin: Call) -> bool:

@@ -15,6 +15,7 @@ from torch import nn
 from ..lock import LOCK
 from .allowed import Allowed
 from .alone import alone
+from .cuts import by_site
 from .directional import Proof, prove
 from .hooks import none_later
 from .kept import kept_graphs
@@ -24,7 +25,7 @@ from .on_disk import on_disk
 from .passages import passages_of
 from .places import Place, raised
 from .report import Cause, Cut, Report, patterns
-from .rounds import Outcome, Progress, by_site, look
+from .rounds import Outcome, Progress, look
 from .runs import Step, refuse_no_model
 from .through import Lines
 from .trace import tensor_of
