@@ -9,12 +9,13 @@ the loss may lie in another file, and the names are anybody's.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Sequence, Set
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 
 import torch
 
 from .cuts import Suspect
 from .functions import LINEAR, PICKS, SUMS
+from .learning import Leaves, leaves_lost
 from .report import Cause
 from .runs import Step
 from .shapes import of_one_shape
@@ -115,13 +116,18 @@ def is_of_a_return(trace: Trace, group: Iterable[Suspect], given: Set[int]) -> b
     return _Flow.of(trace, group).in_returns(given)
 
 
-def is_given_twice(trace: Trace, group: Iterable[Suspect], parameters: Set[int]) -> bool:
+def is_given_twice(
+    trace: Trace, group: Sequence[Suspect], parameters: Set[int], behind: Mapping[int, Leaves]
+) -> bool:
     """Whether layers take what suspects stop, and the same with its history beside.
 
     So does a discriminator: what was generated comes to it once for its own loss, and once for that
     of the generator.  It may be given mixtures of it as well, and be frozen for the generator.
+
+    ``behind`` is what each tensor learns by.
     """
-    return _Flow.of(trace, group).twice(trace, parameters)
+    lost = Leaves().union(*leaves_lost(behind, group).values())
+    return _Flow.of(trace, group).twice(trace, parameters, behind, lost)
 
 
 def is_scored(trace: Trace, group: Iterable[Suspect]) -> bool:
@@ -268,12 +274,18 @@ class _Flow:
         """Whether what learns is weighed by a stopped value, and a loss is made of the result.
 
         A loss that is summed up may have weights.  A similarity is a product as well, of two of one
-        shape, summed up.
+        shape, summed up.  So is what is stopped, divided by what learns: the widths of two normal
+        distributions, say.
         """
         weighed = [n for n in self._bent if self._meetings[n] in _PRODUCTS]
-        if not all(n in self._summed for n in weighed):
+        if not all(n in self._summed or self._divides(n) for n in weighed):
             return True
         return bool(weighed) and not of_one_shape(step, [self._at[n] for n in weighed])
+
+    def _divides(self, meeting: int) -> bool:
+        """Whether it is a quotient of a stopped value by what learns."""
+        call = self._at[meeting]
+        return "div" in own_name(call) and tensor_of(call.ins[0]) in self._held[meeting]
 
     def in_losses(self) -> bool:
         """Whether each meeting is a loss, behind which nothing learns."""
@@ -325,8 +337,13 @@ class _Flow:
                 found.update(tensor_of(sight) for sight in call.ins if sight.floating)
         return found
 
-    def twice(self, trace: Trace, parameters: Set[int]) -> bool:
-        """Whether each layer that takes a stopped value takes it with its history as well."""
+    def twice(
+        self, trace: Trace, parameters: Set[int], behind: Mapping[int, Leaves], lost: Leaves
+    ) -> bool:
+        """Whether each layer that takes a stopped value takes it with its history as well.
+
+        That goes back to what is ``lost``, and not only as far as what was stopped before.
+        """
 
         def given(call: Call) -> Hashable:
             return call.function, tuple(
@@ -339,7 +356,9 @@ class _Flow:
 
         def learns(call: Call) -> bool:
             values = [s for s in call.ins if s.floating and tensor_of(s) not in parameters]
-            return call not in self._taking and all(sight.attached for sight in values)
+            found = Leaves().union(*(behind.get(tensor_of(sight), Leaves()) for sight in values))
+            attached = all(sight.attached for sight in values)
+            return call not in self._taking and attached and lost <= found
 
         if self._meetings or not self._taking:
             return False

@@ -61,9 +61,16 @@ class Disturb(Observer):
     sights = False
 
     def __init__(
-        self, suspects: Sequence[Suspect], share: float, seed: int = 0, kept: Kept | None = None
+        self,
+        suspects: Sequence[Suspect],
+        share: float,
+        seed: int = 0,
+        kept: Kept | None = None,
+        in_proportion: bool = False,
     ) -> None:
+        """With ``in_proportion`` each number changes by a share of itself, and keeps its sign."""
         self._kept = kept or {}
+        self._in_proportion = in_proportion
         self._at = keys(list(suspects))
         self.functions: Set[Hashable] | None = functions_of((*self._at, *self._kept))
         self._share = share
@@ -114,6 +121,8 @@ class Disturb(Observer):
             return values + step.to(values)
         kind = of_precision(values.dtype, torch.float32)
         noise = torch.randn(values.shape, generator=self._generator, dtype=kind)
+        if self._in_proportion:
+            return values.mul_(noise.tanh().to(values).mul_(self._share).add_(1))
         size = values.abs().double().square().mean().sqrt().nan_to_num(0).item() or 1.0
         return values.add_(noise.to(values), alpha=size * self._share)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -97,16 +97,24 @@ class Trial:
         """Whether the loss changes by more than rounding does, and the more the disturbance.
 
         A softmax from which another maximum is subtracted rounds otherwise, but not the more so.
+        Where a model refuses negative numbers, as a distribution does for its width, they change in
+        proportion.
         """
-        much = self._loss(Disturb(group, _MUCH, seed, self._kept))
-        if much is None or not self._differ(much, self._value):
+        for in_proportion in (False, True):
+            disturb = partial(Disturb, group, seed=seed, in_proportion=in_proportion)
+            much = self._loss(disturb(share=_MUCH, kept=self._kept))
+            if much is not None:
+                return self._moves_by(disturb, much, all(map(_rounds, group)))
+        return False
+
+    def _moves_by(self, disturb: Callable[..., Disturb], much: float, rounded: bool) -> bool:
+        if not self._differ(much, self._value):
             return False
-        rounded = all(each.cause is Cause.QUANTIZATION for each in group)
-        if not rounded and not self._far(much, self._value) and self._by_steps(group, seed, much):
+        if not rounded and not self._far(much, self._value) and self._by_steps(disturb, much):
             return False
         far = much
         for share in (_LITTLE, _LEAST):
-            near = self._loss(Disturb(group, share, seed, self._kept))
+            near = self._loss(disturb(share=share, kept=self._kept))
             if near is None:
                 return True
             if near == self._value and not rounded and self._far(far, self._value):
@@ -120,7 +128,7 @@ class Trial:
 
     def _is_chosen_by(self, group: Sequence[Suspect]) -> bool:
         """Whether the loss stays what it is to the bit, where what is chosen does."""
-        if any(each.cause is Cause.QUANTIZATION for each in group):
+        if any(map(_rounds, group)):
             return False
         return all(
             self._loss(Disturb(group, _MUCH, seed, self._choices)) == self._value
@@ -135,13 +143,13 @@ class Trial:
             self._of(self._step, keep)
         return keep.values
 
-    def _by_steps(self, group: Sequence[Suspect], seed: int, much: float) -> bool:
+    def _by_steps(self, disturb: Callable[..., Disturb], much: float) -> bool:
         """Whether less of a disturbance does to the bit the same, or nothing.
 
         What is chosen by a value has no derivative by it.
         """
         seen = _LESS * abs(much - self._value) > _SEEN * self._rounding * abs(self._value)
-        less = self._loss(Disturb(group, _MUCH * (1 - _LESS), seed, self._kept)) if seen else None
+        less = self._loss(disturb(share=_MUCH * (1 - _LESS), kept=self._kept)) if seen else None
         return less is not None and less in (much, self._value)
 
     def _loss(self, observer: Disturb) -> float | None:
@@ -170,3 +178,7 @@ class Trial:
     @property
     def _rounding(self) -> float:
         return {2: 2**-5, 4: 2**-19}.get(self._smallest, 2**-47)
+
+
+def _rounds(suspect: Suspect) -> bool:
+    return suspect.cause is Cause.QUANTIZATION

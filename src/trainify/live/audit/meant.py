@@ -21,6 +21,8 @@ from .cancelled import Cancelled
 from .cuts import Suspect, by_site
 from .given import given_in
 from .heads import is_of_a_head
+from .learning import Leaves, learning_by
+from .mirrored import is_mirrored
 from .remainders import is_of_a_remainder
 from .report import Cause
 from .runs import Step
@@ -76,12 +78,13 @@ class Meant:
             return True
         return learns and (
             is_of_losses(trace, group)
-            or is_given_twice(trace, group, self._sizes.keys())
+            or is_given_twice(trace, group, self._sizes.keys(), self._behind)
             or is_of_a_step(trace, group, self._sizes.keys())
             or (whole and is_of_a_head(step, trace, group, self._sizes))
             or (whole and is_of_a_return(trace, group, self._given))
             or is_of_a_remainder(trace, group, self._given)
             or is_scored(trace, group)
+            or (whole and is_mirrored(trace, group, self._sizes.keys(), self._behind))
             or (whole and is_of_a_stage(*judged, self._given))
         )
 
@@ -104,6 +107,11 @@ class Meant:
     def _sizes(self) -> dict[int, int]:
         """How many numbers each parameter holds."""
         return {n: tensor.numel() for n, tensor in self._known if isinstance(tensor, nn.Parameter)}
+
+    @cached_property
+    def _behind(self) -> dict[int, Leaves]:
+        """What each tensor learns by."""
+        return learning_by(self._trace)
 
     @cached_property
     def _given(self) -> set[int]:
