@@ -41,11 +41,17 @@ class Entry:
 
 @cache
 def _families() -> dict[str, str]:
-    """The module of each reference function, read without torch."""
+    """The module of each reference function, read without torch.
+
+    ``rope_style`` is of the family of ``rope``: where there is a module by the first word, that.
+    """
     found: dict[str, str] = {}
-    for path in sorted((Path(__file__).parent / "reference").glob("*.py")):
+    paths = sorted((Path(__file__).parent / "reference").glob("*.py"))
+    modules = {path.stem for path in paths}
+    for path in paths:
+        first = path.stem.partition("_")[0]
         for name in re.findall(r"^def (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE):
-            found[name] = path.stem
+            found[name] = first if first in modules else path.stem
     return found
 
 

@@ -439,11 +439,42 @@ def test_views_that_were_made_together_are_refused_with_a_reason() -> None:
             torch.ops._C.rotary_embedding(torch.arange(T), q, k, D, table(), True)
 
 
-def test_arguments_that_the_equivalent_does_not_cover() -> None:
+@pytest.mark.parametrize("neox", [True, False])
+def test_rotated_back_from_within_a_head(neox: bool) -> None:
     q, k = inputs([(T, H), (T, H)])
-    attached = trainify.attach("_C::rotary_embedding")
-    with attached, pytest.raises(NotImplementedError, match="inverse=True"):
-        torch.ops._C.rotary_embedding(torch.arange(T), q * 1, k * 1, D, table(), True, inverse=True)
+    narrow, at = table()[:, [0, 1, 4, 5]], torch.arange(T)
+    turned, keys = q * 1, k * 1
+    with trainify.attach("_C::rotary_embedding"):
+        torch.ops._C.rotary_embedding(at, turned, keys, D, narrow, neox, 4, True)
+        got = torch.autograd.grad((turned * keys).sum(), [q, k])
+    right = rope.rotary_embedding(at, q, k, D, narrow, neox, 4, True)
+    torch.testing.assert_close([turned, keys], list(right))
+    wanted = torch.autograd.grad(torch.mul(*right).sum(), [q, k])
+    torch.testing.assert_close(got, wanted)
+
+
+def test_arguments_that_the_equivalent_does_not_cover() -> None:
+    """A router's bias, which only newer releases of the op take."""
+
+    def kernel(hidden: Tensor, gating: Tensor, k: int, *rest: Any) -> tuple[Tensor, Tensor]:
+        weights, ids = gating.softmax(-1).topk(k, -1)
+        return weights, ids.int()
+
+    library = torch.library.Library("sgl_kernel", "FRAGMENT")
+    library.define(
+        "topk_softmax_cpu(Tensor hidden_states, Tensor gating_output, int topk, "
+        "bool renormalize, Tensor? correction_bias=None) -> (Tensor, Tensor)"
+    )
+    library.impl("topk_softmax_cpu", kernel, "CPU")
+    (gating,) = inputs([(T, H)])
+    try:
+        with trainify.attach("sgl_kernel::topk_softmax_cpu"):
+            route = torch.ops.sgl_kernel.topk_softmax_cpu
+            assert route(gating, gating, 2, False)[0].requires_grad
+            with pytest.raises(NotImplementedError, match="where correction_bias is given"):
+                route(gating, gating, 2, False, torch.zeros(H))
+    finally:
+        library._destroy()
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

@@ -22,6 +22,7 @@ from trainify.reference import (
     norm,
     older_torch,
     rope,
+    rope_style,
     softmax,
     state_space,
 )
@@ -411,6 +412,8 @@ def expect_rotary_embedding(rounded: bool) -> Callable[..., tuple[Tensor, Tensor
         head_size: int,
         table: Tensor,
         is_neox: bool,
+        offset: int = 0,
+        inverse: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         row = table[positions.flatten()].unsqueeze(1)  # [tokens, 1, R]
         if rounded:
@@ -419,7 +422,9 @@ def expect_rotary_embedding(rounded: bool) -> Callable[..., tuple[Tensor, Tensor
 
         def turn(x: Tensor) -> Tensor:
             heads = x.reshape(positions.numel(), -1, head_size)
-            return rotated(heads, cos, sin, is_neox, rounded=rounded).reshape(x.shape)
+            front, turns = heads[..., :offset], heads[..., offset:]
+            turns = rotated(turns, cos, -sin if inverse else sin, is_neox, rounded=rounded)
+            return torch.cat((front, turns), -1).reshape(x.shape)
 
         return turn(query), None if key is None else turn(key)
 
@@ -471,7 +476,9 @@ def positions_of(indptr: Tensor, offsets: Tensor) -> list[int]:
 ROPES = [
     Case(
         rope.rotate_pairs,
-        lambda x, c, s, n: rotated(x, c, s, n, rounded=True),
+        lambda x, c, s, n, first: torch.cat(
+            (x[..., :first], rotated(x[..., first:], c, s, n, rounded=True)), -1
+        ),
         exact=True,
     ),
     Case(rope.rotary_embedding, expect_rotary_embedding(rounded=False), exact=True),
@@ -1296,29 +1303,29 @@ def at_positions(cos: Tensor, positions: Tensor) -> Tensor:
 
 
 ROPES += [
-    Case(rope.rotate_by_style, expect_style),
+    Case(rope_style.rotate_by_style, expect_style),
     Case(
-        rope.rotate_by_angles,
+        rope_style.rotate_by_angles,
         lambda x, angles, *rest: expect_style(x, wide(angles).cos(), wide(angles).sin(), *rest),
     ),
     Case(
-        rope.rotate_both_by_angles,
+        rope_style.rotate_both_by_angles,
         lambda x, y, angles, *rest: tuple(
             expect_style(t, wide(angles).cos(), wide(angles).sin(), *rest) for t in (x, y)
         ),
     ),
     Case(
-        rope.rotate_both_by_style,
+        rope_style.rotate_both_by_style,
         lambda x, y, *rest: (expect_style(x, *rest), expect_style(y, *rest)),
     ),
     Case(
-        rope.rotate_at_positions,
+        rope_style.rotate_at_positions,
         lambda x, cos, sin, at, *rest: expect_style(
             x, at_positions(cos, at), at_positions(sin, at), *rest
         ),
     ),
     Case(
-        rope.rotate_both_at_positions,
+        rope_style.rotate_both_at_positions,
         lambda x, y, cos, sin, at, *rest: tuple(
             expect_style(t, at_positions(cos, at), at_positions(sin, at), *rest) for t in (x, y)
         ),

@@ -16,7 +16,7 @@ from tests.reference.cases import (
     rotated,
     wide,
 )
-from trainify.reference import rope
+from trainify.reference import rope, rope_axes, rope_style
 
 
 def expect_yarn(
@@ -159,7 +159,63 @@ def expect_gated_rope(
     return q, keys, torch.stack(parts[1::2], 1)
 
 
+def expect_axes(pairs: Tensor, section: tuple[int, ...], interleaved: bool) -> Tensor:
+    axes = [axis for axis in range(3) for _ in range(section[axis])]
+    if interleaved:
+        axes = [0] * len(pairs)
+        for axis in (1, 2):
+            for pair in range(axis, min(3 * section[axis], len(pairs)), 3):
+                axes[pair] = axis
+    return torch.tensor(axes)
+
+
+def expect_heads(x: Tensor, cos: Tensor, sin: Tensor, size: int, is_neox: bool) -> Tensor:
+    heads = x.reshape(len(x), -1, size).to(cos.dtype)
+    turned = rotated(heads, cos, sin, is_neox, rounded=True)
+    return turned.to(x.dtype).reshape(x.shape)
+
+
+def expect_axes_rope(
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    section: tuple[int, ...],
+    size: int,
+    interleaved: bool,
+    is_neox: bool,
+    axes: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    if axes is None:
+        axes = expect_axes(cos[0, 0], section, interleaved)
+    cos, sin = (
+        torch.stack([t[a, :, i] for i, a in enumerate(axes)], -1)[:, None] for t in (cos, sin)
+    )
+    return tuple(expect_heads(x, cos, sin, size, is_neox) for x in (q, k))
+
+
+def expect_axes_at(
+    positions: Tensor,
+    q: Tensor,
+    k: Tensor,
+    size: int,
+    table: Tensor,
+    section: tuple[int, ...],
+    interleaved: bool,
+    is_neox: bool,
+    mapped: bool,
+    axis_map: Tensor,
+) -> tuple[Tensor, ...]:
+    cos, sin = halves(table[positions])
+    axes = axis_map[: cos.shape[-1]] if mapped and interleaved else None
+    return expect_axes_rope(q, k, cos, sin, section, size, interleaved, is_neox, axes)
+
+
 CASES = [
+    Case(rope_axes.axes_of_pairs, expect_axes, exact=True),
+    Case(rope_axes.rotate_heads, expect_heads, exact=True),
+    Case(rope_axes.multimodal_rope, expect_axes_rope, exact=True),
+    Case(rope_axes.multimodal_rotary_embedding, expect_axes_at, exact=True),
     Case(rope.gated_qk_norm_rope, expect_gated_rope),
     Case(
         rope.gated_qk_norm_rope_rows,
@@ -169,6 +225,6 @@ CASES = [
     Case(rope.norm_and_rotate_tail, expect_tail),
     Case(rope.rotate_fp16, expect_fp16),
     Case(rope.rotate_interleaved_to_halves, expect_interleaved, exact=True),
-    Case(rope.rotate_packed, expect_packed),
-    Case(rope.rotate_image, expect_image),
+    Case(rope_style.rotate_packed, expect_packed),
+    Case(rope_style.rotate_image, expect_image),
 ]

@@ -33,8 +33,6 @@ _ASKS = {
     "output_lse v_merged s_merged core_attn_out final_states_out intermediate_states_buffer "
     "intermediate_state_scales",
     "has the kernel write over its input": "inplace",
-    "has the rotation go back": "inverse",
-    "has the kernel leave the first entries of each head as they are": "rope_dim_offset",
     "has the kernel rotate a part of each head": "rope_dim partial_rotary_factor",
     "names the dtype of the result": "out_dtype output_dtype o_dtype",
     "adds a bias": "bias x_bias w1_bias w2_bias",

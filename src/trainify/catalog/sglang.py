@@ -95,6 +95,18 @@ OPS: tuple[FusedOp, ...] = (
         unsupported=("rope_dim", "fused_args"),
     ),
     FusedOp(
+        names=("sglang.kernels.ops.attention.rotary_triton.triton_mrope_fused",),
+        schema="triton_mrope_fused(Tensor(a!) q, Tensor(b!) k, Tensor cos_sin_cache, "
+        "Tensor positions, int[] mrope_section, int head_size, int rotary_dim, "
+        "bool mrope_interleaved, bool mrope_interleaved_glm, bool is_neox_style, "
+        "Tensor? axis_map) -> ()",
+        equivalent="q, k = multimodal_rotary_embedding(positions, q, k, head_size, "
+        "cos_sin_cache, mrope_section, mrope_interleaved, is_neox_style, mrope_interleaved_glm, "
+        "axis_map)",
+        source="sglang/kernels/ops/attention/rotary_triton.py",
+        codes=("axis_map",),
+    ),
+    FusedOp(
         names=("sglang.kernels.ops.layernorm.fused_rmsnorm.fused_rmsnorm",),
         schema="fused_rmsnorm(Tensor x, Tensor weight, float eps, bool inplace=False) -> Tensor",
         equivalent="rms_norm(x, weight, eps)",

@@ -194,11 +194,10 @@ OPS: tuple[FusedOp, ...] = (
         schema="rotary_embedding(Tensor positions, Tensor(a!) query, Tensor(b!)? key, "
         "int head_size, Tensor cos_sin_cache, bool is_neox, int rope_dim_offset=0, "
         "bool inverse=False) -> ()",
-        equivalent="query, key = "
-        "rotary_embedding(positions, query, key, head_size, cos_sin_cache, is_neox)",
+        equivalent="query, key = rotary_embedding(positions, query, key, head_size, "
+        "cos_sin_cache, is_neox, rope_dim_offset, inverse)",
         source=_NEW,
         since="vllm>=0.20",
-        unsupported=("rope_dim_offset", "inverse"),
     ),
     FusedOp(
         names=(
@@ -244,6 +243,25 @@ OPS: tuple[FusedOp, ...] = (
         "rotary_embedding_rounded(positions, query, key, head_size, cos_sin_cache, True)",
         source="csrc/pos_encoding.cpp, vllm 0.1",
         since="vllm<0.2",
+    ),
+    FusedOp(
+        names=("vllm.model_executor.layers.rotary_embedding.mrope.triton_mrope",),
+        schema="triton_mrope(Tensor(a!) q, Tensor(b!) k, Tensor cos, Tensor sin, "
+        "int[] mrope_section, int head_size, int rotary_dim, bool mrope_interleaved=False, "
+        "bool is_neox_style=True) -> (Tensor(a!), Tensor(b!))",
+        equivalent="q, k = multimodal_rope(q, k, cos, sin, mrope_section, head_size, "
+        "mrope_interleaved, is_neox_style)",
+        source="vllm/model_executor/layers/rotary_embedding/mrope.py, vllm 0.33.0",
+    ),
+    FusedOp(
+        names=("torch.ops.vllm.mrope",),
+        schema="mrope(Tensor positions, Tensor(a!) query, Tensor(b!) key, Tensor cos_sin_cache, "
+        "int head_size, int rotary_dim, int mrope_section_t, int mrope_section_h, "
+        "int mrope_section_w, bool mrope_interleaved, bool is_neox_style) -> ()",
+        equivalent="query, key = multimodal_rotary_embedding(positions, query, key, head_size, "
+        "cos_sin_cache, (mrope_section_t, mrope_section_h, mrope_section_w), mrope_interleaved, "
+        "is_neox_style)",
+        source="vllm/model_executor/layers/rotary_embedding/mrope.py, vllm 0.33.0",
     ),
     # Activations.  Where the schema is the same in every release, one row holds for all.
     FusedOp(

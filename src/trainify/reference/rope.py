@@ -14,14 +14,15 @@ import torch.nn.functional as F
 
 
 def rotate_pairs(
-    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bool
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bool, offset: int = 0
 ) -> torch.Tensor:
     """Rotate the feature pairs of x [..., D] by cos and sin [..., R/2].
 
-    In the dtype of the tables, so with float32 tables rounded once; the result has that of x.
+    In the dtype of the tables, so with float32 tables rounded once; the result has that of x.  The
+    features that turn are the first ones, or begin at ``offset``.
     """
     rotary_dim = 2 * cos.shape[-1]
-    rotated = x[..., :rotary_dim]
+    rotated = x[..., :rotary_dim] if offset == 0 else x[..., offset : offset + rotary_dim]
     if is_neox:
         halves = rotated.unflatten(-1, (2, -1))
         a, b = halves.unbind(-2)
@@ -33,7 +34,9 @@ def rotate_pairs(
     rotated = rotated.to(x.dtype)
     if rotary_dim == x.shape[-1]:
         return rotated
-    return torch.cat((rotated, x[..., rotary_dim:]), dim=-1)
+    if offset == 0:
+        return torch.cat((rotated, x[..., rotary_dim:]), dim=-1)
+    return torch.cat((x[..., :offset], rotated, x[..., offset + rotary_dim :]), dim=-1)
 
 
 def rotary_embedding(
@@ -43,18 +46,23 @@ def rotary_embedding(
     head_size: int,
     cos_sin_cache: torch.Tensor,
     is_neox: bool,
+    offset: int = 0,
+    inverse: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Rotate query and key by their positions, in float32, rounded once.
 
     ``positions`` is [T] or [B, S]; ``query`` and ``key`` are [T, heads * head_size] or
     [T, heads, head_size], or the same with [B, S]; a row of ``cos_sin_cache`` [positions, R] is R/2
-    cosines, then R/2 sines.  Returns (query, key) in the shapes they came in.
+    cosines, then R/2 sines.  The first ``offset`` features of a head pass through; ``inverse``
+    rotates back.  Returns (query, key) in the shapes they came in.
     """
     cos, sin = cos_sin_cache[positions].unsqueeze(-2).float().chunk(2, dim=-1)
+    if inverse:
+        sin = -sin
     heads = (*positions.shape, -1, head_size)
-    rotated = rotate_pairs(query.float().reshape(heads), cos, sin, is_neox)
+    rotated = rotate_pairs(query.float().reshape(heads), cos, sin, is_neox, offset)
     if key is not None:
-        turned = rotate_pairs(key.float().reshape(heads), cos, sin, is_neox)
+        turned = rotate_pairs(key.float().reshape(heads), cos, sin, is_neox, offset)
         key = turned.to(key.dtype).reshape(key.shape)
     return rotated.to(query.dtype).reshape(query.shape), key
 
@@ -66,13 +74,19 @@ def rotary_embedding_backward(
     head_size: int,
     cos_sin_cache: torch.Tensor,
     is_neox: bool,
+    offset: int = 0,
+    inverse: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The gradients of rotary embeddings for query and key: rotated back, in float32."""
     cos, sin = cos_sin_cache[positions].unsqueeze(-2).float().chunk(2, dim=-1)
     heads = (*positions.shape, -1, head_size)
-    back = rotate_pairs(grad_query.float().reshape(heads), cos, -sin, is_neox)
+    back = rotate_pairs(
+        grad_query.float().reshape(heads), cos, sin if inverse else -sin, is_neox, offset
+    )
     if grad_key is not None:
-        turned = rotate_pairs(grad_key.float().reshape(heads), cos, -sin, is_neox)
+        turned = rotate_pairs(
+            grad_key.float().reshape(heads), cos, sin if inverse else -sin, is_neox, offset
+        )
         grad_key = turned.to(grad_key.dtype).reshape(grad_key.shape)
     return back.to(grad_query.dtype).reshape(grad_query.shape), grad_key
 
@@ -492,149 +506,3 @@ def norm_and_rotate_tail(
     kept = q.shape[-1] - freqs_cis.shape[-1]
     turned = rotate_pairs(normed[..., kept:], cos, sin, False)
     return torch.cat((normed[..., :kept], turned), dim=-1)
-
-
-def rotate_by_style(
-    x: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    style: int,
-    reuse_front: bool,
-    nope_first: bool,
-) -> torch.Tensor:
-    """Rotate x [S, B, heads, D] by tables over its features, in float32, rounded once.
-
-    ``style`` 0 pairs the halves, 1 neighbours.  With ``reuse_front`` the tables hold a column for
-    each pair, else for each feature.  With ``nope_first`` the features that pass through come
-    first.  aiter's convention.
-    """
-    cos, sin = cos.float(), sin.float()
-    if reuse_front and style == 0:
-        cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1)
-    elif reuse_front:
-        cos, sin = cos.repeat_interleave(2, dim=-1), sin.repeat_interleave(2, dim=-1)
-    kept = x.shape[-1] - cos.shape[-1]
-    if nope_first:
-        rest, turned = x[..., :kept], x[..., kept:].float()
-    else:
-        turned, rest = x[..., : cos.shape[-1]].float(), x[..., cos.shape[-1] :]
-    if style == 0:
-        crossed = rotate_half(turned)
-    else:
-        a, b = turned.unflatten(-1, (-1, 2)).unbind(-1)
-        crossed = torch.stack((-b, a), dim=-1).flatten(-2)
-    turned = (turned * cos + crossed * sin).to(x.dtype)
-    return torch.cat((rest, turned) if nope_first else (turned, rest), dim=-1)
-
-
-def rotate_by_angles(
-    x: torch.Tensor, freqs: torch.Tensor, style: int, reuse_front: bool, nope_first: bool
-) -> torch.Tensor:
-    """Rotate x [S, B, heads, D] by the angles freqs [S, 1, 1, R]; see rotate_by_style."""
-    cos, sin = freqs.float().cos(), freqs.float().sin()
-    return rotate_by_style(x, cos, sin, style, reuse_front, nope_first)
-
-
-def rotate_packed(
-    x: torch.Tensor,
-    cu_seqlens: torch.Tensor,
-    freqs: torch.Tensor,
-    style: int,
-    reuse_front: bool,
-    nope_first: bool,
-) -> torch.Tensor:
-    """Rotate packed sequences x [T, heads, D] by the angles freqs [S, 1, 1, R], each from row 0.
-
-    Sequence i owns the rows cu_seqlens[i]:cu_seqlens[i + 1]; see rotate_by_style.
-    """
-    positions = ragged_positions(cu_seqlens, torch.zeros_like(cu_seqlens[1:]))
-    angles = freqs[positions]
-    return rotate_by_angles(x.unsqueeze(1), angles, style, reuse_front, nope_first).squeeze(1)
-
-
-def rotate_image(
-    x: torch.Tensor,
-    cos_h: torch.Tensor,
-    sin_h: torch.Tensor,
-    cos_w: torch.Tensor,
-    sin_w: torch.Tensor,
-    height: int,
-    width: int,
-    style: int,
-    reuse_front: bool,
-) -> torch.Tensor:
-    """Rotate the patches x [B, height * width, heads, D] of an image.
-
-    The first half of the features turns with the row of a patch, by the tables [1, H, 1, D / 2],
-    the second with its column; see rotate_by_style.
-    """
-    image = x.unflatten(1, (height, width))
-    rows, columns = image.chunk(2, dim=-1)
-    cos_h, sin_h = cos_h[:, :height].unsqueeze(2), sin_h[:, :height].unsqueeze(2)
-    cos_w, sin_w = cos_w[:, :width].unsqueeze(1), sin_w[:, :width].unsqueeze(1)
-    rows = rotate_by_style(rows, cos_h, sin_h, style, reuse_front, False)
-    columns = rotate_by_style(columns, cos_w, sin_w, style, reuse_front, False)
-    return torch.cat((rows, columns), dim=-1).flatten(1, 2)
-
-
-def rotate_both_by_angles(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    freqs: torch.Tensor,
-    style: int,
-    reuse_front: bool,
-    nope_first: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rotate x and y [S, B, heads, D] by the angles freqs [S, 1, 1, R]; see rotate_by_style."""
-    cos, sin = freqs.float().cos(), freqs.float().sin()
-    x = rotate_by_style(x, cos, sin, style, reuse_front, nope_first)
-    return x, rotate_by_style(y, cos, sin, style, reuse_front, nope_first)
-
-
-def rotate_both_by_style(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    style: int,
-    reuse_front: bool,
-    nope_first: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rotate x and y [S, B, heads, D] by tables [S, 1, 1, R]; see rotate_by_style."""
-    x = rotate_by_style(x, cos, sin, style, reuse_front, nope_first)
-    return x, rotate_by_style(y, cos, sin, style, reuse_front, nope_first)
-
-
-def rotate_at_positions(
-    x: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    positions: torch.Tensor,
-    style: int,
-    reuse_front: bool,
-    nope_first: bool,
-) -> torch.Tensor:
-    """Rotate x [S, B, heads, D] by rows of tables [P, 1, 1, R] at positions [S, B].
-
-    See rotate_by_style.
-    """
-    cos, sin = cos.flatten(0, 2)[positions].unsqueeze(2), sin.flatten(0, 2)[positions].unsqueeze(2)
-    return rotate_by_style(x, cos, sin, style, reuse_front, nope_first)
-
-
-def rotate_both_at_positions(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    positions: torch.Tensor,
-    style: int,
-    reuse_front: bool,
-    nope_first: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rotate x and y [S, B, heads, D] by rows of tables [P, 1, 1, R] at positions [S, B].
-
-    See rotate_by_style.
-    """
-    cos, sin = cos.flatten(0, 2)[positions].unsqueeze(2), sin.flatten(0, 2)[positions].unsqueeze(2)
-    return rotate_both_by_style(x, y, cos, sin, style, reuse_front, nope_first)

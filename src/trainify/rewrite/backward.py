@@ -109,7 +109,7 @@ class ClosedForm:
         """What the parameters of the closed form are in ``backward``."""
         assert self.of.reference is not None
         own = {*self.grads, *self.results}
-        defaults = self.of.reference.defaults
+        defaults = {**self.closed.defaults, **self.of.reference.defaults}
         values: dict[str, str] = {}
         for parameter in self.closed.parameters:
             node = self.of.bound.get(parameter)

@@ -36,7 +36,10 @@ class Closed:
             a.name: None if a.default is None else value_of(a.default)
             for a in equivalent.op.signature.arguments
         }
-        self._taken = list(inspect.signature(self._gradient).parameters)
+        taken = inspect.signature(self._gradient).parameters
+        self._taken = list(taken)
+        # What only another function of this gradient has.
+        self._beside = {n: p.default for n, p in taken.items() if n not in self._defaults}
         self.grads = [name for name in self._taken if name.startswith("grad")]
         named = {grad.partition("_")[2] or "out": i for i, grad in enumerate(self.grads)}
         self._results = {
@@ -103,4 +106,6 @@ class Closed:
         node = self._nodes.get(parameter)
         if isinstance(node, ast.Name):
             return given[node.id] if node.id in given else self._of_op[node.id]
-        return node.value if isinstance(node, ast.Constant) else self._defaults[parameter]
+        if isinstance(node, ast.Constant):
+            return node.value
+        return {**self._beside, **self._defaults}[parameter]

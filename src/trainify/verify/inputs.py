@@ -107,6 +107,9 @@ def _undone(node: ast.expr, value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, int) and ast.unparse(node).endswith(".shape[-1]"):
         assert isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute)
         return _undone(node.value.value, torch.empty(1, value, dtype=torch.int32))
+    if isinstance(node, ast.Tuple) and isinstance(value, tuple):
+        pairs = zip(node.elts, value, strict=True)
+        return [found for element, each in pairs for found in _undone(element, each)]
     if isinstance(node, ast.IfExp) and _is_literal(node.body):
         return _undone(node.test, value == ast.literal_eval(node.body))
     if not isinstance(value, torch.Tensor):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...reference import rope
+from ...reference import rope, rope_axes, rope_style
 from .draw import Draw, Values, draws_for
 
 
@@ -12,8 +12,13 @@ from .draw import Draw, Values, draws_for
 def pairs(draw: Draw) -> Values:
     dim = draw.head_dim
     cos, sin = draw.angles(*draw.rows, draw.pick("covered", dim, dim // 2) // 2)
-    x = draw.tensor(*draw.rows, dim)
-    return {"x": x, "cos": cos, "sin": sin, "is_neox": draw.pick("is_neox", True, False)}
+    return {
+        "x": draw.tensor(*draw.rows, dim),
+        "cos": cos,
+        "sin": sin,
+        "is_neox": draw.pick("is_neox", True, False),
+        "offset": draw.pick("offset", *range(dim - 2 * cos.shape[-1] + 1)),
+    }
 
 
 @draws_for(rope.rotate_half)
@@ -36,13 +41,16 @@ def at_positions(draw: Draw) -> Values:
     flat = draw.pick("flat", draw.large, False, True)
     shapes = [(n * dim,) if flat else (n, dim) for n in (heads, kv_heads)]
     query, key = (draw.tensor(*draw.rows, *shape, scale=2) for shape in shapes)
+    cos_sin_cache = table(draw, dtype=draw.pick("table", draw.dtype, draw.wide))
     return {
         "positions": draw.integers(32, *draw.rows),
         "query": query,
         "key": draw.maybe("key", key),
         "head_size": dim,
-        "cos_sin_cache": table(draw, dtype=draw.pick("table", draw.dtype, draw.wide)),
+        "cos_sin_cache": cos_sin_cache,
         "is_neox": draw.pick("is_neox", True, False),
+        "offset": draw.pick("offset", *range(dim - cos_sin_cache.shape[-1] + 1)),
+        "inverse": draw.pick("inverse", False, True),
     }
 
 
@@ -201,12 +209,12 @@ def tail(draw: Draw) -> Values:
 
 
 @draws_for(
-    rope.rotate_by_style,
-    rope.rotate_by_angles,
-    rope.rotate_at_positions,
-    rope.rotate_both_by_style,
-    rope.rotate_both_by_angles,
-    rope.rotate_both_at_positions,
+    rope_style.rotate_by_style,
+    rope_style.rotate_by_angles,
+    rope_style.rotate_at_positions,
+    rope_style.rotate_both_by_style,
+    rope_style.rotate_both_by_angles,
+    rope_style.rotate_both_at_positions,
 )
 def styles(draw: Draw) -> Values:
     """Tables [S, 1, 1, R] for x [S, B, heads, D]: R is half of what they turn, or all of it."""
@@ -227,14 +235,14 @@ def styles(draw: Draw) -> Values:
     }
 
 
-@draws_for(rope.rotate_packed)
+@draws_for(rope_style.rotate_packed)
 def packed_styles(draw: Draw) -> Values:
     lengths = [draw.size(0, 3), draw.size(1, 3)]
     x = draw.tensor(sum(lengths), 2, draw.head_dim)
     return {**styles(draw), "x": x, "cu_seqlens": draw.starts(lengths)}
 
 
-@draws_for(rope.rotate_image)
+@draws_for(rope_style.rotate_image)
 def image(draw: Draw) -> Values:
     height, width, dim = draw.size(1, 3), draw.size(1, 3), draw.head_dim
     reuse = draw.pick("reuse_front", False, True)
@@ -266,3 +274,37 @@ def gated_heads(draw: Draw) -> Values:
         "head_dim": dim,
         "offset": draw.pick("offset", 0.0, 1.0),
     }
+
+
+@draws_for(
+    rope_axes.axes_of_pairs,
+    rope_axes.multimodal_rope,
+    rope_axes.multimodal_rotary_embedding,
+)
+def by_axes(draw: Draw) -> Values:
+    """Tables of 8 of 10 features, for each of three positions."""
+    tokens, size, turned = draw.count, 10, 8
+    wide = draw.pick("table", draw.dtype, draw.wide)
+    cos, sin = draw.angles(3, tokens, turned // 2, dtype=wide)
+    return {
+        "pairs": torch.arange(turned // 2, device=draw.device),
+        "positions": draw.integers(9, 3, tokens),
+        "q": draw.tensor(tokens, draw.size(1, 3) * size, scale=2),
+        "k": draw.tensor(tokens, draw.size(1, 2) * size, scale=2),
+        "cos": cos,
+        "sin": sin,
+        "cos_sin_cache": torch.cat(draw.angles(9, turned // 2, dtype=wide), -1),
+        "section": draw.pick("section", (2, 1, 1), (1, 2, 1), (1, 1, 2)),
+        "head_size": size,
+        "interleaved": draw.pick("interleaved", False, True),
+        "is_neox": draw.pick("is_neox", True, False),
+        "mapped": draw.pick("mapped", False, True),
+        "axis_map": draw.integers(3, turned),
+    }
+
+
+@draws_for(rope_axes.rotate_heads)
+def heads_by_tables(draw: Draw) -> Values:
+    values = by_axes(draw)
+    tables = {name: values[name][0].unsqueeze(1) for name in ("cos", "sin")}
+    return {**values, **tables, "x": values["q"]}
