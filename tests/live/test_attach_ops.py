@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from live_kernels import router
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -453,28 +454,25 @@ def test_rotated_back_from_within_a_head(neox: bool) -> None:
     torch.testing.assert_close(got, wanted)
 
 
+def test_buffers_that_are_written_where_they_are_given() -> None:
+    """SGLang's rope may store k and v in a cache as well; with none given there is none."""
+    q, k = inputs([(T, 2, D), (T, 2, D)])
+    at, turned, keys = torch.arange(T), torch.empty(T, 2, D), torch.empty(T, 2, D)
+    rotate = torch.ops.sgl_kernel.apply_rope_pos_ids_cos_sin_cache
+    with trainify.attach(rotate):
+        rotate(q, k, turned, keys, table(), at, False, False, None, None, None, None)
+        got = torch.autograd.grad((turned * keys).sum(), [q, k])
+    right = rope.rotary_embedding(at, q, k, D, table(), True)
+    torch.testing.assert_close([turned, keys], list(right))
+    torch.testing.assert_close(got, torch.autograd.grad(torch.mul(*right).sum(), [q, k]))
+
+
 def test_arguments_that_the_equivalent_does_not_cover() -> None:
-    """A router's bias, which only newer releases of the op take."""
-
-    def kernel(hidden: Tensor, gating: Tensor, k: int, *rest: Any) -> tuple[Tensor, Tensor]:
-        weights, ids = gating.softmax(-1).topk(k, -1)
-        return weights, ids.int()
-
-    library = torch.library.Library("sgl_kernel", "FRAGMENT")
-    library.define(
-        "topk_softmax_cpu(Tensor hidden_states, Tensor gating_output, int topk, "
-        "bool renormalize, Tensor? correction_bias=None) -> (Tensor, Tensor)"
-    )
-    library.impl("topk_softmax_cpu", kernel, "CPU")
     (gating,) = inputs([(T, H)])
-    try:
-        with trainify.attach("sgl_kernel::topk_softmax_cpu"):
-            route = torch.ops.sgl_kernel.topk_softmax_cpu
-            assert route(gating, gating, 2, False)[0].requires_grad
-            with pytest.raises(NotImplementedError, match="where correction_bias is given"):
-                route(gating, gating, 2, False, torch.zeros(H))
-    finally:
-        library._destroy()
+    with router() as route, trainify.attach(route):
+        assert route(gating, gating, 2, False)[0].requires_grad
+        with pytest.raises(NotImplementedError, match="where correction_bias is given"):
+            route(gating, gating, 2, False, torch.zeros(H))
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

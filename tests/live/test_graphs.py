@@ -356,11 +356,13 @@ def test_an_op_that_nobody_knows() -> None:
 def test_arguments_that_the_equivalent_does_not_cover() -> None:
     class Model(Norm):
         def forward(self, x: Tensor) -> Tensor:
-            q, k = self.fc(x), self.fc(x)
-            torch.ops._C.rotary_embedding(torch.arange(T), q, k, H, self.table, True, 0, True)
+            q, k = self.fc(x).unsqueeze(1), self.fc(x).unsqueeze(1)
+            torch.ops.sgl_kernel.apply_rope_pos_ids_cos_sin_cache(
+                q, k, q, k, self.table, torch.arange(T), False, False, k, None, None, None
+            )
             return q + k
 
-    with pytest.raises(ValueError, match="no backward is known for inverse=True"):
+    with pytest.raises(ValueError, match="no backward is known where v is given"):
         trainify.fx.rewrite(symbolic_trace(Model()))
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from live_kernels import router
 from live_package import package
-from test_attach_ops import CALLS, D, H, T, rms_norm, table
+from test_attach_ops import CALLS, H, T, rms_norm
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
@@ -170,11 +171,6 @@ def test_linearize_raises_and_folds_nothing() -> None:
 
 
 def test_transforms_of_arguments_that_the_equivalent_does_not_cover() -> None:
-    def turned(q: Tensor) -> Tensor:
-        q, k = q * 1, q * 2
-        torch.ops._C.rotary_embedding(torch.arange(T), q, k, D, table(), True, inverse=True)
-        return q.sum()
-
-    refused = pytest.raises(NotImplementedError, match="inverse=True")
-    with trainify.attach("_C::rotary_embedding"), refused:
-        torch.func.grad(turned)(torch.randn(T, H))
+    refused = pytest.raises(NotImplementedError, match="where correction_bias is given")
+    with router() as route, trainify.attach(route), refused:
+        torch.func.grad(lambda x: route(x, x, 2, False, torch.zeros(H))[0].sum())(torch.randn(T, H))

@@ -246,6 +246,8 @@ def _mismatch(op: OpOverload, row: FusedOp) -> str | None:
         if i >= len(theirs):
             if argument.default is None:
                 return f"it has no argument {argument.name!r}"
+        elif argument.name in row.unsupported and _is_written(theirs[i]) and not argument.written:
+            continue  # it is not given where a backward is known
         elif _is_written(theirs[i]) != argument.written:
             return f"argument {i + 1}, {theirs[i].name!r}, is written by one of them only"
         elif (str(theirs[i].type) in ("Tensor", "Optional[Tensor]")) != argument.is_tensor:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.fx import Node
 
 from ..catalog import RETURNED
 from ..reference.double import exact_in_double
@@ -17,8 +18,8 @@ from ..verify.equivalent import Equivalent
 
 
 def unknown_for(op: str, name: str, value: Any) -> str:
-    """That no backward is known where an argument is this; not what a tensor holds."""
-    if isinstance(value, Tensor):
+    """That no backward is known where an argument is this; of a tensor, not which."""
+    if isinstance(value, (Tensor, Node)):
         return f"{op}: no backward is known where {name} is given"
     return f"{op}: no backward is known for {name}={value!r}"
 

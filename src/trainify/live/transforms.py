@@ -65,6 +65,7 @@ class Transformed(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.kernel, *args = inputs
+        ctx.refusal = _refusal(ctx.kernel, args)
         reads = ctx.kernel.equivalent.reads
         ctx.others = [None if isinstance(value, Tensor) else value for value in args]
         read = {
@@ -123,6 +124,15 @@ class Transformed(torch.autograd.Function):
         return tuple(results), tuple(None if result is None else 0 for result in results)
 
 
+def _refusal(kernel: Kernel, args: Sequence[Any]) -> NotImplementedError | None:
+    """What is to be raised once a derivative is asked for: only now are all arguments there."""
+    try:
+        kernel.check(args)
+    except NotImplementedError as error:
+        return error
+    return None
+
+
 def _plain(
     ctx: Any, saved: Sequence[Tensor], of: Sequence[int]
 ) -> tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]:
@@ -131,7 +141,8 @@ def _plain(
     args = list(ctx.others)
     for i, value in zip(ctx.read, saved, strict=True):
         args[i] = value
-    kernel.check(args)
+    if ctx.refusal is not None:
+        raise ctx.refusal
 
     def function(*values: Tensor) -> tuple[Tensor, ...]:
         given = dict(zip(kernel.names, args, strict=True))

@@ -17,6 +17,7 @@ from torch.fx.proxy import GraphAppendingTracer
 from ...catalog import RETURNED
 from ...verify.equivalent import Equivalent, reference_functions, value_of
 from ...verify.kernels import Libraries
+from ..derivative import unknown_for
 from .aliases import aliases_of, places_of, roots, spare_readers
 from .calls import (
     FusedCall,
@@ -155,7 +156,7 @@ def _replace(graph: Graph, call: FusedCall, places: dict[Node, int]) -> None:
         text = defaults[name]
         default = None if text is None else value_of(text)
         if call.values.get(name) is not None and call.values[name] != default:
-            raise ValueError(f"{call.name}: no backward is known for {name}={call.values[name]!r}")
+            raise ValueError(unknown_for(call.name, name, call.values[name]))
     written = _written(call)
     in_place = call.results is None
     copied = {
