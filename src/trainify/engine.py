@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from . import passes
 from .catalog import FusedOp, roots
 from .catalog.own import registered
+from .facts.spelling import usual
 from .findings import (
     STRATEGIES,
     Edit,
@@ -165,7 +166,7 @@ class Check:
         if project is not None:
             project.begin()
         self._module = _parse(text, path, project, parse)
-        self._data = text.encode(errors="replace")
+        self._data = usual(text.encode(errors="replace"))
         asked = passes_for(self._data, self.options)
         self._passes = [
             p for p in asked if not p.RULES or any(self.options.selects(r.code) for r in p.RULES)
@@ -533,14 +534,13 @@ def without_collections() -> Iterator[None]:
 
 def passes_for(data: bytes, options: Options) -> tuple[passes.Pass, ...]:
     """The passes that could have something to say about a file of these bytes."""
-    return _passes_for(data, passes.all_passes(), options.ops)
+    return _passes_for(usual(data), passes.all_passes(), options.ops)
 
 
 def is_concerned(data: bytes, path: str, options: Options, project: Project) -> bool:
     """Whether a file of these bytes is worth parsing, given the files around it."""
-    return any(
-        passes.concerns(each, data, path, project, options) for each in passes_for(data, options)
-    )
+    asked, data = passes_for(data, options), usual(data)
+    return any(passes.concerns(each, data, path, project, options) for each in asked)
 
 
 @lru_cache(maxsize=1)  # asked once to see whether a file is worth parsing, and again when it was

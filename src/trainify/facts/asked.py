@@ -72,7 +72,7 @@ def _name(decorator: ast.expr) -> str:
 def _may_be_asked(module: ModuleFacts, function: FunctionNode) -> bool:
     """The same, by the bytes of files: none with a test, or one without that calls a function."""
     name = function.name.encode()
-    if not _has_test(module.text.encode(errors="replace")):
+    if not _has_test(module.usual.encode(errors="replace")):
         if not module.project.some(module, lambda data: name in data and _has_test(data)):
             return False
     if module.method_class(function) is not None:

@@ -43,7 +43,7 @@ def called_by_losses(module: ModuleFacts, function: FunctionNode) -> bool:
 
 def _names_around(module: ModuleFacts) -> frozenset[str]:
     """The names of the functions that losses in this file, and in those around it, come from."""
-    own = backpropagated(module) if differentiates(module.text.encode(errors="replace")) else ()
+    own = backpropagated(module) if differentiates(module.usual.encode(errors="replace")) else ()
     others = module.project.summaries(module.path, backpropagated, differentiates)
     return frozenset().union(own, *others)
 

@@ -45,7 +45,7 @@ class CacheWrite(NamedTuple):
 
 def cache_writes(module: ModuleFacts) -> tuple[CacheWrite, ...]:
     """The writes after which what was written gets no gradient from what reads the cache."""
-    if not any(word in module.text for word in (*_KERNELS, "no_grad", "detach", ".data")):
+    if not any(word in module.usual for word in (*_KERNELS, "no_grad", "detach", ".data")):
         return ()
     return _cache_writes(module)
 

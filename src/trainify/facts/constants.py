@@ -61,7 +61,7 @@ def is_constant(module: ModuleFacts, node: ast.expr, depth: int = 0) -> bool:
     if isinstance(node, ast.Attribute):
         return (
             node.attr in ("shape", "device", "dtype")
-            or f'register_buffer("{node.attr}"' in module.text
+            or f'register_buffer("{node.attr}"' in module.usual
             or _is_number_of_self(module, node)
         )
     if isinstance(node, ast.Call):
@@ -98,7 +98,7 @@ def _is_constant_definition(
 def _filled(module: ModuleFacts) -> dict[tuple[ast.AST | None, str], list[ast.expr]]:
     """What functions of torch compute and write into names: ``torch.mm(x, w, out=h[:, :8])``."""
     found: dict[tuple[ast.AST | None, str], list[ast.expr]] = {}
-    for call in module.calls if "out=" in module.text else ():
+    for call in module.calls if "out=" in module.usual else ():
         for buffer in (k.value for k in call.keywords if k.arg == "out"):
             for each in buffer.elts if isinstance(buffer, (ast.Tuple, ast.List)) else [buffer]:
                 name = base_name(each)

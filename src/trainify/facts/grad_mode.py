@@ -673,11 +673,11 @@ def switches_of(module: ModuleFacts) -> dict[ast.stmt, Switch | None]:
 
     :class:`ModuleFacts` asks once.
     """
-    if not any(word in module.text for word in _SETTERS):
+    if not any(word in module.usual for word in _SETTERS):
         return {}
     found: dict[ast.stmt, Switch | None] = {}
     stacks: set[str] = set()
-    aliased = _ALIAS.search(module.text) is not None
+    aliased = _ALIAS.search(module.usual) is not None
     for statement in module.statements:
         if not isinstance(statement, (ast.Expr, ast.Assign)):
             continue

@@ -92,7 +92,7 @@ def _is_asked(module: ModuleFacts, parent: ast.AST, child: ast.AST) -> bool:
 @once
 def _describes_graphs(module: ModuleFacts) -> bool:
     """Whether a file is a pass of a compiler: what it calls is a pattern, looked for in graphs."""
-    return "torch._inductor.pattern_matcher" in module.text
+    return "torch._inductor.pattern_matcher" in module.usual
 
 
 def _left_before(module: ModuleFacts, parent: ast.AST, child: ast.stmt) -> bool:
@@ -372,7 +372,7 @@ _REGISTERED = re.compile(r"\bop_func=(\w+)|register_custom_op\(\s*(\w+)|\.impl\(
 @once
 def _registered(module: ModuleFacts) -> frozenset[str]:
     """The names that a file hands to what registers operators."""
-    found = _REGISTERED.findall(module.text)
+    found = _REGISTERED.findall(module.usual)
     names = {name for op_func, first, _ in found for name in (op_func, first)}
     return frozenset(names.union(*(re.findall(r", (\w+)", given) for _, _, given in found)))
 
@@ -383,8 +383,8 @@ def serves_backward(module: ModuleFacts, function: FunctionNode, depth: int = _M
     if depth == 0:
         return False
     if (
-        f"register_autograd({function.name}" in module.text
-        or f"op_func={function.name}" in module.text
+        f"register_autograd({function.name}" in module.usual
+        or f"op_func={function.name}" in module.usual
     ):
         return True
     stood_in_for = _stood_in_for(module, function)

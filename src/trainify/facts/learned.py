@@ -91,7 +91,7 @@ def _holds_parameter(module: ModuleFacts, cls: ast.ClassDef, attribute: str, dep
 
 def _registers(module: ModuleFacts, cls: ast.ClassDef, attribute: str) -> bool:
     """``self.register_parameter("scale", nn.Parameter(scale))``."""
-    return "register_parameter" in module.text and any(
+    return "register_parameter" in module.usual and any(
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "register_parameter"

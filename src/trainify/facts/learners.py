@@ -391,7 +391,7 @@ def _known_as(
 def _optimized(module: ModuleFacts) -> list[frozenset[str]]:
     """The models whose parameters a file hands to an optimizer, one set for each that it makes."""
     made: list[frozenset[str]] = []
-    for call in module.calls if "ptim" in module.text or "Adam" in module.text else ():
+    for call in module.calls if "ptim" in module.usual or "Adam" in module.usual else ():
         if not _OPTIMIZER.search(last_name(call.func)) and not any(
             t.name.startswith("torch.optim.") for t in module.resolve(call.func)
         ):
@@ -435,12 +435,12 @@ def _is_frozen(module: ModuleFacts, name: str) -> bool:
 
 
 def _has_parameters_used(module: ModuleFacts, name: str) -> bool:
-    return bool(re.search(rf"(?<![\w.]){re.escape(name)}\.\w*parameters\(", module.text))
+    return bool(re.search(rf"(?<![\w.]){re.escape(name)}\.\w*parameters\(", module.usual))
 
 
 def _only_evaluates(module: ModuleFacts, name: str) -> bool:
     """Whether a model is put into evaluation mode for good, not for an evaluation."""
-    if f"{name}.train(" in module.text or f"{name}.eval(" not in module.text:
+    if f"{name}.train(" in module.usual or f"{name}.eval(" not in module.usual:
         return False
     return any(
         isinstance(call.func, ast.Attribute)

@@ -50,7 +50,7 @@ _MAX_DEPTH = 2
 
 @once
 def _backward_calls(module: ModuleFacts) -> list[ast.Call]:
-    if "backward" not in module.text:
+    if "backward" not in module.usual:
         return []
     return [call for name in _BACKWARD for call in module.calls_named(name)]
 

@@ -156,6 +156,8 @@ class CutNames:
 
     def __init__(self, module: ModuleFacts, cuts: re.Pattern[str]) -> None:
         self._module = module
+        self._everywhere = module.usual is not module.text
+        """Whether the file is spelled so that its text does not tell."""
         self._lines = [module.position(found.start())[0] for found in cuts.finditer(module.text)]
         names = {f.name for f in module.functions if self._inside(f)}
         self.in_a_module = "forward" in names
@@ -197,7 +199,7 @@ class CutNames:
         return _has(self._calls, function)
 
     def _inside(self, function: FunctionNode) -> bool:
-        return _has(self._lines, function)
+        return self._everywhere or _has(self._lines, function)
 
 
 def _read(module: ModuleFacts, name: str) -> Iterator[int]:

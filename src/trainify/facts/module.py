@@ -20,6 +20,7 @@ from .inside import Inside
 from .memo import Memo
 from .names import Names, Scope, Target
 from .project import Project
+from .spelling import usual_text
 from .walk import BLOCKS, FIELDS, walk
 
 if TYPE_CHECKING:
@@ -115,6 +116,11 @@ class ModuleFacts:
         self.inside = inside or Inside()
         for flow in self.inside.flows.values():
             flow.now_in(self)
+
+    @cached_property
+    def usual(self) -> str:
+        """The text as most files are spelled, to look for words in; mostly ``text`` itself."""
+        return usual_text(self.text)
 
     # -- positions ------------------------------------------------------------------------------
 

@@ -117,7 +117,7 @@ class Names:
             return
         assert isinstance(scope, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
         yield from self._collect_block(scope.body, True, self._prefix(scope))
-        if isinstance(scope, ast.Module) and "global " in self.module.text:
+        if isinstance(scope, ast.Module) and "global " in self.module.usual:
             yield from self._collect_globals()
 
     def _collect_globals(self) -> Iterator[tuple[str, Binding]]:
@@ -463,7 +463,7 @@ class Names:
     def _in_object(self, made: ast.Call, name: str, depth: int) -> ast.expr | None:
         """What an attribute is of what a call makes: a namespace, or a class of the file."""
         held = self._made_with(made, name, depth)
-        if held is None or "setattr(" in self.module.text or name in self._set_anywhere:
+        if held is None or "setattr(" in self.module.usual or name in self._set_anywhere:
             return None
         return held
 
@@ -646,7 +646,7 @@ class Names:
     def _has_torch_from_stars(self) -> bool:
         """Whether ``torch`` is read, and nothing but an ``import *`` binds it."""
         bound = self.bindings(self.module.tree).get("torch")
-        return not bound and re.search(r"\btorch\.", self.module.text) is not None
+        return not bound and re.search(r"\btorch\.", self.module.usual) is not None
 
     def _resolve_bindings(self, found: Sequence[Binding], depth: int) -> Iterator[Target]:
         # An unconditional binding hides the ones before it, seen from code that runs later; what an

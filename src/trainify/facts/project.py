@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from .called import positional
 from .memo import Memo, once
 from .names import Target
+from .spelling import usual
 from .walk import walk
 
 if TYPE_CHECKING:
@@ -473,7 +474,7 @@ class Project:
             if len(self._contents) > self.max_contents:
                 self._contents.clear()
             try:
-                self._contents[path] = self.read(path)
+                self._contents[path] = usual(self.read(path))
             except OSError:
                 self._contents[path] = b""
         return self._contents[path]

@@ -25,7 +25,7 @@ def rebound_attributes(module: ModuleFacts) -> Iterator[str]:
                 if isinstance(target, ast.Attribute):
                     if module.names.self_class(target.value) is None:
                         yield target.attr
-    for call in module.calls if "setattr(" in module.text else ():
+    for call in module.calls if "setattr(" in module.usual else ():
         if isinstance(call.func, ast.Name) and call.func.id == "setattr" and len(call.args) == 3:
             name = call.args[1]
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
@@ -90,7 +90,7 @@ def _derived(
 
 def _set_by_name(module: ModuleFacts, name: str) -> Iterator[Set]:
     """``setattr(model, "name", value)``; ``setattr(model, key, value)`` with ``name`` for a key."""
-    named = re.search(rf"[\"']{name}[\"']|\b{name}=", module.text) is not None
+    named = re.search(rf"[\"']{name}[\"']|\b{name}=", module.usual) is not None
     for call in module.calls_named("setattr"):
         if not isinstance(call.func, ast.Name) or len(call.args) != 3:
             continue

@@ -203,7 +203,7 @@ def _may_hold_a(made: str, module: ModuleFacts, callee: ast.expr) -> bool:
     if any(b.qualified is not None for b in bound):  # a method
         return False
     if not bound:  # by a base in another file, or it is a method of one: ``self.assertTrue``
-        return _COMPUTED.search(module.text) is not None or _is_kept_as(callee.attr, made, module)
+        return _COMPUTED.search(module.usual) is not None or _is_kept_as(callee.attr, made, module)
     values = [b.value for b in bound]
     classes = [module.resolve(v.func) if isinstance(v, ast.Call) else () for v in values]
     return any(

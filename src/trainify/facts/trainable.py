@@ -295,8 +295,8 @@ def is_buffer(module: ModuleFacts, node: ast.expr) -> bool:
             return False
     if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
         return False
-    if f'register_buffer("{node.attr}"' not in module.text:
-        if f"register_buffer('{node.attr}'" not in module.text:
+    if f'register_buffer("{node.attr}"' not in module.usual:
+        if f"register_buffer('{node.attr}'" not in module.usual:
             return False
     cls = module.names.self_class(node.value)
     return cls is not None and any(

@@ -116,7 +116,7 @@ def run_without(
 
 @once
 def _may_hinder(module: ModuleFacts) -> bool:
-    return _MAY.search(module.text) is not None
+    return _MAY.search(module.usual) is not None
 
 
 def _parts(

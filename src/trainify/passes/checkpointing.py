@@ -103,12 +103,12 @@ NEEDLES: tuple[Needle, ...] = (b"utils.checkpoint", b"utils import checkpoint")
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    if not _MADE_TO_REQUIRE.search(module.text):
+    if not _MADE_TO_REQUIRE.search(module.usual):
         for call in module.calls:
             finding = _reentrant(module, call)
             if finding is not None:
                 yield finding
-    if "requires_grad" in module.text:
+    if "requires_grad" in module.usual:
         for function in module.functions:
             yield from _remembered(module, function)
 

@@ -145,7 +145,7 @@ def _step_after_turns(
     others = [n for s in block[:went] for n in walk(s) if isinstance(n, ast.Attribute)]
     if any(n.attr in ("backward", "grad", "step") for n in others):
         return None
-    if "_hook(" in module.text:  # which may keep them
+    if "_hook(" in module.usual:  # which may keep them
         return None
     around = module.block(loop)
     return _step_after(module, around[around.index(loop) + 1 :], cleared)

@@ -80,7 +80,7 @@ def _is_mentioned(data: bytes, extension: Extension) -> bool:
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     known = [*built_around(module.project, module.path), *loaded_in(module)]
-    if "torch.ops." in module.text:
+    if "torch.ops." in module.usual:
         known += loaded_around(module.project, module.path)
     for call in module.calls:
         if is_plain(call, options.ops) or keeps_books(call):
@@ -155,7 +155,7 @@ def _has_formula(module: ModuleFacts, name: str) -> bool:
     """Whether Python registers a backward for an operator, here or in another file."""
     word = re.escape(name)
     pattern = rf"register_autograd[^\n]*\n?[^\n]*\b{word}\b|\b{word}\b[\"'][^\n]*Autograd"
-    if re.search(pattern, module.text):
+    if re.search(pattern, module.usual):
         return True
     return module.project.says(module, pattern.encode())
 

@@ -100,7 +100,7 @@ _BACKWARD = re.compile(r"(^|_)(bwd|backward|grad|setup_context)(_|$)")
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     yield from _decorated(module, options)
-    if ".define(" in module.text:
+    if ".define(" in module.usual:
         yield from _of_libraries(module, options)
 
 
@@ -167,7 +167,7 @@ def _of_kernel(
 def _has_functional_twin(module: ModuleFacts, name: str) -> bool:
     """Whether the same without ``_out`` is an operator, too: whoever wants gradients calls that."""
     functional = _WRITING_NAME.sub("", name)
-    return functional != name and f'"{functional}"' in module.text
+    return functional != name and f'"{functional}"' in module.usual
 
 
 _WRITING_NAME = re.compile(r"(_out|_inplace|_)$")

@@ -152,7 +152,7 @@ def _is_straight_through(data: bytes, before: bytes, end: int) -> bool:
 
 NEEDLES: tuple[Needle, ...] = (Look(_CUTS, _may_concern),)
 
-_DETACHES = re.compile(r"\.detach\(\)|\.data\b")
+_DETACHES = re.compile(r"\.detach\b|\.data\b")
 _DELIBERATE = re.compile(
     r"random|reservoir|rnd|fixed|fourier|extract|perceptual|embedder|predict|infer|export|sampl|"
     r"post|eval|wrapper|stop|detach|memory|cache|bank|ema|state",

@@ -61,7 +61,7 @@ Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    if _SWITCH.search(module.text):
+    if _SWITCH.search(module.usual):
         return
     for call in module.calls:
         outputs = _differentiated(module, call)
@@ -193,7 +193,7 @@ def _attends(
     module: ModuleFacts, definition: Definition, seen: frozenset[str]
 ) -> Iterator[ast.Call]:
     """The attention in a class or function, and in those of its file that it names."""
-    if definition.name in seen or _SWITCH.search(module.text):
+    if definition.name in seen or _SWITCH.search(module.usual):
         return
     seen |= {definition.name}
     for node in walk(definition):

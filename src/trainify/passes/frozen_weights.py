@@ -99,7 +99,7 @@ _ON_PURPOSE = re.compile(
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    if _FILLED.search(module.text):
+    if _FILLED.search(module.usual):
         return
     for cls in dict.fromkeys(_trained(module)):
         if not is_module_class(module, cls) or _is_on_purpose(module, cls):

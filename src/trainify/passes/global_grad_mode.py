@@ -149,7 +149,7 @@ def _gives_loss(module: ModuleFacts, function: FunctionNode) -> bool:
 
 def _is_from_scratch(module: ModuleFacts) -> bool:
     """Whether a file makes weights and loads none: a loss is of no use then but to train."""
-    if re.search(r"pretrained|load_state_dict|torch\.load|hub\.load", module.text):
+    if re.search(r"pretrained|load_state_dict|torch\.load|hub\.load", module.usual):
         return False
     return any(next(weights_made(module, call), None) is not None for call in module.calls)
 
@@ -189,7 +189,7 @@ def _stays_on(module: ModuleFacts) -> bool:
 
     One that another statement of its block takes back is over by then.
     """
-    if _ON.search(module.text) is None:
+    if _ON.search(module.usual) is None:
         return False
     for statement, switched in module.grad_switches.items():
         if switched is not None and switched.mode is None:
@@ -300,7 +300,7 @@ def _finding(
     since = "From its import on" if function is None else f"From `{function.name}` on"
     if function is None and module.parent(statement) is not module.tree:
         since = "From here on"
-    never = "not undone for what trains" if _ON.search(module.text) else "never undone"
+    never = "not undone for what trains" if _ON.search(module.usual) else "never undone"
     message = f"`{text}` is {never}. {since}, no loss has a graph, in training either."
     fix = _fix(module, statement, call, function)
     fixes = dict.fromkeys(STRATEGIES, fix) if fix is not None else {}

@@ -38,7 +38,7 @@ def concerns(data: bytes, path: str, project: Project, options: Options) -> bool
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    if not words_for(options.ops).exports(module.text.encode(errors="replace")):
+    if not words_for(options.ops).exports(module.usual.encode(errors="replace")):
         yield from fused_calls.calls(module, options, direct=False)
 
 

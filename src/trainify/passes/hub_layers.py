@@ -174,7 +174,7 @@ _TRAINS = re.compile(r"kernelize\([^#]*?\bMode\.TRAINING\b")
 
 
 def _kernelizes_for_training(module: ModuleFacts) -> bool:
-    if _TRAINS.search(module.text):
+    if _TRAINS.search(module.usual):
         return True
     return module.project.says(module, _TRAINS.pattern.encode())
 

@@ -63,7 +63,7 @@ _HARMLESS = frozenset("print len range enumerate tqdm trange float int str zip s
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    data = module.text.encode(errors="replace").replace(b".zero_grad(", b"")
+    data = module.usual.encode(errors="replace").replace(b".zero_grad(", b"")
     never = not any(word in data for word in _COMPUTES)
     for loop in module.statements:
         if isinstance(loop, (ast.For, ast.While)):

@@ -276,7 +276,7 @@ def _faults(module: ModuleFacts) -> Iterator[_Fault]:
         values = list(backward_values(module, function))
         for value, call in values:
             yield from _of_backward(module, function, value, call)
-    if "autograd.grad(" in module.text:
+    if "autograd.grad(" in module.usual:
         for call in module.calls_named("grad"):
             if call.args and module.is_name(call.func, "torch.autograd.grad"):
                 function = module.function(call) or module.tree
@@ -312,13 +312,13 @@ def _of_backward(
         if any(s.cut is None and _may_be_live(module, graph, s, set()) for s in steps):
             return  # something was added to it outside
         inside = scope.owner in module.ancestors(call)
-        if not inside or (_works(module, steps) and not _ENABLES.search(module.text)):
+        if not inside or (_works(module, steps) and not _ENABLES.search(module.usual)):
             where = scope.node if inside else at
             yield _Fault(module, scope, name, where, path, inside, made=at)
         return
     decorated = decorator_scope(module, function) if not isinstance(function, ast.Module) else None
     if decorated is not None:
-        if _works(module, steps) and not _ENABLES.search(module.text):
+        if _works(module, steps) and not _ENABLES.search(module.usual):
             yield _Fault(module, decorated, name, decorated.node, path, True)
         return
     if not _LEAF.search(

@@ -226,7 +226,7 @@ def _buffers(
 ) -> tuple[tuple[str, tuple[ast.Call, ast.expr]], ...]:
     """What is registered by ``self.register_buffer("name", tensor)``."""
     found = []
-    for node in walk(cls) if "register_buffer" in module.text else ():
+    for node in walk(cls) if "register_buffer" in module.usual else ():
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         if node.func.attr == "register_buffer" and len(node.args) >= 2:

@@ -84,7 +84,7 @@ _MEASURES = frozenset({"pow", "square", "abs", "norm", "vector_norm"})
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     for function in module.functions:
         text = module.source(function)
-        if ".detach()" not in text and ".data" not in text:
+        if ".detach" not in text and ".data" not in text:
             continue
         for node in walk(function):
             pair = _compared(module, node)

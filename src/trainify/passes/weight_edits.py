@@ -137,7 +137,7 @@ def _may_be_frozen(module: ModuleFacts, statement: ast.stmt, sure: bool) -> bool
     What is ``sure`` to learn does so in a script and a constructor, too.
     """
     function = module.function(statement)
-    if sure and ("requires_grad" in module.text or "set_grad_enabled" in module.text):
+    if sure and ("requires_grad" in module.usual or "set_grad_enabled" in module.usual):
         return True
     if sure and (function is None or function.name == "__init__"):
         return False

@@ -116,7 +116,7 @@ def effect_of(module: ModuleFacts, callee: ast.expr) -> Effect | None:
 
 @once
 def _names(module: ModuleFacts) -> frozenset[str]:
-    data = module.text.encode(errors="replace")
+    data = module.usual.encode(errors="replace")
     return frozenset(_giving(data, module.path, module.project))
 
 

@@ -51,7 +51,7 @@ def _line(node: ast.expr) -> tuple[int, int]:
 @once
 def loads(module: ModuleFacts) -> frozenset[ast.Call]:
     """The calls that load one."""
-    if "cpp_extension" not in module.text:
+    if "cpp_extension" not in module.usual:
         return frozenset()
     calls = (call for call in module.calls if last_name(call.func) in ("load", "load_inline"))
     return frozenset(call for call in calls if module.is_name(call.func, *_LOADS))

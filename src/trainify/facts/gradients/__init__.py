@@ -188,7 +188,7 @@ class Gradients:
     @cached_property
     def trains(self) -> bool:
         """Whether the function calls ``backward``."""
-        return ".backward(" in self.module.text and any(
+        return ".backward(" in self.module.usual and any(
             isinstance(node, ast.Attribute) and node.attr == "backward"
             for node in walk(self.function)
         )

@@ -69,7 +69,7 @@ def _is_own_leaf(gradients: Gradients, node: ast.Call) -> bool:
     if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
         name = parent.targets[0].id
         handed = rf"[\[(,]\s*{name}\s*[\]),]|\b{name}\.grad\b"  # to an optimizer
-        return bool(_LOSS_START.search(name)) and not re.search(handed, gradients.module.text)
+        return bool(_LOSS_START.search(name)) and not re.search(handed, gradients.module.usual)
     return isinstance(parent, ast.BinOp)
 
 

@@ -91,7 +91,7 @@ _OTHER_ARRAYS = re.compile(
 
 
 def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
-    if _OTHER_ARRAYS.search(module.text) and "import torch" not in module.text:
+    if _OTHER_ARRAYS.search(module.usual) and "import torch" not in module.usual:
         return
     writes: dict[FunctionNode, list[Write]] = {}
     for statement in module.statements:

@@ -77,7 +77,7 @@ def _is_forgotten(module: ModuleFacts, method: FunctionNode) -> bool:
     """Whether somebody has what a method gave computed again: ``del self.packed``."""
     name = re.escape(method.name)
     again = rf"\bdel [^\n]*\.{name}\b|\b{name}\.cache_clear\b|[\"']{name}[\"']"
-    return re.search(again, module.text) is not None
+    return re.search(again, module.usual) is not None
 
 
 def _is_asked(module: ModuleFacts, cls: ast.ClassDef, method: FunctionNode) -> bool:

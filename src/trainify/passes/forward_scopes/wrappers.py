@@ -20,7 +20,7 @@ _WRAPS = re.compile(r"\bforward = .*(?:\)|no_grad)\(.+\)")
 
 def has_wrappers(module: ModuleFacts) -> bool:
     """Whether a file may have such a statement, by its text."""
-    return "forward = " in module.text and _WRAPS.search(module.text) is not None
+    return "forward = " in module.usual and _WRAPS.search(module.usual) is not None
 
 
 def wrapper_of(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode) -> Cover | None:

@@ -170,7 +170,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     """Findings for every call of a fused op in a place where a gradient may be wanted."""
     words = words_for(options.ops)
     if words.may_call(module.text):
-        direct = words.imports.search(module.text) is not None
+        direct = words.imports.search(module.usual) is not None
         yield from calls(module, options, direct=direct)
 
 
@@ -315,6 +315,6 @@ def _is_asked_for(module: ModuleFacts, call: ast.Call) -> bool:
     function = module.function(call)
     if function is None:
         return False
-    if _MAY_SERVE_BACKWARD.search(module.text) and serves_backward(module, function):
+    if _MAY_SERVE_BACKWARD.search(module.usual) and serves_backward(module, function):
         return True
     return runs_behind_tests(module, function)

@@ -143,7 +143,7 @@ def other_path(module: ModuleFacts, call: ast.Call, options: Options) -> dict[st
 
 def twin(module: ModuleFacts, call: ast.Call, options: Options) -> dict[str, Fix]:
     """The fix by the layer's own implementation in PyTorch, where it has one."""
-    if "def forward_native(" not in module.text or _keeps_another(module, call):
+    if "def forward_native(" not in module.usual or _keeps_another(module, call):
         return {}
     from ...rewrite.twin import fixes
 

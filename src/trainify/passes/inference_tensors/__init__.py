@@ -323,7 +323,7 @@ def _constructed(module: ModuleFacts) -> Iterator[tuple[Scope, str]]:
             if scope is not None and scope.node is decorator and holds_weights(module, cls):
                 yield scope, f"the parameters of `{cls.name}` are made under"
     handed = set(_handed_to_optimizers(module))
-    told = _TRAINED.findall(module.text) if ".parameters()" in module.text else ()
+    told = _TRAINED.findall(module.usual) if ".parameters()" in module.usual else ()
     trained = {name for _, name in handed} | set(told)
     for statement in module.statements if trained else ():
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
@@ -344,7 +344,7 @@ def _handed_to_optimizers(module: ModuleFacts) -> Iterator[tuple[ast.AST, str]]:
 
     Each comes with the function, or the module, that calls the optimizer.
     """
-    for call in module.calls if "optim" in module.text else ():
+    for call in module.calls if "optim" in module.usual else ():
         if not any(t.name.startswith("torch.optim.") for t in module.resolve(call.func)):
             continue
         if not call.args or scope_around(module, call) is not None:

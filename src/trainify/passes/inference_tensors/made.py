@@ -231,7 +231,7 @@ def is_network(module: ModuleFacts, function: FunctionNode | ast.Module, call: a
             return False  # a function, a class, or something imported
         return (
             network_class(module, function, call) is not None
-            or f"{called.id}.parameters()" in module.text
+            or f"{called.id}.parameters()" in module.usual
             or _NETWORK.search(called.id) is not None
         )
     if not isinstance(called, ast.Attribute) or not isinstance(called.value, ast.Name):

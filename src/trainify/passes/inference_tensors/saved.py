@@ -162,7 +162,7 @@ def _of_call(
     name = last_name(call.func)
     of_torch = any(t.name.startswith("torch.") for t in module.resolve(call.func))
     if LOSS_CALL.search(name) and "l1" not in name.lower().replace("smooth_l1", ""):
-        if of_torch or "L1Loss" not in module.text:
+        if of_torch or "L1Loss" not in module.usual:
             return _beside_learning(module, function, passed(call), at, made)
         return None
     if name in _SAVING:

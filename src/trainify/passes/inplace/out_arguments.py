@@ -189,7 +189,7 @@ _OUT_KEYWORD = re.compile(r"(?:[(,\\]|#[^\n]*)\s*\bout\s*=(?!=)")
 
 @once
 def _names_out(module: ModuleFacts) -> bool:
-    return _OUT_KEYWORD.search(module.text) is not None
+    return _OUT_KEYWORD.search(module.usual) is not None
 
 
 def _with_out(module: ModuleFacts, statement: ast.stmt) -> Iterator[tuple[ast.Call, ast.keyword]]:

@@ -114,7 +114,7 @@ def _is_emptied(module: ModuleFacts, owner: ast.Attribute) -> bool:
         rf"\.{name}(?:\.(?:clear|pop|popitem|popleft)\b|\[:\])"
         rf"|\bdel [^\n]*\.{name}\b|\b(?!(?:self|{own})\.)\w+\.{name} = "
     )
-    return re.search(taken, module.text) is not None or module.project.says(module, taken.encode())
+    return re.search(taken, module.usual) is not None or module.project.says(module, taken.encode())
 
 
 def _reads_of(

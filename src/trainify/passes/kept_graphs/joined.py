@@ -159,7 +159,7 @@ def _is_own_state(
     """``self.h = torch.tanh(x + self.h)``, of an attribute that nothing in sight sets back."""
     if is_buffer(module, owner) or isinstance(value, ast.Constant):
         return False
-    if NOT_A_STEP.search(function.name) or "retain_graph" in module.text:
+    if NOT_A_STEP.search(function.name) or "retain_graph" in module.usual:
         return False
     if not any(is_same(n, owner) and isinstance(n.ctx, ast.Load) for n in walk(function)):
         return False
@@ -172,7 +172,7 @@ def _is_own_state(
         if bound and any(getattr(module.function(b.node), "name", "") != "__init__" for b in bound):
             return False
     name = re.escape(owner.attr)
-    if cls is None or re.search(rf"\bdel [^\n]*\.{name}\b", module.text):
+    if cls is None or re.search(rf"\bdel [^\n]*\.{name}\b", module.usual):
         return False
     if module.project.says(module, rf"\.{name}\s*=[^=]".encode()):
         return False

@@ -37,7 +37,7 @@ def is_left_alone(module: ModuleFacts, owner: ast.Attribute, function: FunctionN
     cls = module.names.self_class(owner.value)
     if cls is None or owner.attr in module.rebound:
         return True
-    if f"{owner.attr}.detach" in module.text or f"{owner.attr}[0].detach" in module.text:
+    if f"{owner.attr}.detach" in module.usual or f"{owner.attr}[0].detach" in module.usual:
         return True
     setters = {module.function(b.node) for b in module.names.attributes(cls).get(owner.attr, ())}
     setters |= registering(module, cls, owner.attr)
