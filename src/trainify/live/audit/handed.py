@@ -14,7 +14,7 @@ from torch import Tensor
 from .cuts import WRONG, Suspect
 from .local import LocalChecks, Verdict, site_of
 from .report import Cause
-from .trace import Call, Observer, Trace, tensors_in
+from .trace import Call, Observer, Trace, put_hook, tensors_in
 
 
 def handed(trace: Trace, checks: LocalChecks) -> list[Suspect]:
@@ -38,7 +38,7 @@ class Copied(Observer):
     def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
         if call.key in self._keys:
             for tensor in _with_history(out):
-                tensor.register_hook(lambda gradient: gradient.clone())
+                put_hook(tensor, lambda gradient: gradient.clone())
         return out
 
 

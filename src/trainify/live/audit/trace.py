@@ -136,6 +136,19 @@ def history_of(tensor: Tensor) -> int:
     return -1 if node is None else int(node._sequence_nr())
 
 
+def put_hook(tensor: Tensor, hook: Callable[[Tensor], Any]) -> None:
+    """Have ``hook`` called with the gradient of a tensor.
+
+    A view that an op has written into twice gets its node when it is asked for it.  Where nobody
+    has, torch 2.13 reads one that is not there while it registers the hook, and the process dies.
+
+    Raises:
+        RuntimeError: It is a view that must not be asked for its history.
+    """
+    _ = tensor.grad_fn
+    tensor.register_hook(hook)
+
+
 def nodes_behind(nodes: Iterable[Any], seen: dict[int, Any]) -> Iterator[Any]:
     """The nodes that backward goes through from some on, with these; each once.
 
@@ -701,5 +714,4 @@ class _Modules:
             if tensor is not None and node_of(tensor) is not None:
                 arrived = self._trace.arrived
                 with suppress(RuntimeError):  # a view that must not be asked for its history
-                    hook = unserializable_hook(lambda gradient: arrived.add(name))
-                    tensor.register_hook(hook)
+                    put_hook(tensor, unserializable_hook(lambda gradient: arrived.add(name)))
