@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from typing import Any
 
 import numpy
@@ -84,11 +85,12 @@ class Grows(Noisy):
     """The cache is held where nobody puts it back."""
 
     def forward(self, x: Tensor) -> Tensor:
-        CACHE.append(self.first(x).detach())
-        return self.last(torch.tanh(self.first(x)) + torch.stack(CACHE[-64:]).sum(0))
+        CACHE.log.append(self.first(x).detach())
+        return self.last(torch.tanh(self.first(x)) + torch.stack(CACHE.log[-64:]).sum(0))
 
 
-CACHE: list[Tensor] = []
+CACHE = threading.local()
+CACHE.log = []
 
 
 @pytest.mark.parametrize("cls", [Stopped, Grows])

@@ -1,7 +1,7 @@
 """What a step keeps for the next one, and its graph with it.
 
 The backward of the next step goes on into the graph of this one, whose buffers are freed by then,
-and raises.  One step alone shows nothing of that.  So where a module holds something with a history
+and raises.  One step alone shows nothing of that.  So where anything holds something with a history
 after the step, a second one is run.  Its backward decides: much that is kept is never read again.
 """
 
@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from .allowed import Allowed
 from .cuts import MISSING, Suspect
+from .outlived import Attached
 from .places import Place, said
 from .report import Cause, Cut
 from .runs import Step
+from .surroundings import Where
 from .through import history_behind
 from .trace import Call, Observer, history_of, tensors_in
 
@@ -52,6 +54,11 @@ class Held(NamedTuple):
 
 def held(model: nn.Module) -> Iterator[Held]:
     """What the modules of a model hold with a history, in buffers and in other attributes."""
+    for each, _ in _held(model):
+        yield each
+
+
+def _held(model: nn.Module) -> Iterator[tuple[Held, Tensor]]:
     seen: set[int] = set()
     for name, module in model.named_modules():
         own = {k: v for k, v in vars(module).items() if k not in _REGISTRIES}
@@ -60,7 +67,7 @@ def held(model: nn.Module) -> Iterator[Held]:
                 continue  # most of what a module holds
             for tensor in _tensors(value, _DEPTH, seen):
                 if tensor.grad_fn is not None:
-                    yield Held(name, attribute, history_of(tensor))
+                    yield Held(name, attribute, history_of(tensor)), tensor
 
 
 def _tensors(value: Any, depth: int, seen: set[int]) -> Iterator[Tensor]:
@@ -90,10 +97,12 @@ def kept_graphs(step: Step, allowed: Allowed) -> tuple[list[Cut], list[str], str
     with makers.setting(step):
         _, loss = step.run(makers)
         notes = _given(step, makers)
+        given = len(notes)
         kept = list(held(step.model))
         with step.backward():
             torch.autograd.grad(loss, parameters, allow_unused=True)
         del loss
+        outside = list(makers.outside(step))
     step.state.restore(own=False)
     try:
         loss = step.another_loss()
@@ -124,7 +133,33 @@ def kept_graphs(step: Step, allowed: Allowed) -> tuple[list[Cut], list[str], str
             "goes on into this one's, which is freed. Keep it detached.",
             modules=(each.module,) if each.module else (),
         )  # fmt: skip
+    if not cuts and len(notes) == given:
+        _outside([each for each in outside if each.history in behind], allowed, cuts, notes)
     return list(cuts.values()), list(dict.fromkeys(notes)), reason if cuts else ""
+
+
+def _outside(
+    kept: list[Outside], allowed: Allowed, cuts: dict[Place, Cut], notes: list[str]
+) -> None:
+    """What is held by no module, as cuts and notes; where it has names, what has one alone."""
+    for each in [e for e in kept if e.where is not None] or kept:
+        name = each.where.name if each.where is not None else "What is computed here"
+        place = each.call.place
+        if allowed.covers(Suspect(Cause.KEPT, MISSING, each.call, ("out", 0))) or place in cuts:
+            continue
+        if each.where is not None and (function := each.where.let_go_by(_LETS_GO)):
+            notes.append(
+                f"{name} keeps its graph for the next step ({place}), whose backward raises unless "
+                f"{function}() lets go of it in between"
+            )
+            continue
+        cuts[place] = Cut(
+            Cause.KEPT, MISSING, None, place.path, place.line, place.function,
+            f"{name} is kept for the next step, outside of the "
+            "model, and its graph with it: the backward of that one goes on into this one's, "
+            "which is freed. Keep it detached.",
+            modules=(each.call.module,) if each.call.module else (),
+        )  # fmt: skip
 
 
 def _given(step: Step, makers: _Makers) -> list[str]:
@@ -153,6 +188,14 @@ def _way_out(model: nn.Module, kept: Held) -> str:
     return ""
 
 
+class Outside(NamedTuple):
+    """A tensor with a history that something beside the modules and the inputs holds."""
+
+    where: Where | None
+    history: int
+    call: Call
+
+
 class _Makers(Observer):
     """Which call gave a tensor the history it has, and which line made it an attribute."""
 
@@ -160,13 +203,24 @@ class _Makers(Observer):
 
     def __init__(self) -> None:
         self.made: dict[int, Call] = {}
+        self._attached = Attached()
         self._set: dict[tuple[str, str], tuple[set[int], Place]] = {}
 
     def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
         for tensor in (*tensors_in((out,)), *tensors):
             if tensor.requires_grad:
                 self.made.setdefault(history_of(tensor), call)
+        self._attached.see(tensors, out)
         return out
+
+    def outside(self, step: Step) -> Iterator[Outside]:
+        """What lives on after a backward, and not by the model or its inputs."""
+        inside = step.state.lent.union(map(id, step.state.given))
+        inside.update(id(tensor) for _, tensor in _held(step.model))
+        for tensor in self._attached.living(inside):
+            call = self.made.get(history_of(tensor))
+            if call is not None:
+                yield Outside(step.state.around.where(tensor), history_of(tensor), call)
 
     def of(self, kept: Held) -> Suspect | None:
         """The place of what is kept, in the guise of a suspect."""

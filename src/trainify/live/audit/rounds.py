@@ -6,7 +6,6 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,14 +14,14 @@ from torch import Tensor, nn
 
 from .against import is_held_against, may_be_held_against
 from .allowed import Allowed
-from .attributes import Apart, Attributes
-from .checkpoints import Repeats, as_they_are, gone
+from .aside import Aside
+from .attributes import Apart
+from .checkpoints import as_they_are, gone
 from .compared import Gradients, arriving, set_aside, summed
 from .cuts import MISSING, WRONG, Comparison, Suspect, by_site
 from .edited import edited_weights
 from .endless import is_finite, is_overflow, where_endless
 from .handed import Copied, handed
-from .hooks import on_modules_watched, watch
 from .influence import Sources, Walk
 from .kept import held
 from .level import Level
@@ -35,11 +34,11 @@ from .noise import is_zero
 from .places import Place, said
 from .report import Cause, Cut, patterns
 from .running import is_statistic
-from .runs import Step, as_in_training
-from .saved import Saved, Saving, is_checkpoint
+from .runs import Step
+from .saved import is_checkpoint
 from .targets import is_target
 from .through import Lines, history_behind, lines_through
-from .trace import Call, Observer, Sight, Trace, Tracer, Unseen, node_of, result
+from .trace import Call, Observer, Sight, Trace, Unseen, result
 from .unregistered import Hidden, hidden_in, reached_by
 from .within import Within
 from .within_reach import that_reach
@@ -142,7 +141,7 @@ class _Round:
         step = self.step
         self.tell("forward and backward")
         hidden = hidden_in(step.model)
-        observer = _Base(step)
+        observer = Aside(step)
         trace, loss = step.run(observer)
         self._leave_frozen()
         step.sealed = _is_sealed(step.model, trace)
@@ -159,10 +158,11 @@ class _Round:
         reached = set() if all(got.values()) else Walk(step.names).parameters([loss])
         goes_back = loss.requires_grad and bool(step.parameters)
         del loss
+        keeps = bool(observer.attached.living(step.state.lent)) or any(held(step.model))
+        trace.known += step.state.take_in(observer.foreign.living())
         repeated = observer.repeated()
         if repeated:
             repeated, got, error = self._repeated(repeated, got, error)
-        keeps = any(held(step.model)) or any(each.grad_fn is not None for each in step.state.given)
         edited = []
         if step.writes and goes_back and not error:
             self.tell("the gradients with weights as they were used")
@@ -477,84 +477,6 @@ class _Round:
                     if each.cause is Cause.GRAD_MODE and each.scope is not None
                 )
         return _without_consequences(cuts, self.arrays)
-
-
-class _Base(Observer):
-    """What the first run looks for on the side."""
-
-    arrivals = True
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-        self.within = Within(step.places)
-        self._saved: Saved | None = None
-        self._repeats: Repeats | None = None
-        self._attributes: Attributes | None = None
-        self._underivable: list[tuple[Call, str]] = []
-        self.bending: dict[Place, None] = {}
-        """Where the model puts hooks that give another gradient than they are given."""
-
-    @contextmanager
-    def watching(self, tracer: Tracer) -> Iterator[None]:
-        self._saved = Saved(tracer.trace)
-        step = self._step
-        self._attributes = Attributes(tracer.trace)
-        self._repeats = Repeats(step.modules, step.places, tracer.trace, as_in_training)
-        with (
-            Saving(tracer, self._saved.told, self._saved.taken),
-            self._repeats.watching(),
-            self.within.watching(),
-            on_modules_watched(step.model.modules(), lambda place: self.bending.setdefault(place)),
-        ):
-            yield
-        self._attributes.end()
-
-    def after(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor], out: Any) -> Any:
-        if self._saved is not None:
-            self._saved.done(call, tensors, out)
-        if self._attributes is not None:
-            self._attributes.done(call, out)
-        node = node_of(out) if isinstance(out, Tensor) and out._base is None else None
-        if node is not None and "NotImplemented" in node.name():
-            self._underivable.append((call, node.name()))
-        return out
-
-    def hooked(self, call: Call, hook: Any) -> Any:
-        def watched(gradient: Tensor) -> Any:
-            found, bends = watch(hook, gradient)
-            if bends:
-                self.bending[call.place] = None
-            return found
-
-        return watched
-
-    def repeated(self) -> list[Suspect]:
-        """Where checkpoints compute something else in backward than in the forward."""
-        found = []
-        for call in self._repeats.differing() if self._repeats else ():
-            suspect = Suspect(Cause.BACKWARD, WRONG, call, ("out", 0))
-            suspect.op, suspect.detail = "torch.utils.checkpoint.checkpoint", "repeated"
-            found.append(suspect)
-        return found
-
-    def overwritten(self) -> list[Suspect]:
-        """What contexts of functions keep as attributes, and something writes into."""
-        found = self._attributes.overwritten() if self._attributes else ()
-        return [Suspect(Cause.SAVED, WRONG, c, ("kept", n), hidden=True) for c, n in found]
-
-    @property
-    def written(self) -> bool:
-        """Whether something that was saved has been written into."""
-        return self._saved is not None and self._saved.written
-
-    def suspects(self) -> Iterator[Suspect]:
-        """Saved tensors that were overwritten, and nodes that cannot be gone through."""
-        for call, number in self._saved.overwritten() if self._saved else ():
-            yield Suspect(Cause.SAVED, WRONG, call, ("saved", number), hidden=True)
-        for call, name in self._underivable:
-            suspect = Suspect(Cause.KERNEL, MISSING, call, ("out", 0))
-            suspect.detail = "" if "Warn" in name else "raises"
-            yield suspect
 
 
 _FLAT = ("round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside")

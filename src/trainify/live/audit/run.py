@@ -56,12 +56,13 @@ def audit(
     kernels called through pybind, raw Triton launches, NumPy.
 
     What lies within a scope without gradients is looked at as well, as if the scope were gone.
-    Where modules hold something with a history after the step, a second one is run, which goes back
-    into it or does not.  Where a checkpoint gets something else when it computes again, the
-    gradients are held against those without checkpoints.
+    Where anything holds something with a history after the step (a module, a global, a closure), a
+    second one is run, which goes back into it or does not.  Where a checkpoint gets something else
+    when it computes again, the gradients are held against those without checkpoints.
 
     The model is left as it was: parameters, gradients, buffers, what it holds in attributes, and
-    the random number generators.
+    the random number generators.  So are the tensors that its code keeps in globals, in closures
+    and in classes, as far as names lead there.
 
     Beside the model that takes the memory of one step, without what an optimizer keeps: of one
     forward, with a copy of the parameters to put back what any kernel may write, or of one

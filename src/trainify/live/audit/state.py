@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from inspect import unwrap
-from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -23,6 +22,9 @@ from ..reach import contents, slots
 from .digest import INTEGER
 from .memos import MEMO, Memo, memos_of
 from .noise import add_noise
+from .outlived import Before
+from .surroundings import Surroundings, is_same, refill
+from .trace import Sight
 
 _DEPTH = 6
 """How deep tensors are looked for in lists, dicts and objects that a model or its inputs hold."""
@@ -45,7 +47,8 @@ class State:
 
     Found are parameters, buffers, and the tensors, lists, dicts and generators that these, modules,
     their classes and inputs hold in attributes: caches, above all.  Of the globals that methods of
-    these classes read it is the tensors and the generators.
+    these classes read it is the tensors and the generators; what else around holds tensors is put
+    back as :class:`Surroundings` has it, and with :meth:`take_in` what was seen to be written.
 
     What functions remember of a run (``functools.cache``) is forgotten, if there are tensors in it.
 
@@ -88,6 +91,7 @@ class State:
         for cls in own:
             self._hold([v for n, v in vars(cls).items() if n[:2] != "__"], _DEPTH)
         self._hold(list(_globals_of(own)), 1)
+        self.around = Surroundings(own)
         self._hold([*model.parameters(), *model.buffers()], _DEPTH)  # TorchScript's lie elsewhere
         self._own, self._own_holders = set(self._tensors), len(self._holders)
         self._own_empty = len(self._empty)
@@ -116,6 +120,25 @@ class State:
         for key, kept in self._tensors.items():
             if key not in self._own and not kept.attached:
                 yield kept.tensor
+
+    @property
+    def lent(self) -> set[int]:
+        """The ids of those that only the inputs hold, and that came with a history."""
+        own = self._own
+        return {key for key, kept in self._tensors.items() if kept.attached and key not in own}
+
+    def take_in(self, found: Iterable[Before]) -> list[Sight]:
+        """Put these back too from now on, which were not there to be found at the start.
+
+        Returns how they were seen first, in the order of :attr:`tensors`.
+        """
+        sights = []
+        for tensor, values, sight in found:
+            if id(tensor) not in self._tensors:
+                self._tensors[id(tensor)] = _Kept(tensor, values, sight.attached, values.dtype)
+                self._own.add(id(tensor))
+                sights.append(sight)
+        return sights
 
     def copy_of(self, tensor: Tensor) -> Tensor | None:
         """The values that a tensor had at the start, not to be changed; None for one not held."""
@@ -151,7 +174,10 @@ class State:
             if parameter.grad is not None:
                 parameter.grad = None
         for holder, kept in self._holders[0 if own else self._own_holders :]:
-            _put_back(holder, kept)
+            if not is_same(holder, kept):
+                refill(holder, kept)
+        if own:
+            self.around.put_back()
         for holder in self._empty[0 if own else self._own_empty :]:
             if holder:
                 holder.clear()
@@ -259,18 +285,6 @@ def _globals_of(classes: Iterable[type]) -> Iterator[Any]:
             yield from (each for each in held if isinstance(each, Tensor))
 
 
-def _put_back(holder: Any, kept: Any) -> None:
-    if isinstance(holder, dict):
-        same = holder.keys() == kept.keys() and all(map(is_, holder.values(), kept.values()))
-    elif isinstance(holder, set):
-        same = holder == kept
-    else:
-        same = len(holder) == len(kept) and all(map(is_, holder, kept))
-    if not same:
-        holder.clear()
-        (holder.extend if isinstance(holder, (list, deque)) else holder.update)(kept)
-
-
 @dataclass(slots=True)
 class _Kept:
     """A tensor as it was; ``values`` may have fewer bits, if these are all that it had."""
@@ -300,7 +314,8 @@ class _Kept:
         tensor, values = self.tensor, self.values
         assert values is not None
         if tensor.requires_grad and not self.attached:  # it was given a history by a write
-            tensor.detach_()
+            whole = tensor if tensor._base is None else tensor._base
+            whole.detach_()  # which a view refuses
         with torch.inference_mode(tensor.is_inference()):
             target = tensor if tensor.is_inference() else tensor.detach()
             if target.shape == values.shape and target.dtype == self.dtype:
