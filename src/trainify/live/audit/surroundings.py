@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from operator import is_
@@ -161,7 +161,7 @@ class Surroundings:
         if id(value) in self._seen:
             return
         self._seen.add(id(value))
-        if isinstance(value, (list, dict, set, deque)):
+        if kind in _HOLDERS:
             if len(value) > _MOST:
                 return
             self._holders.append((value, value.copy()))
@@ -212,6 +212,9 @@ class _Globals:
 
 
 _PLAIN = {str, bytes, int, float, complex, bool, type(None), object}
+
+_HOLDERS = {list, dict, set, deque, OrderedDict, defaultdict}
+"""What others derive from these may import a library when it is copied, or gone through."""
 
 _HEAP_TYPE = 1 << 9
 """CPython's flag for classes that were made at run time."""
