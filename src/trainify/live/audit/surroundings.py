@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ..loads import codes
 from ..reach import contents
+from .memos import MEMO
 
 _DEPTH = 4
 """How deep lists, dicts and objects are looked for in one another."""
@@ -122,7 +123,7 @@ class Surroundings:
                         self._value(each, names)
         elif isinstance(value, type):
             self._class(value, names)
-        elif isinstance(value, (FunctionType, MethodType, staticmethod, classmethod, property)):
+        elif isinstance(value, _FUNCTIONS):
             self._function(value)
         elif isinstance(value, ContextVar):
             self._hold(value.get(None), _DEPTH, names)
@@ -144,18 +145,20 @@ class Surroundings:
 
     def _function(self, value: Any) -> None:
         """A function with all that decorators have put around it."""
-        while value is not None and id(value) not in self._seen:
+        while isinstance(value, _FUNCTIONS) and id(value) not in self._seen:
             self._seen.add(id(value))
             if isinstance(value, FunctionType) and _is_theirs(value.__module__):
                 self._waiting.append(value)
-            inner = getattr(value, "fget", None) or getattr(value, "__func__", None)
-            value = inner or (getattr(value, "__wrapped__", None) if callable(value) else None)
+            if isinstance(value, property):
+                value = value.fget
+            else:
+                value = getattr(value, "__func__", None) or getattr(value, "__wrapped__", None)
 
     def _hold(self, value: Any, depth: int, names: set[str]) -> None:
         kind = type(value)
         if depth < 0 or kind in _PLAIN or isinstance(value, (Tensor, nn.Module, type, ModuleType)):
             return
-        if isinstance(value, (FunctionType, MethodType)):
+        if isinstance(value, _FUNCTIONS):
             self._function(value)
             return
         if id(value) in self._seen:
@@ -210,6 +213,8 @@ class _Globals:
             if now is not value and (_has_tensor(now) or _has_tensor(value)):
                 there[name] = value
 
+
+_FUNCTIONS = (FunctionType, MethodType, staticmethod, classmethod, property, MEMO)
 
 _PLAIN = {str, bytes, int, float, complex, bool, type(None), object}
 
