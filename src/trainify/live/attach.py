@@ -10,6 +10,7 @@ fused kernel runs.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from types import TracebackType
@@ -24,6 +25,7 @@ from ..catalog.own import registered
 from ..releases import Release, find_releases
 from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
+from .bodies import row_of_body, with_body
 from .derivative import Derivative, unknown_for
 from .overwritten import about_to_write, keeping, saves_unchecked
 from .transforms import TRANSFORMED, Transformed, is_transformed
@@ -88,9 +90,11 @@ def attach(*ops: Op) -> Attached:
     With a gradient to compute, the fused kernel runs on copies of what it writes into where that is
     a view, so that the results can be put where they belong in a way that autograd sees.  Backward
     is the closed form of the reference in :mod:`trainify.reference`, or computes that again and
-    differentiates it.  Where one of these ops writes into what an earlier one needs, as norms that
-    add to one residual do, that is copied before.  Where something else has written into what an
-    op needs, backward raises: :func:`~trainify.trainify` and ``trainify fix`` rewrite such calls.
+    differentiates it; for a ``torch.library.custom_op`` that the catalog does not have, its own
+    body, where that is PyTorch.  Where one of these ops writes into what an earlier one needs, as
+    norms that add to one residual do, that is copied before.  Where something else has written into
+    what an op needs, backward raises: :func:`~trainify.trainify` and ``trainify fix`` rewrite such
+    calls.
     The transforms of :mod:`torch.func` go through; under ``vmap`` the kernel runs for each sample.
 
     Args:
@@ -101,8 +105,9 @@ def attach(*ops: Op) -> Attached:
         What undoes it: :meth:`Attached.undo`, or the end of a ``with`` block.
 
     Raises:
-        CannotAttach: An op is not registered, is not in the catalog, has no equivalent there, has
-            another signature than any release in the catalog, or has been given a backward before.
+        CannotAttach: An op is not registered, is not in the catalog nor PyTorch itself, has no
+            equivalent there, has another signature than any release in the catalog, or has been
+            given a backward before.
     """
     releases = cache(_releases)
     formulas = [_formula(op, releases) for op in ops] if ops else list(_known())
@@ -125,6 +130,11 @@ def attached_ops() -> tuple[str, ...]:
     return tuple(_attached)
 
 
+def computed_again(ops: Collection[str]) -> tuple[str, ...]:
+    """Those of some ops that the catalog does not have, and whose own body autograd can follow."""
+    return tuple(op for op in with_body(ops) if not _rows(_overload(op), tuple))
+
+
 def is_attached(op: str) -> bool:
     """Whether an op, by its name, has been given a backward."""
     return op in _attached
@@ -142,7 +152,9 @@ def _releases() -> tuple[Release, ...]:
 
 
 def _formula(op: Op, releases: Callable[[], tuple[Release, ...]] = _releases) -> _Formula:
-    return _Formula(*row_of(op, releases))
+    overload = _overload(op)
+    body = None if _rows(overload, releases) else row_of_body(overload)
+    return _Formula(*(row_of(op, releases) if body is None else (overload, body)))
 
 
 def row_of(
@@ -539,7 +551,9 @@ def _share(a: Tensor, b: Tensor) -> bool:
 def _register(formula: _Formula) -> list[torch.library.Library]:
     namespace, _, name = formula.op.name().partition("::")
     library = torch.library.Library(namespace, "IMPL")
-    library.impl(name, formula, "Autograd", allow_override=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that what a custom op has, which raises, is overridden
+        library.impl(name, formula, "Autograd", allow_override=True)
     library.impl(name, formula.transformed, TRANSFORMED)
     libraries = [library]
     if not _has_fake(formula.op):

@@ -296,6 +296,20 @@ def facts_of(path: str) -> ModuleFacts:
         raise Refused(f"{path}: {error.message}") from None
 
 
+def definition_of(code: CodeType) -> tuple[ModuleFacts, FunctionNode]:
+    """The syntax of a function that is imported, and what is known of its file.
+
+    Raises :class:`Refused` where there is no source, or it is not what was imported.
+    """
+    module = facts_of(code.co_filename)
+    key = code.co_name, code.co_firstlineno
+    if _codes_by_place(module.text, code.co_filename).get(key) == code:
+        for node in module.functions:
+            if (node.name, first_line(node)) == key:
+                return module, node
+    raise Refused(f"{code.co_filename} is not what was imported of it; import it again")
+
+
 def confirmed(path: str, place: Proven) -> Confirmed:
     """A place in a file that is imported."""
     return Confirmed(_in_package(path), linecache.getline(path, place.line).strip(), place)

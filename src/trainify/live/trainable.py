@@ -15,7 +15,7 @@ from ..catalog.own import registered
 from ..findings import Finding, Safety
 from ..passes import not_rewritten
 from .apply import apply, changed, in_effect, put_back, take_back
-from .attach import CannotAttach, attached_ops, known_ops
+from .attach import CannotAttach, attached_ops, computed_again, known_ops
 from .audit import Cut, Report
 from .audit.allowed import named_places
 from .audit.alone import step_alone
@@ -110,7 +110,7 @@ def trainify(
         inputs: What the model is called with; ``keywords`` as well.
         strategy: ``"auto"``; ``"attach"``, the same without looking first at what is enough, so
             that kernels stay in the forward throughout; ``"flag"`` or ``"replace"``, by source
-            alone, as the command line would.
+            alone, as the command line would, with the formulas that it registers for custom ops.
         when: What a rewritten function asks: ``"grad"``, whether a gradient is wanted, or
             ``"training"``, whether its module is in training.
         loss: As for :func:`trainify.audit`, like ``allow``: where gradients stop on purpose.
@@ -269,6 +269,7 @@ class _Plans:
     ) -> None:
         self._model, self._graph, self._strategy = model, graph, strategy
         self._ops, self._symbols = ((), ()) if strategy in ("flag", "replace") else _kernels(graph)
+        self._ops += computed_again(graph.ops.difference(self._ops))
         self.mistakes = Mistakes(model, settings, through)
         self._find()
 
@@ -299,9 +300,12 @@ class _Plans:
 
     def _learn_kernels(self, cuts: Collection[Cut]) -> None:
         """Kernels that the source does not show by name, and that ran all the same."""
-        if self._strategy in ("flag", "replace"):
-            return
         ran = {cut.op for cut in cuts if cut.op and "::" in cut.op} - {*self._ops}
+        self._ops += computed_again(ran)
+        if self._strategy in ("flag", "replace"):
+            self.everything = replace(self.everything, ops=self._ops)
+            return
+        ran.difference_update(self._ops)
         if ran:
             self._ops += tuple(op for op in (*known_ops(), *attached_ops()) if op in ran)
         for cut in cuts:
