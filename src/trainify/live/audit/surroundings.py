@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextvars import ContextVar
+from functools import lru_cache
 from operator import is_
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -99,7 +100,7 @@ class Surroundings:
         return None
 
     def _follow(self, function: FunctionType) -> None:
-        names = {name for code in codes(function.__code__) for name in code.co_names}
+        names = _names(function.__code__)
         for cell in function.__closure__ or ():
             value = _in(cell)
             if value is not _NONE:
@@ -108,13 +109,13 @@ class Surroundings:
         for value in self._read(function.__globals__, names):
             self._value(value, names)
 
-    def _read(self, there: dict[str, Any], names: set[str]) -> list[Any]:
+    def _read(self, there: dict[str, Any], names: Set[str]) -> list[Any]:
         """What globals stand for, those of these names that there are."""
         if id(there) not in self._globals:
             self._globals[id(there)] = _Globals(there)
         return self._globals[id(there)].read(names)
 
-    def _value(self, value: Any, names: set[str]) -> None:
+    def _value(self, value: Any, names: Set[str]) -> None:
         """What a function reads that also reads ``names``."""
         if isinstance(value, ModuleType):
             if _is_theirs(value.__name__):
@@ -130,7 +131,7 @@ class Surroundings:
         else:
             self._hold(value, _DEPTH, names)
 
-    def _class(self, cls: type, names: set[str] | None) -> None:
+    def _class(self, cls: type, names: Set[str] | None) -> None:
         """A class, with those of its methods that are among ``names``; with all for None."""
         if not _is_theirs(cls.__module__) or not cls.__flags__ & _HEAP_TYPE:
             return
@@ -154,7 +155,7 @@ class Surroundings:
             else:
                 value = getattr(value, "__func__", None) or getattr(value, "__wrapped__", None)
 
-    def _hold(self, value: Any, depth: int, names: set[str]) -> None:
+    def _hold(self, value: Any, depth: int, names: Set[str]) -> None:
         kind = type(value)
         if depth < 0 or kind in _PLAIN or isinstance(value, (Tensor, nn.Module, type, ModuleType)):
             return
@@ -189,10 +190,10 @@ class _Globals:
         self._values: dict[str, Any] = {}
         self._absent: set[str] = set()
 
-    def read(self, names: set[str]) -> list[Any]:
+    def read(self, names: Set[str]) -> list[Any]:
         """What those of these names stand for that are there."""
         found = names & self.there.keys()
-        self._absent |= names - found
+        self._absent.update(names - found)
         values = [self.there[name] for name in found]
         for name, value in zip(found, values, strict=True):
             if not isinstance(value, (ModuleType, FunctionType, type)):
@@ -223,6 +224,12 @@ _HOLDERS = {list, dict, set, deque, OrderedDict, defaultdict}
 
 _HEAP_TYPE = 1 << 9
 """CPython's flag for classes that were made at run time."""
+
+
+@lru_cache(maxsize=4096)
+def _names(code: CodeType) -> frozenset[str]:
+    """All that a function reads by name; an audit makes several copies of its model."""
+    return frozenset(name for each in codes(code) for name in each.co_names)
 
 
 def _is_theirs(module: Any) -> bool:
