@@ -135,7 +135,7 @@ _TRAINED_ELSEWHERE = re.compile(rb"[Ss]cor|[Rr]eward")
 _CLASS = re.compile(rb"\nclass (\w+)(?:\(([^()]*)\))?")
 _BARE_BASES = re.compile(rb"[\s,]*(?:torch\.)?(?:nn\.)?(?:Module|ABC|abc\.ABC)?[\s,]*$")
 _KEEPS_GIVEN = re.compile(rb"self\.\w+ = (\w+)[ \t]*[\r\n]")
-_ANNOTATED = re.compile(rb"[(,\s](\w+): *[\w\[. |\"']*\b[A-Z]\w*[a-z]")
+_ANNOTATED = re.compile(rb"[(,\s](\w+): *[\w\[. |\"']*\b(?!None\b|Optional\b)[A-Z]\w*[a-z]")
 _NEXT = re.compile(rb"\n(?:class |def |@)")
 """Where the next thing at the top of a file begins."""
 
@@ -162,7 +162,7 @@ def makes_modules(data: bytes, at: int) -> bool:
 def _is_given_modules(data: bytes, begin: int, end: int) -> bool:
     """Whether a class keeps several arguments of its own, and says of which class they are."""
     kept = {match[1] for match in _KEEPS_GIVEN.finditer(data, begin, end)}
-    return sum(match[1] in kept for match in _ANNOTATED.finditer(data, begin, end)) > 1
+    return len(kept & {match[1] for match in _ANNOTATED.finditer(data, begin, end)}) > 1
 
 
 _RETURN = re.compile(rb"\breturn\b([^\n]*)")
