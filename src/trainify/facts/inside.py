@@ -10,13 +10,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .walk import walk
 
 if TYPE_CHECKING:
     from .flow import FunctionFlow
-    from .names import Binding
+    from .module import FunctionNode
+    from .names import Binding, Scope
 
 
 @dataclass(eq=False)
@@ -27,15 +28,18 @@ class Inside:
     """What stands around expressions, of those statements that were asked about."""
     calls: dict[ast.stmt, list[ast.Call]] = field(default_factory=dict)
     """By statement at the top of the file, of which ``parents`` then has all that is in it."""
+    scopes: dict[ast.AST, Scope | None] = field(default_factory=dict)
+    """Of expressions that were asked about; None is the module's."""
+    functions: dict[ast.AST, FunctionNode | None] = field(default_factory=dict)
+    """The innermost ones around expressions that were asked about."""
     bindings: dict[ast.AST, dict[str, list[Binding]]] = field(default_factory=dict)
     """Of the scopes that were asked about."""
     flows: dict[ast.AST, FunctionFlow] = field(default_factory=dict)
 
     def clear(self) -> None:
-        self.parents.clear()
         self.calls.clear()
-        self.bindings.clear()
-        self.flows.clear()
+        for known in self._by_node():
+            known.clear()
 
     def forget(self, tree: ast.Module, gone: Iterable[ast.stmt]) -> None:
         """Drop what is known of a tree's top, and of all that is in some of its statements."""
@@ -44,6 +48,8 @@ class Inside:
         for statement in gone:
             self.calls.pop(statement, None)
             for node in walk(statement):
-                self.parents.pop(node, None)
-                self.bindings.pop(node, None)
-                self.flows.pop(node, None)
+                for known in self._by_node():
+                    known.pop(node, None)
+
+    def _by_node(self) -> tuple[dict[ast.AST, Any], ...]:
+        return self.parents, self.scopes, self.functions, self.bindings, self.flows

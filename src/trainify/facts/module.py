@@ -266,7 +266,8 @@ class ModuleFacts:
     def _around(self, node: ast.AST) -> ast.AST | None:
         """The parent of a node that is no statement; None for what is not of this file."""
         parents = self.inside.parents
-        if node not in parents:
+        parent = parents.get(node)
+        if parent is None:
             line = getattr(node, "lineno", 0)
             if line and "calls" not in self.__dict__:  # which has been through the whole file
                 place = (line, getattr(node, "col_offset", 0))
@@ -277,7 +278,8 @@ class ModuleFacts:
                         self._learn(statement, _BLOCKS)
             if node not in parents:
                 self.calls  # noqa: B018
-        return parents.get(node)
+            parent = parents.get(node)
+        return parent
 
     @cached_property
     def calls(self) -> list[ast.Call]:
@@ -388,6 +390,18 @@ class ModuleFacts:
 
     def function(self, node: ast.AST) -> FunctionNode | None:
         """The innermost function around a node, not counting the node itself."""
+        place = self._outline[0].get(node)
+        if place is not None:
+            return place.function
+        known = self.inside.functions
+        if node not in known:
+            found = self._find_function(node)
+            if node not in self.inside.parents:
+                return found  # it is not of this file
+            known[node] = found
+        return known[node]
+
+    def _find_function(self, node: ast.AST) -> FunctionNode | None:
         places = self._outline[0]
         while node not in places:
             parent = self._around(node)
@@ -400,6 +414,18 @@ class ModuleFacts:
 
     def scope(self, node: ast.AST) -> Scope:
         """The scope in which an expression or a statement is evaluated."""
+        place = self._outline[0].get(node)
+        if place is not None:
+            return place.scope
+        known = self.inside.scopes
+        if node not in known:
+            found = self._find_scope(node)
+            if node not in self.inside.parents:
+                return found  # it is the module
+            known[node] = found if found is not self.tree else None
+        return known[node] or self.tree
+
+    def _find_scope(self, node: ast.AST) -> Scope:
         places = self._outline[0]
         while node not in places:
             if node is self.tree:
