@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
-from verbs import findings, fix
+import torch
+from verbs import findings, fix, stays
 
 from trainify.engine import Options, check_paths, fix_paths
+
+_NUMBERS = itertools.count()
 
 # -- in one file ----------------------------------------------------------------------------------
 
@@ -52,6 +57,75 @@ def test_a_weight_that_is_cut_off_before_the_function_gets_it(called: str) -> No
 def test_decorators_and_defaults_are_calls_too() -> None:
     more = "\n\ndef register(x=mark(1)):\n    @mark(0)\n    def inner(y=mark(2)):\n        pass\n"
     assert len(findings(WRAPPER.replace("CALLED", "rms_norm") + more, select=("TRN1",))) == 2
+
+
+OPERATOR = """\
+import torch
+from torch import nn
+
+
+@torch.library.custom_op("mine::mixed", mutates_args=())
+def mixed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x * BODY) + bias
+
+
+class Mixed(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        return mixed(x, self.weight.data, self.bias.data)
+"""
+FORMULA = """
+
+def setup_context(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def backward(ctx, grad):
+    x, weight, bias = ctx.saved_tensors
+    inner = grad * (1 - torch.tanh(x * weight) ** 2)
+    return inner * weight, (inner * x).sum(0), None
+
+
+mixed.register_autograd(backward, setup_context=setup_context)
+"""
+
+
+def _gradients(text: str) -> list[torch.Tensor | None]:
+    name = f"mine{next(_NUMBERS)}"
+    scope: dict[str, Any] = {}
+    exec(compile(text.replace("mine::", f"{name}::"), "m.py", "exec"), scope)
+    model, x = scope["Mixed"](4), torch.arange(8.0).view(2, 4) / 8
+    model(x).square().sum().backward()
+    return [p.grad for p in model.parameters()]
+
+
+def test_an_operator_that_gets_a_formula_gets_the_weights_too() -> None:
+    """Without, a backward that raises becomes one that leaves the weights as they are."""
+    text = OPERATOR.replace("BODY", "weight")
+    fixed = fix(text)
+    assert ".data" not in fixed
+    stays(fixed)
+    x = torch.arange(8.0).view(2, 4) / 8
+    weight, bias = torch.ones(4, requires_grad=True), torch.zeros(4, requires_grad=True)
+    (torch.tanh(x * weight) + bias).square().sum().backward()
+    torch.testing.assert_close(_gradients(fixed), [weight.grad, bias.grad])
+
+
+def test_an_operator_with_a_formula_for_one_of_two_weights() -> None:
+    text = OPERATOR.replace("BODY", "weight") + FORMULA
+    (found,) = findings(text, select=("TRN113",))
+    assert "`self.weight.data`" in found.message
+    assert [r.message for r in found.related] == ["`mixed` is an operator that reads it."]
+
+
+def test_an_operator_without_a_formula_and_without_a_fix() -> None:
+    """Whatever it is handed, no gradient comes back."""
+    text = OPERATOR.replace("BODY", "weight.detach()")
+    assert all(f.rule != "TRN113" for f in findings(text))
 
 
 @pytest.mark.parametrize("called", ["self.rms_norm", "F.rms_norm", "other.rms_norm"])

@@ -67,6 +67,10 @@ READS = {
         "k = self.ck[:B, : pos + T]\nv = self.cv[:B, : pos + T]\n"
         "return self.o(F.scaled_dot_product_attention(self.q(x), k, v))"
     ),
+    "together": (
+        "k, v = self.ck[:B, : pos + T], self.cv[:B, : pos + T]\n"
+        "return self.o(F.scaled_dot_product_attention(self.q(x), k, v))"
+    ),
     "at once": (
         "return self.o(F.scaled_dot_product_attention("
         "self.q(x), self.ck[:B, : pos + T], self.cv[:B, : pos + T]))"
@@ -334,7 +338,7 @@ CUT = {
 @pytest.mark.parametrize("writes", CUT.values(), ids=CUT)
 def test_what_is_cached_without_a_gradient_learns_after_a_look(writes: str) -> None:
     right = without_a_cache()
-    for head, reads in zip((OWN, HEAD, OWN), READS.values(), strict=True):
+    for head, reads in zip((OWN, HEAD, OWN, HEAD), READS.values(), strict=True):
         text = attention(head, writes, reads, NAMES["caches"])
         assert steps(text)["k.weight"] is None
         assert {f.rule for f in findings(text)} == {"TRN409"} and fix(text) == text

@@ -6,6 +6,9 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from .names import placed
+from .walk import walk
+
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
 
@@ -56,4 +59,27 @@ def has_formula(module: ModuleFacts, function: FunctionNode, name: str) -> bool:
             elif called == "impl" and _DIFFERENTIABLE.search(other.source(call)):
                 if name.rpartition("::")[2] in other.source(call):
                     return True
+    return False
+
+
+def gives_gradient(module: ModuleFacts, function: FunctionNode, argument: str) -> bool:
+    """Whether a formula that the file registers for an operator gives an argument its gradient."""
+    for call in module.calls:
+        called = call.func
+        if not isinstance(called, ast.Attribute) or called.attr != "register_autograd":
+            continue
+        if not isinstance(called.value, ast.Name) or called.value.id != function.name:
+            continue
+        names = placed(function)
+        if argument not in names or not call.args or not isinstance(call.args[0], ast.Name):
+            return False
+        at = names.index(argument)
+        return any(
+            isinstance(node, ast.Return)
+            and isinstance(node.value, ast.Tuple)
+            and len(node.value.elts) == len(names)
+            and not (isinstance(given := node.value.elts[at], ast.Constant) and given.value is None)
+            for backward in module.functions_named(call.args[0].id)
+            for node in walk(backward)
+        )
     return False

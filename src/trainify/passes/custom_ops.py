@@ -107,37 +107,48 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
 def _decorated(module: ModuleFacts, options: Options) -> Iterator[Finding]:
     """Functions that ``torch.library.custom_op`` makes operators."""
     for function in module.functions:
-        name, written = operator_of(module, function)
-        if name is None or _NO_GRADIENT.search(function.name):
-            continue
-        if not _may_be_trained(function, written):
-            continue
-        if has_formula(module, function, name):
-            continue
-        wanted = _is_wanted(module, function)
-        if wanted is False:
-            continue
-        if written:
-            if wanted and not _has_functional_twin(module, name):
-                yield module.finding("TRN110", _writes(name, written), head(function))
-            continue
-        message = f"`{name}` has no autograd formula: backward() raises where it meets the op."
-        fixes: dict[str, Fix] = {}
-        reason = why_not_differentiable(module, function, registering=True)
-        if not reason:
-            from ..rewrite.custom_op import CannotRegister, fix, with_inner
+        found = without_formula(module, function, options)
+        if found is not None:
+            yield found
 
-            try:
-                made = with_inner(module, function, fix(module, function))
-                fixes = dict.fromkeys(STRATEGIES, made)
-            except CannotRegister as error:
-                reason = str(error)
-        else:
-            fixes = _of_kernel(module, function, name, function, options)
-        if reason and not fixes:
-            message += not_rewritten(reason)
-        if fixes or wanted:
-            yield module.finding("TRN110", message, head(function), fixes)
+
+def without_formula(
+    module: ModuleFacts, function: FunctionNode, options: Options
+) -> Finding | None:
+    """What is said of a function that becomes an operator, and needs a formula; None for nothing.
+
+    Its fixes give it one.
+    """
+    name, written = operator_of(module, function)
+    if name is None or _NO_GRADIENT.search(function.name):
+        return None
+    if not _may_be_trained(function, written) or has_formula(module, function, name):
+        return None
+    wanted = _is_wanted(module, function)
+    if wanted is False:
+        return None
+    if written:
+        if not wanted or _has_functional_twin(module, name):
+            return None
+        return module.finding("TRN110", _writes(name, written), head(function))
+    message = f"`{name}` has no autograd formula: backward() raises where it meets the op."
+    fixes: dict[str, Fix] = {}
+    reason = why_not_differentiable(module, function, registering=True)
+    if not reason:
+        from ..rewrite.custom_op import CannotRegister, fix, with_inner
+
+        try:
+            made = with_inner(module, function, fix(module, function))
+            fixes = dict.fromkeys(STRATEGIES, made)
+        except CannotRegister as error:
+            reason = str(error)
+    else:
+        fixes = _of_kernel(module, function, name, function, options)
+    if reason and not fixes:
+        message += not_rewritten(reason)
+    if not fixes and not wanted:
+        return None
+    return module.finding("TRN110", message, head(function), fixes)
 
 
 def _of_kernel(

@@ -13,19 +13,23 @@ from ..facts.flow import view_of
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_operator
 from ..facts.layers import imported_function
 from ..facts.memo import once
+from ..facts.module import head
 from ..facts.names import parameters, passed, placed
+from ..facts.operators import gives_gradient
 from ..facts.trainable import is_buffer
 from ..facts.triton import loaded, stored
 from ..facts.walk import walk
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety
 from . import Look, Needle, Rule
+from .custom_ops import without_formula
 from .fused_calls.calls import site_of
 from .raw_launches import kernel_of
 
 if TYPE_CHECKING:
     from ..engine import Options
     from ..facts.module import FunctionNode
+    from ..findings import Related
 
 RULES = (
     Rule(
@@ -126,10 +130,10 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             continue
         for node in given:
             for other, function in functions:
-                kernel = _kernel_of_argument(other, function, call, node, options)
-                if kernel is not None:
+                reader = _reader_of_argument(other, function, call, node, options)
+                if reader is not None:
                     doubt = module.source(call.func) if table else ""
-                    yield _finding(module, node, function, kernel, doubt)
+                    yield _finding(module, node, function, reader, doubt)
                     break
 
 
@@ -137,7 +141,7 @@ def _finding(
     module: ModuleFacts,
     given: ast.Attribute,
     function: FunctionNode,
-    kernel: tuple[ModuleFacts, ast.Call],
+    reader: Related,
     callee: str,
 ) -> Finding:
     """What is said of one argument; ``callee`` is what may be the function, if that is unsure."""
@@ -152,9 +156,7 @@ def _finding(
         Safety.UNSAFE if callee else Safety.SAFE,
         f"whether {callee} is {function.name}, which a table has by that name" if callee else "",
     )
-    where, launch = kernel
-    related = where.related(f"`{where.source(launch.func)}` reads it.", launch)
-    return module.finding("TRN113", message, given, dict.fromkeys(STRATEGIES, fix), (related,))
+    return module.finding("TRN113", message, given, dict.fromkeys(STRATEGIES, fix), (reader,))
 
 
 def _data_of_weights(module: ModuleFacts, call: ast.Call) -> Iterator[ast.Attribute]:
@@ -236,23 +238,27 @@ def _picked(module: ModuleFacts, call: ast.Call) -> set[str]:
     }
 
 
-def _kernel_of_argument(
+def _reader_of_argument(
     module: ModuleFacts,
     function: FunctionNode,
     call: ast.Call,
     given: ast.expr,
     options: Options,
     depth: int = _MAX_WRAPPERS,
-) -> tuple[ModuleFacts, ast.Call] | None:
-    """The call of a kernel that reads what ``call`` hands to ``function``, and where it stands."""
+) -> Related | None:
+    """Where what ``call`` hands to ``function`` is read: by a kernel, or an operator to learn."""
     project = module.project
     names = [a.arg for a in parameters(function.args)]
     given_for = [n for n in names if project.argument(module, function, call, n) is given]
-    if not depth or not given_for or is_operator(module, function):
+    if not depth or not given_for:
         return None
     if CONSTANTS.intersection(given_for) or _QUANTIZED.search(function.name):
         return None
     (name,) = given_for
+    if is_operator(module, function):
+        if not _learns(module, function, name, options):
+            return None
+        return module.related(f"`{function.name}` is an operator that reads it.", head(function))
     for inner in module.calls:
         if module.function(inner) is not function or not _wants_gradient(module, inner, name):
             continue
@@ -260,13 +266,21 @@ def _kernel_of_argument(
         if not handed:
             continue
         if _reads(module, inner, handed, options):
-            return module, inner
+            return module.related(f"`{module.source(inner.func)}` reads it.", inner)
         for other, deeper in _functions(module, inner):
             for node in handed:
-                found = _kernel_of_argument(other, deeper, inner, node, options, depth - 1)
+                found = _reader_of_argument(other, deeper, inner, node, options, depth - 1)
                 if found is not None:
                     return found
     return None
+
+
+def _learns(module: ModuleFacts, function: FunctionNode, name: str, options: Options) -> bool:
+    """Whether an operator gives an argument its gradient, or will once it has a formula."""
+    if gives_gradient(module, function, name):
+        return True
+    found = without_formula(module, function, options)
+    return found is not None and bool(found.fixes)
 
 
 def _is_given(module: ModuleFacts, function: FunctionNode, node: ast.expr, name: str) -> bool:

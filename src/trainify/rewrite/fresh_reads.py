@@ -268,6 +268,8 @@ def _refuse_read(module: ModuleFacts, function: FunctionNode, node: ast.Attribut
             outer = module.parent(around)
             if isinstance(outer, ast.Call) or getattr(outer, "slice", None) is around:
                 return  # torch.cat((self.cache, x)), x[self.cache, 0]
+            if isinstance(outer, ast.Assign) and _named_by(outer, last) is not None:
+                return  # k, v = self.k_cache[:n], self.v_cache[:n]
         if isinstance(around, (ast.Return, ast.Tuple, ast.List, ast.Dict)):
             raise CannotRead("the cache itself is handed on")
         if isinstance(around, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
@@ -281,6 +283,17 @@ def _refuse_read(module: ModuleFacts, function: FunctionNode, node: ast.Attribut
         if not (is_view or is_called or is_indexed):
             return
         last = around
+
+
+def _named_by(assign: ast.Assign, value: ast.AST) -> ast.expr | None:
+    """The name that gets one of several values: ``b`` for ``y`` in ``a, b = x, y``."""
+    target = assign.targets[0]
+    if len(assign.targets) > 1 or not isinstance(target, (ast.Tuple, ast.List)):
+        return None
+    values = assign.value.elts if isinstance(assign.value, (ast.Tuple, ast.List)) else []
+    if len(values) != len(target.elts) or not all(isinstance(t, ast.Name) for t in target.elts):
+        return None
+    return next((t for t, each in zip(target.elts, values, strict=True) if each is value), None)
 
 
 def _around(module: ModuleFacts, function: FunctionNode, node: ast.AST) -> Iterator[ast.AST]:
@@ -391,8 +404,10 @@ def _doubts_about_results(
     named = {
         target.id
         for read in reads
-        if isinstance(made := module.statement(read), ast.Assign) and _is_view_of(made.value, read)
-        for target in made.targets
+        if isinstance(made := module.statement(read), ast.Assign)
+        for value, targets in _values(made)
+        if _is_view_of(value, read)
+        for target in targets
         if isinstance(target, ast.Name)
     }
     for statement in statements(function):
@@ -402,6 +417,15 @@ def _doubts_about_results(
             if any(isinstance(part, ast.Name) and part.id in named for part in parts):
                 yield _EARLIER
                 return
+
+
+def _values(assign: ast.Assign) -> Iterator[tuple[ast.expr, list[ast.expr]]]:
+    """What an assignment gives a name, each with what is set to it."""
+    yield assign.value, assign.targets
+    for value in assign.value.elts if isinstance(assign.value, (ast.Tuple, ast.List)) else ():
+        target = _named_by(assign, value)
+        if target is not None:
+            yield value, [target]
 
 
 def _is_view_of(node: ast.expr, owner: ast.Attribute) -> bool:
