@@ -117,3 +117,20 @@ def test_zeros_alone_are_counted_apart() -> None:
     assert table(cut).startswith(
         "1 gradient cut; of 6 parameters, 2 get no gradient and 2 get zeros alone\n"
     )
+
+
+class Product(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.register_buffer("memory", torch.zeros(2, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.mm(self.first(x), self.last.weight, out=self.memory)
+        return self.last(self.memory).sum()
+
+
+def test_a_product_goes_by_its_name() -> None:
+    """``torch.mm == torch.spmm``, so that a table of functions has one name for both."""
+    (cut,) = trainify.audit(Product(), torch.ones(2, 3)).cuts
+    assert cut.op == "torch.mm" and "torch.mm with out=" in cut.message

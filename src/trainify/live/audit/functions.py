@@ -93,7 +93,9 @@ def name_of(function: Any) -> str:
 @lru_cache(maxsize=1024)
 def _resolved(function: Any) -> str:
     name = resolve_name(function) or str(getattr(function, "__qualname__", function))
-    return name.replace("_VariableFunctionsClass.", "torch.")
+    name = name.replace("_VariableFunctionsClass.", "torch.")
+    # torch.mm equals torch.spmm, and is found under the name that comes last
+    return "torch.mm" if name == "torch.spmm" else name
 
 
 def attribute_of(function: Any) -> str:
