@@ -24,10 +24,8 @@ def rotate_pairs(
     rotary_dim = 2 * cos.shape[-1]
     rotated = x[..., :rotary_dim] if offset == 0 else x[..., offset : offset + rotary_dim]
     if is_neox:
-        halves = rotated.unflatten(-1, (2, -1))
-        a, b = halves.unbind(-2)
-        crossed = torch.stack((-b, a), dim=-2)
-        rotated = (halves * cos.unsqueeze(-2) + crossed * sin.unsqueeze(-2)).flatten(-2)
+        a, b = rotated.chunk(2, dim=-1)
+        rotated = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
     else:
         a, b = rotated.reshape(*rotated.shape[:-1], -1, 2).unbind(-1)
         rotated = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
