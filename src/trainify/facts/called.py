@@ -84,11 +84,9 @@ def functions_in(node: ast.ClassDef | FunctionNode) -> Iterator[FunctionNode]:
     return (each for each in node.body if isinstance(each, _FUNCTIONS))
 
 
-def method(cls: ast.ClassDef, name: str) -> FunctionNode | None:
+def method_of(cls: ast.ClassDef, name: str) -> FunctionNode | None:
     """The method that stands in the body of a class by this name."""
-    return next(
-        (node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == name), None
-    )
+    return next((each for each in functions_in(cls) if each.name == name), None)
 
 
 def positional(module: ModuleFacts, function: FunctionNode) -> list[str]:

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from .called import method, modules_of
+from .called import method_of, modules_of
 from .layers import classes_named
 from .memo import once
 from .names import is_none, self_name
@@ -139,12 +139,12 @@ class _Values:
             return found
         if isinstance(callee, ast.Attribute) and isinstance(callee.value, ast.Name):
             cls = module.names.self_class(callee.value)
-            own = method(cls, callee.attr) if cls is not None else None
+            own = method_of(cls, callee.attr) if cls is not None else None
             if own is not None:
                 return [(module, own)]
         for made in modules_of(module, callee):
             cls_of = self._class(made)
-            forward = method(cls_of[1], "forward") if cls_of is not None else None
+            forward = method_of(cls_of[1], "forward") if cls_of is not None else None
             if cls_of is None or forward is None:
                 return []
             found.append((cls_of[0], forward))

@@ -141,7 +141,7 @@ class Graph:
         elif isinstance(node, ast.Compare):
             self._detached(node, [node.left, *node.comparators], at, cut, through)
         elif isinstance(node, ast.Subscript):
-            copies = cut is None and not _is_slice(node.slice)
+            copies = cut is None and not is_slice(node.slice)
             self._visit(node.value, at, cut, node if copies else through)
         elif isinstance(node, (ast.BinOp, ast.UnaryOp)):
             parts = [node.operand] if isinstance(node, ast.UnaryOp) else [node.left, node.right]
@@ -449,12 +449,12 @@ def effects(function: FunctionNode) -> Iterator[tuple[ast.expr, ast.stmt]]:
                     yield inner, node
 
 
-def _is_slice(index: ast.expr) -> bool:
+def is_slice(index: ast.expr) -> bool:
     """Whether an index gives a view, or an element of a list: by other tensors it gives a copy."""
     if isinstance(index, ast.Tuple):
-        return all(_is_slice(part) for part in index.elts)
+        return all(is_slice(part) for part in index.elts)
     if isinstance(index, ast.UnaryOp):
-        return _is_slice(index.operand)
+        return is_slice(index.operand)
     return isinstance(index, (ast.Slice, ast.Constant))
 
 

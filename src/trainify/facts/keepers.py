@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .called import functions_of, method, modules_of
+from .called import functions_of, method_of, modules_of
 from .flow import COMPOUND, is_view, stores
 from .layers import classes_named
 from .names import last_name, parameters, passed
@@ -59,6 +59,6 @@ def functions_run(
     yield from functions_of(module, callee)
     for made in modules_of(module, callee):
         for home, cls in classes_named(module, made.func) if isinstance(made, ast.Call) else ():
-            forward = method(cls, "forward")
+            forward = method_of(cls, "forward")
             if forward is not None:
                 yield home, forward

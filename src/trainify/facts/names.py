@@ -230,7 +230,7 @@ class Names:
             for each in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(each, ast.Name):  # most targets
                     continue
-                for target, value in _attributes_in(each, node.value):
+                for target, value in attributes_set(each, node.value):
                     function = self.module.function(node)
                     cls = self.module.method_class(function)
                     if cls is not None and target.value.id == self_name(function):  # type: ignore[attr-defined]
@@ -722,16 +722,16 @@ def _has_cuda(node: ast.Call) -> bool:
     return any(isinstance(text, str) and text.endswith(".cu") for text in texts)
 
 
-def _attributes_in(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.Attribute, ast.expr]]:
+def attributes_set(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.Attribute, ast.expr]]:
     """``self.a = v``; of ``self.a, self.b = v, w`` each, and of ``(f() for _ in range(2))``."""
     if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
         yield target, value
-    elif isinstance(target, ast.Tuple):
+    elif isinstance(target, (ast.Tuple, ast.List)):
         for i, element in enumerate(target.elts):
-            if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
-                yield from _attributes_in(element, value.elts[i])
+            if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+                yield from attributes_set(element, value.elts[i])
             elif isinstance(value, (ast.GeneratorExp, ast.ListComp)):
-                yield from _attributes_in(element, value.elt)
+                yield from attributes_set(element, value.elt)
 
 
 def is_none(node: ast.expr | None) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .called import method
+from .called import method_of
 from .frozen import is_frozen
 from .layers import classes_named, has_weights, is_module_class
 from .memo import once
@@ -29,7 +29,7 @@ def is_put_together(module: ModuleFacts, cls: ast.ClassDef) -> bool:
 
 def _parts(module: ModuleFacts, cls: ast.ClassDef) -> Iterator[str]:
     """The attributes that hold such modules: ``self.encoder = encoder``."""
-    init = method(cls, "__init__")
+    init = method_of(cls, "__init__")
     if init is None:
         return
     given = {a.arg: a.annotation for a in parameters(init.args) if a.annotation is not None}

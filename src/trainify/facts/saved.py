@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .activations import carries, submodule
-from .called import method, modules_of
+from .called import method_of, modules_of
 from .constants import NO_GRADIENT, is_constant
 from .flow import Definition
 from .guards import gradient_unwanted, implies_unwanted
@@ -250,7 +250,7 @@ def _saved_by_function(
 ) -> Iterator[Saver]:
     """The arguments that an ``autograd.Function`` saves as it is given them."""
     home = _class_of(module, function.value)
-    forward = method(home[1], "forward") if home is not None else None
+    forward = method_of(home[1], "forward") if home is not None else None
     if home is None or forward is None or len(forward.args.args) < 2:
         return
     flow, names = home[0].flow(forward), placed(forward)[1:]
@@ -291,7 +291,7 @@ def _run_by(module: ModuleFacts, call: ast.Call) -> list[ast.expr | FunctionNode
     function = call.func
     if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
         cls = module.names.self_class(function.value)
-        own = method(cls, function.attr) if cls is not None else None
+        own = method_of(cls, function.attr) if cls is not None else None
         if cls is not None and own is not None:
             if len(module.names.attributes(cls).get(function.attr, ())) == 1:
                 return [own]
@@ -310,7 +310,7 @@ def _saved_parameters(
             if name == "Sequential" and run.args and not isinstance(run.args[0], ast.Starred):
                 return _saved_parameters(module, run.args[0])
             return frozenset({(0, False)} if _INPUT_SAVED_MODULES.search(name) else ())
-        forward = method(home[1], "forward")
+        forward = method_of(home[1], "forward")
         return _saved_parameters(home[0], forward) if forward is not None else frozenset()
     if not isinstance(run, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return frozenset()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from .called import functions_of, method, methods_named, modules_of
+from .called import functions_of, method_of, methods_named, modules_of
 from .constants import is_constant
 from .grad_mode import own_nodes
 from .guards import is_autograd_function
@@ -49,7 +49,7 @@ def keeps_output(module: ModuleFacts, call: ast.Call) -> bool:
     if found is None:
         return False
     home, cls = found
-    forward = method(cls, "forward")
+    forward = method_of(cls, "forward")
     if forward is None or not forward.args.args:
         return False
     ctx, output = forward.args.args[0].arg, _output(home, forward)
@@ -76,7 +76,7 @@ def _function_applied(
 
 
 def _saves_output(module: ModuleFacts, cls: ast.ClassDef) -> bool:
-    setup, forward = method(cls, "setup_context"), method(cls, "forward")
+    setup, forward = method_of(cls, "setup_context"), method_of(cls, "forward")
     if forward is None:
         return False
     if setup is not None:

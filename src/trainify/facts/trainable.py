@@ -11,7 +11,7 @@ from .flow import is_view_method
 from .frozen import is_false, is_frozen
 from .layers import bases_of
 from .memo import once
-from .names import passed
+from .names import attributes_set, passed
 from .walk import statements, walk
 
 if TYPE_CHECKING:
@@ -124,9 +124,9 @@ def submodules(module: ModuleFacts, cls: ast.ClassDef) -> dict[str, list[ast.exp
     found: dict[str, list[ast.expr]] = {}
     for statement in _assignments(module).get(cls, ()):
         for target in statement.targets:
-            for name, value in _attribute_values(target, statement.value):
+            for attribute, value in attributes_set(target, statement.value):
                 if any(isinstance(n, ast.Call) and _makes_module(module, n) for n in _made(value)):
-                    found.setdefault(name, []).append(value)
+                    found.setdefault(attribute.attr, []).append(value)
     return found
 
 
@@ -140,18 +140,6 @@ def _assignments(module: ModuleFacts) -> dict[ast.ClassDef, list[ast.Assign]]:
             if cls is not None:
                 found.setdefault(cls, []).append(statement)
     return found
-
-
-def _attribute_values(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """``self.a = v``, ``self.a, self.b = v, w``, ``self.a, self.b = (v for _ in range(2))``."""
-    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
-        yield target.attr, value
-    elif isinstance(target, (ast.Tuple, ast.List)):
-        for i, element in enumerate(target.elts):
-            if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
-                yield from _attribute_values(element, value.elts[i])
-            elif isinstance(value, (ast.GeneratorExp, ast.ListComp)):
-                yield from _attribute_values(element, value.elt)
 
 
 def _made(value: ast.expr) -> Iterator[ast.expr]:

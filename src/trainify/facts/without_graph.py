@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .activations import carries, is_parameter, rows_of, submodule
 from .array_ways import is_row, loads_of, makes_arrays
-from .called import method, modules_of
+from .called import method_of, modules_of
 from .discrete import is_discrete
 from .flow import SPLITS
 from .grad_mode import Scope, decorator_scope, own_nodes, scope_inside
@@ -147,7 +147,7 @@ def _run_here(module: ModuleFacts, call: ast.Call) -> Iterator[tuple[ModuleFacts
     names: list[ast.expr] = [callee]
     if isinstance(callee, ast.Attribute):
         cls = module.names.self_class(callee.value)
-        own = method(cls, callee.attr) if cls is not None else None
+        own = method_of(cls, callee.attr) if cls is not None else None
         if own is not None:
             yield module, own
             return
@@ -155,7 +155,7 @@ def _run_here(module: ModuleFacts, call: ast.Call) -> Iterator[tuple[ModuleFacts
     for name in names:
         nodes = [b.node for b in module.names.visible(name)] if isinstance(name, ast.Name) else ()
         for node in nodes:
-            found = method(node, "forward") if isinstance(node, ast.ClassDef) else node
+            found = method_of(node, "forward") if isinstance(node, ast.ClassDef) else node
             if isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 yield module, found
 

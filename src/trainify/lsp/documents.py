@@ -40,7 +40,7 @@ class Document:
                 end = max(self.lines.offset(change.range.end), start)
                 edit = Edit(start, end, change.text)
             else:
-                edit = _difference(self.text, change.text)
+                edit = difference(self.text, change.text)
             text = self.text[: edit.start] + edit.text + self.text[edit.end :]
             self.lines = Lines(text, self.lines.encoding)
             edits.append(edit)
@@ -48,15 +48,15 @@ class Document:
         return edits
 
 
-def _difference(old: str, new: str) -> Edit:
-    """The one edit that turns a text into another."""
-    start = common_length(old, new)
-    limit = min(len(old), len(new)) - start
-    tail = min(common_length(old[::-1], new[::-1]), limit)
-    return Edit(start, len(old) - tail, new[start : len(new) - tail])
+def difference(old: str, new: str, at: int = 0) -> Edit:
+    """The one edit that turns a text, which begins at an offset, into another."""
+    head = _common_length(old, new)
+    limit = min(len(old), len(new)) - head
+    tail = min(_common_length(old[::-1], new[::-1]), limit)
+    return Edit(at + head, at + len(old) - tail, new[head : len(new) - tail])
 
 
-def common_length(a: str, b: str) -> int:
+def _common_length(a: str, b: str) -> int:
     """How many characters two texts begin with in common."""
     low, high = 0, min(len(a), len(b))
     while low < high:  # slices compare many times as fast as a loop over characters

@@ -9,7 +9,7 @@ from lsprotocol import types
 
 from ..findings import Edit
 from ..output.diff import opcodes
-from .documents import Document, Source, common_length
+from .documents import Document, Source, difference
 
 
 def minimal(old: str, new: str) -> list[Edit]:
@@ -20,16 +20,9 @@ def minimal(old: str, new: str) -> list[Edit]:
     for tag, a, b, c, d in opcodes(before, after):
         text = "".join(before[a:b])
         if tag != "equal":
-            edits.append(_trimmed(at, text, "".join(after[c:d])))
+            edits.append(difference(text, "".join(after[c:d]), at))
         at += len(text)
     return edits
-
-
-def _trimmed(at: int, old: str, new: str) -> Edit:
-    head = common_length(old, new)
-    limit = min(len(old), len(new)) - head
-    tail = min(common_length(old[::-1], new[::-1]), limit)
-    return Edit(at + head, at + len(old) - tail, new[head : len(new) - tail])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
-from ..facts.called import method, positional
+from ..facts.called import method_of, positional
 from ..facts.carried import detached
 from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
@@ -239,13 +239,13 @@ def _called(module: ModuleFacts, call: ast.Call) -> FunctionNode | None:
         cls = module.names.self_class(call.func.value)
         if cls is None:
             return None
-        own = method(cls, call.func.attr)
+        own = method_of(cls, call.func.attr)
         if own is not None:
             return own
         bindings = module.names.attributes(cls).get(call.func.attr, [])
         if len(bindings) == 1 and isinstance(bindings[0].value, ast.Call):
             made = local_class(module, bindings[0].value.func)
-            return method(made, "forward") if made is not None else None
+            return method_of(made, "forward") if made is not None else None
         return None
     if isinstance(call.func, ast.Name):
         for statement in module.tree.body:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ..catalog import CONSTANTS
 from ..facts import ModuleFacts
-from ..facts.called import method
+from ..facts.called import method_of
 from ..facts.comments import with_comments
 from ..facts.layers import PICKS_FORWARD
 from ..facts.module import FunctionNode
@@ -31,7 +31,7 @@ def fixes(module: ModuleFacts, call: ast.Call, flag: str) -> dict[str, Fix]:
     cls = module.method_class(function)
     if function is None or cls is None or not _FORWARD.fullmatch(function.name):
         return {}
-    twin = method(cls, TWIN)
+    twin = method_of(cls, TWIN)
     if twin is None or twin is function or list(_names(twin)) != list(_names(function)):
         return {}
     if function.args.vararg or function.args.kwarg or why_not_differentiable(module, twin):

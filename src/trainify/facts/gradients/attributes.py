@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from ..called import method_of
 from ..carried import Bound, Carried, blurred
 from ..differentiation import NUMBER, UNKNOWN, cut
 from ..metadata import TRAITS
 from ..names import is_getter
-from .inlined import inlined, method_of
+from .inlined import inlined
 from .made import assigned
 from .networks import network_of
 

@@ -7,13 +7,14 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..called import method_of
 from ..carried import Bound, Carried, together
 from ..differentiation import of_math, of_numpy
 from ..layers import imported_function
 from ..names import last_name, passed
 from ..trainable import local_class
 from ..walk import walk
-from .inlined import from_elsewhere, inlined, local_function, method_of, opaque, own_method
+from .inlined import from_elsewhere, inlined, local_function, opaque, own_method
 from .losses import of_loss
 from .made import maker_of
 from .networks import gives_tensors, network_of

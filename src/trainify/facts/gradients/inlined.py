@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from ..called import positional
+from ..called import method_of, positional
 from ..carried import Bound, Carried, Cut, blurred, either
 from ..differentiation import NUMBER, UNKNOWN
 from ..names import parameters, passed
@@ -111,11 +111,3 @@ def local_function(gradients: Gradients, names: Iterable[str]) -> FunctionNode |
         if isinstance(function, ast.FunctionDef) and module.parent(function) is module.tree
     ]
     return min(found, key=lambda function: function.lineno, default=None)
-
-
-def method_of(cls: ast.ClassDef, name: str) -> FunctionNode | None:
-    """The method that stands in the body of a class by this name."""
-    for node in cls.body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
-            return node
-    return None

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..called import method_of
 from ..carried import Bound, Carried, Network
 from ..differentiation import NUMBER, UNKNOWN
 from ..trainable import local_class, weights_made
 from ..walk import walk
-from .inlined import method_of
 from .made import assigned
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..called import method_of
 from ..carried import Bound, Carried, blurred, together
 from ..differentiation import (
     MAKES_TENSOR,
@@ -20,7 +21,7 @@ from ..differentiation import (
 from ..names import passed
 from ..trainable import local_class
 from ..walk import walk
-from .inlined import method_of, opaque
+from .inlined import opaque
 from .losses import of_loss
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeGuard
 
 from ...facts import ModuleFacts
-from ...facts.called import functions_in, method
+from ...facts.called import functions_in, method_of
 from ...facts.comments import explains_mode
 from ...facts.grad_mode import (
     Scope,
@@ -179,7 +179,7 @@ def _used_by_method(
     function = call.func
     if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
         return frozenset()
-    callee = method(cls, function.attr) if function.value.id == me else None
+    callee = method_of(cls, function.attr) if function.value.id == me else None
     return own_attributes(module, callee, self_name(callee)) if callee is not None else frozenset()
 
 

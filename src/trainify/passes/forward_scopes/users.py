@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
-from ...facts.called import method, positional
+from ...facts.called import method_of, positional
 from ...facts.frozen import freezes, is_frozen
 from ...facts.layers import classes_named
 from ...facts.walk import walk
@@ -83,7 +83,7 @@ def _is_frozen_argument(
 ) -> bool | None:
     """The same of what the constructor of a class of the project gets, and keeps as a part."""
     for home, owner in classes_named(module, call.func):
-        init = method(owner, "__init__")
+        init = method_of(owner, "__init__")
         if init is None:
             continue
         named = next((k.arg for k in call.keywords if k.value is given), None)

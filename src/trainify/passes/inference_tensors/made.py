@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.grad_mode import Scope, decorator_scope, scope_inside
-from ...facts.graph import Graph, results
+from ...facts.graph import Graph, is_slice, results
 from ...facts.layers import is_module_class
 from ...facts.names import last_name
 from ...facts.trainable import is_reference, local_class, submodules
@@ -68,7 +68,7 @@ def looked_through(value: ast.expr, part: Part) -> tuple[ast.expr, Part]:
             index = value.slice
             if isinstance(index, ast.Constant) and isinstance(index.value, (str, int)):
                 part = index.value
-            elif not _is_view(index):
+            elif not is_slice(index):
                 return value, part
             value = value.value
         elif isinstance(value, ast.Attribute) and value.attr in _FIELDS:
@@ -82,14 +82,6 @@ def looked_through(value: ast.expr, part: Part) -> tuple[ast.expr, Part]:
             value = value.func.value
         else:
             return value, part
-
-
-def _is_view(index: ast.expr) -> bool:
-    if isinstance(index, ast.Tuple):
-        return all(map(_is_view, index.elts))
-    if isinstance(index, ast.UnaryOp):
-        return _is_view(index.operand)
-    return isinstance(index, (ast.Slice, ast.Constant))
 
 
 def _name(
