@@ -332,7 +332,7 @@ class _Cut:
         return self.module.names.self_class(node) is not None
 
     def _layer(self, node: ast.Attribute) -> str | None:
-        """Whether ``self.name`` is a frozen module, or one without weights."""
+        """``frozen`` for such a module, ``plain`` for one without weights; None for all others."""
         if self.cls is None or not self._is_self(node.value):
             return None
         if is_frozen(self.module, self.cls, node.attr):

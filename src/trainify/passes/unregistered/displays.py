@@ -72,7 +72,7 @@ def _pairs(call: ast.Call) -> _Parts | None:
 
 
 def kind_of(module: ModuleFacts, value: ast.expr | None) -> Literal["list", "dict"] | None:
-    """Whether an expression is a plain list or dict, or the name of a local one."""
+    """Which of the two an expression is, or names where it is a local; None for all others."""
     if isinstance(value, (ast.List, ast.ListComp)):
         return "list"
     if isinstance(value, ast.Tuple) and value.elts:
