@@ -27,9 +27,10 @@ _MODES: tuple[Mode, ...] = ("no_grad", "inference_mode", "set_grad_enabled")
 _PLACES = ("torch", "torch.autograd", "torch.autograd.grad_mode")
 _OFF = {f"{place}.{mode}": mode for place in _PLACES for mode in _MODES}
 _ON = frozenset(f"{place}.enable_grad" for place in _PLACES)
-_SWITCHES = frozenset(
+SWITCHES = frozenset(
     [*(name for name in _OFF if name.endswith("set_grad_enabled")), "torch._C._set_grad_enabled"]
 )
+"""Functions that set the mode as they are called, and not only as a context."""
 _ATTRIBUTES = frozenset("no_grad inference_mode set_grad_enabled enable_grad".split())
 _HELPER = re.compile(HELPER_NAME, re.IGNORECASE)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -48,26 +49,6 @@ class Scope:
     node: ast.expr
     owner: ast.stmt
     wraps: ast.Call | None = None
-
-
-@dataclass(frozen=True)
-class Switch:
-    """A statement that sets the mode until something sets it again.
-
-    ``mode`` is what it switches gradients off by, None where it does not, or where only the run
-    knows.  ``on`` is whether it surely switches them on.  ``entered`` is what a stack enters, which
-    gives the mode back when it is closed: ``stack.enter_context(torch.no_grad())``.
-    """
-
-    call: ast.Call
-    mode: Mode | None
-    on: bool = False
-    entered: ast.expr | None = None
-
-    @property
-    def node(self) -> ast.expr:
-        """What names the mode."""
-        return self.entered or self.call
 
 
 def mode_of(
@@ -128,17 +109,18 @@ def switches_on(module: ModuleFacts, node: ast.expr, at: ast.stmt | None = None)
     names = {t.name for t in module.resolve(function, at)}
     if not names.isdisjoint(_ON):
         return True
-    return not names.isdisjoint(_SWITCHES) and mode_of(module, node, at) is None
+    return not names.isdisjoint(SWITCHES) and mode_of(module, node, at) is None
 
 
-def _argument(call: ast.Call | None) -> ast.expr | None:
+def first_argument(call: ast.Call | None) -> ast.expr | None:
+    """What a call gives its function, by whatever name; None where that is nothing."""
     if call is None:
         return None
     return call.args[0] if call.args else next((k.value for k in call.keywords), None)
 
 
 def _is_off(mode: Mode, call: ast.Call | None) -> bool:
-    argument = _argument(call)
+    argument = first_argument(call)
     if mode == "set_grad_enabled":
         return isinstance(argument, ast.Constant) and argument.value in (False, 0)
     return argument is None or (isinstance(argument, ast.Constant) and argument.value is True)
@@ -494,11 +476,11 @@ def _scopes_of_flags(module: ModuleFacts, line: int) -> Iterator[tuple[Scope, as
         if isinstance(statement, (ast.With, ast.AsyncWith)) and _begins_at(statement, line):
             for item in statement.items:
                 call = item.context_expr
-                flag = _argument(call) if isinstance(call, ast.Call) else None
+                flag = first_argument(call) if isinstance(call, ast.Call) else None
                 if not isinstance(call, ast.Call) or flag is None:
                     continue
                 names = {target.name for target in module.resolve(call.func, statement)}
-                if names and names <= _SWITCHES and not isinstance(flag, ast.Constant):
+                if names and names <= SWITCHES and not isinstance(flag, ast.Constant):
                     yield Scope("set_grad_enabled", call, statement), flag
 
 
@@ -601,105 +583,7 @@ def functions_with_scopes(module: ModuleFacts) -> frozenset[ast.AST]:
     return frozenset(found)
 
 
-# -- switches that stay ---------------------------------------------------------------------------
-
-
-def _switch(module: ModuleFacts, statement: ast.stmt, aliased: bool) -> Switch | None:
-    """What a statement sets the mode to, until something sets it again.
-
-    ``torch.set_grad_enabled(False)`` as a statement, ``torch.no_grad().__enter__()``; not
-    ``torch.no_grad()``, which does nothing.  ``aliased``: the function may have another name.
-    """
-    call = statement.value if isinstance(statement, (ast.Expr, ast.Assign)) else None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, (ast.Attribute, ast.Name)):
-        return None
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id
-    if not (aliased and isinstance(call.func, ast.Name)) and not _SETS.search(name):
-        return None
-    if isinstance(call.func, ast.Attribute) and call.func.attr in ("__enter__", "__exit__"):
-        entered = call.func.value
-        mode = mode_of(module, entered, statement)
-        if call.func.attr == "__exit__":  # back to what was before
-            return Switch(call, None) if mode is not None else None
-        if mode is not None:
-            return Switch(call, mode)
-        return Switch(call, None, True) if switches_on(module, entered, statement) else None
-    if name == "enter_context":
-        given = call.args[0] if _stack(module, call, statement) and call.args else None
-        mode = mode_of(module, given, statement) if given is not None else None
-        return Switch(call, mode, entered=given) if mode is not None else None
-    names = {t.name for t in module.resolve(call.func, statement)}
-    if not names or not names <= _SWITCHES:
-        return None
-    argument = _argument(call)
-    if isinstance(argument, ast.Constant):
-        return Switch(call, None if argument.value else "set_grad_enabled", bool(argument.value))
-    return Switch(call, None)
-
-
-def _stack(module: ModuleFacts, call: ast.Call, statement: ast.stmt) -> str | None:
-    """The name of the ``ExitStack`` that ``stack.f(...)`` is of, which no ``with`` opened."""
-    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-    if not isinstance(owner, ast.Name):
-        return None
-    flow = module.flow(module.function(statement) or module.tree)
-    made = [definition.value for definition in flow.reaching(owner.id, statement)]
-    if made and all(
-        isinstance(value, ast.Call) and module.is_name(value.func, "contextlib.ExitStack")
-        for value in made
-    ):
-        return owner.id
-    return None
-
-
-def _closing(module: ModuleFacts, stacks: set[str]) -> Iterator[tuple[ast.stmt, Switch | None]]:
-    """Where stacks that have entered a mode give it back; after a ``with`` over one it is gone."""
-    for statement in module.statements:
-        if isinstance(statement, ast.With):
-            items = [item.context_expr for item in statement.items]
-            if any(isinstance(item, ast.Name) and item.id in stacks for item in items):
-                yield statement, None
-        call = statement.value if isinstance(statement, ast.Expr) else None
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-            if (
-                call.func.attr in ("close", "__exit__")
-                and _stack(module, call, statement) in stacks
-            ):
-                yield statement, Switch(call, None)
-
-
-def switches_of(module: ModuleFacts) -> dict[ast.stmt, Switch | None]:
-    """The statements of a file that set the mode; None for those that hold such a statement.
-
-    :class:`ModuleFacts` asks once.
-    """
-    if not any(word in module.usual for word in _SETTERS):
-        return {}
-    found: dict[ast.stmt, Switch | None] = {}
-    stacks: set[str] = set()
-    aliased = _ALIAS.search(module.usual) is not None
-    for statement in module.statements:
-        if not isinstance(statement, (ast.Expr, ast.Assign)):
-            continue
-        switched = _switch(module, statement, aliased)
-        if switched is None:
-            continue
-        found[statement] = switched
-        if switched.entered is not None and (name := _stack(module, switched.call, statement)):
-            stacks.add(name)
-    for statement, closed in _closing(module, stacks) if stacks else ():
-        found[statement] = closed
-    for statement in list(found):
-        for parent in module.ancestors(statement):
-            if isinstance(parent, _FUNCTIONS) or not isinstance(parent, ast.stmt):
-                break
-            found.setdefault(parent, None)
-    return found
-
-
-_SETTERS = ("set_grad_enabled", "__enter__", "__exit__", "enter_context")
-_SETS = re.compile("|".join(_SETTERS))
-_ALIAS = re.compile(r"set_grad_enabled as |= *[\w.]*set_grad_enabled *$", re.MULTILINE)
+# -- switches that stay -------------------------------------------------------------------------
 
 
 def switched_before(

@@ -24,7 +24,7 @@ from .spelling import usual_text
 from .walk import BLOCKS, FIELDS, walk
 
 if TYPE_CHECKING:
-    from .grad_mode import Switch
+    from .grad_switches import Switch
     from .saved import Saver
     from .writes import Write
 
@@ -508,7 +508,7 @@ class ModuleFacts:
     @cached_property
     def grad_switches(self) -> dict[ast.stmt, Switch | None]:
         """The statements that set the grad mode, and those that hold such a one."""
-        from .grad_mode import switches_of
+        from .grad_switches import switches_of
 
         # What a helper enters is asked for meanwhile, of a helper that may set the mode itself.
         self.__dict__["grad_switches"] = {}
