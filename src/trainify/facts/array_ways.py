@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .called import functions_of
-from .flow import is_view_method
 from .layers import classes_named, is_module_class
 from .metadata import TRAITS
 from .names import is_none, last_name, parameters, self_name
+from .views import is_view_method
 from .walk import walk
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from .flow import VIEW_ATTRIBUTES
+from .views import VIEW_ATTRIBUTES
 
 if TYPE_CHECKING:
     from .module import ModuleFacts

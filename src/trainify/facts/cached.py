@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from .differentiation import MAKES_TENSOR
-from .flow import is_view_method
 from .global_objects import is_global_object
 from .integers import holds_integers
 from .made_here import is_given_fresh, is_made_here
 from .names import last_name
+from .views import is_view_method
 from .walk import walk
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Literal
 
 from .carried import Carried, Cut, blurred, together
-from .flow import is_allocation
 from .names import last_name, passed
+from .views import is_allocation
 from .walk import walk
 
 NUMBER = Carried(plain=True)

@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .flow import FunctionFlow, View, view_of
+from .flow import FunctionFlow
 from .keepers import functions_run, given_as
 from .memo import once
+from .views import View, view_of
 from .walk import walk
 
 if TYPE_CHECKING:

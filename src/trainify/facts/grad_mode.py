@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .flow import is_view_method
 from .grad_bytes import HELPER_NAME, defines_mode
 from .memo import once
+from .views import is_view_method
 from .walk import children, statements, walk
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from .flow import view_of
+from .views import view_of
 from .walk import children, statements, walk
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .called import functions_of, method_of, modules_of
-from .flow import COMPOUND, is_view, stores
+from .flow import COMPOUND, stores
 from .layers import classes_named
 from .names import last_name, parameters, passed
+from .views import is_view
 from .walk import walk
 
 if TYPE_CHECKING:

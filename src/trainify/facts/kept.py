@@ -6,11 +6,12 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeGuard
 
-from .flow import Definition, is_allocation
+from .flow import Definition
 from .graph import ABOUT, DETACHING, Graph, results
 from .learning import is_tensor_method
 from .names import last_name, passed
 from .trainable import is_buffer, submodules
+from .views import is_allocation
 from .walk import walk
 
 if TYPE_CHECKING:

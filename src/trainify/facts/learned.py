@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .called import functions_of, methods_named, modules_of
-from .flow import is_view_method
 from .frozen import is_false, is_frozen
 from .grad_mode import scope_around
 from .layers import bases_of, classes_named, made_by
 from .memo import once
 from .metadata import TRAITS
 from .names import last_name
+from .views import is_view_method
 from .walk import statements, walk
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .flow import VIEW_ATTRIBUTES
 from .grad_mode import own_nodes
 from .graph import Graph
 from .layers import imported_function
 from .learning import is_tensor_method, may_learn
 from .memo import once
 from .names import last_name, passed, placed, self_name
+from .views import VIEW_ATTRIBUTES
 from .walk import walk
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import ast
 from typing import TYPE_CHECKING
 
 from .called import functions_of
-from .flow import is_allocation
 from .graph import results
 from .names import last_name
+from .views import is_allocation
 
 if TYPE_CHECKING:
     from .flow import Definition

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from ..catalog import FusedOp
 from ..catalog.kinds import Kind, kinds_of
-from .flow import is_allocation, is_view_method
 from .names import is_none, last_name, parameters
 from .triton import computes, loaded, stored
+from .views import is_allocation, is_view_method
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ..catalog import lookup
-from .flow import Definition, view_of
+from .flow import Definition
 from .operators import has_formula, operator_of
 from .saved import saved_result
+from .views import view_of
 from .walk import walk
 from .writes import root_of, roots
 

@@ -11,12 +11,13 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from .called import modules_of, positional
-from .flow import COMPOUND, view_of
+from .flow import COMPOUND
 from .handed_on import handed_on, objects_with
 from .memo import once
 from .names import default_of, is_none, last_name, parameters
 from .none import tested_not_none
 from .unpacked import argument_for
+from .views import view_of
 from .walk import walk
 
 if TYPE_CHECKING:

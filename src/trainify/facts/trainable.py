@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .flow import is_view_method
 from .frozen import is_false, is_frozen
 from .layers import bases_of
 from .memo import once
 from .names import attributes_set, passed
+from .views import is_view_method
 from .walk import statements, walk
 
 if TYPE_CHECKING:

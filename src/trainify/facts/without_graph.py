@@ -17,12 +17,12 @@ from .activations import carries, is_parameter, rows_of, submodule
 from .array_ways import is_row, loads_of, makes_arrays
 from .called import method_of, modules_of
 from .discrete import is_discrete
-from .flow import SPLITS
 from .grad_mode import Scope, decorator_scope, own_nodes, scope_inside
 from .gradients import Gradients
 from .memo import once
 from .names import parameters, passed
 from .reached import run_by
+from .views import SPLITS
 from .walk import walk
 from .writes import Write, is_apart, root_of
 

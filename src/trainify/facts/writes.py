@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .flow import VIEW_ATTRIBUTES, Definition, FunctionFlow
+from .flow import Definition, FunctionFlow
 from .guards import gradient_unwanted, implies_unwanted, is_autograd_function
 from .names import last_name, passed
 from .overwriting import asked_in_place, candidates, evaluated, initializes, overwritten
 from .trainable import returns_numbers, submodules, trained_submodules
+from .views import VIEW_ATTRIBUTES
 from .walk import walk
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ..catalog import CONSTANTS
 from ..facts import ModuleFacts
-from ..facts.flow import view_of
 from ..facts.guards import gradient_unwanted, implies_unwanted, is_operator
 from ..facts.layers import imported_function
 from ..facts.memo import once
@@ -18,6 +17,7 @@ from ..facts.names import parameters, passed, placed
 from ..facts.operators import gives_gradient
 from ..facts.trainable import is_buffer
 from ..facts.triton import loaded, stored
+from ..facts.views import view_of
 from ..facts.walk import walk
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety

@@ -11,11 +11,11 @@ from ..facts.cache_readers import is_about
 from ..facts.cached import Write, as_write, names_cache
 from ..facts.carried import detached
 from ..facts.comments import explained
-from ..facts.flow import view_of
 from ..facts.grad_mode import Scope, scope_inside
 from ..facts.guards import gradient_unwanted
 from ..facts.made_for_serving import made_for_serving
 from ..facts.trainable import trained_submodules
+from ..facts.views import view_of
 from ..facts.walk import walk
 from ..facts.writes import in_network
 from ..findings import STRATEGIES, Edit, Finding, Fix, Safety

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.carried import Carried, Cut, detached
 from ..facts.comments import explained
-from ..facts.flow import FunctionFlow, is_allocation
+from ..facts.flow import FunctionFlow
 from ..facts.gradients import Gradients
 from ..facts.guards import gradient_unwanted
 from ..facts.learning import backward_values
 from ..facts.losses import CutNames, losses_without_gradient, lost, results
 from ..facts.stops import is_named_so
 from ..facts.trainable import is_trainable
+from ..facts.views import is_allocation
 from ..facts.walk import walk
 from ..facts.words import declare, places
 from ..findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..facts import ModuleFacts
 from ..facts.asked import runs_behind_tests
 from ..facts.dtypes import holds_codes
-from ..facts.flow import Definition, is_allocation, view_of
+from ..facts.flow import Definition
 from ..facts.guards import gradient_unwanted, is_autograd_function, is_forward, serves_backward
 from ..facts.integers import holds_integers
 from ..facts.layers import is_module_class
@@ -18,6 +18,7 @@ from ..facts.memo import once
 from ..facts.names import is_none, last_name, passed, placed
 from ..facts.operands import recognize
 from ..facts.triton import stored
+from ..facts.views import is_allocation, view_of
 from ..facts.words import declare, places
 from ..findings import Finding
 from . import Look, Needle, Rule

@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
-from ..facts.flow import view_of
 from ..facts.kept import is_container
 from ..facts.names import last_name
+from ..facts.views import view_of
 from ..facts.walk import walk
 from ..findings import Fix
 from . import branch, layout

@@ -23,10 +23,10 @@ from ..facts.broadcasts import may_broadcast
 from ..facts.cache_readers import is_about, readers_of
 from ..facts.cache_writes import are_apart
 from ..facts.cached import prefix_before
-from ..facts.flow import VIEW_ATTRIBUTES, is_view_method
 from ..facts.kept import is_container, is_kept_buffer, is_same
 from ..facts.names import last_name, passed
 from ..facts.order import evaluated_before, order_matters
+from ..facts.views import VIEW_ATTRIBUTES, is_view_method
 from ..facts.walk import statements, walk
 from ..findings import Edit, Fix, Safety
 from . import branch, layout

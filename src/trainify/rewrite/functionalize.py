@@ -14,9 +14,10 @@ from typing import Literal
 
 from ..facts import ModuleFacts
 from ..facts.fields import is_tuple, refuses_field
-from ..facts.flow import Definition, FunctionFlow, is_allocation, looked_at, view_of
+from ..facts.flow import Definition, FunctionFlow
 from ..facts.given_back import names_given_back
 from ..facts.handed_back import is_handed_back
+from ..facts.views import is_allocation, looked_at, view_of
 from ..facts.walk import statements, walk
 from ..facts.writes import is_element
 from .copied_into import who_raises

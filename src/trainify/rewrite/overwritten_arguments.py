@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from ..catalog.layers import FusedLayer
 from ..facts import ModuleFacts
-from ..facts.flow import view_of
 from ..facts.names import is_none
+from ..facts.views import view_of
 from ..facts.walk import walk
 from .functionalize import CannotFunctionalize, functionalize
 

@@ -10,8 +10,9 @@ import ast
 from typing import NamedTuple
 
 from ..facts import ModuleFacts
-from ..facts.flow import SPLITS, Definition, FunctionFlow
+from ..facts.flow import Definition, FunctionFlow
 from ..facts.names import last_name
+from ..facts.views import SPLITS
 from ..facts.walk import walk
 
 _RESHAPES = frozenset("view squeeze unsqueeze unflatten".split())

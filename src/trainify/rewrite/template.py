@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from ..catalog import FusedOp
-from ..facts.flow import is_view_method
 from ..facts.parsed import parsed
+from ..facts.views import is_view_method
 from ..facts.walk import walk
 from .expressions import Substitute, bare, code, expression, parenthesized
 from .functionalize import Place

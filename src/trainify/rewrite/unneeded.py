@@ -12,9 +12,9 @@ import re
 from collections.abc import Sequence
 
 from ..facts import ModuleFacts
-from ..facts.flow import is_allocation
 from ..facts.metadata import SIZES, TRAITS
 from ..facts.module import FunctionNode
+from ..facts.views import is_allocation
 from ..facts.walk import walk
 from . import layout
 

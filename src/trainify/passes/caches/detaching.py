@@ -9,11 +9,11 @@ from ...facts import ModuleFacts
 from ...facts.cache_readers import is_about, leading_to, other_reader, readers_of
 from ...facts.cache_writes import are_apart
 from ...facts.cached import Write, cache_write, reads_entry
-from ...facts.flow import view_of
 from ...facts.guards import gradient_unwanted
 from ...facts.kept import is_same
 from ...facts.metadata import keeps_graph
 from ...facts.names import last_name
+from ...facts.views import view_of
 from ...facts.walk import walk
 from ...findings import Edit, Fix, Safety
 

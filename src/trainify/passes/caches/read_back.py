@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...facts import ModuleFacts
 from ...facts.broadcasts import may_broadcast
 from ...facts.cached import Write, cache_write, dumped, prefix_before, reads_entry
-from ...facts.flow import is_allocation, view_of
+from ...facts.views import is_allocation, view_of
 from ...facts.walk import walk
 from ...findings import STRATEGIES, Fix
 from .detaching import detached

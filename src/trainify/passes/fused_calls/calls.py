@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, TypeGuard
 from ...catalog import CONSTANTS, BindError, FusedOp, forms, lookup, unverified_family
 from ...facts import ModuleFacts, Target
 from ...facts.dtypes import holds_codes
-from ...facts.flow import is_allocation
 from ...facts.getters import given_by_functions, is_property
 from ...facts.names import default_of, last_name, passed
 from ...facts.operands import recognize, root_of
 from ...facts.rebound import Set, set_by_others, set_in_module
+from ...facts.views import is_allocation
 from ...facts.walk import walk
 from .meaning import Meaning, meaning
 from .site import Site

@@ -13,7 +13,6 @@ from ...catalog import CONSTANTS, LEARNED, FusedOp, lookup
 from ...facts import ModuleFacts, Target
 from ...facts.cache_writes import cache_writes
 from ...facts.carried import undetached
-from ...facts.flow import is_allocation, is_view_method, view_of, views_of
 from ...facts.getters import value_of_property
 from ...facts.grad_mode import scope_around
 from ...facts.learned import is_learned
@@ -21,6 +20,7 @@ from ...facts.names import default_of, is_none, parameters, passed
 from ...facts.none import tested_not_none
 from ...facts.order import evaluated_before, order_matters
 from ...facts.trainable import is_buffer
+from ...facts.views import is_allocation, is_view_method, view_of, views_of
 from ...facts.walk import walk
 from ...findings import Related
 

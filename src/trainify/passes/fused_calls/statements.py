@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from ...catalog import RETURNED
 from ...catalog.arguments import ASKS
 from ...facts import ModuleFacts
-from ...facts.flow import is_view_method, view_of
 from ...facts.guards import is_operator
 from ...facts.names import last_name, passed
 from ...facts.order import evaluated_before, leaves_traces, order_matters, takes_something
 from ...facts.parsed import parsed
+from ...facts.views import is_view_method, view_of
 from ...facts.walk import walk
 from ...facts.writes import is_element
 from .rounded import ACTIVATION

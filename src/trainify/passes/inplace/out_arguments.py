@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from ...facts import ModuleFacts
 from ...facts.constants import is_constant
 from ...facts.dtypes import has_dtype_of, is_float32, is_number
-from ...facts.flow import is_allocation
 from ...facts.memo import once
 from ...facts.names import default_of, is_none, last_name
+from ...facts.views import is_allocation
 from ...facts.walk import walk
 from ...facts.writes import (
     root_of,

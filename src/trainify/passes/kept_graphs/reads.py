@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from ...facts import ModuleFacts
 from ...facts.cache_writes import are_apart
-from ...facts.flow import is_view_method
 from ...facts.guards import gradient_unwanted
 from ...facts.kept import is_same
 from ...facts.names import last_name
+from ...facts.views import is_view_method
 from ...facts.walk import walk
 from ...facts.writes import Write, callers
 from .steps import is_cut
