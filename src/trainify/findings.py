@@ -104,9 +104,10 @@ class Proven:
     """A place in a file at which a run has shown that a gradient ends, though it should go on.
 
     ``kind`` is what ends it: ``"scope"``, a grad mode that ``line`` switches on; ``"detach"`` and
-    ``"data"``; ``"value"``, that it becomes a number, a list or an array.  ``lines`` are those in
-    the scope through which the gradient would go.  ``wholly``: nothing that ends here gets a
-    gradient by another way.
+    ``"data"``; ``"value"``, that it becomes a number, a list or an array; ``"kept"``, that it is
+    kept with its graph for the next step, whose backward ends there.  ``lines`` are those in the
+    scope through which the gradient would go.  ``wholly``: nothing that ends here gets a gradient
+    by another way.
     """
 
     line: int

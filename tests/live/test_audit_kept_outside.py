@@ -253,5 +253,26 @@ def test_what_is_no_tensor_stays() -> None:
 
 def test_trainify_does_not_accept_what_trains_once() -> None:
     x = torch.randn(3, D)
-    with pytest.raises(trainify.NotTrainable, match="CACHE is kept for the next step"):
-        trainify.trainify(InAList(), x)
+    with pytest.raises(trainify.NotTrainable, match="LAST is kept for the next step"):
+        trainify.trainify(InAGlobal(), x)
+
+
+@pytest.mark.parametrize("cls", [InAList, InAnObject])
+def test_what_is_written_and_read_of_a_global_is_read_fresh(cls: type[Model]) -> None:
+    """By whatever name: that it is a cache shows the second step."""
+    model, x = cls(), torch.randn(3, D)
+    CACHE[1] = POOL.slots = held = torch.rand(16, D)
+    before = held.clone()
+    trainify.trainify(model, x)
+    assert torch.equal(held, before)
+    for _ in range(3):
+        model.zero_grad()
+        model.step(x)
+    gradients = [p.grad for p in model.parameters()]
+    assert held.grad_fn is None and torch.equal(held[:3], model.fc(x))
+    h = model.fc(x)
+    past = torch.cat((h, before[3:]))
+    loss = F.mse_loss(model.head(attended(h, past)), torch.zeros(3, D))
+    right = torch.autograd.grad(loss, list(model.parameters()))
+    torch.testing.assert_close(gradients, list(right))
+    trainify.restore(model)

@@ -358,11 +358,14 @@ class Branched(nn.Module):
 
 def test_a_cache_that_was_given_is_read_by_its_name() -> None:
     """``v.detach()`` would be all that attention reads, and ``v`` would learn nothing."""
-    found = findings(HEAD + GIVEN.replace("READ", "v"))
-    assert [f.rule for f in found] == ["TRN401", "TRN401"]
-    assert all(f.fix("flag") is None for f in found)
     text = HEAD + GIVEN.replace("READ", "v")
-    assert fix(text, unsafe=True) == text
+    found = findings(text)
+    assert [f.rule for f in found] == ["TRN401", "TRN401"]
+    first, branched = (f.fix("flag") for f in found)
+    assert branched is None and first is not None and first.safety is Safety.UNSAFE
+    fixed = fix(text, unsafe=True)
+    assert "            values = fresh_kv_cache_v\n" in fixed
+    assert fixed.split("\n\n\n")[-1] == text.split("\n\n\n")[-1]
 
 
 def test_another_entry_of_the_same_dict_is_another_cache() -> None:

@@ -438,14 +438,141 @@ def test_means_on_the_way_to_a_value_repeat_nothing() -> None:
     assert "torch.cat((self.ck[:B, :pos], xk), dim=1)" in fix(text)
 
 
-def test_a_list_of_caches_is_no_tensor_to_clone() -> None:
-    text = attention(
-        OWN.replace(
-            "        self.o =", "        self.cache = [torch.zeros(4, 16, d)]\n        self.o ="
-        ),
-        "xk = self.k(x)\nself.cache[0][:B, pos : pos + T] = xk",
-        "keys = self.cache[0][:B, : pos + T]\nreturn self.o(self.q(x) @ keys.mT @ keys)",
-    )
-    (found,) = findings(text)
-    assert found.rule == "TRN401" and not found.fixes
-    assert "`self.cache` holds several tensors" in found.message
+# -- one of several -------------------------------------------------------------------------------
+
+SEVERAL = """\
+import torch
+from torch import nn
+
+CACHES = [torch.zeros(2, 16, 8) for _ in range(2)]
+
+
+class Held:
+    def __init__(self):
+        self.kv = [torch.zeros(2, 16, 8) for _ in range(2)]
+
+
+class Attention(nn.Module):
+    def __init__(self, d=8, n=2):
+        super().__init__()
+        self.qs = nn.ModuleList(nn.Linear(d, d) for _ in range(n))
+        self.ks = nn.ModuleList(nn.Linear(d, d) for _ in range(n))
+        self.vs = nn.ModuleList(nn.Linear(d, d) for _ in range(n))
+        self.i = 1
+        self.held = Held()
+        self.caches = [torch.zeros(2, 16, d) for _ in range(n)]
+        self.cache = {"k": torch.zeros(2, 16, d), "v": torch.zeros(2, 16, d)}
+
+    def forward(self, x, pos=0):
+        T = x.shape[1]
+        slots = torch.arange(pos, pos + T)
+BODY
+
+    def attend(self, x, caches, held, pos):
+        T = x.shape[1]
+        slots = torch.arange(pos, pos + T)
+GIVEN
+"""
+PLACES = {
+    "of a list": ("self.caches[self.i]", True),
+    "of a list by number": ("self.caches[0]", True),
+    "of a dict": ('self.cache["k"]', True),
+    "of a global": ("CACHES[self.i]", False),
+}
+OF_ONE = """\
+PLACE[:, pos : pos + T] = self.ks[0](x)
+keys = PLACE[:, : pos + T]
+return (self.qs[0](x) @ keys.mT).softmax(-1) @ keys"""
+OF_PAIR = """\
+PLACE["k"][:, pos : pos + T] = self.ks[0](x)
+PLACE["v"][:, pos : pos + T] = self.vs[0](x)
+k, v = PLACE["k"][:, : pos + T], PLACE["v"][:, : pos + T]
+return (self.qs[0](x) @ k.mT).softmax(-1) @ v"""
+IN_TURN = """\
+for i, (q, k) in enumerate(zip(self.qs, self.ks)):
+    self.caches[i][:, pos : pos + T] = k(x)
+    keys = self.caches[i][:, : pos + T]
+    x = x + (q(x) @ keys.mT).softmax(-1) @ keys
+return x"""
+BY_INDEX = """\
+PLACE[:, slots] = self.ks[0](x)
+keys = PLACE[:, : pos + T]
+return (self.qs[0](x) @ keys.mT).softmax(-1) @ keys"""
+
+
+def several(body: str, given: str = "pass") -> str:
+    body, given = (textwrap.indent(text, " " * 8) for text in (body, given))
+    return SEVERAL.replace("BODY", body).replace("GIVEN", given)
+
+
+def learned(text: str, right: str, unsafe: bool) -> None:
+    """The gradients are those of the code without caches, what is served is what was served."""
+    with pytest.raises(RuntimeError, match="second time"):
+        steps(text)
+    if unsafe:
+        assert fix(text) == text
+    fixed = fix(text, unsafe=unsafe)
+    stays(fixed)
+    torch.testing.assert_close(steps(fixed), steps(several(right)))
+    assert all(map(torch.equal, served(fixed), served(text)))
+
+
+ALONE = "keys = self.ks[0](x)\nreturn (self.qs[0](x) @ keys.mT).softmax(-1) @ keys"
+
+
+@pytest.mark.parametrize("body", [OF_ONE, BY_INDEX])
+@pytest.mark.parametrize(("place", "safe"), PLACES.values(), ids=PLACES)
+def test_one_of_several_caches(place: str, safe: bool, body: str) -> None:
+    learned(several(body.replace("PLACE", place)), ALONE, not safe)
+
+
+def test_two_entries_of_a_dict() -> None:
+    right = "k, v = self.ks[0](x), self.vs[0](x)\nreturn (self.qs[0](x) @ k.mT).softmax(-1) @ v"
+    learned(several(OF_PAIR.replace("PLACE", "self.cache")), right, unsafe=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "place"), [("self.caches, None", "caches[self.i]"), ("None, self.held", "held.kv[0]")]
+)
+def test_caches_that_are_handed_over(given: str, place: str) -> None:
+    """Whoever holds them may read them, too."""
+    call = f"return self.attend(x, {given}, pos)"
+    learned(several(call, OF_ONE.replace("PLACE", place)), ALONE, unsafe=True)
+
+
+def test_one_each_turn_of_a_loop() -> None:
+    right = """\
+for q, k in zip(self.qs, self.ks):
+    keys = k(x)
+    x = x + (q(x) @ keys.mT).softmax(-1) @ keys
+return x"""
+    learned(several(IN_TURN), right, unsafe=False)
+
+
+OTHERS = {
+    "another one is read": (
+        "self.caches[self.i][:, :T] = self.ks[0](x)\n"
+        "return self.caches[self.i][:, :T] + self.caches[self.i - 1][:, :T]",
+        "holds several tensors",
+    ),
+    "all are handed on": (
+        "self.caches[0][:, :T] = self.ks[0](x)\nreturn helper(self.caches, self.caches[0][:, :T])",
+        "holds several tensors",
+    ),
+    "set in between": (
+        "self.caches[self.i][:, :T] = self.ks[0](x)\nself.i = 0\n"
+        "return self.caches[self.i][:, :T] * 2",
+        "`self.i` is set after the write",
+    ),
+    "the same one in every turn": (
+        "for q, k in zip(self.qs, self.ks):\n    self.caches[0][:, :T] = k(x)\n"
+        "    x = x + q(x) * self.caches[0][:, :T].sum()\nreturn x",
+        "loop",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "reason"), OTHERS.values(), ids=OTHERS)
+def test_one_of_several_that_may_be_another(body: str, reason: str) -> None:
+    (found,) = findings(several(body), select=("TRN401",))
+    assert not found.fixes and reason in found.message

@@ -154,6 +154,7 @@ def _base(target: ast.expr, unseen: bool = False) -> ast.expr | None:
 
 def names_cache(name: str) -> bool:
     """Whether a tensor is called what key-value caches are called, which this pass judges."""
+    name = name.lower() if name.isupper() else name
     return bool(_CACHE.search(name)) and not _NOT_CACHE.search(name)
 
 
@@ -187,7 +188,7 @@ def _is_cache(module: ModuleFacts, base: ast.expr, statement: ast.stmt) -> bool:
     flow = module.flow(module.function(statement) or module.tree)
     definition = flow.only_definition(base.id, statement)
     if definition is None:
-        return False
+        return not flow.is_local(base.id) and is_global_object(module, base)
     if definition.is_parameter:
         function = module.function(statement)
         return function is None or not is_given_fresh(module, function, base.id)
@@ -225,11 +226,23 @@ def _is_activation(module: ModuleFacts, value: ast.expr, at: ast.stmt) -> bool:
             return False
     names = [n for n in walk(value) if isinstance(n, ast.Name)]
     base = _base(value)
+    if base is None and isinstance(value, ast.Call):
+        base = _layer(module, value.func, at)
     if not names or base is None or holds_integers(value) or _CODES.search(last_name(base)):
         return False
     if isinstance(value, ast.Call) and module.is_name(value.func, *MAKES_TENSOR):
         return False
     return not (isinstance(base, ast.Name) and _is_made_without(module, base.id, at))
+
+
+def _layer(module: ModuleFacts, called: ast.expr, at: ast.stmt) -> ast.expr | None:
+    """What is called where that is held by a name or an object: ``layer(x)``, ``self.k[i](x)``."""
+    while isinstance(called, ast.Subscript):
+        called = called.value
+    if isinstance(called, ast.Name):
+        flow = module.flow(module.function(at) or module.tree)
+        return called if flow.is_local(called.id) else None
+    return called if isinstance(called, ast.Attribute) else None
 
 
 def _is_made_without(module: ModuleFacts, name: str, at: ast.stmt) -> bool:

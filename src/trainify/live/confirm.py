@@ -9,6 +9,8 @@ Left open is what a loss holds something that learns against (the target of a cr
 that another is kept close to), and what stops a whole network (the features of an encoder that
 stays as it is).  These often require gradients all the same, for a step that is not this one; so
 does the network before a head that is trained alone.
+
+What is kept for the next step with its graph is a mistake in any case.
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ _KINDS = {
     Cause.DETACH: "detach",
 }
 """What is rather a mistake comes first; any other cause is one in any case."""
+
+_KEPT = "kept"
 
 
 class StopRemoved(UserWarning):
@@ -95,6 +99,8 @@ class Mistakes:
             more = replace(self.settings, confirmed=tuple(sorted(known.values())))
             if differ(path, self.settings, more):
                 self.settings = more
+                if place.kind == _KEPT:
+                    continue  # no stop
                 listed = ", ".join(patterns(names))
                 self._told[_site(found)] = f"{path}:{place.line}: `{found.text}`, for {listed}"
         return self.settings != before
@@ -294,6 +300,9 @@ def _mistakes(
     missing = {name for name in report.missing if not REFERENCE.search(name)}
     blamed = {id(cut) for name in missing for cut in _plainest(report.cuts, name)}
     for cut in cuts:
+        if cut.cause is Cause.KEPT:
+            file, line = original_place(cut.path, cut.line)
+            yield file, Proven(line, _KEPT), ()
         if id(cut) not in {*blamed, *said} or id(cut) in open_ or cut.cause not in _KINDS:
             continue
         names = tuple(name for name in cut.parameters if name in missing) or cut.parameters

@@ -9,24 +9,26 @@ keys = self.k_cache[:, :end]                  self.k_cache[:, start:end] = new_k
                                               keys = fresh_k_cache[:, :end]
 
 Where all that is read is the prefix that the write completes, it is put together of the old values
-and the new ones, which is less to copy.
+and the new ones, which is less to copy.  Of several caches, ``self.caches[layer]``, it is one.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeGuard
 
 from ..facts import ModuleFacts
 from ..facts.broadcasts import may_broadcast
 from ..facts.cache_readers import is_about, readers_of
 from ..facts.cache_writes import are_apart
-from ..facts.cached import prefix_before
-from ..facts.kept import is_container, is_kept_buffer, is_same
+from ..facts.cached import INDEX, as_write, dumped, prefix_before
+from ..facts.kept import is_container, is_kept_buffer
 from ..facts.names import last_name, passed
 from ..facts.order import evaluated_before, order_matters
-from ..facts.views import VIEW_ATTRIBUTES, is_view_method
+from ..facts.views import VIEW_ATTRIBUTES, is_allocation, is_view_method
 from ..facts.walk import statements, walk
 from ..findings import Edit, Fix, Safety
 from . import branch, layout
@@ -40,6 +42,7 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _STOPS = (ast.Yield, ast.YieldFrom, ast.Await)
 _PASSED_ON = (ast.Attribute, ast.Call, ast.Subscript, ast.keyword, ast.Starred, ast.Tuple, ast.List)
+_SIMPLE = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.operator, ast.expr_context)
 _NO_VALUE = (ast.NamedExpr, ast.Tuple, ast.List, ast.Starred, *_STOPS)
 
 
@@ -53,24 +56,27 @@ class CannotRead(Exception):
 def fresh_reads(
     module: ModuleFacts, options: Options, function: FunctionNode, write: Write
 ) -> Fix | None:
-    """The fix for a write into an attribute that the method reads afterwards.
+    """The fix for a write into what outlives the call and is read after it: ``self.k_cache``.
 
     None where it reads nothing.  Raises :class:`CannotRead` where it is not certain that what it
     reads then is the same.
     """
-    assert isinstance(write.base, ast.Attribute)
+    whole = write.base
+    write = one_of_several(module, function, write)
     reads = reads_behind(module, function, write)
     if not reads:
         return None
-    if is_container(module, write.base):
-        raise CannotRead(f"`{module.source(write.base)}` holds several tensors")
+    if write.base is whole and isinstance(whole, ast.Attribute) and is_container(module, whole):
+        raise CannotRead(f"`{module.source(whole)}` holds several tensors")
     _refuse_what_runs_again(module, function, write)
     _refuse_other_writes(module, function, write, reads)
     _refuse_what_cannot_be_said_again(module, write)
+    _refuse_what_is_another_one_then(module, function, write)
     doubts = [
+        *_doubts_about_the_cache(module, write),
         *_doubts_about_calls(module, reads),
         *_doubts_about_results(module, function, reads),
-        *_doubts_about_others(module, function, write),
+        *_doubts_about_others(module, function, write, whole),
     ]
     try:
         edits = _edits(module, options, function, write, reads)
@@ -81,12 +87,47 @@ def fresh_reads(
     return Fix("Read fresh values when a gradient is wanted", tuple(edits), safety, look_at)
 
 
+def one_of_several(module: ModuleFacts, function: FunctionNode, write: Write) -> Write:
+    """The same write with ``self.caches[i]`` as its base, where the function uses no other one."""
+    element = module.parent(write.base)
+    written = module.parent(element) if element is not None else None
+    if not isinstance(element, ast.Subscript) or element.value is not write.base:
+        return write
+    if not isinstance(written, ast.Subscript) or written.value is not element:
+        return write
+    if not all(isinstance(node, _SIMPLE) for node in walk(element.slice)):
+        return write
+    for node in walk(function):
+        if not _is_same(node, write.base) or is_about(module, node):
+            continue
+        around = module.parent(node)
+        if isinstance(around, ast.Call) and last_name(around.func) == "len":
+            continue
+        if not isinstance(around, ast.Subscript) or around.value is not node:
+            return write
+        if not _is_same(around, element) and not _are_other_keys(around.slice, element.slice):
+            return write
+    return replace(write, base=element)
+
+
+def _are_other_keys(one: ast.expr, other: ast.expr) -> bool:
+    """``["k"]`` and ``["v"]``, ``[0]`` and ``[1]``."""
+    if not isinstance(one, ast.Constant) or not isinstance(other, ast.Constant):
+        return False
+    return type(one.value) is type(other.value) and one.value != other.value
+
+
+def _is_same(node: ast.AST, cache: ast.expr) -> TypeGuard[ast.expr]:
+    """Whether a node is the same expression, read or written."""
+    return isinstance(node, type(cache)) and dumped(node) == dumped(cache)
+
+
 def _edits(
     module: ModuleFacts,
     options: Options,
     function: FunctionNode,
     write: Write,
-    reads: list[ast.Attribute],
+    reads: list[ast.expr],
 ) -> list[Edit]:
     statement, base = write.statement, module.source(write.base)
     if not layout.owns_lines(module, statement):
@@ -144,14 +185,34 @@ def _one_line(module: ModuleFacts, node: ast.expr) -> str:
 
 
 def _new_name(module: ModuleFacts, function: FunctionNode, write: Write, what: str) -> str:
-    assert isinstance(write.base, ast.Attribute)
-    name = f"{what}_{write.base.attr.strip('_')}"
-    if name in module.flow(function).identifiers:
+    name = f"{what}_{_word(module, write.base)}"
+    others = (
+        one_of_several(module, function, other)
+        for statement in module.writes
+        if module.function(statement) is function and (other := as_write(statement)) is not None
+    )
+    if name in module.flow(function).identifiers or any(
+        _word(module, other.base) == _word(module, write.base)
+        and not _is_same(other.base, write.base)
+        for other in others
+    ):
         raise CannotRead(f"the method has the name `{name}` for something else")
     return name
 
 
-def _subscript(module: ModuleFacts, read: ast.Attribute) -> ast.Subscript:
+def _word(module: ModuleFacts, cache: ast.expr) -> str:
+    """A cache in a word: ``k_cache`` for ``self.k_cache``, ``cache_k`` for ``self.cache["k"]``."""
+    if isinstance(cache, ast.Subscript):
+        whole, key = _word(module, cache.value), cache.slice
+        text = f"{whole}_{ast.unparse(key)}" if isinstance(key, ast.Constant) else whole
+    elif isinstance(cache, ast.Attribute) and module.names.self_class(cache.value) is not None:
+        text = cache.attr
+    else:
+        text = ast.unparse(cache)
+    return re.sub(r"[\W_]+", "_", text).strip("_").lower()
+
+
+def _subscript(module: ModuleFacts, read: ast.expr) -> ast.Subscript:
     parent = module.parent(read)
     assert isinstance(parent, ast.Subscript)
     return parent
@@ -161,7 +222,7 @@ def _prefix(
     module: ModuleFacts,
     function: FunctionNode,
     write: Write,
-    reads: list[ast.Attribute],
+    reads: list[ast.expr],
     value: str,
 ) -> tuple[str, str] | None:
     """What is read, where that is what the write completes, and the same put together."""
@@ -199,17 +260,17 @@ def _prefix(
 # -- what is read ---------------------------------------------------------------------------------
 
 
-def reads_behind(module: ModuleFacts, function: FunctionNode, write: Write) -> list[ast.Attribute]:
+def reads_behind(module: ModuleFacts, function: FunctionNode, write: Write) -> list[ast.expr]:
     """The places behind the write, in its block, at which the method reads the cache.
 
     Refuses those at which it may read what was written in another way.
     """
-    assert isinstance(write.base, ast.Attribute)
     inside = {node for statement in _behind(module, write.statement) for node in walk(statement)}
     value = set(walk(write.value))
-    found, refused = [], ""
+    found: list[ast.expr] = []
+    refused = ""
     for node in walk(function):
-        if not is_same(node, write.base) or node is write.base or is_about(module, node):
+        if not _is_same(node, write.base) or node is write.base or is_about(module, node):
             continue
         statement = module.statement(node)
         if node in inside:
@@ -243,19 +304,19 @@ def _behind(module: ModuleFacts, statement: ast.stmt) -> Iterator[ast.stmt]:
             return
 
 
-def _is_set_to_itself(module: ModuleFacts, node: ast.Attribute) -> bool:
+def _is_set_to_itself(module: ModuleFacts, node: ast.expr) -> bool:
     """``self.cache = self.cache.to(x)``, of which either side is asked for."""
     statement = module.statement(node)
     return (
         isinstance(statement, ast.Assign)
         and len(statement.targets) == 1
-        and is_same(statement.targets[0], node)
+        and _is_same(statement.targets[0], node)
     )
 
 
-def _refuse_read(module: ModuleFacts, function: FunctionNode, node: ast.Attribute) -> None:
+def _refuse_read(module: ModuleFacts, function: FunctionNode, node: ast.expr) -> None:
     """Refuse a read that is none of this call's, or that lets the cache itself out of it."""
-    if not isinstance(node.ctx, ast.Load):
+    if not isinstance(getattr(node, "ctx", None), ast.Load):
         raise CannotRead("the method sets the cache afterwards")
     for around in _around(module, function, node):
         if isinstance(around, _SCOPES):
@@ -307,17 +368,46 @@ def _around(module: ModuleFacts, function: FunctionNode, node: ast.AST) -> Itera
 
 
 def _refuse_what_runs_again(module: ModuleFacts, function: FunctionNode, write: Write) -> None:
-    if any(isinstance(around, _LOOPS) for around in _around(module, function, write.statement)):
+    loops = [a for a in _around(module, function, write.statement) if isinstance(a, _LOOPS)]
+    if loops and not (len(loops) == 1 and _is_another_each_turn(loops[0], write)):
         raise CannotRead("the write stands in a loop, which may read what its other turns wrote")
     if any(isinstance(node, _STOPS) for node in walk(function)):
         raise CannotRead("other code runs in the middle of this function")
 
 
+def _is_another_each_turn(loop: ast.AST, write: Write) -> bool:
+    """``caches[i]`` in ``for i in range(n)`` and in ``for i, layer in enumerate(layers)``."""
+    if not isinstance(loop, ast.For) or not isinstance(write.base, ast.Subscript):
+        return False
+    target, counted = loop.target, last_name(getattr(loop.iter, "func", loop.iter))
+    if counted == "enumerate" and isinstance(target, ast.Tuple):
+        target = target.elts[0]
+    elif counted != "range":
+        return False
+    index = write.base.slice
+    return isinstance(target, ast.Name) and isinstance(index, ast.Name) and index.id == target.id
+
+
+def _refuse_what_is_another_one_then(
+    module: ModuleFacts, function: FunctionNode, write: Write
+) -> None:
+    """Refuse where ``i`` or ``self.i`` of ``caches[self.i]`` is set after the write."""
+    inside = {id(node) for node in walk(write.base)}
+    parts = [n for n in walk(write.base) if isinstance(n, (ast.Name, ast.Attribute))]
+    named = {dumped(part) for part in parts if part is not write.base}
+    for node in walk(function):
+        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(
+            node.ctx, (ast.Store, ast.Del)
+        ):
+            if node.lineno > write.statement.lineno and id(node) not in inside:
+                if dumped(node) in named:
+                    raise CannotRead(f"`{module.source(node)}` is set after the write")
+
+
 def _refuse_other_writes(
-    module: ModuleFacts, function: FunctionNode, write: Write, reads: list[ast.Attribute]
+    module: ModuleFacts, function: FunctionNode, write: Write, reads: list[ast.expr]
 ) -> None:
     """Refuse a second write into the cache, by whatever name."""
-    assert isinstance(write.base, ast.Attribute)
     names = {
         name.id
         for read in reads
@@ -329,7 +419,7 @@ def _refuse_other_writes(
     for statement, other in module.writes.items():
         if statement is write.statement or module.function(statement) is not function:
             continue
-        same = any(is_same(node, write.base) for node in walk(other.target))
+        same = any(_is_same(node, write.base) for node in walk(other.target))
         if same and not are_apart(module, write.statement, statement):
             raise CannotRead("the method writes into the cache more than once")
         if other.name is not None and other.name.id in names:
@@ -348,18 +438,18 @@ def _refuse_what_cannot_be_said_again(module: ModuleFacts, write: Write) -> None
     if order_matters(module, parts, parts, ()):
         raise CannotRead("asking twice where it is written may give two answers")
     if "#" in module.source(write.statement) or any(
-        isinstance(n, ast.Constant) and isinstance(n.value, str) for n in walk(write.statement)
+        isinstance(n, ast.Constant) and isinstance(n.value, str) and not n.value.isidentifier()
+        for n in walk(write.statement)
     ):
         raise CannotRead("a comment or a text stands in the write")
     if isinstance(write.value, _NO_VALUE):
         raise CannotRead("what is written is not one value")
-    if not _is_tensor(module, write):
+    if not _is_tensor(module, write) and not _is_addressed(module, write):
         raise CannotRead("the cache may be a list of tensors")
 
 
 def _is_tensor(module: ModuleFacts, write: Write) -> bool:
-    """Whether the attribute is the tensor that is written, and not a list of several."""
-    assert isinstance(write.base, ast.Attribute)
+    """Whether the cache is the tensor that is written, and not a list of several."""
     outer = module.parent(write.base)
     if not isinstance(outer, ast.Subscript):
         return True  # a method of tensors
@@ -368,13 +458,47 @@ def _is_tensor(module: ModuleFacts, write: Write) -> bool:
         return True
     if isinstance(index, ast.Constant) and index.value is Ellipsis:
         return True
-    return is_kept_buffer(module, write.base)
+    if isinstance(write.base, ast.Subscript):
+        return _holds_tensors(module, write.base.value)
+    return isinstance(write.base, ast.Attribute) and is_kept_buffer(module, write.base)
+
+
+def _holds_tensors(module: ModuleFacts, whole: ast.expr) -> bool:
+    """Whether each of what is held is a tensor: of a tensor, or of a list made of such."""
+    if isinstance(whole, ast.Attribute):
+        cls = module.names.self_class(whole.value)
+        bindings = module.names.inherited(cls, whole.attr) if cls is not None else []
+        if is_kept_buffer(module, whole):
+            return True
+    else:
+        bindings = module.names.visible(whole) if isinstance(whole, ast.Name) else []
+    return bool(bindings) and all(_is_of_tensors(b.value) for b in bindings)
+
+
+def _is_of_tensors(made: ast.expr | None) -> bool:
+    if isinstance(made, ast.ListComp):
+        return is_allocation(made.elt)
+    if isinstance(made, (ast.List, ast.Tuple)):
+        return bool(made.elts) and all(map(is_allocation, made.elts))
+    return isinstance(made, ast.Dict) and all(map(is_allocation, made.values))
+
+
+def _is_addressed(module: ModuleFacts, write: Write) -> bool:
+    """Whether the place is called what indices are called, with which no list is addressed."""
+    outer = module.parent(write.base)
+    index = outer.slice if isinstance(outer, ast.Subscript) else None
+    return isinstance(index, (ast.Name, ast.Attribute)) and bool(INDEX.search(last_name(index)))
 
 
 # -- what a person should look at -----------------------------------------------------------------
 
 
-def _doubts_about_calls(module: ModuleFacts, reads: list[ast.Attribute]) -> Iterator[str]:
+def _doubts_about_the_cache(module: ModuleFacts, write: Write) -> Iterator[str]:
+    if not _is_tensor(module, write):
+        yield f"`{module.source(write.base)}` must be one tensor, and not several"
+
+
+def _doubts_about_calls(module: ModuleFacts, reads: list[ast.expr]) -> Iterator[str]:
     """Functions that are given the cache, and may write into it or keep it."""
     for read in reads:
         last: ast.AST = read
@@ -398,7 +522,7 @@ def _gives_view(node: ast.Attribute) -> bool:
 
 
 def _doubts_about_results(
-    module: ModuleFacts, function: FunctionNode, reads: list[ast.Attribute]
+    module: ModuleFacts, function: FunctionNode, reads: list[ast.expr]
 ) -> Iterator[str]:
     """Whether what is read is returned as it is: several calls may be part of one graph."""
     named = {
@@ -428,7 +552,7 @@ def _values(assign: ast.Assign) -> Iterator[tuple[ast.expr, list[ast.expr]]]:
             yield value, [target]
 
 
-def _is_view_of(node: ast.expr, owner: ast.Attribute) -> bool:
+def _is_view_of(node: ast.expr, owner: ast.expr) -> bool:
     """Whether an expression is an attribute, or a view of it: ``self.cache[:, :n].mT``."""
     while node is not owner:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -441,11 +565,15 @@ def _is_view_of(node: ast.expr, owner: ast.Attribute) -> bool:
 
 
 def _doubts_about_others(
-    module: ModuleFacts, function: FunctionNode, write: Write
+    module: ModuleFacts, function: FunctionNode, write: Write, whole: ast.expr
 ) -> Iterator[str]:
     """Other functions that read the cache or set it back; refuses those that run afterwards."""
-    assert isinstance(write.base, ast.Attribute)
-    others = readers_of(module, function, write.base)
+    if not isinstance(whole, ast.Attribute) or not isinstance(whole.value, ast.Name):
+        yield f"what else is read of `{module.source(whole)}` passes no gradient on"
+        return
+    if module.names.self_class(whole.value) is None:
+        yield f"what else is read of `{module.source(whole)}` passes no gradient on"
+    others = readers_of(module, function, whole)
     for call in module.calls:
         if module.function(call) is not function or call.lineno < write.statement.lineno:
             continue
@@ -457,7 +585,7 @@ def _doubts_about_others(
     if others.readers:
         named = " and ".join(f"`{each}`" for each in others.readers)
         yield f"what {named} reads of the cache passes no gradient on"
-    if others.setters or write.base.attr in module.rebound:
+    if others.setters or whole.attr in module.rebound:
         yield _EARLIER
     if others.elsewhere:
-        yield f"what other files read of `.{write.base.attr}` passes no gradient on"
+        yield f"what other files read of `.{whole.attr}` passes no gradient on"

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .losses import Loss
+from .outlived import Foreign
 from .runs import Step
+from .trace import Call, Observer
+
+
+class _Writes(Observer):
+    """Sees what nobody had told of, that a step writes into."""
+
+    arrivals = True
+
+    def __init__(self) -> None:
+        self.foreign = Foreign()
+
+    def before(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+        self.foreign.take(call, tensors)
 
 
 @contextmanager
@@ -43,6 +57,10 @@ def step_alone(
         except (TypeError, ValueError):
             yield None
             return
+        writes = _Writes()
+        with suppress(Exception):  # which an audit tells of
+            step.run(writes)
+        step.state.take_in(writes.foreign.living())
         try:
             yield step
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
@@ -12,9 +13,9 @@ from ...facts.cached import Write, as_write, cache_write, dumped
 from ...facts.guards import gradient_unwanted
 from ...facts.layers import is_module_class
 from ...facts.made_for_serving import made_for_serving
-from ...facts.names import last_name
+from ...facts.names import last_name, parameters
 from ...facts.stops import is_named_so, keeps_value
-from ...findings import STRATEGIES, Finding, Fix, Safety
+from ...findings import STRATEGIES, Finding, Fix, Proven, Safety
 from .. import Rule, is_wanted, not_rewritten
 from .detaching import detaching, unless_read, why_strided
 from .read_back import (
@@ -114,6 +115,38 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         yield from _judge(module, options, function, found)
 
 
+def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
+    """What is kept on a line for the next step with its graph, by whatever name.
+
+    Whether what others read of it has to learn shows a run of what this makes.
+    """
+    from ...engine import Options
+
+    if place.kind != "kept":
+        return
+    for statement in module.statements:
+        if not statement.lineno <= place.line <= (statement.end_lineno or 0):
+            continue
+        write = as_write(statement)
+        if write is None or last_name(getattr(write.value, "func", write.value)) == "detach":
+            continue
+        fix, reason = read_fresh(module, Options(), write)
+        message = _keeps(module, write)
+        if fix is None and reason:
+            yield module.finding("TRN401", message + not_rewritten(reason), statement)
+            continue
+        fix = replace(fix or detaching(module, write), safety=Safety.SAFE, look_at="")
+        yield module.finding("TRN401", message, statement, dict.fromkeys(STRATEGIES, fix))
+
+
+def _keeps(module: ModuleFacts, write: Write) -> str:
+    text, value = module.source(write.target), module.source(write.value)
+    return (
+        f"`{text}` keeps the graph of `{value}` after the step: the next backward walks into it "
+        "and fails."
+    )
+
+
 def _judge(
     module: ModuleFacts, options: Options, function: ast.AST, writes: Sequence[Write]
 ) -> Iterator[Finding]:
@@ -153,10 +186,7 @@ def _judge(
                     own = {s: fix.unsafe(strided) for s, fix in own.items()}
             yield module.finding("TRN401", message, write.statement, own)
         else:
-            message = (
-                f"`{text}` keeps the graph of `{value}` after the step: the next backward walks "
-                "into it and fails."
-            )
+            message = _keeps(module, write)
             plain = dict.fromkeys(STRATEGIES, detaching(module, write))
             yield module.finding("TRN401", message, write.statement, plain)
 
@@ -172,15 +202,22 @@ def read_fresh(module: ModuleFacts, options: Options, write: Write) -> tuple[Fix
     from ...rewrite.fresh_reads import CannotRead, fresh_reads
 
     function = module.function(write.statement)
-    owner = write.base.value if isinstance(write.base, ast.Attribute) else None
-    if function is None or not isinstance(owner, ast.Name):
-        return None, ""
-    if module.names.self_class(owner) is None:
+    if function is None or not _outlives(module, function, write.base):
         return None, ""
     try:
         return fresh_reads(module, options, function, write), ""
     except CannotRead as reason:
         return None, str(reason)
+
+
+def _outlives(module: ModuleFacts, function: FunctionNode, base: ast.expr) -> bool:
+    """Whether a cache is an attribute of an object, a global of the file, or given."""
+    if isinstance(base, ast.Attribute):
+        return isinstance(base.value, ast.Name)
+    if not isinstance(base, ast.Name):
+        return False
+    given = {argument.arg for argument in parameters(function.args)}
+    return base.id in given or not module.flow(function).is_local(base.id)
 
 
 def ends_on_purpose(module: ModuleFacts, statement: ast.stmt) -> bool:

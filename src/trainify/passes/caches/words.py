@@ -10,13 +10,13 @@ from .. import Look, Needle
 
 _WRITES = (b"index_copy_(", b"index_put_(", b"].copy_(", b"self.keys[:", b"self.values[:")
 _OF_CACHE = (
-    *(b"cache[", b"cache_k[", b"cache_v[", b"_cache.view("),
+    *(b"cache[", b"caches[", b"CACHE[", b"CACHES[", b"cache_k[", b"cache_v[", b"_cache.view("),
     *(b"cache.k[", b"cache.v[", b"cache.keys[", b"cache.values[", b"cache.key[", b"cache.value["),
     *(b"= self.k_cache", b"= self.v_cache", b"= self.key_cache", b"= self.cache_k"),
 )
 _OF_BUFFER = (b"k_buffer[", b"v_buffer[")
 _OF_SELF = (b"self.k[", b"self.v[", b"self.key[", b"self.value[")
-_OF_OBJECT = (b".k[", b".v[")
+_OF_OBJECT = (b".k[", b".v[", b".kv[")
 _ASSIGNED, *_SET = declare(b"] = ", *(f"{name}(".encode() for name in SETTERS))
 _NAME = re.compile(rb"[A-Za-z_]\w*")
 _DECLARED = re.compile(rb"(?!(?:else|try|finally)\b)[\w.]+[ \t]*:")
