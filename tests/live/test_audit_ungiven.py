@@ -257,3 +257,25 @@ class Skips(Gated):
 def test_what_a_gate_of_zeros_keeps_from_running_is_unused() -> None:
     report = audit(Skips(), X)
     assert report.ok and report.unused == ("weight",), str(report)
+
+
+class Absorbed(nn.Module):
+    """Weights that are kept in another form when they are loaded, in the same memory."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up = nn.Linear(4, 6, bias=False, dtype=dtype)
+        self.fc = nn.Linear(4, 6, dtype=dtype)
+        self.parts = {"up": self.up.weight.data.view(2, 3, 4)[1].t()}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x)[:, :4] @ self.parts["up"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_weight_of_which_a_view_is_kept(dtype: torch.dtype) -> None:
+    """The loss changes with it, and smoothly: in a copy of the model too."""
+    report = trainify.audit(Absorbed(dtype), torch.ones(2, 4, dtype=dtype), loss=torch.sum)
+    assert not report.ok and report.missing == ("up.weight",)
+    assert "the loss changes with up.weight" in report.error

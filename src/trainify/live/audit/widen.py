@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -40,11 +40,12 @@ def widened(step: Step, dtype: torch.dtype) -> Step:
         Exception: The model or its inputs cannot be copied.
     """
     step.state.restore()
-    made = {  # so that no copy of fewer bits is made first
+    made: dict[int, Tensor] = {  # so that no copy of fewer bits is made first
         id(parameter): nn.Parameter(wide(parameter.detach(), dtype), parameter.requires_grad)
         for parameter in step.model.parameters()
         if type(parameter) is nn.Parameter and parameter.dtype in _SMALLER[dtype]
     }
+    made.update(_sharing(step, made, dtype))
     model, inputs, keywords = copy.deepcopy((step.model, step.inputs, step.keywords), made)
 
     inputs, keywords = tree_map(partial(wide, dtype=dtype), (inputs, keywords))
@@ -61,6 +62,39 @@ def widened(step: Step, dtype: torch.dtype) -> Step:
     other.state.trusting = step.state.trusting
     other.pinned.used = step.pinned.used
     return other
+
+
+def _sharing(step: Step, made: Mapping[int, Tensor], dtype: torch.dtype) -> dict[int, Tensor]:
+    """The copies of what lies in a parameter's memory, and of these parameters.
+
+    ``self.head = self.emb.weight.data`` is another tensor, and changes with the parameter.  A copy
+    that lay by itself would not.
+    """
+    owners = {
+        parameter.untyped_storage().data_ptr(): parameter
+        for parameter in step.model.parameters()
+        if type(parameter) is nn.Parameter and parameter.is_contiguous() and parameter.numel()
+    }
+    found: dict[int, Tensor] = {}
+    for tensor in step.state.tensors:
+        if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.grad_fn:
+            continue
+        owner = owners.get(tensor.untyped_storage().data_ptr())
+        if owner is None or owner.dtype is not tensor.dtype or not _is_inside(tensor, owner):
+            continue
+        copied = made.get(id(owner), found.get(id(owner)))
+        if copied is None:
+            copied = nn.Parameter(wide(owner.detach().clone(), dtype), owner.requires_grad)
+            found[id(owner)] = copied
+        start = tensor.storage_offset() - owner.storage_offset()
+        found[id(tensor)] = copied.detach().as_strided(tensor.size(), tensor.stride(), start)
+    return found
+
+
+def _is_inside(tensor: Tensor, owner: Tensor) -> bool:
+    start = tensor.storage_offset() - owner.storage_offset()
+    steps = (max(size - 1, 0) * by for size, by in zip(tensor.size(), tensor.stride(), strict=True))
+    return start >= 0 and start + sum(steps) < owner.numel()
 
 
 def wide(value: Any, dtype: torch.dtype) -> Any:
