@@ -636,6 +636,23 @@ def test_lora_on_a_quantized_model(
     trainify.restore(model)
 
 
+def test_what_was_registered_has_to_be_before_it_is_loaded(
+    tmp_path: Path, int8_kernel: None
+) -> None:
+    """Otherwise the same source is rewritten to something else, which trains in part."""
+    module = package(tmp_path, model=QUANTIZED)["model"]
+    model = nn.Sequential(module.Block())
+    trainify.trainify(model)
+    saved = pickle.dumps(model)
+    known, _registered[:] = list(_registered), []
+    with pytest.warns(trainify.NotReapplied, match="trainify.register, and has to be before"):
+        pickle.loads(saved)
+    _registered[:] = known
+    loaded, x = pickle.loads(saved), batch().requires_grad_()
+    loss_of(loaded, x).backward()
+    assert x.grad is not None and x.grad.any()
+
+
 def adapted() -> type:
     """What PEFT is told to put around a layer that it does not know: W x + B A x."""
     from peft.tuners.lora import LoraLayer

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from ..catalog.own import registered
 from . import decorators
 from .attach import Attached, attach, forget_compiled, is_attached
 from .audit.runs import refuse_no_model
@@ -62,11 +63,18 @@ def in_effect(plan: Plan) -> Plan:
         helpers=tuple(name for name in plan.helpers if is_changed(helper(name).function)),
         ops=tuple(op for op in plan.ops if _registered(op).in_effect),
         symbols=tuple(name for name in plan.symbols if is_differentiable(name)),
+        own=plan.own,
     )
 
 
 def again(module: nn.Module, plan: Plan) -> None:
     """Change one module as a plan says; raises :class:`~.rewritten.Refused` where it cannot be."""
+    known = {name for row in registered() for name in row.names}
+    for name in plan.own:
+        if name not in known:
+            raise Refused(
+                f"{name} was registered with trainify.register, and has to be before it is loaded"
+            )
     cls, around = beneath(type(module))
     prepared = _prepare(cls, plan)
     held: list[Shared] = []

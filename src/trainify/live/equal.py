@@ -22,6 +22,8 @@ from ..catalog.own import registered
 from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
 from .audit.runs import Step
+from .inplace import original_code
+from .loads import codes
 from .reach import Reached
 from .symbol import own_values, rebind
 
@@ -35,8 +37,7 @@ _SHARE = 0.25
 def unequal(step: Step, graph: Reached) -> list[str]:
     """Calls of registered ops whose results are not those of the equivalent, one a line."""
     rows = registered()
-    ops = {name: row for row in reversed(rows) for name in row.names}
-    ops = {name: row for name, row in ops.items() if _op_name(name) in graph.ops}
+    ops = _dispatched(graph)
     kernels = [kernel for kernel in graph.kernels.values() if kernel.row in rows]
     if not ops and not kernels:
         return []
@@ -50,6 +51,20 @@ def unequal(step: Step, graph: Reached) -> list[str]:
         except Exception:  # which an audit tells of
             return []
     return list(watched.found.values())
+
+
+def own_ops(graph: Reached) -> list[FusedOp]:
+    """The ops registered with :func:`trainify.register` whose names functions of a model use."""
+    functions = (original_code(m.function) for m in (*graph.methods, *graph.helpers))
+    used = {name for code in functions for each in codes(code) for name in each.co_names}
+    rows = registered()
+    return [row for row in rows if any(name.rpartition(".")[2] in used for name in row.names)]
+
+
+def _dispatched(graph: Reached) -> dict[str, FusedOp]:
+    """Those that go through the dispatcher, by name."""
+    ops = {name: row for row in reversed(registered()) for name in row.names}
+    return {name: row for name, row in ops.items() if _op_name(name) in graph.ops}
 
 
 def _op_name(name: str) -> str:

@@ -65,6 +65,7 @@ def _both(plan: Plan, other: Plan) -> Plan:
         helpers=_united(plan.helpers, other.helpers),
         ops=_united(plan.ops, other.ops),
         symbols=_united(plan.symbols, other.symbols),
+        own=_united(plan.own, other.own),
     )
 
 

@@ -26,7 +26,8 @@ class Plan:
 
     ``methods`` and ``helpers`` are ``module:qualified.name`` of functions that are rewritten, in
     its own class and beside it; ``ops`` are registered ops, ``symbols`` functions around kernels
-    (``module:name``) that get a backward.
+    (``module:name``) that get a backward.  ``own`` are the names of ops that were registered with
+    :func:`trainify.register`, without which the same source is rewritten to something else.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -34,6 +35,7 @@ class Plan:
     helpers: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.methods or self.helpers or self.ops or self.symbols)

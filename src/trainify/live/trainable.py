@@ -26,7 +26,7 @@ from .audit.run import audit
 from .audit.runs import refuse_no_model
 from .computed import Computed, computed
 from .confirm import Mistakes, StopRemoved
-from .equal import unequal
+from .equal import own_ops, unequal
 from .inplace import name_of, original_code
 from .loads import covers
 from .lock import LOCK
@@ -270,12 +270,14 @@ class _Plans:
         self._model, self._graph, self._strategy = model, graph, strategy
         self._ops, self._symbols = ((), ()) if strategy in ("flag", "replace") else _kernels(graph)
         self._ops += computed_again(graph.ops.difference(self._ops))
+        self._own = tuple(name for row in own_ops(graph) for name in row.names)
         self.mistakes = Mistakes(model, settings, through)
         self._find()
 
     def _find(self) -> None:
         self.found = find(self._model, self.mistakes.settings, self._graph)
-        self.everything = replace(self.found.plan, ops=self._ops, symbols=self._symbols)
+        plan = replace(self.found.plan, ops=self._ops, symbols=self._symbols)
+        self.everything = replace(plan, own=self._own)
 
     def after(self, plan: Plan | None, report: Report | None) -> Plan | None:
         """What to try after a plan that left a report's cuts; what to begin with, after None."""
