@@ -61,16 +61,23 @@ def held(model: nn.Module) -> Iterator[Held]:
 def _held(model: nn.Module) -> Iterator[tuple[Held, Tensor]]:
     seen: set[int] = set()
     for name, module in model.named_modules():
-        own = {k: v for k, v in vars(module).items() if k not in _REGISTRIES}
-        for attribute, value in {**own, **module._buffers}.items():
-            if type(value) in _WITHOUT or (type(value) in (dict, OrderedDict) and not value):
-                continue  # most of what a module holds
-            for tensor in _tensors(value, _DEPTH, seen):
+        for attribute, value in plain_attributes(module):
+            for tensor in tensors_held(value, _DEPTH, seen):
                 if tensor.grad_fn is not None:
                     yield Held(name, attribute, history_of(tensor)), tensor
 
 
-def _tensors(value: Any, depth: int, seen: set[int]) -> Iterator[Tensor]:
+def plain_attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """What a module holds beside parameters and modules, and that may hold tensors."""
+    own = {k: v for k, v in vars(module).items() if k not in _REGISTRIES}
+    for attribute, value in {**own, **module._buffers}.items():
+        if type(value) in _WITHOUT or (type(value) in (dict, OrderedDict) and not value):
+            continue  # most of what a module holds
+        yield attribute, value
+
+
+def tensors_held(value: Any, depth: int, seen: set[int]) -> Iterator[Tensor]:
+    """The tensors in a value, in what that holds, and so on, so deep."""
     if isinstance(value, Tensor):
         yield value
         return
@@ -83,7 +90,7 @@ def _tensors(value: Any, depth: int, seen: set[int]) -> Iterator[Tensor]:
     if inner and id(value) not in seen:
         seen.add(id(value))
         for each in list(inner):
-            yield from _tensors(each, depth - 1, seen)
+            yield from tensors_held(each, depth - 1, seen)
 
 
 def kept_graphs(step: Step, allowed: Allowed) -> tuple[list[Cut], list[str], str]:
@@ -244,7 +251,7 @@ class _Makers(Observer):
             name = names.get(id(module))
             if name is not None:
                 with torch._C.DisableTorchFunction():
-                    tensors = [t for t in _tensors(value, _DEPTH, set()) if t.requires_grad]
+                    tensors = [t for t in tensors_held(value, _DEPTH, set()) if t.requires_grad]
                     if tensors:
                         histories = {history_of(tensor) for tensor in tensors}
                         place = step.places.of(sys._getframe(1))

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ..lock import LOCK
+from .aliases import aliases
 from .allowed import Allowed
 from .alone import alone
 from .cuts import by_site
@@ -268,9 +269,16 @@ class _Audit:
         if seen.error:
             return f"backward raises {seen.error}"
         if lost and not any(cut.parameters and set(lost) & {*cut.parameters} for cut in cuts):
+            found = aliases(self.step.model, lost)
+            where = (
+                f"{', '.join(patterns(found))} lies in the same memory and has no history: "
+                "make it in forward"
+                if found
+                else "where it is lost was not found"
+            )
             return (
                 f"the loss changes with {', '.join(patterns(lost))}, of which the gradient is "
-                "missing; where it is lost was not found"
+                f"missing; {where}"
             )
         endless = [n for n in seen.endless if not any(n in cut.parameters for cut in cuts)]
         if endless:
