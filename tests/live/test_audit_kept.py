@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 
+import kept_steps
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from kept_steps import D, assert_named_at_its_line, assert_trains_on
+from torch import Tensor
 
-from trainify.live.audit import Cause
 from trainify.live.audit.run import audit
 
-D = 8
 
-
-class Model(nn.Module):
+class Model(kept_steps.Model):
     def __init__(self) -> None:
         super().__init__()
-        self.fc = nn.Linear(D, D)
-        self.head = nn.Linear(D, D)
         self.state: Tensor | None = None
         self.log: list[Tensor] = []
         self.slots = {"k": torch.zeros(16, D)}
         self.register_buffer("mean", torch.zeros(D))
-
-    def step(self, x: Tensor) -> Tensor:
-        out = F.mse_loss(self(x), torch.zeros(len(x), D))
-        out.backward()
-        return out
 
 
 class Recurrent(Model):
@@ -111,29 +101,13 @@ class Given(Model):
 
 @pytest.mark.parametrize("cls", [Recurrent, Running, Cached, Growing])
 def test_a_kept_graph_is_named_at_its_line(cls: type[Model]) -> None:
-    x = torch.randn(3, D)
-    model = cls()
-    report = audit(model, x, proof=False)
-    source, first = inspect.getsourcelines(cls)
-    (line,) = [first + i for i, text in enumerate(source) if text.rstrip().endswith("# <- cut")]
-    assert [(Path(c.path), c.line, c.cause) for c in report.cuts] == [
-        (Path(__file__), line, Cause.KEPT)
-    ], str(report)
-    assert "second time" in report.error
+    report = assert_named_at_its_line(cls)
     assert "none gets one in the second step" in str(report)
-    model.step(x)  # the audit has left nothing behind
-    with pytest.raises(RuntimeError, match="second time"):
-        model.step(x)
 
 
 @pytest.mark.parametrize("cls", [Detached, Stashed, PerCall])
 def test_what_the_second_step_does_not_go_back_through(cls: type[Model]) -> None:
-    x = torch.randn(3, D)
-    model = cls()
-    report = audit(model, x, proof=False)
-    assert report.ok and not report.notes, str(report)
-    for _ in range(2):
-        model.step(x)
+    assert_trains_on(cls)
 
 
 def test_what_a_training_loop_lets_go_of() -> None:

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from kept_steps import D, Model, assert_named_at_its_line, assert_trains_on
+from torch import Tensor
 
 import trainify
-from trainify.live.audit import Cause
 from trainify.live.audit.run import audit
-
-D = 8
-
-
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(D, D)
-        self.head = nn.Linear(D, D)
-
-    def step(self, x: Tensor) -> None:
-        F.mse_loss(self(x), torch.zeros(len(x), D)).backward()
-
 
 CACHE = [torch.zeros(16, D) for _ in range(2)]
 LOOKED_AT = [torch.zeros(16, D)]
@@ -98,17 +83,17 @@ class ByAFunction(Model):
         return self.head(attended(h, remembered(h)))
 
 
-def remembering() -> Callable[[Tensor], Tensor]:
+def remembering() -> tuple[Callable[[Tensor], Tensor], list[Tensor]]:
     log: list[Tensor] = []
 
     def all_so_far(h: Tensor) -> Tensor:
         log.append(h)
         return torch.cat(log)
 
-    return all_so_far
+    return all_so_far, log
 
 
-all_so_far = remembering()
+all_so_far, REMEMBERED = remembering()
 
 
 class InAClosure(Model):
@@ -155,14 +140,8 @@ def nothing_kept() -> None:
     for each in (CACHE, LOOKED_AT, FREED):
         each[:] = [torch.zeros(16, D) for _ in each]
     for pool in (POOL, POOLS["a"]):
-        pool.__init__()  # type: ignore[misc]
-    all_so_far.__closure__[0].cell_contents.clear()  # type: ignore[attr-defined]
-
-
-def line_of(cls: type[Model]) -> int:
-    source, first = inspect.getsourcelines(cls)
-    (line,) = [first + i for i, text in enumerate(source) if text.rstrip().endswith("# <- cut")]
-    return line
+        vars(pool).update(vars(Pool()))
+    REMEMBERED.clear()
 
 
 CASES = {
@@ -177,27 +156,13 @@ CASES = {
 
 @pytest.mark.parametrize("cls", CASES)
 def test_a_graph_kept_outside_is_named_at_its_line(cls: type[Model]) -> None:
-    x = torch.randn(3, D)
-    model = cls()
-    report = audit(model, x, proof=False)
-    assert [(Path(c.path), c.line, c.cause) for c in report.cuts] == [
-        (Path(__file__), line_of(cls), Cause.KEPT)
-    ], str(report)
+    report = assert_named_at_its_line(cls)
     assert report.cuts[0].message.startswith(CASES[cls] or "What is computed here is kept")
-    assert "second time" in report.error
-    model.step(x)  # the audit has left nothing behind
-    with pytest.raises(RuntimeError, match="second time"):
-        model.step(x)
 
 
 @pytest.mark.parametrize("cls", [Detached, LookedAt])
 def test_what_is_kept_outside_and_not_gone_back_through(cls: type[Model]) -> None:
-    x = torch.randn(3, D)
-    model = cls()
-    report = audit(model, x, proof=False)
-    assert report.ok and not report.notes, str(report)
-    for _ in range(2):
-        model.step(x)
+    assert_trains_on(cls)
 
 
 def test_what_a_function_lets_go_of() -> None:
@@ -230,9 +195,8 @@ class InAView(Model):
 @pytest.mark.parametrize("cls", [*CASES, LookedAt, InAView])
 def test_what_is_held_outside_is_put_back(cls: type[Model]) -> None:
     def all_held() -> list[Tensor | None]:
-        log = all_so_far.__closure__[0].cell_contents  # type: ignore[attr-defined]
         pools = [each for p in (POOL, POOLS["a"]) for each in (p.slots, *p.log)]
-        return [*CACHE, *LOOKED_AT, VIEWED, LAST, InTheClass.last, *log, *pools]
+        return [*CACHE, *LOOKED_AT, VIEWED, LAST, InTheClass.last, *REMEMBERED, *pools]
 
     held = all_held()
     before = [each if each is None else each.detach().clone() for each in held]
@@ -242,7 +206,7 @@ def test_what_is_held_outside_is_put_back(cls: type[Model]) -> None:
     assert len(after) == len(held) and all(a is b for a, b in zip(after, held, strict=True))
     for values, each in zip(before, after, strict=True):
         assert (values is None) is (each is None)
-        assert values is None or torch.equal(values, each.detach())  # type: ignore[union-attr]
+        assert values is None or each is None or torch.equal(values, each.detach())
     assert histories == [each if each is None else each.grad_fn for each in after]
 
 

@@ -15,14 +15,6 @@ import trainify
 D = 6
 
 
-def _experts(x: Tensor, gates: Tensor, up: Tensor, down: Tensor, which: Tensor) -> Tensor:
-    out = torch.zeros_like(x)
-    for e in range(up.shape[0]):
-        rows = (which == e).nonzero().flatten()
-        out = out.index_add(0, rows, F.silu(x[rows] @ up[e]) @ down[e] * gates[rows, None])
-    return out
-
-
 @torch.library.custom_op("tests_bodies::experts", mutates_args=())
 def experts(x: Tensor, gates: Tensor, up: Tensor, down: Tensor, which: Tensor) -> Tensor:
     out = torch.zeros_like(x)
@@ -62,7 +54,7 @@ class Experts(nn.Module):
 class ByHand(Experts):
     def forward(self, x: Tensor) -> Tensor:
         gates, which = self.gate(x).softmax(-1).max(-1)
-        return _experts(x, gates, self.up, self.down, which)
+        return experts._init_fn(x, gates, self.up, self.down, which)
 
 
 class Halves(nn.Module):

@@ -72,7 +72,7 @@ def cache_write(module: ModuleFacts, statement: ast.Assign | ast.Expr) -> Write 
     if isinstance(value, ast.Constant):
         return None
     called = statement.value.func if isinstance(statement.value, ast.Call) else None
-    if isinstance(target, ast.Subscript) and not _addresses_tensor(target):
+    if isinstance(target, ast.Subscript) and not addresses_tensor(target):
         if isinstance(statement, ast.Assign) or called is None or last_name(called) == "copy_":
             return None  # one of several tensors is replaced; index_copy_ writes into it
     if not _is_activation(module, value, statement):
@@ -121,7 +121,7 @@ def as_write(statement: ast.stmt, unseen: bool = False) -> Write | None:
     return Write(statement, target, value, base) if base is not None else None
 
 
-def _addresses_tensor(target: ast.Subscript) -> bool:
+def addresses_tensor(target: ast.Subscript) -> bool:
     """Whether a subscript writes into a tensor: ``cache[layer] = x`` fills a list or a dict."""
     for part in _parts(target):
         if isinstance(part, ast.Slice) or _is_ellipsis(part):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
+from .cached import dumped
 from .flow import Definition
 from .graph import ABOUT, DETACHING, Graph, results
 from .learning import is_tensor_method
@@ -16,6 +17,8 @@ from .walk import walk
 
 if TYPE_CHECKING:
     from .module import FunctionNode, ModuleFacts
+
+E = TypeVar("E", bound=ast.expr)
 
 _MEMOIZERS = ("functools.lru_cache", "functools.cache")
 
@@ -69,11 +72,11 @@ def registering(module: ModuleFacts, cls: ast.ClassDef, name: str) -> set[Functi
     }
 
 
-def is_same(node: ast.AST, owner: ast.Attribute) -> TypeGuard[ast.Attribute]:
-    """Whether a node is the same attribute of the same name, read or written."""
-    if not isinstance(node, ast.Attribute) or node.attr != owner.attr:
+def is_same(node: ast.AST, owner: E) -> TypeGuard[E]:
+    """Whether a node is the same expression, read or written: ``self.cache``, ``caches[0]``."""
+    if not isinstance(node, type(owner)) or last_name(node) != last_name(owner):
         return False
-    return ast.dump(node.value) == ast.dump(owner.value)
+    return dumped(node) == dumped(owner)
 
 
 def takes_over(

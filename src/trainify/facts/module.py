@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..findings import Finding, Fix, Related
 from ..suppressions import Suppressions, suppressions
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from .grad_switches import Switch
     from .saved import Saver
     from .writes import Write
+
+T = TypeVar("T")
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -393,11 +395,16 @@ class ModuleFacts:
         place = self._outline[0].get(node)
         if place is not None:
             return place.function
-        known = self.inside.functions
+        return self._remembered(node, self.inside.functions, self._find_function)
+
+    def _remembered(
+        self, node: ast.AST, known: dict[ast.AST, T], find: Callable[[ast.AST], T]
+    ) -> T:
+        """What is found for an expression of this file, once."""
         if node not in known:
-            found = self._find_function(node)
+            found = find(node)
             if node not in self.inside.parents:
-                return found  # it is not of this file
+                return found  # it is the module, or not of this file
             known[node] = found
         return known[node]
 
@@ -417,26 +424,22 @@ class ModuleFacts:
         place = self._outline[0].get(node)
         if place is not None:
             return place.scope
-        known = self.inside.scopes
-        if node not in known:
-            found = self._find_scope(node)
-            if node not in self.inside.parents:
-                return found  # it is the module
-            known[node] = found if found is not self.tree else None
-        return known[node] or self.tree
+        return self._remembered(node, self.inside.scopes, self._find_scope) or self.tree
 
-    def _find_scope(self, node: ast.AST) -> Scope:
+    def _find_scope(self, node: ast.AST) -> Scope | None:
+        """The same, and None for the module, which an edit makes anew."""
         places = self._outline[0]
         while node not in places:
             if node is self.tree:
-                return self.tree
+                return None
             parent = self._around(node)
             if parent is None:
                 raise LookupError("a node of no statement of the file")
             if isinstance(parent, ast.Lambda) and node is parent.body:
                 return parent
             node = parent
-        return places[node].scope
+        found = places[node].scope
+        return found if found is not self.tree else None
 
     def method_class(self, function: ast.AST | None) -> ast.ClassDef | None:
         """The class whose body holds this function, or None."""

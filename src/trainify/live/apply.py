@@ -69,12 +69,11 @@ def in_effect(plan: Plan) -> Plan:
 
 def again(module: nn.Module, plan: Plan) -> None:
     """Change one module as a plan says; raises :class:`~.rewritten.Refused` where it cannot be."""
-    known = {name for row in registered() for name in row.names}
-    for name in plan.own:
-        if name not in known:
-            raise Refused(
-                f"{name} was registered with trainify.register, and has to be before it is loaded"
-            )
+    known = {name for row in registered() for name in row.names} if plan.own else set()
+    if missing := [name for name in plan.own if name not in known]:
+        raise Refused(
+            f"{missing[0]} was registered with trainify.register, and has to be before it is loaded"
+        )
     cls, around = beneath(type(module))
     prepared = _prepare(cls, plan)
     held: list[Shared] = []

@@ -23,7 +23,7 @@ from ..verify.equivalent import Equivalent, value_of
 from ..verify.kernels import Libraries
 from .audit.runs import Step
 from .inplace import original_code
-from .loads import codes
+from .loads import names_in
 from .reach import Reached
 from .symbol import own_values, rebind
 
@@ -37,7 +37,8 @@ _SHARE = 0.25
 def unequal(step: Step, graph: Reached) -> list[str]:
     """Calls of registered ops whose results are not those of the equivalent, one a line."""
     rows = registered()
-    ops = _dispatched(graph)
+    ops = {name: row for row in reversed(rows) for name in row.names}
+    ops = {name: row for name, row in ops.items() if _op_name(name) in graph.ops}
     kernels = [kernel for kernel in graph.kernels.values() if kernel.row in rows]
     if not ops and not kernels:
         return []
@@ -56,15 +57,9 @@ def unequal(step: Step, graph: Reached) -> list[str]:
 def own_ops(graph: Reached) -> list[FusedOp]:
     """The ops registered with :func:`trainify.register` whose names functions of a model use."""
     functions = (original_code(m.function) for m in (*graph.methods, *graph.helpers))
-    used = {name for code in functions for each in codes(code) for name in each.co_names}
+    used = {name for code in functions for name in names_in(code)}
     rows = registered()
     return [row for row in rows if any(name.rpartition(".")[2] in used for name in row.names)]
-
-
-def _dispatched(graph: Reached) -> dict[str, FusedOp]:
-    """Those that go through the dispatcher, by name."""
-    ops = {name: row for row in reversed(registered()) for name in row.names}
-    return {name: row for name, row in ops.items() if _op_name(name) in graph.ops}
 
 
 def _op_name(name: str) -> str:

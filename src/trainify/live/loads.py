@@ -6,6 +6,7 @@ import dis
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -43,6 +44,12 @@ def codes(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from codes(constant)
+
+
+@lru_cache(maxsize=4096)
+def names_in(code: CodeType) -> frozenset[str]:
+    """All that a function, with those in it, reads by name."""
+    return frozenset(name for each in codes(code) for name in each.co_names)
 
 
 def last_line(code: CodeType) -> int:

@@ -276,8 +276,9 @@ class _Plans:
 
     def _find(self) -> None:
         self.found = find(self._model, self.mistakes.settings, self._graph)
-        plan = replace(self.found.plan, ops=self._ops, symbols=self._symbols)
-        self.everything = replace(plan, own=self._own)
+        self.everything = replace(
+            self.found.plan, ops=self._ops, symbols=self._symbols, own=self._own
+        )
 
     def after(self, plan: Plan | None, report: Report | None) -> Plan | None:
         """What to try after a plan that left a report's cuts; what to begin with, after None."""

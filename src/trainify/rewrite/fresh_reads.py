@@ -18,14 +18,14 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from ..facts import ModuleFacts
 from ..facts.broadcasts import may_broadcast
 from ..facts.cache_readers import is_about, readers_of
 from ..facts.cache_writes import are_apart
-from ..facts.cached import INDEX, as_write, dumped, prefix_before
-from ..facts.kept import is_container, is_kept_buffer
+from ..facts.cached import addresses_tensor, as_write, dumped, prefix_before
+from ..facts.kept import is_container, is_kept_buffer, is_same
 from ..facts.names import last_name, passed
 from ..facts.order import evaluated_before, order_matters
 from ..facts.views import VIEW_ATTRIBUTES, is_allocation, is_view_method
@@ -98,14 +98,14 @@ def one_of_several(module: ModuleFacts, function: FunctionNode, write: Write) ->
     if not all(isinstance(node, _SIMPLE) for node in walk(element.slice)):
         return write
     for node in walk(function):
-        if not _is_same(node, write.base) or is_about(module, node):
+        if not is_same(node, write.base) or is_about(module, node):
             continue
         around = module.parent(node)
         if isinstance(around, ast.Call) and last_name(around.func) == "len":
             continue
         if not isinstance(around, ast.Subscript) or around.value is not node:
             return write
-        if not _is_same(around, element) and not _are_other_keys(around.slice, element.slice):
+        if not is_same(around, element) and not _are_other_keys(around.slice, element.slice):
             return write
     return replace(write, base=element)
 
@@ -115,11 +115,6 @@ def _are_other_keys(one: ast.expr, other: ast.expr) -> bool:
     if not isinstance(one, ast.Constant) or not isinstance(other, ast.Constant):
         return False
     return type(one.value) is type(other.value) and one.value != other.value
-
-
-def _is_same(node: ast.AST, cache: ast.expr) -> TypeGuard[ast.expr]:
-    """Whether a node is the same expression, read or written."""
-    return isinstance(node, type(cache)) and dumped(node) == dumped(cache)
 
 
 def _edits(
@@ -193,7 +188,7 @@ def _new_name(module: ModuleFacts, function: FunctionNode, write: Write, what: s
     )
     if name in module.flow(function).identifiers or any(
         _word(module, other.base) == _word(module, write.base)
-        and not _is_same(other.base, write.base)
+        and not is_same(other.base, write.base)
         for other in others
     ):
         raise CannotRead(f"the method has the name `{name}` for something else")
@@ -270,7 +265,7 @@ def reads_behind(module: ModuleFacts, function: FunctionNode, write: Write) -> l
     found: list[ast.expr] = []
     refused = ""
     for node in walk(function):
-        if not _is_same(node, write.base) or node is write.base or is_about(module, node):
+        if not is_same(node, write.base) or node is write.base or is_about(module, node):
             continue
         statement = module.statement(node)
         if node in inside:
@@ -310,7 +305,7 @@ def _is_set_to_itself(module: ModuleFacts, node: ast.expr) -> bool:
     return (
         isinstance(statement, ast.Assign)
         and len(statement.targets) == 1
-        and _is_same(statement.targets[0], node)
+        and is_same(statement.targets[0], node)
     )
 
 
@@ -419,7 +414,7 @@ def _refuse_other_writes(
     for statement, other in module.writes.items():
         if statement is write.statement or module.function(statement) is not function:
             continue
-        same = any(_is_same(node, write.base) for node in walk(other.target))
+        same = any(is_same(node, write.base) for node in walk(other.target))
         if same and not are_apart(module, write.statement, statement):
             raise CannotRead("the method writes into the cache more than once")
         if other.name is not None and other.name.id in names:
@@ -444,7 +439,9 @@ def _refuse_what_cannot_be_said_again(module: ModuleFacts, write: Write) -> None
         raise CannotRead("a comment or a text stands in the write")
     if isinstance(write.value, _NO_VALUE):
         raise CannotRead("what is written is not one value")
-    if not _is_tensor(module, write) and not _is_addressed(module, write):
+    outer = module.parent(write.base)
+    addressed = isinstance(outer, ast.Subscript) and addresses_tensor(outer)
+    if not addressed and not _is_tensor(module, write):
         raise CannotRead("the cache may be a list of tensors")
 
 
@@ -481,13 +478,6 @@ def _is_of_tensors(made: ast.expr | None) -> bool:
     if isinstance(made, (ast.List, ast.Tuple)):
         return bool(made.elts) and all(map(is_allocation, made.elts))
     return isinstance(made, ast.Dict) and all(map(is_allocation, made.values))
-
-
-def _is_addressed(module: ModuleFacts, write: Write) -> bool:
-    """Whether the place is called what indices are called, with which no list is addressed."""
-    outer = module.parent(write.base)
-    index = outer.slice if isinstance(outer, ast.Subscript) else None
-    return isinstance(index, (ast.Name, ast.Attribute)) and bool(INDEX.search(last_name(index)))
 
 
 # -- what a person should look at -----------------------------------------------------------------

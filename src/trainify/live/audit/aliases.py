@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-import torch
 from torch import Tensor, nn
 
-from .kept import plain_attributes, tensors_held
+from .kept import plain_attributes
+from .tensors import memory_of, tensors_within
 
-_DEPTH = 4
+_DEPTH = 3
 """How deep they are looked for in lists, dicts and objects."""
 
 
@@ -19,16 +19,10 @@ def aliases(model: nn.Module, names: Collection[str]) -> list[str]:
 
 
 def _aliases(model: nn.Module, names: Collection[str]) -> Iterator[str]:
-    owners = {_memory(p) for name, p in model.named_parameters() if name in names} - {0}
+    owners = {memory_of(p) for name, p in model.named_parameters() if name in names} - {0}
     for name, module in model.named_modules():
         for attribute, value in plain_attributes(module):
-            for tensor in tensors_held(value, _DEPTH, set()):
+            for tensor in tensors_within(value, _DEPTH, set()):
                 if type(tensor) is Tensor and not tensor.requires_grad:
-                    if _memory(tensor) in owners:
+                    if memory_of(tensor) in owners:
                         yield f"{name}.{attribute}" if name else attribute
-
-
-def _memory(tensor: Tensor) -> int:
-    if tensor.layout is not torch.strided or tensor.is_meta:
-        return 0
-    return tensor.untyped_storage().data_ptr()

@@ -24,10 +24,11 @@ from .places import Place, said
 from .report import Cause, Cut
 from .runs import Step
 from .surroundings import Where
+from .tensors import tensors_within
 from .through import history_behind
 from .trace import Call, Observer, history_of, tensors_in
 
-_DEPTH = 4
+_DEPTH = 3
 """How deep tensors are looked for in what a module holds: lists, dicts and objects."""
 
 _WITHOUT = {type(None), bool, int, float, str}
@@ -62,7 +63,7 @@ def _held(model: nn.Module) -> Iterator[tuple[Held, Tensor]]:
     seen: set[int] = set()
     for name, module in model.named_modules():
         for attribute, value in plain_attributes(module):
-            for tensor in tensors_held(value, _DEPTH, seen):
+            for tensor in tensors_within(value, _DEPTH, seen):
                 if tensor.grad_fn is not None:
                     yield Held(name, attribute, history_of(tensor)), tensor
 
@@ -74,23 +75,6 @@ def plain_attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
         if type(value) in _WITHOUT or (type(value) in (dict, OrderedDict) and not value):
             continue  # most of what a module holds
         yield attribute, value
-
-
-def tensors_held(value: Any, depth: int, seen: set[int]) -> Iterator[Tensor]:
-    """The tensors in a value, in what that holds, and so on, so deep."""
-    if isinstance(value, Tensor):
-        yield value
-        return
-    if depth == 0 or isinstance(value, (str, bytes, int, float, type, nn.Module)) or value is None:
-        return
-    inner = value.values() if isinstance(value, dict) else value
-    if not isinstance(value, (list, tuple, dict)):
-        inner = getattr(value, "__dict__", None)
-        inner = () if callable(value) or not isinstance(inner, dict) else inner.values()
-    if inner and id(value) not in seen:
-        seen.add(id(value))
-        for each in list(inner):
-            yield from tensors_held(each, depth - 1, seen)
 
 
 def kept_graphs(step: Step, allowed: Allowed) -> tuple[list[Cut], list[str], str]:
@@ -251,7 +235,7 @@ class _Makers(Observer):
             name = names.get(id(module))
             if name is not None:
                 with torch._C.DisableTorchFunction():
-                    tensors = [t for t in tensors_held(value, _DEPTH, set()) if t.requires_grad]
+                    tensors = [t for t in tensors_within(value, _DEPTH, set()) if t.requires_grad]
                     if tensors:
                         histories = {history_of(tensor) for tensor in tensors}
                         place = step.places.of(sys._getframe(1))

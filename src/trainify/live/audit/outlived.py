@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .functions import Known
+from .tensors import memory_of
 from .trace import Call, Sight, list_of_tensors, node_of
 
 
@@ -67,19 +68,19 @@ class Foreign:
         if writes is None:
             writes = self._may_write[call.function] = Known(call.function).writes
         for tensor, sight in zip(tensors, call.ins, strict=True):
-            if sight.taken and sight.earlier is None and (memory := _memory(tensor)):
+            if sight.taken and sight.earlier is None and (memory := memory_of(tensor)):
                 whole = tensor if tensor._base is None else tensor._base
                 self._by_memory[memory] = weakref.ref(whole), sight
             if writes and self._by_memory:
                 self._copy(tensor)
 
     def _copy(self, tensor: Tensor) -> None:
-        memory = _memory(tensor)
+        memory = memory_of(tensor)
         reference, sight = self._by_memory.get(memory, (None, None))
         whole = None if reference is None else reference()
         if whole is None or sight is None or id(whole) in self._before:
             return
-        if _memory(whole) == memory:  # and not what has been put where another one was
+        if memory_of(whole) == memory:  # and not what has been put where another one was
             forget = partial(self._forget, id(whole))
             with torch.no_grad():
                 values = whole.detach().clone()
@@ -94,13 +95,3 @@ class Foreign:
             tensor = reference()
             if tensor is not None:
                 yield Before(tensor, values, sight)
-
-
-def _memory(tensor: Tensor) -> int:
-    """Where it lies; 0 for what lies nowhere that can be told."""
-    if tensor.layout is not torch.strided:
-        return 0
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):  # a subclass that has no memory
-        return 0

@@ -9,18 +9,18 @@ from __future__ import annotations
 import re
 import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from contextvars import ContextVar
-from functools import lru_cache
 from operator import is_
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from ..loads import codes
+from ..loads import names_in
 from ..reach import contents
 from .memos import MEMO
+from .tensors import PLAIN, tensors_within
 
 _DEPTH = 4
 """How deep lists, dicts and objects are looked for in one another."""
@@ -49,7 +49,7 @@ class Where(NamedTuple):
         """A function of that module, named as the pattern has it, that names the holder."""
         for name, value in list(self.there.items()):
             if isinstance(value, FunctionType) and pattern.fullmatch(name):
-                if any(self.holder in code.co_names for code in codes(value.__code__)):
+                if self.holder in names_in(value.__code__):
                     return name
         return ""
 
@@ -100,7 +100,7 @@ class Surroundings:
         return None
 
     def _follow(self, function: FunctionType) -> None:
-        names = _names(function.__code__)
+        names = names_in(function.__code__)
         for cell in function.__closure__ or ():
             value = _in(cell)
             if value is not _NONE:
@@ -157,7 +157,7 @@ class Surroundings:
 
     def _hold(self, value: Any, depth: int, names: Set[str]) -> None:
         kind = type(value)
-        if depth < 0 or kind in _PLAIN or isinstance(value, (Tensor, nn.Module, type, ModuleType)):
+        if depth < 0 or kind in PLAIN or isinstance(value, (Tensor, nn.Module, type, ModuleType)):
             return
         if isinstance(value, _FUNCTIONS):
             self._function(value)
@@ -217,19 +217,11 @@ class _Globals:
 
 _FUNCTIONS = (FunctionType, MethodType, staticmethod, classmethod, property, MEMO)
 
-_PLAIN = {str, bytes, int, float, complex, bool, type(None), object}
-
 _HOLDERS = {list, dict, set, deque, OrderedDict, defaultdict}
 """What others derive from these may import a library when it is copied, or gone through."""
 
 _HEAP_TYPE = 1 << 9
 """CPython's flag for classes that were made at run time."""
-
-
-@lru_cache(maxsize=4096)
-def _names(code: CodeType) -> frozenset[str]:
-    """All that a function reads by name; an audit makes several copies of its model."""
-    return frozenset(name for each in codes(code) for name in each.co_names)
 
 
 def _is_theirs(module: Any) -> bool:
@@ -253,25 +245,7 @@ def _in(cell: Any) -> Any:
 
 
 def _has_tensor(value: Any, depth: int = 3) -> bool:
-    return any(True for _ in tensors_within(value, depth, set()))
-
-
-def tensors_within(value: Any, depth: int, seen: set[int]) -> Iterator[Tensor]:
-    """The tensors in lists, dicts, tuples and objects, down to a depth."""
-    if isinstance(value, Tensor):
-        yield value
-        return
-    if depth < 0 or type(value) in _PLAIN or id(value) in seen:
-        return
-    if isinstance(value, (list, tuple, dict, set, frozenset, deque)):
-        inner = list(contents(value)) if len(value) <= _MOST else []
-    elif callable(value) or not isinstance(getattr(value, "__dict__", None), dict):
-        return
-    else:
-        inner = list(value.__dict__.values())
-    seen.add(id(value))
-    for each in inner:
-        yield from tensors_within(each, depth - 1, seen)
+    return any(True for _ in tensors_within(value, depth, set(), _MOST))
 
 
 def is_same(holder: Any, kept: Any) -> bool:
@@ -292,4 +266,4 @@ def refill(holder: Any, kept: Any) -> None:
 def _holds(value: Any, tensor: Tensor) -> bool:
     if isinstance(value, (nn.Module, ModuleType)):
         return False
-    return any(each is tensor for each in tensors_within(value, _DEPTH, set()))
+    return any(each is tensor for each in tensors_within(value, _DEPTH, set(), _MOST))

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from .parts import has_parts, of_precision
 from .runs import Step
+from .tensors import memory_of
 
 _CASTS = {
     torch.float32: torch.Tensor.float,
@@ -71,15 +72,16 @@ def _sharing(step: Step, made: Mapping[int, Tensor], dtype: torch.dtype) -> dict
     that lay by itself would not.
     """
     owners = {
-        parameter.untyped_storage().data_ptr(): parameter
+        memory: parameter
         for parameter in step.model.parameters()
-        if type(parameter) is nn.Parameter and parameter.is_contiguous() and parameter.numel()
+        if type(parameter) is nn.Parameter and parameter.is_contiguous()
+        if (memory := memory_of(parameter))
     }
     found: dict[int, Tensor] = {}
     for tensor in step.state.tensors:
-        if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.grad_fn:
+        if type(tensor) is not Tensor or tensor.grad_fn is not None:
             continue
-        owner = owners.get(tensor.untyped_storage().data_ptr())
+        owner = owners.get(memory_of(tensor))
         if owner is None or owner.dtype is not tensor.dtype or not _is_inside(tensor, owner):
             continue
         copied = made.get(id(owner), found.get(id(owner)))
