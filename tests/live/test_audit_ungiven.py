@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import linecache
 
 import pytest
 import torch
@@ -270,15 +271,90 @@ class Absorbed(nn.Module):
         self.parts = {"up": self.up.weight.data.view(2, 3, 4)[1].t()}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(x)[:, :4] @ self.parts["up"]
+        return self.fc(x)[:, :4] @ self.parts["up"]  # <-
+
+
+class Loaded(nn.Module):
+    """Under no_grad, by which torch refuses the view once what it is of is written."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up = nn.Linear(4, 4, bias=False, dtype=dtype)
+        self.fc = nn.Linear(4, 4, dtype=dtype)
+        with torch.no_grad():
+            self.first, self.second = self.up.weight.t().chunk(2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.fc(x)
+        h = h @ self.first * (h @ self.second)  # <-
+        return h
+
+
+class Head(nn.Module):
+    """The weight learns by another way as well."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up = nn.Embedding(5, 4, dtype=dtype)
+        self.fc = nn.Linear(4, 4, dtype=dtype)
+        self.head = self.up.weight.detach()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.fc(self.up(torch.tensor([1, 2])) + x)
+        return (h @ self.head.t()).square()  # <-
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_weight_of_which_a_view_is_kept(dtype: torch.dtype) -> None:
-    """The loss changes with it, and smoothly: in a copy of the model too."""
-    report = trainify.audit(Absorbed(dtype), torch.ones(2, 4, dtype=dtype), loss=torch.sum)
-    assert not report.ok and report.missing == ("up.weight",)
-    assert report.error == (
-        "the loss changes with up.weight, of which the gradient is missing; parts lies in the same "
-        "memory and has no history: make it in forward"
-    )
+@pytest.mark.parametrize("cls, attribute", [(Absorbed, "parts"), (Loaded, "first"), (Head, "head")])
+def test_a_weight_of_which_a_view_is_kept(
+    cls: type[nn.Module], attribute: str, dtype: torch.dtype
+) -> None:
+    model = cls(dtype)
+    report = trainify.audit(model, torch.ones(2, 4, dtype=dtype), loss=torch.sum)
+    names = ("up.weight",)
+    assert (report.missing, report.wrong) == (((), names) if cls is Head else (names, ()))
+    (cut,) = report.cuts
+    assert cut.cause.value == "data" and cut.parameters == names, str(report)
+    assert "# <-" in linecache.getline(cut.path, cut.line)
+    assert cut.message.startswith(f"{attribute} lies in the memory of a weight")
+    model.fc.weight.grad = None
+    model(torch.ones(2, 4, dtype=dtype)).sum().backward()  # as before the audit
+    assert model.fc.weight.grad is not None
+
+
+class Compared(Head):
+    """What nothing is lost by: it goes into no loss, or where nothing learns."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        drift = (self.head - self.up.weight).norm()
+        return self.fc(self.up(torch.tensor([1, 2])) + x) + drift.detach() * 0
+
+
+def test_a_view_that_does_not_go_into_the_loss() -> None:
+    report = trainify.audit(Compared(torch.float64), torch.ones(2, 4).double(), loss=torch.sum)
+    assert report.ok, str(report)
+
+
+class Normalized(nn.Module):
+    """The sum of squares of what is normalized changes by what keeps it from dividing by zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc = nn.Linear(4, 4)
+        self.bias = nn.Linear(4, 4, bias=False)
+        self.norm = nn.LayerNorm(4, elementwise_affine=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            bias = self.bias(x)  # <-
+        return self.norm(30 * (self.fc(x) + bias))
+
+
+def test_a_cut_of_which_float32_hardly_tells() -> None:
+    report = trainify.audit(Normalized(), X, loss=lambda out: out.square().mean())
+    assert report.missing == ("bias.weight",)
+    (cut,) = report.cuts
+    assert "# <-" in linecache.getline(cut.path, cut.line) and cut.parameters == ("bias.weight",)

@@ -934,6 +934,20 @@ RIGHT = {
                 h = h.detach()
         return self.head(h)
 """,
+    "two recurrences of which one is cut": """
+    def low(self, z):
+        z = z + self.fc(z.tanh())
+        return z + self.mid(z.tanh())
+
+    def forward(self, x):
+        high, low = x, torch.zeros_like(x)
+        for _ in range(2):
+            for cycle in range(3):
+                with torch.set_grad_enabled(cycle == 2):
+                    low = self.low(low + high)
+            high = high + self.head(high + low)
+        return high
+""",
     "an estimate of its own as an input": """
     def f(self, x, before):
         return self.mid(torch.tanh(self.fc(x) + before))

@@ -1,28 +1,132 @@
-"""What modules keep of a parameter's memory under another name: ``self.head = emb.weight.data``."""
+"""Weights under another name, in the same memory: ``self.head = self.emb.weight.data``.
+
+No operation of the step ends the gradient there, as the tensor had no history from the start.  Its
+own gradient is what the weight does not get.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
+from dataclasses import dataclass
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
+from .cuts import MISSING, Suspect
 from .kept import plain_attributes
+from .noise import is_zero
+from .report import Cause
+from .runs import Step
 from .tensors import memory_of, tensors_within
+from .trace import Trace, Unseen, made_by, tensor_of
 
 _DEPTH = 3
 """How deep they are looked for in lists, dicts and objects."""
 
 
-def aliases(model: nn.Module, names: Collection[str]) -> list[str]:
-    """The attributes that hold tensors without a history in the memory of these parameters."""
-    return list(dict.fromkeys(_aliases(model, names)))
+@dataclass(frozen=True)
+class Alias:
+    """A tensor in the memory of parameters, and the attribute that holds it; empty for none."""
+
+    tensor: Tensor
+    parameters: frozenset[str]
+    attribute: str
 
 
-def _aliases(model: nn.Module, names: Collection[str]) -> Iterator[str]:
-    owners = {memory_of(p) for name, p in model.named_parameters() if name in names} - {0}
-    for name, module in model.named_modules():
+def aliases(step: Step) -> list[Alias]:
+    """Those that the model holds, or its inputs, and that do not pass a gradient on to them."""
+    owners: dict[int, list[tuple[str, Tensor]]] = {}
+    for name, parameter in step.parameters.items():
+        owners.setdefault(memory_of(parameter), []).append((name, parameter))
+    owners.pop(0, None)
+    found = {}
+    for tensor in step.state.tensors:
+        owning = owners.get(memory_of(tensor), ()) if type(tensor) is Tensor else ()
+        if owning and _is_floating(tensor) and _is_leaf(tensor):
+            names = frozenset(name for name, owner in owning if _overlap(tensor, owner))
+            found[id(tensor)] = tensor, names
+    held = _attributes(step, found) if found else {}
+    return [Alias(t, names, held.get(id(t), "")) for t, names in found.values() if names]
+
+
+def through_aliases(step: Step, trace: Trace) -> list[Suspect]:
+    """The calls of a step that take one to which a gradient is due."""
+    due = _due(step, aliases(step))
+    if not due:
+        return []
+    numbers = {
+        tensor_of(sight): due[id(tensor)]
+        for sight, tensor in zip(trace.known, step.state.tensors, strict=True)
+        if id(tensor) in due
+    }
+    found = []
+    for call in trace.calls:
+        for i, sight in enumerate(call.ins):
+            alias = numbers.get(tensor_of(sight))
+            if alias is not None and any(made.floating for made in made_by(call)):
+                suspect = Suspect(Cause.DATA, MISSING, call, ("in", i))
+                suspect.parameters |= alias.parameters
+                suspect.detail = alias.attribute or "This tensor"
+                found.append(suspect)
+    return found
+
+
+def _due(step: Step, found: list[Alias]) -> dict[int, Alias]:
+    """Those of the aliases, by the id of the tensor, that get a gradient if they ask for one."""
+    tensors = [alias.tensor for alias in found]
+    if not tensors:
+        return {}
+    # A view that was made under no_grad says that it requires one, and is not asked for it.
+    own = [t.requires_grad and (t._base is None or not t._base.requires_grad) for t in tensors]
+
+    def ask() -> None:
+        for tensor in tensors:
+            tensor.requires_grad_(True)
+
+    try:
+        _, loss = step.run(Unseen(), ask)
+        with step.backward():
+            gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
+    except Exception:  # it is written into, or of inference_mode, or the loss has no history
+        return {}
+    finally:
+        for tensor, before in zip(tensors, own, strict=True):
+            tensor.requires_grad_(before)
+    pairs = zip(found, gradients, strict=True)
+    return {id(a.tensor): a for a, g in pairs if g is not None and not is_zero(g)}
+
+
+def _attributes(step: Step, ids: Collection[int]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for name, module in step.model.named_modules():
         for attribute, value in plain_attributes(module):
             for tensor in tensors_within(value, _DEPTH, set()):
-                if type(tensor) is Tensor and not tensor.requires_grad:
-                    if memory_of(tensor) in owners:
-                        yield f"{name}.{attribute}" if name else attribute
+                if id(tensor) in ids:
+                    found.setdefault(id(tensor), f"{name}.{attribute}" if name else attribute)
+    return found
+
+
+def _is_floating(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _is_leaf(tensor: Tensor) -> bool:
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # a view made under no_grad, of what was written since
+        return True
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    first, last = _span(one)
+    begin, end = _span(other)
+    return first < end and begin < last
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """Where the numbers of a tensor begin and end in memory."""
+    start = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return start, start
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()

@@ -48,31 +48,39 @@ class Trials:
 
 
 class Trial:
-    """Runs in which values are disturbed; those of half precision in float32, if the model can.
+    """Runs in which values are disturbed; those of few bits in more, if the model can.
 
     A parameter in float32 does not help where its values are cast before they are used.
     """
 
     def __init__(
-        self, step: Step, trace: Trace, allowed: Sequence[Suspect], awake: bool = False
+        self,
+        step: Step,
+        trace: Trace,
+        allowed: Sequence[Suspect],
+        awake: bool = False,
+        least: torch.dtype = torch.float32,
     ) -> None:
-        """``allowed`` are those at which a gradient may end; ``trace`` is a run of the step."""
+        """``allowed`` are those at which a gradient may end; ``trace`` is a run of the step.
+
+        What has fewer bits than ``least`` is run in that.
+        """
         self._step, self._trace, self._allowed = step, trace, allowed
         self._is_awake = awake
         self._precision: AbstractContextManager[Any] = nullcontext()
         self._smallest = min((p.element_size() for p in step.parameters.values()), default=4)
-        if self._smallest < 4 or step.rounding > torch.finfo(torch.float32).eps:
-            wide = Widening(torch.float32)
+        if self._smallest < least.itemsize or step.rounding > torch.finfo(least).eps:
+            wide = Widening(least)
             try:
-                other = widened(step, torch.float32) if self._smallest < 4 else step
+                other = widened(step, least) if self._smallest < least.itemsize else step
                 keep = Keep(allowed)
                 with wide:
                     self._value = self._of(other, keep)
-            except Exception:  # the model cannot be copied, or its kernels refuse float32
+            except Exception:  # the model cannot be copied, or its kernels refuse the type
                 pass
             else:
                 self._step, self._precision = other, wide
-                self._smallest = max(4, self._smallest)
+                self._smallest = max(least.itemsize, self._smallest)
                 self._kept = keep.values
                 return
         keep = Keep(allowed)

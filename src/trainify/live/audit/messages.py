@@ -116,6 +116,12 @@ def _message(suspect: Suspect, kind: str) -> str:
         return f"{op} makes a leaf of the value: the gradient goes to that, and ends here."
     if cause is Cause.DETACH:
         return f"{op} takes the value and leaves its history: the gradient ends here."
+    if cause is Cause.DATA and suspect.where[0] == "in":
+        return (
+            f"{suspect.detail} lies in the memory of a weight and was made before the step without "
+            "its history, by .data, detach() or under no_grad: what is computed with it here "
+            "passes no gradient on to the weight. Make it in forward."
+        )
     if cause is Cause.DATA:
         return ".data is the value without its history: the gradient ends here."
     if cause is Cause.HOST:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .against import is_held_against, may_be_held_against
+from .aliases import through_aliases
 from .allowed import Allowed
 from .aside import Aside
 from .attributes import Apart
@@ -84,6 +85,8 @@ class Outcome:
     """Parameters behind what else happens on the line of a cut, or of what is one only of them."""
     weak: list[Suspect]
     """What takes the gradient of parameters that get none anywhere."""
+    faint: list[Suspect]
+    """What the loss does not depend on, as far as its bits say."""
     unseen: list[Suspect]
     """What unseen code makes, and the loss depends on."""
     through: Lines
@@ -130,6 +133,7 @@ class _Round:
         """Where NumPy computes in the memory of tensors."""
         self.beside: dict[Place, set[str]] = {}
         self.weak: list[Suspect] = []
+        self.faint: list[Suspect] = []
         self.unseen: list[Suspect] = []
         self.apart = False
         """Whether equal runs differ by more than rounding."""
@@ -187,7 +191,8 @@ class _Round:
         shared = handed(trace, checks)
         shared = self._not_allowed(self._bending(shared, Copied(shared), "gradients", error))
         cuts = self._judge(suspects, trace, nudged, value, got)
-        cuts += map(cut_of, by_site([*repeated, *shared]))
+        lent = [] if error else self._not_allowed(through_aliases(step, trace))
+        cuts += map(cut_of, by_site([*repeated, *shared, *lent]))
         cuts += self._endless(trace) if self.endless else []
         if not error and not cuts and (observer.written or step.inferring):
             self.tell("a step that nothing watches")
@@ -217,8 +222,9 @@ class _Round:
         through = lines_through(trace, behind, ends) if step.ignored else {}
         return Outcome(
             trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, self.stops,
-            reached, bool(checks.shaped), self.beside, self.weak, self.unseen, through, self.spared,
-            self.zeros, self.endless, self.within.places, found, keeps, self.untold, self.notes,
+            reached, bool(checks.shaped), self.beside, self.weak, self.faint, self.unseen, through,
+            self.spared, self.zeros, self.endless, self.within.places, found, keeps, self.untold,
+            self.notes,
         )  # fmt: skip
 
     def _leave_frozen(self) -> None:
@@ -476,6 +482,8 @@ class _Round:
                     for each in group
                     if each.cause is Cause.GRAD_MODE and each.scope is not None
                 )
+            else:
+                self.faint += group
         return _without_consequences(cuts, self.arrays)
 
 

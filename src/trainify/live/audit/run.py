@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from ..lock import LOCK
-from .aliases import aliases
 from .allowed import Allowed
 from .alone import alone
 from .cuts import by_site
@@ -21,6 +20,7 @@ from .directional import Proof, prove
 from .hooks import none_later
 from .kept import kept_graphs
 from .losses import Loss
+from .matters import Trial
 from .messages import cut_of, if_meant
 from .on_disk import on_disk
 from .passages import passages_of
@@ -204,6 +204,7 @@ class _Audit:
         rest = [name for name, got in seen.got.items() if name not in hit and not got]
         found = Ungiven() if seen.error else self._ungiven(rest, seen)
         cuts = _blamed(cuts, found.lost, seen)
+        cuts += self._fainter({*found.lost} - {n for cut in cuts for n in cut.parameters}, seen)
         hit.update(name for cut in cuts for name in cut.parameters)
         lost = tuple(name for name in found.lost if name not in hit)
         bare = [cut for cut in cuts if not cut.parameters]
@@ -256,6 +257,18 @@ class _Audit:
             passages=passages,
         )
 
+    def _fainter(self, lost: Collection[str], seen: Outcome) -> list[Cut]:
+        """Cuts on which a loss of more bits depends, of parameters to which a gradient is due."""
+        groups = by_site([each for each in seen.faint if not each.parameters.isdisjoint(lost)])
+        if not groups:
+            return []
+        self.tell("where gradients end, in float64")
+        trial = Trial(self.step, seen.trace, seen.stops, least=torch.float64)
+        found = [cut_of(group) for group in groups if trial.matters(group)]
+        return [
+            replace(cut, parameters=tuple(n for n in cut.parameters if n in lost)) for cut in found
+        ]
+
     def _kept(self, seen: Outcome) -> tuple[list[Cut], str]:
         """What makes the next step fail, and how."""
         if not seen.keeps or seen.error or not any(seen.got.values()):
@@ -269,16 +282,9 @@ class _Audit:
         if seen.error:
             return f"backward raises {seen.error}"
         if lost and not any(cut.parameters and set(lost) & {*cut.parameters} for cut in cuts):
-            found = aliases(self.step.model, lost)
-            where = (
-                f"{', '.join(patterns(found))} lies in the same memory and has no history: "
-                "make it in forward"
-                if found
-                else "where it is lost was not found"
-            )
             return (
                 f"the loss changes with {', '.join(patterns(lost))}, of which the gradient is "
-                f"missing; {where}"
+                "missing; where it is lost was not found"
             )
         endless = [n for n in seen.endless if not any(n in cut.parameters for cut in cuts)]
         if endless:

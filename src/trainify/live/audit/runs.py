@@ -171,6 +171,7 @@ class Step:
         self.state.restore()
         if change is not None:
             change()
+        self.state.uncount()
 
 
 def refuse_no_model(model: object) -> None:

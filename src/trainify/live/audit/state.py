@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._autograd import _unsafe_set_version_counter
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ..loads import codes
@@ -102,6 +103,7 @@ class State:
             if id(parameter) in self._tensors and not parameter.is_inference()
         }
 
+        self._viewed = {id(base): (base, base._version) for base in self._bases()}
         self._copies = {}
         self._counts = ExitStack()
         for tensor in self.tensors:
@@ -203,6 +205,22 @@ class State:
             generator.set_state(state)
         for put in self._random:
             put()
+
+    def uncount(self) -> None:
+        """Have what views are kept of count as not written since, and as if it might have been.
+
+        Torch refuses a view that was made under ``no_grad``, as loaders do, once that is written.
+        """
+        for base, version in self._viewed.values():
+            _unsafe_set_version_counter((base,), (version,))
+
+    def _bases(self) -> Iterator[Tensor]:
+        """What is viewed by tensors that are held, and is written when they are."""
+        for tensor in self.tensors:
+            base = tensor._base
+            if base is not None and not base.is_inference():
+                self._versions.pop(id(base), None)
+                yield base
 
     def end(self) -> None:
         """Put everything back, the gradients as well, and which parameters require one.

@@ -116,25 +116,31 @@ def _moves_inputs(trace: Trace, stopped: set[int], parameters: Set[int]) -> bool
 
 
 def _comes_back(trace: Trace, stopped: set[int], parameters: Set[int]) -> bool:
-    """Whether the next layers that it gets to are layers that made it."""
+    """Whether the next layers that it gets to are layers that made it.
+
+    What goes around these, and is added to what they make of it, counts as having been through.
+    """
     behind = set(stopped)
     makers: set[Hashable] = set()
     for call in reversed(trace.calls):
         if not behind.isdisjoint(map(tensor_of, made_by(call))):
             behind.update(tensor_of(sight) for sight in call.ins if sight.floating)
             makers.add(_layer(call, parameters))
-    carried = set(stopped)
-    found = False
+    carried, through = set(stopped), set[int]()
     for call in trace.calls:
-        if carried.isdisjoint(map(tensor_of, call.ins)):
+        ins = set(map(tensor_of, call.ins))
+        learns = any(sight.attached for sight in made_by(call))
+        if learns and not through.isdisjoint(ins):
+            through.update(map(tensor_of, made_by(call)))
+        elif carried.isdisjoint(ins):
             continue
-        if _layer(call, parameters) is not None and any(sight.attached for sight in made_by(call)):
-            found = True
-            if _layer(call, parameters) not in makers:
+        elif learns and (layer := _layer(call, parameters)) is not None:
+            if layer not in makers:
                 return False
+            through.update(map(tensor_of, made_by(call)))
         else:
             carried.update(tensor_of(sight) for sight in made_by(call) if sight.floating)
-    return found
+    return bool(through)
 
 
 def _layer(call: Call, parameters: Set[int]) -> Hashable | None:
