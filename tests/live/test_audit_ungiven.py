@@ -350,11 +350,45 @@ class Normalized(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             bias = self.bias(x)  # <-
-        return self.norm(30 * (self.fc(x) + bias))
+        return self.norm(3 * (self.fc(x) + bias))
 
 
 def test_a_cut_of_which_float32_hardly_tells() -> None:
-    report = trainify.audit(Normalized(), X, loss=lambda out: out.square().mean())
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    report = trainify.audit(Normalized(), x, loss=lambda out: out.square().mean())
     assert report.missing == ("bias.weight",)
     (cut,) = report.cuts
     assert "# <-" in linecache.getline(cut.path, cut.line) and cut.parameters == ("bias.weight",)
+
+
+class Packed(nn.Module):
+    """Weights that are copied when they are loaded."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.fc = nn.Linear(4, 4)
+        pair = [self.q.weight.data, self.k.weight.data]
+        self.packed = {
+            "rows": torch.cat(pair),
+            "columns": torch.cat(pair).t().contiguous(),
+            "one": pair[0].t().reshape(2, 2, 4).clone(),
+            "another": torch.cat([2 * each for each in pair]),
+        }[how]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x) @ self.packed.reshape(4, -1)
+
+
+@pytest.mark.parametrize(
+    "how, told", [("rows", "q.weight, k.weight"), ("columns", "q.weight, k.weight"),
+                  ("one", "q.weight"), ("another", "")]
+)  # fmt: skip
+def test_a_copy_that_is_used_in_place_of_a_weight(how: str, told: str) -> None:
+    """Which the loss does not change with: that is a note."""
+    report = trainify.audit(Packed(how), torch.ones(2, 4))
+    assert report.unused == ("q.weight", "k.weight"), str(report)
+    notes = [note for note in report.notes if "copy" in note]
+    said = f"{told} is unused, and its numbers are in packed: a copy, which training does not reach"
+    assert notes == ([f"{said}. Make it in forward"] if told else [])

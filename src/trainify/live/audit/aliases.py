@@ -45,7 +45,7 @@ def aliases(step: Step) -> list[Alias]:
         if owning and _is_floating(tensor) and _is_leaf(tensor):
             names = frozenset(name for name, owner in owning if _overlap(tensor, owner))
             found[id(tensor)] = tensor, names
-    held = _attributes(step, found) if found else {}
+    held = attributes(step, found) if found else {}
     return [Alias(t, names, held.get(id(t), "")) for t, names in found.values() if names]
 
 
@@ -68,6 +68,17 @@ def through_aliases(step: Step, trace: Trace) -> list[Suspect]:
                 suspect.parameters |= alias.parameters
                 suspect.detail = alias.attribute or "This tensor"
                 found.append(suspect)
+    return found
+
+
+def attributes(step: Step, ids: Collection[int]) -> dict[int, str]:
+    """Where modules hold tensors, by the ids of these, outside of their parameters."""
+    found: dict[int, str] = {}
+    for name, module in step.model.named_modules():
+        for attribute, value in plain_attributes(module):
+            for tensor in tensors_within(value, _DEPTH, set()):
+                if id(tensor) in ids:
+                    found.setdefault(id(tensor), f"{name}.{attribute}" if name else attribute)
     return found
 
 
@@ -94,16 +105,6 @@ def _due(step: Step, found: list[Alias]) -> dict[int, Alias]:
             tensor.requires_grad_(before)
     pairs = zip(found, gradients, strict=True)
     return {id(a.tensor): a for a, g in pairs if g is not None and not is_zero(g)}
-
-
-def _attributes(step: Step, ids: Collection[int]) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for name, module in step.model.named_modules():
-        for attribute, value in plain_attributes(module):
-            for tensor in tensors_within(value, _DEPTH, set()):
-                if id(tensor) in ids:
-                    found.setdefault(id(tensor), f"{name}.{attribute}" if name else attribute)
-    return found
 
 
 def _is_floating(tensor: Tensor) -> bool:

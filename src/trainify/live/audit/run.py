@@ -15,6 +15,7 @@ from torch import nn
 from ..lock import LOCK
 from .allowed import Allowed
 from .alone import alone
+from .copied import copied
 from .cuts import by_site
 from .directional import Proof, prove
 from .hooks import none_later
@@ -224,6 +225,12 @@ class _Audit:
             cuts = [cut if cut.parameters else replace(cut, parameters=named) for cut in cuts]
         hit.update(lost, seen.endless)
         self._doubt(found, said, seen.stopped, hit if bare else ())
+        if copies := copied(step, seen.trace, found.unused):
+            self.notes.append(
+                f"{', '.join(patterns(copies))} is unused, and its numbers are in "
+                f"{', '.join(patterns(dict.fromkeys(copies.values())))}: a copy, which training "
+                "does not reach. Make it in forward"
+            )
         kept, error = self._kept(seen)
         missing = tuple(name for name, got in seen.got.items() if name in hit and not got)
         wrong = tuple(name for name, got in seen.got.items() if name in hit and got)

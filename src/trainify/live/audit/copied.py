@@ -1,0 +1,78 @@
+"""Copies of weights that are used in place of them: ``self.qkv = torch.cat([q.weight, k.weight])``.
+
+Of a weight that is unused it is asked whether a tensor that the step takes holds its numbers: all
+of them in any order, as after a transposition, or as some of its rows or columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import torch
+from torch import Tensor
+
+from .aliases import attributes
+from .runs import Step
+from .trace import Trace, tensor_of
+
+_LEAST = 4
+"""Numbers that a weight has to hold, so that another one does not hold them by chance."""
+
+
+def copied(step: Step, trace: Trace, names: Collection[str]) -> dict[str, str]:
+    """The attributes that hold the numbers of unused parameters, by the name of these."""
+    weights = {n: step.parameters[n].detach() for n in names if _tells(step.parameters[n])}
+    if not weights:
+        return {}
+    pairs = zip(trace.known, step.state.tensors, strict=True)
+    taken = {tensor_of(sight) for call in trace.calls for sight in call.ins}
+    own = {id(parameter) for parameter in step.model.parameters()}
+    kept = {
+        id(t): t.detach()
+        for s, t in pairs
+        if tensor_of(s) in taken and id(t) not in own and t.layout is torch.strided
+    }
+    held = attributes(step, kept) if kept else {}
+    found: dict[str, str] = {}
+    for name, weight in weights.items():
+        for key, attribute in held.items():
+            if _holds(kept[key], weight):
+                found.setdefault(name, attribute)
+    return found
+
+
+def _tells(tensor: Tensor) -> bool:
+    if tensor.layout is not torch.strided or not tensor.is_floating_point():
+        return False
+    return tensor.numel() >= _LEAST and bool(tensor.min() < tensor.max())
+
+
+def _holds(kept: Tensor, weight: Tensor) -> bool:
+    if kept.dtype != weight.dtype or kept.device != weight.device or kept.is_quantized:
+        return False
+    if kept.numel() == weight.numel():
+        return _extent(kept) == _extent(weight) and torch.equal(_sorted(kept), _sorted(weight))
+    return any(_is_part(weight, each) for each in _ways(kept))
+
+
+def _ways(kept: Tensor) -> Iterator[Tensor]:
+    yield kept
+    if kept.dim() == 2:
+        yield kept.t()
+
+
+def _is_part(weight: Tensor, kept: Tensor) -> bool:
+    """Whether rows of ``kept``, one after the other, are those of ``weight``."""
+    if kept.dim() != weight.dim() or kept.shape[1:] != weight.shape[1:]:
+        return False
+    same = (kept == weight[0]).flatten(1).all(1) if kept.dim() > 1 else kept == weight[0]
+    starts = (int(start) for start in same.nonzero())
+    return any(torch.equal(kept[start : start + len(weight)], weight) for start in starts)
+
+
+def _extent(tensor: Tensor) -> tuple[float, float]:
+    return tensor.min().item(), tensor.max().item()
+
+
+def _sorted(tensor: Tensor) -> Tensor:
+    return tensor.flatten().sort().values
