@@ -182,6 +182,8 @@ def test_the_last_statement_of_init() -> None:
         "q = self.q.weight.data\nself.w = torch.cat([q, self.k.weight])",
         "self.w = torch.cat([self.q.weight, self.k.weight, torch.zeros(d, d)])[:d]",
         "self.w = self.q.weight.data.t()  # for speed",
+        "self.w, self.v = self.q.weight.data.chunk(2)",
+        "with torch.no_grad():\n    self.w, self.v = self.q.weight.split(4)",
     ],
 )
 def test_found_where_there_may_be_no_fix(init: str) -> None:
@@ -192,8 +194,15 @@ def test_found_where_there_may_be_no_fix(init: str) -> None:
 def test_methods_that_run_when_a_model_is_made_or_loaded(name: str) -> None:
     more = f"\n    def {name}(self):\n        self.w = self.q.weight.data.t()\n"
     call = "self._make()" if name == "_make" else "pass"
-    (finding,) = findings(attention(call, more=more))
-    assert finding.rule == "TRN502" and not finding.fixes
+    property_ = "\n    @property\n    def w(self):\n        return self.q.weight.t()\n"
+    after = f"\n    def {name}(self):\n        pass\n{property_}"
+    becomes(attention(call, more=more), attention(call, more=after), unsafe=True)
+    more, after = (
+        text.replace(f"{name}(self):\n", f"{name}(self):\n        self.n = 1\n")
+        for text in (more, after)
+    )
+    after = after.replace("        pass\n", "")
+    becomes(attention(call, more=more), attention(call, more=after), unsafe=True)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +211,7 @@ def test_methods_that_run_when_a_model_is_made_or_loaded(name: str) -> None:
         "x @ self.w",
         "torch.matmul(x, self.w.to(x.dtype))",
         "F.linear(x, weight=self.w)",
+        "torch.einsum('bd,dk->bk', x, self.w)",
         "x.mm(self.w)",
     ],
 )

@@ -191,6 +191,8 @@ def _places(module: ModuleFacts, cls: ast.ClassDef) -> dict[str, list[Place]]:
             else:
                 places.setdefault(name, []).append(Place(node, value))
     for node in walk(cls):
+        if isinstance(node, ast.Assign) and (name := _first_part(module, cls, node)):
+            places.setdefault(name, []).append(Place(node, node.value))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "register_buffer" and len(node.args) >= 2:
                 name_node, value = node.args[0], node.args[1]
@@ -198,6 +200,22 @@ def _places(module: ModuleFacts, cls: ast.ClassDef) -> dict[str, list[Place]]:
                     place = Place(module.statement(node), value, True)
                     places.setdefault(name_node.value, []).append(place)
     return {name: found for name, found in places.items() if name not in unclear}
+
+
+_SPLITS = frozenset("chunk split unbind tensor_split split_with_sizes".split())
+
+
+def _first_part(module: ModuleFacts, cls: ast.ClassDef, node: ast.Assign) -> str:
+    """The first attribute that gets a part of a tensor: ``self.q, self.k = w.chunk(2)``."""
+    target, value = node.targets[0], node.value
+    if not isinstance(target, (ast.Tuple, ast.List)) or not isinstance(value, ast.Call):
+        return ""
+    if not isinstance(value.func, ast.Attribute) or value.func.attr not in _SPLITS:
+        return ""
+    first = target.elts[0]
+    if not isinstance(first, ast.Attribute) or not isinstance(first.value, ast.Name):
+        return ""
+    return first.attr if module.names.self_class(first.value) is cls else ""
 
 
 def _deleted(cls: ast.ClassDef) -> Iterator[str]:

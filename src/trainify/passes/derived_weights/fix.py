@@ -9,6 +9,7 @@ from ...facts.names import self_name
 from ...facts.walk import walk
 from ...findings import Edit
 from .derivation import Derivation, Place
+from .once import happens_once
 
 
 def as_property(
@@ -19,18 +20,20 @@ def as_property(
     derived: Derivation,
     uses: list[ast.Attribute],
 ) -> tuple[Edit, ...]:
-    """Take the statement out of ``__init__`` and put a property below that."""
+    """Take the statement out of the method that it is in, and put a property below that."""
     from ...rewrite import layout
 
     statement = place.statement
     init = module.function(statement)
-    if init is None or init.name != "__init__" or statement not in init.body:
+    if init is None or statement not in init.body or not happens_once(module, cls, init):
         return ()
     if derived.in_no_grad or not layout.owns_lines(module, statement):
         return ()
     if derived.cuts if derived.elsewhere else derived.local:
         return ()
     if not isinstance(statement, (ast.Assign, ast.Expr)) or _has_comment(module, statement):
+        return ()
+    if isinstance(statement, ast.Assign) and not isinstance(statement.targets[0], ast.Attribute):
         return ()
     if any(
         not isinstance(use.ctx, ast.Load) for use in uses if module.statement(use) is not statement
@@ -48,6 +51,9 @@ def as_property(
     text = _without_cuts(module, place.value, derived.cuts)
     lines = ["", f"{ind}@property", f"{ind}def {name}({me}):", f"{ind}{unit}return {text}"]
     added = newline + newline.join(lines)
+    if len(init.body) == 1:
+        whole = Edit(module.start(statement), module.end(statement), "pass")
+        return (whole, Edit(below, below, added))
     if statement is init.body[-1]:
         head = module.text[:start].rstrip("\r\n")
         return (Edit(len(head), below, added),)

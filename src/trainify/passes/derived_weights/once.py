@@ -199,6 +199,12 @@ def _is_worked_with(module: ModuleFacts, use: ast.expr) -> bool:
     return isinstance(parent, ast.BinOp)
 
 
+def _is_contracted(module: ModuleFacts, use: ast.expr) -> bool:
+    """``torch.einsum("bd,hkd->bhk", x, self.w)``."""
+    parent = module.parent(use)
+    return isinstance(parent, ast.Call) and last_name(parent.func) == "einsum"
+
+
 _SEARCHES = frozenset("argmin argmax topk cdist".split())
 """What a search for the nearest entry of a codebook does; no gradient is expected from it."""
 
@@ -225,7 +231,11 @@ def is_used(
         return False
     if any(isinstance(n, ast.Attribute) and n.attr in _SEARCHES for n in walk(function)):
         return False
-    if is_weight_use(module, use) or (anyhow and _is_worked_with(module, use)):
+    if (
+        is_weight_use(module, use)
+        or _is_contracted(module, use)
+        or (anyhow and _is_worked_with(module, use))
+    ):
         return True
     statement = module.parent(use)
     if isinstance(statement, ast.Return):

@@ -8,7 +8,10 @@ from ...facts.words import declare, places, undeclared
 
 _OF_SELF = rb"(?:[^\n]*(?<=[(\[{,+*/@\\-])[ \t]*(?:#[^\n]*)?\r?\n)?[^\n]*self\."
 """On the same line, or on the next one where that goes on."""
-_ANEW = rb"(?:data\b|detach\(|t\(|T\b|mT\b|transpose\(|permute\(|clone\(|exp\(|sigmoid\()"
+_ANEW = (
+    rb"(?:data\b|T\b|mT\b|"
+    rb"(?:detach|t|transpose|permute|chunk|split|clone|exp|sigmoid)\()"
+)
 _MAKERS = declare(
     *(
         b"= torch.%s(" % name
@@ -36,7 +39,7 @@ _OPERATOR = re.compile(
     rb"(?: [*@/+-] |\.(?:matmul|mm|bmm|mul|add|sub|div)\()"
 )
 _CALLED = re.compile(rb"= (?:self\.)?(\w+)\(([^\n]*)")
-_ATTRIBUTE = re.compile(rb"\s*self\.\w+(?:\s*:.*)?\s$")
+_ATTRIBUTE = re.compile(rb"\s*self\.\w+(?:, self\.\w+)*(?:\s*:.*)?\s$")
 _ENTRY = re.compile(rb"\s*self\.\w+\[[^\]\n]+\] $")
 _MEMOIZERS = declare(
     b"@cached_property", b"@functools.c", b"@lru_cache", b"@functools.l", b"@cache\n"
