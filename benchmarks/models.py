@@ -17,18 +17,16 @@ from pathlib import Path
 
 from .measure import Result, cpu_seconds, exact, in_own_process, interleaved, ratio, spread, tell
 
-# The proportions of Llama 3 8B, at half its width.  What a matrix product takes depends on whether
-# rows are a multiple of 4 KiB: then they are in one another's way in the processor's cache.  Here,
-# as in the whole model, those of the gate and the up projection are, packed (56 KiB; 112 in the
-# whole) and each for itself (28; 56).  At a quarter of the width the packed ones are (28) and the
-# others are not (14); at half the width of the 1B model the packed ones are 32 KiB long.
+# The proportions of Llama 3 8B, at a quarter of its width.  Those of the 1B model at half its width
+# would have the packed gate and up projections, whose output rows are then 32 KiB long, in one
+# another's way in the processor's cache: torch's matrix product alone takes a fifth longer there.
 SHAPE = {
     "vocab_size": 4096,
-    "hidden_size": 2048,
-    "intermediate_size": 7168,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
+    "hidden_size": 1024,
+    "intermediate_size": 3584,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
     "head_dim": 128,
 }
 # Many short runs tell more than a few long ones: what else the machine does changes by the second.
@@ -87,7 +85,7 @@ def huggingface(checkpoint: Path):
     )
 
 
-def serving(unpatched, patched, ids, prefix="", rounds=120) -> Iterator[Result]:
+def serving(unpatched, patched, ids, prefix="", rounds=200) -> Iterator[Result]:
     """What strategy ``flag`` costs where no gradient is wanted; both have the same weights."""
     import torch
 
@@ -116,7 +114,7 @@ def serving(unpatched, patched, ids, prefix="", rounds=120) -> Iterator[Result]:
         yield ratio(f"{what}: `flag` against unpatched", times["flag"], times["unpatched"], 1.01)
 
 
-def training(patched, oracle, ids, what="training step", rounds=24) -> Iterator[Result]:
+def training(patched, oracle, ids, what="training step", rounds=40) -> Iterator[Result]:
     """Steps of patched packages, each with the time it may take against Hugging Face's.
 
     ``patched`` has packages by strategy, each with its target.
