@@ -322,6 +322,9 @@ def test_a_weight_of_which_a_view_is_kept(
     model.fc.weight.grad = None
     model(torch.ones(2, 4, dtype=dtype)).sum().backward()  # as before the audit
     assert model.fc.weight.grad is not None
+    with pytest.raises(trainify.NotTrainable, match="Make it in forward") as raised:
+        trainify.trainify(model, torch.ones(2, 4, dtype=dtype), loss=torch.sum)
+    assert "allow=" in str(raised.value) and "through=" not in str(raised.value)
 
 
 class Compared(Head):

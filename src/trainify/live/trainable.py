@@ -20,7 +20,7 @@ from .audit import Cut, Report
 from .audit.allowed import named_places
 from .audit.alone import step_alone
 from .audit.losses import Loss
-from .audit.messages import STOPS, if_meant, not_meant, with_scope
+from .audit.messages import STOPS, if_meant, is_kept_view, not_meant, with_scope
 from .audit.places import Places, raised
 from .audit.run import audit
 from .audit.runs import refuse_no_model
@@ -363,7 +363,9 @@ def _told(cuts: Iterable[Cut], mistakes: Mistakes) -> Iterator[str]:
         if mistakes.is_said(cut):
             told = not_meant(told)
         elif cut.cause in STOPS:
-            told, otherwise = if_meant(told), " If not, name the place: through= or --through."
+            told = if_meant(told)
+            if not is_kept_view(cut):
+                otherwise = " If not, name the place: through= or --through."
         yield f"{cut.place}: {told.message}{otherwise}"
 
 

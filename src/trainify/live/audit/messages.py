@@ -35,6 +35,14 @@ def not_meant(cut: Cut) -> Cut:
     return replace(cut, message=cut.message.removesuffix(_MEANT))
 
 
+_OF_A_WEIGHT = "lies in the memory of a weight"
+
+
+def is_kept_view(cut: Cut) -> bool:
+    """Whether a cut is a tensor of before the step, so that no line in forward can be mended."""
+    return cut.cause is Cause.DATA and _OF_A_WEIGHT in cut.message
+
+
 _OFF = "Gradients are switched off"
 
 
@@ -118,7 +126,7 @@ def _message(suspect: Suspect, kind: str) -> str:
         return f"{op} takes the value and leaves its history: the gradient ends here."
     if cause is Cause.DATA and suspect.where[0] == "in":
         return (
-            f"{suspect.detail} lies in the memory of a weight and was made before the step without "
+            f"{suspect.detail} {_OF_A_WEIGHT} and was made before the step without "
             "its history, by .data, detach() or under no_grad: what is computed with it here "
             "passes no gradient on to the weight. Make it in forward."
         )
