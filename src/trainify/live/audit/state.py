@@ -104,6 +104,8 @@ class State:
         }
 
         self._viewed = {id(base): (base, base._version) for base in self._bases()}
+        for key in self._viewed:  # whose versions are put back
+            self._versions.pop(key, None)
         self._copies = {}
         self._counts = ExitStack()
         for tensor in self.tensors:
@@ -207,7 +209,7 @@ class State:
             put()
 
     def uncount(self) -> None:
-        """Have what views are kept of count as not written since, and as if it might have been.
+        """Have what is viewed by tensors that are held count as not written since the start.
 
         Torch refuses a view that was made under ``no_grad``, as loaders do, once that is written.
         """
@@ -215,11 +217,10 @@ class State:
             _unsafe_set_version_counter((base,), (version,))
 
     def _bases(self) -> Iterator[Tensor]:
-        """What is viewed by tensors that are held, and is written when they are."""
+        """What is viewed by tensors that are held."""
         for tensor in self.tensors:
             base = tensor._base
             if base is not None and not base.is_inference():
-                self._versions.pop(id(base), None)
                 yield base
 
     def end(self) -> None:
