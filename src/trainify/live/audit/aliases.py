@@ -13,15 +13,12 @@ import torch
 from torch import Tensor
 
 from .cuts import MISSING, Suspect
-from .kept import plain_attributes
+from .kept import tensors_held
 from .noise import is_zero
 from .report import Cause
 from .runs import Step
-from .tensors import memory_of, tensors_within
+from .tensors import memory_of, span_of
 from .trace import Trace, Unseen, made_by, tensor_of
-
-_DEPTH = 3
-"""How deep they are looked for in lists, dicts and objects."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +51,7 @@ def through_aliases(step: Step, trace: Trace) -> list[Suspect]:
     due = _due(step, aliases(step))
     if not due:
         return []
-    numbers = {
-        tensor_of(sight): due[id(tensor)]
-        for sight, tensor in zip(trace.known, step.state.tensors, strict=True)
-        if id(tensor) in due
-    }
+    numbers = {n: due[id(tensor)] for n, tensor in step.known(trace) if id(tensor) in due}
     found = []
     for call in trace.calls:
         for i, sight in enumerate(call.ins):
@@ -74,11 +67,9 @@ def through_aliases(step: Step, trace: Trace) -> list[Suspect]:
 def attributes(step: Step, ids: Collection[int]) -> dict[int, str]:
     """Where modules hold tensors, by the ids of these, outside of their parameters."""
     found: dict[int, str] = {}
-    for name, module in step.model.named_modules():
-        for attribute, value in plain_attributes(module):
-            for tensor in tensors_within(value, _DEPTH, set()):
-                if id(tensor) in ids:
-                    found.setdefault(id(tensor), f"{name}.{attribute}" if name else attribute)
+    for name, attribute, tensor in tensors_held(step.model):
+        if id(tensor) in ids:
+            found.setdefault(id(tensor), f"{name}.{attribute}" if name else attribute)
     return found
 
 
@@ -119,15 +110,6 @@ def _is_leaf(tensor: Tensor) -> bool:
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:
-    first, last = _span(one)
-    begin, end = _span(other)
+    first, last = span_of(one)
+    begin, end = span_of(other)
     return first < end and begin < last
-
-
-def _span(tensor: Tensor) -> tuple[int, int]:
-    """Where the numbers of a tensor begin and end in memory."""
-    start = tensor.data_ptr()
-    if tensor.numel() == 0:
-        return start, start
-    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return start, start + (last + 1) * tensor.element_size()

@@ -24,13 +24,12 @@ def copied(step: Step, trace: Trace, names: Collection[str]) -> dict[str, str]:
     weights = {n: step.parameters[n].detach() for n in names if _tells(step.parameters[n])}
     if not weights:
         return {}
-    pairs = zip(trace.known, step.state.tensors, strict=True)
     taken = {tensor_of(sight) for call in trace.calls for sight in call.ins}
     own = {id(parameter) for parameter in step.model.parameters()}
     kept = {
         id(t): t.detach()
-        for s, t in pairs
-        if tensor_of(s) in taken and id(t) not in own and t.layout is torch.strided
+        for number, t in step.known(trace)
+        if number in taken and id(t) not in own and t.layout is torch.strided
     }
     held = attributes(step, kept) if kept else {}
     found: dict[str, str] = {}

@@ -60,12 +60,18 @@ def held(model: nn.Module) -> Iterator[Held]:
 
 
 def _held(model: nn.Module) -> Iterator[tuple[Held, Tensor]]:
+    for name, attribute, tensor in tensors_held(model):
+        if tensor.grad_fn is not None:
+            yield Held(name, attribute, history_of(tensor)), tensor
+
+
+def tensors_held(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
+    """The tensors that modules hold beside their parameters: module, attribute, tensor."""
     seen: set[int] = set()
     for name, module in model.named_modules():
         for attribute, value in plain_attributes(module):
             for tensor in tensors_within(value, _DEPTH, seen):
-                if tensor.grad_fn is not None:
-                    yield Held(name, attribute, history_of(tensor)), tensor
+                yield name, attribute, tensor
 
 
 def plain_attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -28,7 +28,7 @@ from .report import Cause
 from .runs import Step
 from .stages import is_of_a_stage
 from .steps import is_of_a_sample, is_of_a_step
-from .trace import Trace, tensor_of
+from .trace import Trace
 
 _SAID = (Cause.GRAD_MODE, Cause.DETACH, Cause.DATA)
 """By which somebody says that a value is to have no gradient."""
@@ -100,8 +100,7 @@ class Meant:
     @cached_property
     def _known(self) -> list[tuple[int, Tensor]]:
         """The tensors that were there from the start, by :func:`~.trace.tensor_of`."""
-        numbers = map(tensor_of, self._trace.known)
-        return list(zip(numbers, self._step.state.tensors, strict=True))
+        return list(self._step.known(self._trace))
 
     @cached_property
     def _sizes(self) -> dict[int, int]:

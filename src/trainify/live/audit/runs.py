@@ -21,7 +21,7 @@ from .noise import is_zero
 from .pinned import Pinned
 from .places import Place, Places, raised
 from .state import State, nudge
-from .trace import Observer, Trace, Tracer, Unseen
+from .trace import Observer, Trace, Tracer, Unseen, tensor_of
 
 Change = Callable[[], None]
 
@@ -111,6 +111,10 @@ class Step:
             yield
         finally:
             self.state.take_again()
+
+    def known(self, trace: Trace) -> Iterator[tuple[int, Tensor]]:
+        """What was there before a run, each with its number by :func:`~.trace.tensor_of`."""
+        return zip(map(tensor_of, trace.known), self.state.tensors, strict=True)
 
     def nudge(self, names: Iterable[str], times: float = 1.0) -> Change:
         """A change that puts parameters a little off, or as many times as far."""

@@ -97,15 +97,13 @@ class State:
         self._own, self._own_holders = set(self._tensors), len(self._holders)
         self._own_empty = len(self._empty)
         self._hold(inputs, _DEPTH)
+        self._viewed = {id(base): (base, base._version) for base in self._bases()}
         self._versions = {
             id(parameter): parameter._version
             for parameter, _, _ in self._gradients
             if id(parameter) in self._tensors and not parameter.is_inference()
+            if id(parameter) not in self._viewed  # whose versions are put back
         }
-
-        self._viewed = {id(base): (base, base._version) for base in self._bases()}
-        for key in self._viewed:  # whose versions are put back
-            self._versions.pop(key, None)
         self._copies = {}
         self._counts = ExitStack()
         for tensor in self.tensors:

@@ -26,6 +26,15 @@ def memory_of(tensor: Tensor) -> int:
         return 0
 
 
+def span_of(tensor: Tensor) -> tuple[int, int]:
+    """Where the numbers of a tensor begin and end in memory."""
+    start = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return start, start
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()
+
+
 def tensors_within(
     value: Any, depth: int, seen: set[int], most: float = math.inf
 ) -> Iterator[Tensor]:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from .parts import has_parts, of_precision
 from .runs import Step
-from .tensors import memory_of
+from .tensors import memory_of, span_of
 
 _CASTS = {
     torch.float32: torch.Tensor.float,
@@ -40,7 +40,7 @@ def widened(step: Step, dtype: torch.dtype) -> Step:
     Raises:
         Exception: The model or its inputs cannot be copied.
     """
-    step.state.restore()
+    step.begin()
     made: dict[int, Tensor] = {  # so that no copy of fewer bits is made first
         id(parameter): nn.Parameter(wide(parameter.detach(), dtype), parameter.requires_grad)
         for parameter in step.model.parameters()
@@ -94,9 +94,9 @@ def _sharing(step: Step, made: Mapping[int, Tensor], dtype: torch.dtype) -> dict
 
 
 def _is_inside(tensor: Tensor, owner: Tensor) -> bool:
-    start = tensor.storage_offset() - owner.storage_offset()
-    steps = (max(size - 1, 0) * by for size, by in zip(tensor.size(), tensor.stride(), strict=True))
-    return start >= 0 and start + sum(steps) < owner.numel()
+    first, last = span_of(tensor)
+    begin, end = span_of(owner)
+    return begin <= first and last <= end
 
 
 def wide(value: Any, dtype: torch.dtype) -> Any:
