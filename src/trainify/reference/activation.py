@@ -37,9 +37,9 @@ def silu_and_mul_up_to(input: torch.Tensor, limit: float = 0.0) -> torch.Tensor:
 def silu_and_mul_backward(grad: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
     """The gradient of SwiGLU, in float32, rounded once."""
     gate, up = input.float().chunk(2, dim=-1)
-    silu = F.silu(gate)
-    slope = torch.lerp(silu, silu.new_ones(1), torch.sigmoid(gate))
-    return torch.cat((grad * up * slope, grad * silu), dim=-1).to(input.dtype)
+    one = gate.new_ones(1)
+    grad_gate = grad * up * torch.lerp(F.silu(gate), one, torch.sigmoid(gate))
+    return torch.cat((grad_gate, grad * F.silu(gate)), dim=-1).to(input.dtype)
 
 
 def mul_and_silu(input: torch.Tensor) -> torch.Tensor:
@@ -63,10 +63,8 @@ def gelu_and_mul_fp32(input: torch.Tensor) -> torch.Tensor:
 def gelu_and_mul_backward(grad: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
     """The gradient of GeGLU, in float32, rounded once."""
     gate, up = input.float().chunk(2, dim=-1)
-    cdf = 0.5 * (1.0 + torch.erf(gate * 0.7071067811865476))
-    pdf = 0.3989422804014327 * torch.exp(-0.5 * gate.square())
-    grad_gate = grad * up * (cdf + gate * pdf)
-    return torch.cat((grad_gate, grad * gate * cdf), dim=-1).to(input.dtype)
+    grad_gate = torch.ops.aten.gelu_backward(grad * up, gate)
+    return torch.cat((grad_gate, grad * F.gelu(gate)), dim=-1).to(input.dtype)
 
 
 def gelu_tanh_and_mul(input: torch.Tensor) -> torch.Tensor:
@@ -84,10 +82,9 @@ def gelu_tanh_and_mul_fp32(input: torch.Tensor) -> torch.Tensor:
 def gelu_tanh_and_mul_backward(grad: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
     """The gradient of GeGLU by the tanh approximation, in float32, rounded once."""
     gate, up = input.float().chunk(2, dim=-1)
-    tanh = torch.tanh(0.7978845608028654 * (gate + 0.044715 * gate**3))
-    slope = 0.7978845608028654 * (1.0 + 0.134145 * gate.square()) * (1.0 - tanh.square())
-    grad_gate = grad * up * 0.5 * (1.0 + tanh + gate * slope)
-    return torch.cat((grad_gate, grad * 0.5 * gate * (1.0 + tanh)), dim=-1).to(input.dtype)
+    grad_gate = torch.ops.aten.gelu_backward(grad * up, gate, approximate="tanh")
+    grad_up = grad * F.gelu(gate, approximate="tanh")
+    return torch.cat((grad_gate, grad_up), dim=-1).to(input.dtype)
 
 
 def fatrelu_and_mul(input: torch.Tensor, threshold: float) -> torch.Tensor:
