@@ -74,7 +74,7 @@ NOTES = f"""\
 * Training: `fixtures/llama_serving` after `trainify fix`, and `LlamaForCausalLM` of transformers
   with the same weights and `sdpa`, both without a KV cache; float32,
   {models.SHAPE["num_hidden_layers"]} layers of width {models.SHAPE["hidden_size"]}, with the
-  proportions of Llama 3 8B. A step is forward, loss, backward and AdamW.
+  proportions of Llama 3 8B. A step is forward, loss, backward and AdamW, fused.
 * Times of models are CPU time of one thread; those of commands are by the clock where nothing else
   is said.
 * Models run with an allocator that keeps freed memory (glibc's, with `mmap` off): by default it

@@ -114,7 +114,7 @@ def serving(unpatched, patched, ids, prefix="", rounds=200) -> Iterator[Result]:
         yield ratio(f"{what}: `flag` against unpatched", times["flag"], times["unpatched"], 1.01)
 
 
-def training(patched, oracle, ids, what="training step", rounds=40) -> Iterator[Result]:
+def training(patched, oracle, ids, what="training step", rounds=60) -> Iterator[Result]:
     """Steps of patched packages, each with the time it may take against Hugging Face's.
 
     ``patched`` has packages by strategy, each with its target.
@@ -133,7 +133,9 @@ def training(patched, oracle, ids, what="training step", rounds=40) -> Iterator[
     optimizers = {}
     for name, model in models.items():
         model.train()
-        optimizers[name] = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        # Fused, as transformers' Trainer has it by default: without, its temporary tensors, each as
+        # large as a weight, would tell whose weights are packed.
+        optimizers[name] = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step(name: str) -> float:
         optimizers[name].zero_grad()
@@ -153,8 +155,8 @@ def training(patched, oracle, ids, what="training step", rounds=40) -> Iterator[
     runs = {name: partial(timed, name) for name in models}
     interleaved(1, runs)
     times = interleaved(rounds, runs)
-    # Of fewer tokens the peak is in AdamW, whose temporary tensors are as large as the largest
-    # weight: it would tell whether a model packs its weights.
+    # Of fewer tokens the peak is at the end of backward, in the gradients of weights: it would tell
+    # little of what is saved for it.
     ids = torch.cat([ids, ids])
     peaks = {}
     for name in models:
