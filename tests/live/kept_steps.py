@@ -28,13 +28,18 @@ class Model(nn.Module):
         return out
 
 
+def line_of_the_cut(cls: type[Model]) -> int:
+    source, first = inspect.getsourcelines(cls)
+    (line,) = [first + i for i, text in enumerate(source) if text.rstrip().endswith("# <- cut")]
+    return line
+
+
 def assert_named_at_its_line(cls: type[Model]) -> Report:
     """The line that ends in ``# <- cut`` is named, and its second step raises; so does torch."""
     x = torch.randn(3, D)
     model = cls()
     report = audit(model, x, proof=False)
-    source, first = inspect.getsourcelines(cls)
-    (line,) = [first + i for i, text in enumerate(source) if text.rstrip().endswith("# <- cut")]
+    line = line_of_the_cut(cls)
     assert [(Path(c.path), c.line, c.cause) for c in report.cuts] == [
         (Path(inspect.getfile(cls)), line, Cause.KEPT)
     ], str(report)

@@ -7,9 +7,10 @@ from pathlib import Path
 import kept_steps
 import pytest
 import torch
-from kept_steps import D, assert_named_at_its_line, assert_trains_on
+from kept_steps import D, assert_named_at_its_line, assert_trains_on, line_of_the_cut
 from torch import Tensor
 
+from trainify.live.audit import Cause
 from trainify.live.audit.run import audit
 
 
@@ -103,6 +104,76 @@ class Given(Model):
 def test_a_kept_graph_is_named_at_its_line(cls: type[Model]) -> None:
     report = assert_named_at_its_line(cls)
     assert "none gets one in the second step" in str(report)
+
+
+@pytest.mark.parametrize("cls", [Recurrent, Running, Cached, Growing])
+def test_what_an_earlier_step_has_left_is_named(cls: type[Model]) -> None:
+    """A model is often audited when the second step of its training has raised."""
+    x = torch.randn(3, D)
+    model = cls()
+    model.step(x)
+    with pytest.raises(RuntimeError, match=r"second time|inplace"):
+        model.step(x)
+    report = audit(model, x, proof=False)
+    assert [(Path(c.path), c.line, c.cause) for c in report.cuts] == [
+        (Path(__file__), line_of_the_cut(cls), Cause.KEPT)
+    ], str(report)
+    assert report.error.startswith("backward raises")
+    assert "none gets one\n" in str(report)
+
+
+class ReadOnly(Model):
+    """Computed in the first step, and read in each."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.state is None:
+            self.state = self.fc(torch.eye(D)).tanh()
+        return self.head(x @ self.state)  # <- cut
+
+
+def test_what_an_earlier_step_has_left_and_no_other_makes_anew() -> None:
+    x = torch.randn(3, D)
+    model = ReadOnly()
+    model.step(x)
+    report = audit(model, x, proof=False)
+    (cut,) = report.cuts
+    assert (Path(cut.path), cut.line) == (Path(__file__), line_of_the_cut(ReadOnly)), str(report)
+    model.state = None
+    assert "in the second step" in str(audit(model, x, proof=False))
+
+
+HELD: list[Tensor] = []
+
+
+class Beside(Model):
+    """Kept by a global."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.fc(x).tanh()
+        if HELD:
+            h = h + HELD[-1].mean(0)  # <- cut
+        HELD[:] = [h]
+        return self.head(h)
+
+
+def test_what_an_earlier_step_has_left_in_a_global() -> None:
+    x = torch.randn(3, D)
+    model = Beside()
+    try:
+        model.step(x)
+        report = audit(model, x, proof=False)
+    finally:
+        HELD.clear()
+    (cut,) = report.cuts
+    assert (Path(cut.path), cut.line) == (Path(__file__), line_of_the_cut(Beside)), str(report)
+    assert cut.message.startswith("HELD holds what an earlier step has left")
+
+
+@pytest.mark.parametrize("cls", [Detached, Stashed, PerCall])
+def test_a_step_after_others(cls: type[Model]) -> None:
+    model = cls()
+    model.step(torch.randn(3, D))
+    assert audit(model, torch.randn(3, D), proof=False).ok
 
 
 @pytest.mark.parametrize("cls", [Detached, Stashed, PerCall])

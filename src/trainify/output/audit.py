@@ -50,7 +50,8 @@ def headline(report: Report) -> str:
     said = [f"{len(report.missing)} get no gradient"] if report.missing else []
     said += [f"{len(report.wrong)} get a wrong one"] if report.wrong else []
     if any(cut.cause is Cause.KEPT for cut in report.cuts):
-        said += ["none gets one in the second step"]
+        this = report.error.startswith("backward raises")
+        said += ["none gets one" if this else "none gets one in the second step"]
     said = [*(said or ["none is known to be hit"]), *_zeros(report)]
     cuts = f"{len(report.cuts)} gradient cut" + "s" * (len(report.cuts) != 1)
     return f"{cuts}; of {of}, {' and '.join(said)}"

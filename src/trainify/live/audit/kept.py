@@ -89,7 +89,7 @@ def kept_graphs(step: Step, allowed: Allowed) -> tuple[list[Cut], list[str], str
     There are only notes where the model has a method by which a training loop lets go of what is
     kept, and of what the model was given and has written into.
     """
-    makers = _Makers()
+    makers = Makers()
     parameters = list(step.parameters.values())
     with makers.setting(step):
         _, loss = step.run(makers)
@@ -159,7 +159,7 @@ def _outside(
         )  # fmt: skip
 
 
-def _given(step: Step, makers: _Makers) -> list[str]:
+def _given(step: Step, makers: Makers) -> list[str]:
     """Notes on tensors that the model was given, and has made part of its graph."""
     places = {
         found.place
@@ -193,7 +193,7 @@ class Outside(NamedTuple):
     call: Call
 
 
-class _Makers(Observer):
+class Makers(Observer):
     """Which call gave a tensor the history it has, and which line made it an attribute."""
 
     sights = False

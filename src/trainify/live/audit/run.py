@@ -18,6 +18,7 @@ from .alone import alone
 from .copied import copied
 from .cuts import by_site
 from .directional import Proof, prove
+from .earlier import left_by_earlier, may_be_of_earlier
 from .hooks import none_later
 from .kept import kept_graphs
 from .losses import Loss
@@ -277,7 +278,10 @@ class _Audit:
         ]
 
     def _kept(self, seen: Outcome) -> tuple[list[Cut], str]:
-        """What makes the next step fail, and how."""
+        """What makes the next step fail, or this one by what an earlier one has left, and how."""
+        if may_be_of_earlier(seen.error):
+            cuts = left_by_earlier(self.step, self.allowed)
+            return cuts, f"backward raises {seen.error.partition(' (')[0]}" if cuts else ""
         if not seen.keeps or seen.error or not any(seen.got.values()):
             return [], ""
         self.tell("a second step")
