@@ -198,3 +198,53 @@ def test_the_write_is_named() -> None:
     (cut,) = trainify.fx.check(torch.export.export(Model(normed), (X,)))
     assert "self.form(self.q(x))" in linecache.getline(cut.path, cut.line), "as far as is known"
     assert cut.message == "div_ writes over what exp keeps for backward, which raises."
+
+
+ALIASES: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu_": lambda h: h.relu_(),
+    "F.relu": lambda h: F.relu(h, inplace=True),
+    "torch.relu_": lambda h: torch.relu_(h),
+    "mul_": lambda h: h.mul_(2),
+    "silu": lambda h: F.silu(h, inplace=True),
+    "dropout in eval": lambda h: F.dropout(h, 0.1, False),
+    "requires_grad_": lambda h: h.requires_grad_(),
+    "atleast_2d": lambda h: torch.atleast_2d(h),
+    "resolve_conj": lambda h: h.resolve_conj(),
+}
+
+
+class Added(nn.Module):
+    """A fused op writes into what is another name of ``h``, which is read afterwards."""
+
+    def __init__(self, alias: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.q = nn.Linear(8, 8)
+        self.weight = nn.Parameter(torch.rand(8))
+        self.alias = alias
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, residual = self.q(x), x.clone()
+        alias = self.alias(h)
+        torch.ops._C.fused_add_rms_norm(alias, residual, self.weight, 1e-6)
+        return h * residual
+
+
+class Right(Added):
+    def forward(self, x: Tensor) -> Tensor:
+        residual = self.alias(self.q(x)).reshape(x.shape) + x
+        return F.rms_norm(residual, (8,), self.weight, 1e-6) * residual
+
+
+@pytest.mark.parametrize("alias", ALIASES.values(), ids=ALIASES)
+def test_what_a_write_returns_is_what_it_wrote(alias: Callable[[Tensor], Tensor]) -> None:
+    x = X.float()
+    model, right = Added(alias), Right(alias)
+    rewritten = trainify.fx.rewrite(torch.fx.symbolic_trace(model))
+    out, expected = rewritten(x), right(x)
+    torch.testing.assert_close(out, expected)
+    out.square().sum().backward()
+    expected.square().sum().backward()
+    found = dict(rewritten.named_parameters())
+    for name, parameter in right.named_parameters():
+        torch.testing.assert_close(found[name].grad, parameter.grad)

@@ -143,6 +143,8 @@ def is_view(node: Node) -> bool:
         return node.args[1] in _VIEWS_BY_NAME
     if node.op != "call_function":
         return False
+    if op_name(node).endswith("dropout") and _is_idle(node):
+        return True
     if isinstance(node.target, OpOverload):
         returns = node.target._schema.returns
         if node.target._schema.name.startswith(("aten::unsafe_split", "aten::unsafe_chunk")):
@@ -152,6 +154,11 @@ def is_view(node: Node) -> bool:
         of = node.args[0]
         return not isinstance(of, Node) or of.target not in _FUNCTIONALIZED
     return getattr(node.target, "__name__", "") in _VIEWS
+
+
+def _is_idle(node: Node) -> bool:
+    """Whether a dropout gives back what it was given, whatever its schema says."""
+    return False in (*node.args[2:3], *(node.kwargs.get(name) for name in ("training", "train")))
 
 
 def root_of(node: Node) -> Node:
@@ -198,11 +205,12 @@ _COMPUTING = frozenset(
 # The functions and methods of torch that may return a view; ATen's overloads say so themselves.
 _VIEWS = frozenset(
     """
-    adjoint as_strided bfloat16 chunk contiguous cpu cuda detach diagonal double dsplit expand
-    expand_as flatten float half hsplit imag moveaxis movedim narrow permute positive ravel real
-    reshape select split split_with_sizes squeeze swapaxes swapdims t tensor_split to transpose
-    type type_as unbind unflatten unfold unsafe_chunk unsafe_split unsafe_split_with_sizes
-    unsqueeze view view_as view_as_complex view_as_real vsplit
+    adjoint as_strided atleast_1d atleast_2d atleast_3d bfloat16 broadcast_to chunk contiguous cpu
+    cuda detach diagonal double dsplit expand expand_as flatten float half hsplit imag moveaxis
+    movedim narrow permute positive ravel real requires_grad_ reshape resolve_conj resolve_neg
+    select split split_with_sizes squeeze swapaxes swapdims t tensor_split to transpose type
+    type_as unbind unflatten unfold unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze
+    view view_as view_as_complex view_as_real vsplit
     """.split()
 )
 _VIEWS_BY_NAME = frozenset("data H imag mH mT real T".split())

@@ -33,6 +33,7 @@ from .calls import (
 )
 from .in_place import spare_saved
 from .pieces import slice_pieces
+from .writes import is_alias
 
 
 def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
@@ -302,8 +303,8 @@ def _map(value: Any, to: Callable[[Node], Any]) -> Any:
 
 def _is_own(target: Node, at: Node, places: dict[Node, int]) -> bool:
     """Whether nobody sees, other than by its node, that a value is written into."""
-    root = root_of(target)
-    if root.op in ("placeholder", "get_attr") or is_view(root):
+    root = roots(target.graph, target)[0]
+    if root.op in ("placeholder", "get_attr") or is_alias(root):
         return False
     return not any(
         places.get(user, -1) > places[at]
