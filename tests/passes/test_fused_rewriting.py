@@ -903,3 +903,27 @@ def test_tables_of_a_rotation_are_cut_to_its_steps() -> None:
     )
     assert "cos[:length], sin[:length]" in fixed
     assert "positions" not in fixed
+
+
+@pytest.mark.parametrize(
+    "alias",
+    [
+        "x.mul_(2)",
+        "torch.relu_(x)",
+        "F.silu(x, inplace=True)",
+        "torch.nn.functional.relu(x, inplace=True)",
+        "torch.atleast_2d(x)",
+    ],
+)
+def test_what_an_operation_returns_that_writes_in_place(alias: str) -> None:
+    text = f"{HEAD}def f(x, r, w: torch.Tensor):\n    h = {alias}\n"
+    becomes(
+        text + "    ops.fused_add_rms_norm(h, r, w, 1e-6)\n    return x, r\n",
+        text.replace(HEAD, REPLACED)
+        + """\
+    r = h + r
+    x = F.rms_norm(r, r.shape[-1:], w, 1e-6).reshape(x.shape)
+    return x, r
+""",
+        strategy="replace",
+    )

@@ -14,7 +14,8 @@ ViewKind = Literal["alias", "full", "part"]
 _FULL_VIEWS = frozenset(
     "view reshape view_as reshape_as unflatten flatten squeeze unsqueeze transpose permute t "
     "swapaxes swapdims movedim moveaxis ravel contiguous to float half bfloat16 double type_as "
-    "type cuda cpu detach requires_grad_ view_as_real view_as_complex rearrange".split()
+    "type cuda cpu detach requires_grad_ view_as_real view_as_complex rearrange resolve_conj "
+    "resolve_neg atleast_1d atleast_2d atleast_3d".split()
 )
 VIEW_ATTRIBUTES = frozenset({"data", "T", "mT", "real", "imag"})
 SPLITS = frozenset("split split_with_sizes chunk unbind tensor_split hsplit vsplit".split())
@@ -53,13 +54,15 @@ def view_of(node: ast.expr) -> View | None:
             node = node.value
         elif isinstance(node, ast.Call):
             name = last_name(node.func)
-            if name in _FULL_VIEWS:
-                kind = kind if kind == "part" else "full"
-            elif name in _PART_VIEWS:
+            if name in _PART_VIEWS:
                 kind = "part"
+            elif name in _FULL_VIEWS or _returns_what_it_wrote(node, name):
+                kind = kind if kind == "part" else "full"
             else:
                 return None
-            if isinstance(node.func, ast.Attribute) and not _is_namespace(node.func.value):
+            if _is_in_place(node):
+                node = node.args[0]
+            elif isinstance(node.func, ast.Attribute) and not _is_namespace(node.func.value):
                 node = node.func.value
             elif node.args and (isinstance(node.func, ast.Attribute) or name == "rearrange"):
                 node = node.args[0]  # torch.flatten(x), torch.Tensor.view(x, -1), rearrange(x, ...)
@@ -69,11 +72,28 @@ def view_of(node: ast.expr) -> View | None:
             return None
 
 
+def _returns_what_it_wrote(call: ast.Call, name: str) -> bool:
+    """``x.mul_(2)``, ``torch.relu_(x)``, ``F.silu(x, inplace=True)``: these are ``x``."""
+    if _is_in_place(call):
+        return True
+    return isinstance(call.func, ast.Attribute) and name[-1:] == "_" and name[-2:] != "__"
+
+
+def _is_in_place(call: ast.Call) -> bool:
+    """``F.silu(x, inplace=True)``."""
+    return bool(call.args) and any(
+        keyword.arg == "inplace"
+        and isinstance(keyword.value, ast.Constant)
+        and keyword.value.value is True
+        for keyword in call.keywords
+    )
+
+
 def _is_namespace(node: ast.expr) -> bool:
     """``torch``, ``torch.Tensor``, ``einops``, whose functions are given the tensor."""
     if isinstance(node, ast.Attribute):
         return node.attr == "Tensor" and _is_namespace(node.value)
-    return isinstance(node, ast.Name) and node.id in ("torch", "Tensor", "einops")
+    return isinstance(node, ast.Name) and node.id in ("torch", "Tensor", "einops", "F")
 
 
 def is_view_method(name: str) -> bool:
