@@ -927,3 +927,18 @@ def test_what_an_operation_returns_that_writes_in_place(alias: str) -> None:
 """,
         strategy="replace",
     )
+
+
+def test_what_copies_under_the_name_of_a_view() -> None:
+    """``F.unfold``, where ``x.unfold`` is a view."""
+    text = f"{HEAD}def f(x, r, w: torch.Tensor):\n    h = F.unfold(x, 3)\n"
+    becomes(
+        text + "    ops.fused_add_rms_norm(h, r, w, 1e-6)\n    return x, h, r\n",
+        text.replace(HEAD, REPLACED)
+        + """\
+    r = h + r
+    h = F.rms_norm(r, r.shape[-1:], w, 1e-6)
+    return x, h, r
+""",
+        strategy="replace",
+    )

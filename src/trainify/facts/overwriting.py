@@ -80,9 +80,9 @@ def overwritten(module: ModuleFacts, call: ast.Call) -> ast.expr | None:
     if name.endswith("_") and not name.endswith("__"):
         return call.args[0] if _is_torchs(module, function) else None
     if name in _FUNCTIONS and not _drops_nothing(call, 1):
-        if _asks(call, None):  # whoever has an argument of this name means what torch does
+        if asks_in_place(call):  # whoever has an argument of this name means what torch does
             return call.args[0]
-        if _asks(call, _FUNCTIONS[name]) and _is_torchs(module, function):
+        if asks_in_place(call, _FUNCTIONS[name]) and _is_torchs(module, function):
             return call.args[0]
     return None
 
@@ -90,7 +90,7 @@ def overwritten(module: ModuleFacts, call: ast.Call) -> ast.expr | None:
 def asked_in_place(node: ast.expr) -> ast.expr | None:
     """The argument of ``F.silu(x, inplace=True)``, whose result is ``x`` and saved by nobody."""
     if isinstance(node, ast.Call) and node.args and last_name(node.func) in _UNSAVED:
-        if not isinstance(node.args[0], ast.Starred) and _asks(node, None):
+        if not isinstance(node.args[0], ast.Starred) and asks_in_place(node):
             return node.args[0]
     return None
 
@@ -107,7 +107,7 @@ def writes_in_place(module: ModuleFacts, node: ast.expr) -> bool:
     name = last_name(node.func)
     if name == "Sequential" and node.args:
         return writes_in_place(module, node.args[0])
-    if name not in _MODULES or not _asks(node, _MODULES[name]) or _drops_nothing(node, 0):
+    if name not in _MODULES or not asks_in_place(node, _MODULES[name]) or _drops_nothing(node, 0):
         return False
     return any(target.name.startswith("torch.nn.") for target in module.resolve(node.func))
 
@@ -155,7 +155,7 @@ def _is_torchs(module: ModuleFacts, function: ast.expr) -> bool:
     )
 
 
-def _asks(call: ast.Call, position: int | None) -> bool:
+def asks_in_place(call: ast.Call, position: int | None = None) -> bool:
     """Whether a call says ``inplace=True``, or ``True`` at the place of that."""
     told = [k.value for k in call.keywords if k.arg == "inplace"]
     if position is not None:

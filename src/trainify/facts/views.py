@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .names import last_name
+from .overwriting import asks_in_place
 from .walk import walk
 
 ViewKind = Literal["alias", "full", "part"]
@@ -54,46 +55,39 @@ def view_of(node: ast.expr) -> View | None:
             node = node.value
         elif isinstance(node, ast.Call):
             name = last_name(node.func)
+            given = _given(node, name)
+            if given is None:
+                return None
             if name in _PART_VIEWS:
                 kind = "part"
-            elif name in _FULL_VIEWS or _returns_what_it_wrote(node, name):
-                kind = kind if kind == "part" else "full"
-            else:
-                return None
-            if _is_in_place(node):
-                node = node.args[0]
-            elif isinstance(node.func, ast.Attribute) and not _is_namespace(node.func.value):
-                node = node.func.value
-            elif node.args and (isinstance(node.func, ast.Attribute) or name == "rearrange"):
-                node = node.args[0]  # torch.flatten(x), torch.Tensor.view(x, -1), rearrange(x, ...)
-            else:
-                return None
+            elif kind != "part":
+                kind = "full"
+            node = given
         else:
             return None
 
 
-def _returns_what_it_wrote(call: ast.Call, name: str) -> bool:
-    """``x.mul_(2)``, ``torch.relu_(x)``, ``F.silu(x, inplace=True)``: these are ``x``."""
-    if _is_in_place(call):
-        return True
-    return isinstance(call.func, ast.Attribute) and name[-1:] == "_" and name[-2:] != "__"
-
-
-def _is_in_place(call: ast.Call) -> bool:
-    """``F.silu(x, inplace=True)``."""
-    return bool(call.args) and any(
-        keyword.arg == "inplace"
-        and isinstance(keyword.value, ast.Constant)
-        and keyword.value.value is True
-        for keyword in call.keywords
-    )
+def _given(call: ast.Call, name: str) -> ast.expr | None:
+    """The tensor of which a call gives a view, or that it writes into and gives back."""
+    function, first = call.func, call.args[0] if call.args else None
+    if asks_in_place(call):
+        return first  # F.silu(x, inplace=True)
+    if not isinstance(function, ast.Attribute):
+        return first if name == "rearrange" else None
+    writes = name.endswith("_") and not name.endswith("__")
+    if not (writes or is_view_method(name)):
+        return None
+    owner = function.value
+    if _is_namespace(owner) or (writes and isinstance(owner, ast.Name) and owner.id == "F"):
+        return first  # torch.flatten(x), torch.Tensor.view(x, -1), F.relu_(x)
+    return owner
 
 
 def _is_namespace(node: ast.expr) -> bool:
     """``torch``, ``torch.Tensor``, ``einops``, whose functions are given the tensor."""
     if isinstance(node, ast.Attribute):
         return node.attr == "Tensor" and _is_namespace(node.value)
-    return isinstance(node, ast.Name) and node.id in ("torch", "Tensor", "einops", "F")
+    return isinstance(node, ast.Name) and node.id in ("torch", "Tensor", "einops")
 
 
 def is_view_method(name: str) -> bool:
