@@ -124,6 +124,17 @@ class Model(nn.Module):
         return self.form(self.q(x))
 
 
+def assert_equal(rewritten: nn.Module, right: nn.Module, x: Tensor) -> None:
+    """In what they compute, and in every gradient."""
+    out, expected = rewritten(x), right(x)
+    torch.testing.assert_close(out, expected)
+    out.square().sum().backward()
+    expected.square().sum().backward()
+    found = dict(rewritten.named_parameters())
+    for name, parameter in right.named_parameters():
+        torch.testing.assert_close(found[name].grad, parameter.grad)
+
+
 @pytest.mark.parametrize("exported", [False, True])
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_what_is_saved_is_not_overwritten(form: Callable[[Tensor], Tensor], exported: bool) -> None:
@@ -140,13 +151,7 @@ def test_what_is_saved_is_not_overwritten(form: Callable[[Tensor], Tensor], expo
     assert trainify.fx.check(rewritten) == ()
     with torch.no_grad():
         torch.testing.assert_close(rewritten(X), model(X), rtol=0, atol=0)
-    out, expected = rewritten(X), right(X)
-    torch.testing.assert_close(out, expected)
-    out.square().sum().backward()
-    expected.square().sum().backward()
-    found = dict(rewritten.named_parameters())
-    for name, parameter in right.named_parameters():
-        torch.testing.assert_close(found[name].grad, parameter.grad)
+    assert_equal(rewritten, right, X)
 
 
 def test_what_is_not_saved_is_not_copied() -> None:
@@ -238,13 +243,10 @@ class Right(Added):
 
 @pytest.mark.parametrize("alias", ALIASES.values(), ids=ALIASES)
 def test_what_a_write_returns_is_what_it_wrote(alias: Callable[[Tensor], Tensor]) -> None:
-    x = X.float()
-    model, right = Added(alias), Right(alias)
-    rewritten = trainify.fx.rewrite(torch.fx.symbolic_trace(model))
-    out, expected = rewritten(x), right(x)
-    torch.testing.assert_close(out, expected)
-    out.square().sum().backward()
-    expected.square().sum().backward()
-    found = dict(rewritten.named_parameters())
-    for name, parameter in right.named_parameters():
-        torch.testing.assert_close(found[name].grad, parameter.grad)
+    graph = torch.fx.symbolic_trace(Added(alias))
+    assert {(cut.cause, cut.op) for cut in trainify.fx.check(graph)} == {
+        (trainify.Cause.IN_PLACE, "_C::fused_add_rms_norm")
+    }
+    rewritten = trainify.fx.rewrite(graph)
+    assert trainify.fx.check(rewritten) == ()
+    assert_equal(rewritten, Right(alias), X.float())

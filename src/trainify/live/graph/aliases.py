@@ -16,11 +16,16 @@ def places_of(graph: Graph) -> dict[Node, int]:
     return {node: i for i, node in enumerate(graph.nodes)}
 
 
+def owner_of(node: Node) -> Node:
+    """The value in whose memory another one may lie: what it views, or is written into and is."""
+    while is_alias(node) and node.args and isinstance(node.args[0], Node):
+        node = node.args[0]
+    return node
+
+
 def roots(graph: Graph, target: Node) -> list[Node]:
     """What a value is a view of; a buffer by all nodes that read it."""
-    root = target
-    while is_alias(root) and root.args and isinstance(root.args[0], Node):
-        root = root.args[0]
+    root = owner_of(target)
     if root.op != "get_attr":
         return [root]
     return [node for node in graph.nodes if node.op == "get_attr" and node.target == root.target]

@@ -143,7 +143,7 @@ def is_view(node: Node) -> bool:
         return node.args[1] in _VIEWS_BY_NAME
     if node.op != "call_function":
         return False
-    if op_name(node).endswith("dropout") and _is_idle(node):
+    if is_idle(node):
         return True
     if isinstance(node.target, OpOverload):
         returns = node.target._schema.returns
@@ -156,9 +156,10 @@ def is_view(node: Node) -> bool:
     return getattr(node.target, "__name__", "") in _VIEWS
 
 
-def _is_idle(node: Node) -> bool:
-    """Whether a dropout gives back what it was given, whatever its schema says."""
-    return False in (*node.args[2:3], *(node.kwargs.get(name) for name in ("training", "train")))
+def is_idle(node: Node) -> bool:
+    """Whether a node is a dropout that gives back what it is given, whatever its schema says."""
+    asked = (*node.args[2:3], node.kwargs.get("training"), node.kwargs.get("train"))
+    return "dropout" in op_name(node) and False in asked
 
 
 def root_of(node: Node) -> Node:

@@ -10,6 +10,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from ..audit.report import Cause, Cut
+from .aliases import owner_of
 from .calls import (
     HOST,
     branches,
@@ -208,7 +209,7 @@ class _Memory:
                 self._first.setdefault(str(node.target), node)
 
     def __call__(self, node: Node) -> Node:
-        root = root_of(node)
+        root = owner_of(node)
         return self._first[str(root.target)] if root.op == "get_attr" else root
 
 

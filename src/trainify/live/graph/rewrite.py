@@ -18,7 +18,7 @@ from ...catalog import RETURNED
 from ...verify.equivalent import Equivalent, reference_functions, value_of
 from ...verify.kernels import Libraries
 from ..derivative import unknown_for
-from .aliases import aliases_of, places_of, roots, spare_readers
+from .aliases import aliases_of, owner_of, places_of, roots, spare_readers
 from .calls import (
     FusedCall,
     branches,
@@ -303,7 +303,7 @@ def _map(value: Any, to: Callable[[Node], Any]) -> Any:
 
 def _is_own(target: Node, at: Node, places: dict[Node, int]) -> bool:
     """Whether nobody sees, other than by its node, that a value is written into."""
-    root = roots(target.graph, target)[0]
+    root = owner_of(target)
     if root.op in ("placeholder", "get_attr") or is_alias(root):
         return False
     return not any(

@@ -8,7 +8,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from ...facts.saved import RESULT_SAVED, RESULT_SAVED_IN_PLACE
-from .calls import KEEPING_NOTHING, called_module, is_augmented, is_view, op_name
+from .calls import KEEPING_NOTHING, called_module, is_augmented, is_idle, is_view, op_name
 
 _NOT_VALUES = frozenset("requires_grad_ detach_ share_memory_ resize_ set_ retain_grad".split())
 
@@ -27,12 +27,11 @@ def written_into(node: Node) -> Node | None:
         alias = schema.arguments[0].alias_info if schema.arguments else None
         writes = node.target.namespace == "aten" and alias is not None and alias.is_write
         writes = writes and _is_in_place(schema.name.partition("::")[2])
-        writes = writes and not ("dropout_" in schema.name and False in node.args[2:])
+        writes = writes and not is_idle(node)
     elif node.op == "call_function":
         name = getattr(node.target, "__name__", "")
-        idle = node.kwargs.get("training") is False
         writes = node.target is operator.setitem
-        writes = writes or (node.kwargs.get("inplace") is True and not idle)
+        writes = writes or (node.kwargs.get("inplace") is True and not is_idle(node))
         writes = writes or is_augmented(name)
         writes = writes or (_is_in_place(name) and _is_of_torch(node))
     else:
