@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .allowed import Allowed
 from .cuts import MISSING, Suspect
-from .kept import Held, Makers, held
+from .kept import Held, Makers, held, kept_cut
 from .places import Place
 from .report import Cause, Cut
 from .runs import Step
@@ -35,7 +35,8 @@ def left_by_earlier(step: Step, allowed: Allowed) -> list[Cut]:
     with readers.setting(step):
         _, loss = step.run(readers)
     behind = history_behind(loss)
-    kept = {(each.module, each.attribute): each for each in held(step.model) if each in readers}
+    made = (each for each in held(step.model) if each.history >= readers.start)
+    kept = {(each.module, each.attribute): each for each in made}
     cuts: dict[Place, Cut] = {}
     for history, (owner, name, call) in readers.read.items():
         if history not in behind:
@@ -45,12 +46,12 @@ def left_by_earlier(step: Step, allowed: Allowed) -> list[Cut]:
         site = site or Suspect(Cause.KEPT, MISSING, call, ("out", 0))
         if allowed.covers(site):
             continue
-        cuts[site.place] = Cut(
-            Cause.KEPT, MISSING, None, site.place.path, site.place.line, site.place.function,
+        cuts[site.place] = kept_cut(
+            site.place,
+            owner.module if owner is not None else "",
             f"{name} holds what an earlier step has left, with its graph: backward goes on into "
             "that one, and raises. Keep it detached, and let go of what is there.",
-            modules=(owner.module,) if owner is not None and owner.module else (),
-        )  # fmt: skip
+        )
     return list(cuts.values())
 
 
@@ -64,18 +65,15 @@ class _Readers(Makers):
         self._held = {each.history: each for each in held(step.model)}
         with torch.enable_grad():
             now = torch.zeros(1, requires_grad=True).clone()
-        self._start = history_of(now)
+        self.start = history_of(now)
+        """The number of the first history that is made in the run."""
         self.read: dict[int, tuple[Held | None, str, Call]] = {}
         """By the number of the history."""
-
-    def __contains__(self, each: Held) -> bool:
-        """Whether something was made in the run."""
-        return each.history >= self._start
 
     def before(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
         for tensor in tensors:  # as they are before they are written into
             history = history_of(tensor) if tensor.requires_grad else -1
-            if 0 <= history < self._start and history not in self.read:
+            if 0 <= history < self.start and history not in self.read:
                 self.read[history] = self._of(tensor, history, call)
         super().before(call, args, kwargs, tensors)
 

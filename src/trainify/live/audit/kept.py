@@ -124,15 +124,22 @@ def kept_graphs(step: Step, allowed: Allowed) -> tuple[list[Cut], list[str], str
                 f"unless {method}() lets go of it in between"
             )
             continue
-        cuts[found.place] = Cut(
-            Cause.KEPT, MISSING, None, found.place.path, found.place.line, found.place.function,
+        cuts[found.place] = kept_cut(
+            found.place,
+            each.module,
             f"{each} is kept for the next step, and its graph with it: the backward of that one "
             "goes on into this one's, which is freed. Keep it detached.",
-            modules=(each.module,) if each.module else (),
-        )  # fmt: skip
+        )
     if not cuts and len(notes) == given:
         _outside([each for each in outside if each.history in behind], allowed, cuts, notes)
     return list(cuts.values()), list(dict.fromkeys(notes)), reason if cuts else ""
+
+
+def kept_cut(place: Place, module: str, message: str) -> Cut:
+    return Cut(
+        Cause.KEPT, MISSING, None, place.path, place.line, place.function, message,
+        modules=(module,) if module else (),
+    )  # fmt: skip
 
 
 def _outside(
@@ -150,13 +157,12 @@ def _outside(
                 f"{function}() lets go of it in between"
             )
             continue
-        cuts[place] = Cut(
-            Cause.KEPT, MISSING, None, place.path, place.line, place.function,
-            f"{name} is kept for the next step, outside of the "
-            "model, and its graph with it: the backward of that one goes on into this one's, "
-            "which is freed. Keep it detached.",
-            modules=(each.call.module,) if each.call.module else (),
-        )  # fmt: skip
+        cuts[place] = kept_cut(
+            place,
+            each.call.module,
+            f"{name} is kept for the next step, outside of the model, and its graph with it: the "
+            "backward of that one goes on into this one's, which is freed. Keep it detached.",
+        )
 
 
 def _given(step: Step, makers: Makers) -> list[str]:
