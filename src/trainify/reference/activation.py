@@ -35,7 +35,10 @@ def silu_and_mul_up_to(input: torch.Tensor, limit: float = 0.0) -> torch.Tensor:
 
 
 def silu_and_mul_backward(grad: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
-    """The gradient of SwiGLU, in float32, rounded once."""
+    """The gradient of SwiGLU, in float32, rounded once.
+
+    The activation is computed twice, so that it is not held while the halves are put together.
+    """
     gate, up = input.float().chunk(2, dim=-1)
     one = gate.new_ones(1)
     grad_gate = grad * up * torch.lerp(F.silu(gate), one, torch.sigmoid(gate))
