@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -49,7 +50,9 @@ def backward(
     """``loss.backward()`` that raises unless a gradient arrives at every parameter.
 
     It counts what arrives in this call, so gradients accumulated before do not hide that nothing
-    came.  A gradient of zeros has arrived: the A of a LoRA whose B is zero gets one.
+    came.  A gradient of zeros has arrived: the A of a LoRA whose B is zero gets one.  FSDP2 keeps
+    gradients to itself while ``set_requires_gradient_sync(False)`` holds: they arrive in the step
+    that sends them, the one to call this in.
 
     Args:
         loss: A tensor with a graph; of one element, unless ``gradient`` is given.
@@ -196,11 +199,13 @@ def _arrivals(wanted: _Named) -> Iterator[set[int]]:
 def _shows_arrival(parameter: Tensor) -> bool:
     """Whether ``grad`` itself tells that something came: it is new, or its version counts on.
 
-    Not where a hook may take the gradient away again, as optimizers in backward do, nor where
-    ``grad`` shares its version with others', as in DDP's buckets.  A hook of ours costs more than a
-    hundred times as much.
+    Not where the gradient may be taken away again, as optimizers in backward do, and FSDP2 from
+    what it has gathered, nor where ``grad`` shares its version with others', as in DDP's buckets.
+    A hook of ours costs more than a hundred times as much.
     """
     if type(parameter) not in (nn.Parameter, Tensor) or parameter._post_accumulate_grad_hooks:
+        return False
+    if dist.is_available() and dist.is_initialized():
         return False
     grad = parameter.grad
     return grad is None or (type(grad) is Tensor and not grad._is_view() and not grad.is_sparse)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -281,3 +283,32 @@ def test_gradients_of_rows_arrive() -> None:
     for _ in range(2):
         trainify.backward(table(torch.tensor([1, 2])).pow(2).sum(), table)
     assert table.weight.grad.is_sparse
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("reshards", [None, True, False])
+def test_gradients_arrive_at_what_fsdp_has_gathered(reshards: bool | None) -> None:
+    """The root, and what is told so, stays gathered between forward and backward."""
+    from torch.distributed.fsdp import fully_shard
+
+    def sharded(model: nn.Module) -> nn.Module:
+        for part in list(model.children())[:2]:
+            fully_shard(part, reshard_after_forward=reshards)
+        return fully_shard(model, reshard_after_forward=reshards)
+
+    model = sharded(whole())
+    optimizer = torch.optim.SGD(model.parameters())
+    for holder in (model, model, model.parameters(), optimizer):
+        trainify.backward(model(x()).pow(2).mean(), holder)
+    cut = sharded(Cut())
+    for _ in range(2):
+        with pytest.raises(MissingGradients) as error:
+            trainify.backward(cut(x()), cut)
+        assert error.value.names == ("norm.weight", "norm.bias")
