@@ -64,6 +64,19 @@ def test_nothing_is_sent_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) 
     assert all(p.grad is not None for p in model.parameters())
 
 
+@pytest.mark.usefixtures("group")
+def test_the_first_step_of_a_static_graph_comes_after_any_look() -> None:
+    """DDP learns from it what all later ones are like."""
+    model = DistributedDataParallel(Norms(), static_graph=True)
+    x = -torch.rand(4, 8)
+    for step in range(3):
+        assert trainify.audit(model, x, loss=squares).ok
+        model.zero_grad()
+        squares(model(x)).backward()
+        assert all(p.grad is not None for p in model.parameters()), step
+    assert model._has_rebuilt_buckets
+
+
 TWO = """
 import os, sys, warnings
 sys.path.insert(0, {tests!r})
@@ -78,7 +91,7 @@ warnings.simplefilter("ignore")
 dist.init_process_group("gloo", timeout=timedelta(seconds=60))
 torch.manual_seed(0)
 right = Norms()
-model = DistributedDataParallel(Norms())
+model = DistributedDataParallel(Norms(), static_graph={static})
 model.module.load_state_dict(right.state_dict())
 batches = [torch.rand(4, 8) + 0.1, -torch.rand(4, 8)]
 trainify.trainify(model, batches[int(os.environ["RANK"])], loss=squares)
@@ -92,15 +105,18 @@ for x in batches:  # each process goes the way that only the first one's batch h
     grads = torch.autograd.grad(sum(losses) / 2, list(right.parameters()))
     for p, grad in zip(model.parameters(), grads, strict=True):
         torch.testing.assert_close(p.grad, grad)
+    if dist.get_rank() == 0:  # a look of one process alone, also where DDP would send in a forward
+        assert trainify.audit(model, x, loss=squares).ok
 print("right", flush=True)
 dist.destroy_process_group()
 """
 
 
 @pytest.mark.slow
-def test_two_processes_look_a_different_number_of_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize("static", [False, True])
+def test_two_processes_look_a_different_number_of_times(tmp_path: Path, static: bool) -> None:
     file = tmp_path / "two.py"
-    file.write_text(TWO.format(tests=str(Path(__file__).parent)))
+    file.write_text(TWO.format(tests=str(Path(__file__).parent), static=static))
     done = subprocess.run(
         [sys.executable, *torchrun(), str(file)],
         capture_output=True,

@@ -27,6 +27,13 @@ class _Writes(Observer):
         self.foreign.take(call, tensors)
 
 
+class _Idle:
+    """In place of DDP's reducer, which sends the order of its buckets in the second forward."""
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+
 @contextmanager
 def alone(model: nn.Module) -> Iterator[None]:
     """What is in ``DistributedDataParallel`` sends nothing: neither buffers nor gradients.
@@ -34,16 +41,25 @@ def alone(model: nn.Module) -> Iterator[None]:
     How often a step is run depends on what is found, so on each process's own batch; whoever runs
     one more would wait for the others, or take the next thing that they send for its own.
     """
+    instead: dict[str, Any] = {
+        # As in its no_sync, and from the first forward on.
+        "require_forward_param_sync": False,
+        "require_backward_grad_sync": False,
+        "reducer": _Idle(),
+        # With static_graph, backward of the first step tells what all later ones are like.
+        "_static_graph_delay_allreduce_enqueued": True,
+    }
     parts = [part for part in model.modules() if isinstance(part, DistributedDataParallel)]
-    before = [(part.require_forward_param_sync, part.require_backward_grad_sync) for part in parts]
-    for part in parts:  # as in its no_sync, and from the first forward on
-        part.require_forward_param_sync = part.require_backward_grad_sync = False
+    before = [{name: vars(part)[name] for name in instead if name in vars(part)} for part in parts]
+    for part in parts:
+        vars(part).update(instead)
     try:
         yield
     finally:
-        for part, (buffers, gradients) in zip(parts, before, strict=True):
-            part.require_forward_param_sync = buffers
-            part.require_backward_grad_sync = gradients
+        for part, held in zip(parts, before, strict=True):
+            for name in instead:
+                del vars(part)[name]
+            vars(part).update(held)
 
 
 @contextmanager
