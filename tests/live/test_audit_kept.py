@@ -7,8 +7,9 @@ from pathlib import Path
 import kept_steps
 import pytest
 import torch
+import torch.nn.functional as F
 from kept_steps import D, assert_named_at_its_line, assert_trains_on, line_of_the_cut
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainify.live.audit import Cause
 from trainify.live.audit.run import audit
@@ -120,6 +121,126 @@ def test_what_an_earlier_step_has_left_is_named(cls: type[Model]) -> None:
     ], str(report)
     assert report.error.startswith("backward raises")
     assert "none gets one\n" in str(report)
+
+
+@pytest.mark.parametrize("cls", [Recurrent, Running, Cached, Growing])
+def test_what_a_forward_has_left_without_a_backward(cls: type[Model]) -> None:
+    """As of one that looked whether the model runs: the next step goes on into its graph."""
+    x = torch.randn(3, D)
+    model = cls()
+    model(x)
+    report = audit(model, x)
+    assert [(Path(c.path), c.line, c.cause) for c in report.cuts] == [
+        (Path(__file__), line_of_the_cut(cls), Cause.KEPT)
+    ], str(report)
+    assert "none gets one in the second step" in str(report)
+    model.step(x)  # the audit has left that graph as it was
+    with pytest.raises(RuntimeError, match=r"second time|inplace"):
+        model.step(x)
+
+
+class Merged(Model):
+    """A product of weights that is computed with its graph, when the model is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(D, D)
+        self.both = self.out.weight @ self.head.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(self.fc(x), self.both)  # <- cut
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, by: Tensor) -> Tensor:
+        ctx.save_for_backward(x, by)
+        return x * by
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, by = ctx.saved_tensors
+        return grad * by, grad * x
+
+
+class MergedByFunction(Merged):
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = Scaled.apply(self.out.weight, self.head.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(self.fc(x), self.both)  # <- cut
+
+
+class Turned(Merged):
+    """Of which backward needs nothing that is saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = self.out.weight.t()
+
+
+def test_a_view_of_a_weight_with_its_graph() -> None:
+    model = Turned()
+    assert audit(model, torch.randn(3, D), proof=False).ok
+    for _ in range(2):
+        model.step(torch.randn(3, D))
+    assert model.out.weight.grad is not None
+
+
+@pytest.mark.parametrize("cls", [Merged, MergedByFunction])
+def test_what_was_computed_from_weights_when_the_model_was_made(cls: type[Merged]) -> None:
+    x = torch.randn(3, D)
+    model = cls()
+    for _ in range(2):
+        report = audit(model, x)
+        (cut,) = report.cuts
+        assert (Path(cut.path), cut.line) == (Path(__file__), line_of_the_cut(cls)), str(report)
+        assert cut.message.startswith("both was made before the step, and its graph with it")
+        assert cut.message.endswith("Make it in forward.")
+        assert not report.missing
+    model.step(x)
+    with pytest.raises(RuntimeError, match="second time"):
+        model.step(x)
+
+
+class Learned(Model):
+    """Its first state is learned: a training loop begins each sequence with reset()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(D))
+        self.reset()
+
+    def reset(self) -> None:
+        self.state = self.first.tanh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = (self.fc(x) + self.state).tanh()
+        self.state = h[-1].detach()
+        return self.head(h)
+
+
+def test_what_the_step_lets_go_of_itself() -> None:
+    x = torch.randn(3, D)
+    model = Learned()
+    report = audit(model, x)
+    assert report.ok, str(report)
+    (note,) = report.notes
+    assert "not held against finite differences" in note
+    for _ in range(2):
+        model.step(x)
+        model.reset()
+    assert model.first.grad is not None
+
+
+def test_what_is_given_with_a_graph_of_the_models_own() -> None:
+    model = Recurrent()
+    x = model.fc(torch.randn(3, D)).tanh()
+    model.forward = lambda h: model.head(h.tanh())  # type: ignore[method-assign]
+    assert audit(model, x).ok
+    model(x).sum().backward()
+    assert model.fc.weight.grad is not None
 
 
 class ReadOnly(Model):

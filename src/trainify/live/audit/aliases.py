@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from .cuts import MISSING, Suspect
@@ -88,7 +87,7 @@ def _due(step: Step, found: list[Alias]) -> dict[int, Alias]:
     try:
         _, loss = step.run(Unseen(), ask)
         with step.backward():
-            gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
+            gradients = step.gradients(loss, tensors)
     except Exception:  # it is written into, or of inference_mode, or the loss has no history
         return {}
     finally:

@@ -29,7 +29,7 @@ class Gradients:
         self._tolerance = max(_TOLERANCE, 8 * step.rounding)
         with step.backward(), set_aside(step) as leaves:
             # ``autograd.grad`` is what a reentrant checkpoint refuses.
-            torch.autograd.backward(loss)
+            torch.autograd.backward(loss, retain_graph=step.once)
             self.of = {name: leaves[id(p)].grad for name, p in step.parameters.items()}
 
     def differ(self, right: Gradients) -> list[str] | None:

@@ -49,7 +49,7 @@ def where_endless(step: Step, names: Collection[str]) -> list[Suspect]:
     ]
     try:
         with step.backward():
-            torch.autograd.grad(loss, list(step.parameters.values()), allow_unused=True)
+            step.gradients(loss, step.parameters.values())
     finally:
         for handle in handles:
             handle.remove()

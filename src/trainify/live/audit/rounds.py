@@ -20,6 +20,7 @@ from .attributes import Apart
 from .checkpoints import as_they_are, gone
 from .compared import Gradients, arriving, set_aside, summed
 from .cuts import MISSING, WRONG, Comparison, Suspect, by_site
+from .earlier import lets_one_through, next_history
 from .edited import edited_weights
 from .endless import is_finite, is_overflow, where_endless
 from .handed import Copied, handed
@@ -145,6 +146,7 @@ class _Round:
         step = self.step
         self.tell("forward and backward")
         hidden = hidden_in(step.model)
+        start = next_history()
         observer = Aside(step)
         trace, loss = step.run(observer)
         self._leave_frozen()
@@ -153,6 +155,8 @@ class _Round:
         self.within.gradients = {
             n: p.grad for n, p in step.parameters.items() if p.grad is not None
         }
+        step.once = loss.requires_grad and lets_one_through(loss, start, step.parameters.values())
+        step.state.read_by_others = step.once
         got, error = self._gradients(loss)
         value = loss.detach().double().item()
         if not math.isfinite(value):
@@ -173,7 +177,7 @@ class _Round:
             edited = edited_weights(step, trace)
         self.tell("forward with other parameters")
         checks = LocalChecks()
-        step.state.trusting = not step.writes and not any(
+        step.state.trusting = not (step.writes or step.once) and not any(
             call.opaque or call.name == "torch.Tensor.data" for call in trace.calls
         )
         inexact = [t for t in trace.types if t.is_floating_point or t.is_complex]
@@ -252,7 +256,7 @@ class _Round:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 with self.step.backward(), self.step.hooks.watched(), set_aside(self.step):
-                    asked = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+                    asked = self.step.gradients(loss, parameters.values())
                     found = arriving(parameters.values(), asked)
                     found = summed(found, [within.get(name) for name in parameters])
                     del asked
@@ -344,9 +348,8 @@ class _Round:
             try:
                 with torch.autograd.set_detect_anomaly(True, check_nan=False):
                     _, loss = self.step.run(Unseen())
-                    parameters = list(self.step.parameters.values())
                     with self.step.backward():
-                        torch.autograd.grad(loss, parameters, allow_unused=True)
+                        self.step.gradients(loss, self.step.parameters.values())
             except Exception:  # which is known
                 pass
         told = "".join(str(each.message) for each in caught if "Traceback" in str(each.message))

@@ -18,7 +18,7 @@ from .alone import alone
 from .copied import copied
 from .cuts import by_site
 from .directional import Proof, prove
-from .earlier import left_by_earlier, may_be_of_earlier
+from .earlier import BACKWARD_TWICE, left_by_earlier, may_be_of_earlier
 from .hooks import none_later
 from .kept import kept_graphs
 from .losses import Loss
@@ -216,6 +216,11 @@ class _Audit:
                 f"the forward goes backward by itself ({_listed(seen.within)}): what arrives then "
                 "counts, and was not held against finite differences"
             )
+        elif step.once:
+            self.notes.append(
+                "gradients were not held against finite differences: backward goes on into what "
+                "was computed before the step, which does not follow the weights"
+            )
         elif proof and any(seen.got.values()) and not seen.error and (bare or not cuts):
             said = prove(step, self.tell)
         if bare and said.said and not lost:  # another route, say, which the change has led to
@@ -282,6 +287,9 @@ class _Audit:
         if may_be_of_earlier(seen.error):
             cuts = left_by_earlier(self.step, self.allowed)
             return cuts, f"backward raises {seen.error.partition(' (')[0]}" if cuts else ""
+        if self.step.once:
+            cuts = left_by_earlier(self.step, self.allowed)
+            return cuts, f"backward of a second step raises {BACKWARD_TWICE}" if cuts else ""
         if not seen.keeps or seen.error or not any(seen.got.values()):
             return [], ""
         self.tell("a second step")

@@ -64,6 +64,8 @@ class Step:
         """Whether nothing but torch runs in backward."""
         self.projected = False
         """Whether the loss is none of the model's, and what it is made of is not known."""
+        self.once = False
+        """Whether one backward frees what the next one needs, as it was saved before the step."""
         self.writes = True
         """Whether the forward writes into parameters."""
         self.inferring = False
@@ -111,6 +113,10 @@ class Step:
             yield
         finally:
             self.state.take_again()
+
+    def gradients(self, loss: Tensor, of: Iterable[Tensor]) -> tuple[Tensor | None, ...]:
+        """Those of tensors, None where there is none; to be called within :meth:`backward`."""
+        return torch.autograd.grad(loss, list(of), retain_graph=self.once, allow_unused=True)
 
     def known(self, trace: Trace) -> Iterator[tuple[int, Tensor]]:
         """What was there before a run, each with its number by :func:`~.trace.tensor_of`."""
@@ -165,7 +171,7 @@ class Step:
                 warnings.simplefilter("ignore")
                 loss = self._loss(self.inputs, self.keywords)
                 with self.backward():
-                    torch.autograd.grad(loss, list(self.parameters.values()), allow_unused=True)
+                    self.gradients(loss, self.parameters.values())
         except Exception as error:
             return raised(error, self.places)
         return ""

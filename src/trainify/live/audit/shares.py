@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .compared import norm, set_aside
@@ -27,7 +26,7 @@ def is_the_less(step: Step, group: Sequence[Suspect], picked: Sequence[Call]) ->
     _, loss = step.run(leaves)
     with step.backward(), set_aside(step):
         asked = [*leaves.stopped, *leaves.others]
-        found = torch.autograd.grad(loss, asked, allow_unused=True) if asked else []
+        found = step.gradients(loss, asked) if asked else []
         sizes = [0.0 if each is None else norm(each.to_dense()) for each in found]
     stopped, others = sizes[: len(leaves.stopped)], sizes[len(leaves.stopped) :]
     return bool(others) and 0 < sum(stopped) <= _LESS * max(others)

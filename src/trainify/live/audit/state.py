@@ -6,7 +6,6 @@ import random
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from inspect import unwrap
@@ -16,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C._autograd import _unsafe_set_version_counter
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ..loads import codes
 from ..reach import contents, slots
@@ -74,6 +72,8 @@ class State:
         self.trusting = False
         """Whether a parameter is what it was as long as its version is: a step may go round that,
         by ``.data`` or a kernel."""
+        self.read_by_others = False
+        """Whether backward goes into a graph from before, which has saved what is held."""
         self._arrays: list[tuple[Any, Any]] = []  # of NumPy
         self._slotted: list[tuple[Any, dict[str, Any]]] = []
         self._seen: set[int] = set()
@@ -105,10 +105,7 @@ class State:
             if id(parameter) not in self._viewed  # whose versions are put back
         }
         self._copies = {}
-        self._counts = ExitStack()
-        for tensor in self.tensors:
-            if not tensor.is_inference():
-                self._counts.enter_context(_unsafe_preserve_version_counter(tensor))
+        self._counts = [(t, t._version) for t in self.tensors if not t.is_inference()]
 
     @property
     def tensors(self) -> Iterator[Tensor]:
@@ -210,9 +207,11 @@ class State:
         """Have what is viewed by tensors that are held count as not written since the start.
 
         Torch refuses a view that was made under ``no_grad``, as loaders do, once that is written.
+        So it does with what a graph has saved.
         """
-        for base, version in self._viewed.values():
-            _unsafe_set_version_counter((base,), (version,))
+        _count_as(self._viewed.values())
+        if self.read_by_others:
+            _count_as(self._counts)
 
     def _bases(self) -> Iterator[Tensor]:
         """What is viewed by tensors that are held."""
@@ -227,7 +226,7 @@ class State:
         So that a graph from before can still go backward, nothing counts as written.
         """
         self.restore(thorough=True)
-        self._counts.close()
+        _count_as(self._counts)
         for parameter, gradient, requires_grad in self._gradients:
             parameter.grad = gradient
             if parameter.requires_grad != requires_grad:  # the forward's doing
@@ -276,6 +275,11 @@ class State:
                 self._empty.append(each)
             elif kind not in _PLAIN:
                 self._hold(each, depth - 1)
+
+
+def _count_as(versions: Iterable[tuple[Tensor, int]]) -> None:
+    for tensor, version in versions:
+        _unsafe_set_version_counter((tensor,), (version,))
 
 
 def _globals_of(classes: Iterable[type]) -> Iterator[Any]:
