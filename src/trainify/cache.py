@@ -160,6 +160,7 @@ def _finding(written: dict[str, Any]) -> Finding:
             Safety(fix["safety"]),
             fix["look_at"],
             fix["only_copies"],
+            fix["makes_properties"],
         )
         for strategy, fix in written["fixes"].items()
     }

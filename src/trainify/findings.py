@@ -42,6 +42,7 @@ class Fix:
     Several findings may share one fix (three fused calls in a row under one condition); applying
     the same edit twice is applying it once.  ``only_copies``: all that ``look_at`` speaks of are
     copies into arguments, of which a wrong one raises in backward, and no call is known to be one.
+    ``makes_properties``: attributes that instances hold become properties of their class.
     """
 
     title: str
@@ -49,6 +50,7 @@ class Fix:
     safety: Safety = Safety.SAFE
     look_at: str = ""
     only_copies: bool = False
+    makes_properties: bool = False
 
     def unsafe(self, look_at: str) -> Fix:
         """The same edits, with one more reason to look at them first."""
@@ -105,7 +107,8 @@ class Proven:
 
     ``kind`` is what ends it: ``"scope"``, a grad mode that ``line`` switches on; ``"detach"`` and
     ``"data"``; ``"value"``, that it becomes a number, a list or an array; ``"kept"``, that it is
-    kept with its graph for the next step, whose backward ends there.  ``lines`` are those in the
+    kept with its graph for the next step, whose backward ends there; ``"derived"``, that it is
+    computed from weights once, and kept, when the model is made.  ``lines`` are those in the
     scope through which the gradient would go.  ``wholly``: nothing that ends here gets a gradient
     by another way.
     """

@@ -174,16 +174,51 @@ def test_the_last_statement_of_init() -> None:
     becomes(before, after, unsafe=True)
 
 
+@pytest.mark.parametrize("beside", ["", "self.n = 1"])
+@pytest.mark.parametrize("last", [False, True])
+def test_the_scope_that_is_there_for_it_alone_goes_too(beside: str, last: bool) -> None:
+    scope = "with torch.no_grad():\n    {}".format
+    before = attention(scope(f"self.w = self.q.weight.t()\n    {beside}".rstrip()))
+    after = with_property("self.q.weight.t()")
+    if beside:
+        lines = "".join(f"        {line}\n" for line in scope(beside).splitlines())
+        after = after.replace("        self.d = d\n", f"{lines}        self.d = d\n")
+    if last:
+        before, after = (text.replace("        self.d = d\n", "") for text in (before, after))
+    becomes(before, after, unsafe=True)
+
+
 @pytest.mark.parametrize(
     "init",
     [
-        "with torch.no_grad():\n    self.w = torch.cat([self.q.weight, self.k.weight])",
+        "self.w, self.v = self.q.weight.data.chunk(2)",
+        "with torch.no_grad():\n    self.w, self.v = self.q.weight.chunk(2)",
+    ],
+)
+def test_several_parts_become_a_property_each(init: str) -> None:
+    second = "    @property\n    def v(self):\n        return self.q.weight.chunk(2)[1]\n\n"
+    after = with_property("self.q.weight.chunk(2)[0]").replace(
+        "    def forward", f"{second}    def forward"
+    )
+    becomes(attention(init), after, unsafe=True)
+
+
+def test_a_part_that_is_set_from_outside() -> None:
+    text = attention("self.w, self.v = self.q.weight.data.chunk(2)")
+    (finding,) = findings(f"{text}\n\ndef load(model: Attention):\n    model.v = None\n")
+    assert "A `v` is set in line" in finding.message and not finding.fixes
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        "with torch.no_grad():\n    self.w = torch.cat([self.q.weight, self.k.weight]).to(world)",
+        "with torch.no_grad(), world:\n    self.w = torch.cat([self.q.weight, self.k.weight])",
         "if world > 1:\n    self.w = self.q.weight.data.t()",
         "q = self.q.weight.data\nself.w = torch.cat([q, self.k.weight])",
         "self.w = torch.cat([self.q.weight, self.k.weight, torch.zeros(d, d)])[:d]",
         "self.w = self.q.weight.data.t()  # for speed",
-        "self.w, self.v = self.q.weight.data.chunk(2)",
-        "with torch.no_grad():\n    self.w, self.v = self.q.weight.split(4)",
+        "self.w, self.v = self.q.weight.data.chunk(2)\nself.v = self.v + 1",
     ],
 )
 def test_found_where_there_may_be_no_fix(init: str) -> None:

@@ -21,6 +21,7 @@ from .audit.runs import refuse_no_model
 from .inplace import helper, in_place, is_changed, name_of, original_code
 from .lock import LOCK
 from .needed import let_go, plan_for_all
+from .properties import properties
 from .reach import Member, members
 from .rewritten import Definition, Refused, Rewritten, source_of
 from .shared import Shared, undo_unheld
@@ -41,6 +42,7 @@ def apply(model: nn.Module, plan: Plan) -> None:
     try:
         for module in list(model.modules()):
             mine = {name for cls in type(module).__mro__ for name in map(name_of, members(cls))}
+            mine.update(properties(type(module), plan.settings))
             methods = tuple(name for name in plan.methods if name in mine)
             if methods or (module is root and (plan.helpers or plan.ops or plan.symbols)):
                 again(module, replace(plan, methods=methods))
@@ -212,20 +214,28 @@ def _prepare(cls: type, plan: Plan) -> _Prepared:
         return found
 
     by_name = {name_of(member): member for base in cls.__mro__ for member in members(base)}
+    new = properties(cls, plan.settings)
     for name in plan.methods:
+        if name in new:
+            each = new[name]
+            shared[each.source.names(each.makers[0].function.__globals__)] = None
+            codes = [original_code(maker.function) for maker in each.makers]
+            functions += [(each.source, each.source.name_of(code)) for code in codes]
+            methods.setdefault(each.owner, {})[each.name] = each.written
+            continue
         if name not in by_name:
             raise Refused(f"{cls.__qualname__} has no {name.replace(':', '.')} any more")
         member = by_name[name]
         assert member.owner is not None
-        old, new = change(member, name)
+        old, now = change(member, name)
         # The names that a decorator of the new definition uses may be new themselves.
-        function = decorators.renewed(member.function, old, new, member.owner)
-        rewrapped = decorators.rewrap(member.value, old, new, function)
+        function = decorators.renewed(member.function, old, now, member.owner)
+        rewrapped = decorators.rewrap(member.value, old, now, function)
         methods.setdefault(member.owner, {})[member.name] = rewrapped
     for name in plan.helpers:
         member = helper(name)
-        old, new = change(member, name)
-        shared[in_place(member, old, new)] = None
+        old, now = change(member, name)
+        shared[in_place(member, old, now)] = None
     for op in plan.ops:
         shared[_registered(op)] = None
     for name in plan.symbols:

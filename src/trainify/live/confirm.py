@@ -24,14 +24,17 @@ from torch import nn
 
 from ..facts.grad_mode import flag_at
 from ..findings import Proven
+from ..passes.derived_weights import REFERENCE as OF_ANOTHER
 from .audit import Cause, Cut, Report
 from .audit.against import REFERENCE
 from .audit.allowed import named_places
+from .audit.messages import is_kept_view
 from .audit.places import parsed
 from .audit.report import patterns
 from .hindered import hindered
 from .inplace import original_code
 from .loads import covers
+from .properties import KIND, made_at
 from .reach import members
 from .rewritten import (
     Confirmed,
@@ -88,7 +91,8 @@ class Mistakes:
         self.undecided = "; ".join(asked) if len(asked) > 1 else ""
         said = {id(cut) for cut in report.cuts if self.is_said(cut)}
         open_ = {**targets, **networks, **flags}
-        for path, place, names in _mistakes(report.cuts, report, open_, said):
+        derived = list(_derived(self._model, report, open_, said))
+        for path, place, names in [*derived, *_mistakes(report.cuts, report, open_, said)]:
             found = confirmed(path, place)
             known = {_site(each): each for each in self.settings.confirmed}
             old = known.get(_site(found))
@@ -99,7 +103,7 @@ class Mistakes:
             more = replace(self.settings, confirmed=tuple(sorted(known.values())))
             if differ(path, self.settings, more):
                 self.settings = more
-                if place.kind == _KEPT:
+                if not names:
                     continue  # no stop
                 listed = ", ".join(patterns(names))
                 self._told[_site(found)] = f"{path}:{place.line}: `{found.text}`, for {listed}"
@@ -122,11 +126,23 @@ class Mistakes:
     def hindrances(self, report: Report) -> list[str]:
         """Why what the caller says is a mistake stays all the same, a place a line."""
         said = [cut for cut in report.cuts if self.is_said(cut)]
-        return [
-            f"{path}:{place.line}: nothing was rewritten here, though through= names it: "
-            f"{hindered(path, place)}"
+        found = [
+            (f"{path}:{place.line}", hindered(path, place))
             for path, place, _ in _mistakes(said, report, (), {id(cut) for cut in said})
         ]
+        found += [(cut.place, _NO_PROPERTY) for cut in said if is_kept_view(cut)]
+        return [
+            f"{place}: nothing was rewritten here, though through= names it: {why}"
+            for place, why in found
+        ]
+
+    def is_mendable(self, cut: Cut) -> bool:
+        """Whether a stop would be rewritten if the caller said that it is a mistake."""
+        if not is_kept_view(cut):
+            return True
+        places = _derived(self._model, Report(cuts=(cut,)), (), (id(cut),))
+        given = [(p, replace(self.settings, confirmed=(confirmed(p, x),))) for p, x, _ in places]
+        return any(differ(path, self.settings, more) for path, more in given)
 
     @property
     def told(self) -> str:
@@ -141,6 +157,9 @@ class Mistakes:
         )
 
 
+_NO_PROPERTY = (
+    "where it was computed before does not show, or is no statement that a property could stand for"
+)
 _TARGET = (
     "what learns meets what is stopped there, of {}, and no layer comes behind: targets and "
     "weights of a loss look like this"
@@ -289,6 +308,26 @@ def _site(each: Confirmed) -> _Site:
     return each.file, each.place.line, each.place.kind
 
 
+def _derived(
+    model: nn.Module, report: Report, open_: Collection[int], said: Collection[int]
+) -> Iterator[tuple[str, Proven, tuple[str, ...]]]:
+    """Where what a step reads was computed from weights, once; as :func:`_mistakes`."""
+    found: dict[str, dict[str, None]] = {}
+    for cut in report.cuts:
+        names = [name for name in cut.parameters if name in report.missing]
+        if cut.derived and (cut.cause is Cause.KEPT or names or id(cut) in said):
+            if id(cut) not in open_:
+                names = names or [*cut.parameters]
+                found.setdefault(cut.derived, {}).update(dict.fromkeys(names))
+    for name, attribute in report.copies.items():
+        if not OF_ANOTHER.search(attribute):
+            found.setdefault(attribute, {})[name] = None
+    for derived, each in found.items():
+        path, _, attribute = derived.rpartition(".")
+        if made := made_at(model.get_submodule(path), attribute):
+            yield made[0], Proven(made[1], KIND), tuple(each)
+
+
 def _mistakes(
     cuts: Iterable[Cut], report: Report, open_: Collection[int], said: Collection[int]
 ) -> Iterator[tuple[str, Proven, tuple[str, ...]]]:
@@ -300,11 +339,13 @@ def _mistakes(
     missing = {name for name in report.missing if not REFERENCE.search(name)}
     blamed = {id(cut) for name in missing for cut in _plainest(report.cuts, name)}
     for cut in cuts:
-        if cut.cause is Cause.KEPT:
+        if cut.cause is Cause.KEPT and not cut.derived:
             file, line = original_place(cut.path, cut.line)
             yield file, Proven(line, _KEPT), ()
         if id(cut) not in {*blamed, *said} or id(cut) in open_ or cut.cause not in _KINDS:
             continue
+        if cut.derived:
+            continue  # no line in forward can be mended
         names = tuple(name for name in cut.parameters if name in missing) or cut.parameters
         for each in cut.wrapped_places:  # the decorator goes, which others may have as well
             file, line = original_place(*each)

@@ -21,7 +21,7 @@ from ..catalog.own import registered
 from .decorators import innermost, layers
 from .loads import codes, covers, loads
 
-_CONSTRUCTORS = ("__init__", "__new__")
+CONSTRUCTORS = ("__init__", "__new__")
 _ENTRIES = ("forward", "__call__")
 _NOT_FOLLOWED = frozenset({"torch", "torchgen", "triton", "numpy", "trainify", "builtins"})
 
@@ -94,7 +94,7 @@ def reached(model: nn.Module, held: Iterable[object] = ()) -> Reached:
         for cls in graph.classes
         if issubclass(cls, nn.Module)
         for member in members(cls)
-        if member.name not in _CONSTRUCTORS
+        if member.name not in CONSTRUCTORS
         and member.function not in graph.held
         and _is_followed(member.function)
     )
@@ -153,7 +153,7 @@ class _Graph:
 
         A module that is not there yet is constructed where its class is read, and is given others.
         """
-        if name in _CONSTRUCTORS and issubclass(cls, nn.Module):
+        if name in CONSTRUCTORS and issubclass(cls, nn.Module):
             return cls not in self.built
         return name in self.names or name == "backward"
 
@@ -282,7 +282,7 @@ class _Graph:
 
     def _follow(self, function: FunctionType) -> None:
         # What constructs calls what its bases are constructed by, and nothing else of that name.
-        own = _CONSTRUCTORS if function.__name__ in _CONSTRUCTORS else ()
+        own = CONSTRUCTORS if function.__name__ in CONSTRUCTORS else ()
         for code in codes(function.__code__):
             self.names.update(name for name in code.co_names if name not in own)
         for load in loads(function):

@@ -144,6 +144,17 @@ class Rewritten:
             return None
         return old, new
 
+    def properties_beside(self, code: CodeType) -> dict[str, Definition]:
+        """The properties that the class of a method has more than before, by name."""
+        _, path = self._old[code.co_name, code.co_firstlineno]
+        before = {old for _, old in self._old.values()}
+        return {
+            new[-1][0]: definition
+            for new, definition in self._new.items()
+            if new[:-1] == path[:-1] and new not in before
+            if [ast.unparse(each) for each in definition.node.decorator_list] == ["property"]
+        }
+
     def name_of(self, code: CodeType) -> str:
         """The qualified name of a function, whatever a decorator has made of that."""
         _, path = self._old[code.co_name, code.co_firstlineno]
@@ -467,6 +478,8 @@ def _takes_effect(text: str, fix: Fix) -> bool:
     """
     if fix.safety is Safety.UNSAFE and not fix.only_copies:
         return False
+    if fix.makes_properties:
+        return True  # which are found before what instances hold
     positions, spans = _spans(text)
     for edit in fix.edits:
         first, last = positions.at(edit.start)[0], positions.at(edit.end)[0]

@@ -21,6 +21,7 @@ from ..findings import Finding
 from . import inplace
 from .inplace import name_of, original_code
 from .loads import covers, last_line
+from .properties import properties
 from .reach import Member, Reached, members
 from .rewritten import Refused, Rewritten, Settings, config_of, is_written, source_of
 from .swap import Plan
@@ -31,8 +32,8 @@ class Found:
     """What there is to rewrite in a model, and what is not rewritten.
 
     ``lasting`` are the functions of the plan whose fault shows in a later step only, as a cache's
-    does.  ``remaining`` was found in the model's files and has no fix that takes effect;
-    ``obstacles`` are functions that could not be looked at.
+    does, or lies in what was computed before the step.  ``remaining`` was found in the model's
+    files and has no fix that takes effect; ``obstacles`` are functions that could not be looked at.
     """
 
     plan: Plan
@@ -111,9 +112,14 @@ def find(model: nn.Module, settings: Settings, graph: Reached) -> Found:
         helpers = {name_of(member): member for member in graph.helpers if changes(member)}
     inplace.known.update(helpers)
     changed = {**methods, **helpers}
+    lasting = {name for name, member in changed.items() if _is_lasting(member, settings)}
+    for cls in dict.fromkeys(map(type, model.modules())):
+        for name, each in properties(cls, settings).items():
+            lasting.update((name, *map(name_of, each.rewritten_makers)))
+    own = dict.fromkeys((*methods, *sorted(lasting.difference(helpers))))
     return Found(
-        Plan(settings, tuple(methods), tuple(helpers)),
-        frozenset(name for name, member in changed.items() if _is_lasting(member, settings)),
+        Plan(settings, tuple(own), tuple(helpers)),
+        frozenset(lasting),
         tuple(_remaining(model, graph, sources)),
         tuple(obstacles),
     )

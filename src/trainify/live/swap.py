@@ -25,9 +25,10 @@ class Plan:
     """What is changed for a module, so that another process can do it again.
 
     ``methods`` and ``helpers`` are ``module:qualified.name`` of functions that are rewritten, in
-    its own class and beside it; ``ops`` are registered ops, ``symbols`` functions around kernels
-    (``module:name``) that get a backward.  ``own`` are the names of ops that were registered with
-    :func:`trainify.register`, without which the same source is rewritten to something else.
+    its own class, which may get properties besides, and beside it; ``ops`` are registered ops,
+    ``symbols`` functions around kernels (``module:name``) that get a backward.  ``own`` are the
+    names of ops that were registered with :func:`trainify.register`, without which the same source
+    is rewritten to something else.
     """
 
     settings: Settings = field(default_factory=Settings)

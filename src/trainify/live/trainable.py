@@ -19,8 +19,9 @@ from .attach import CannotAttach, attached_ops, computed_again, known_ops
 from .audit import Cut, Report
 from .audit.allowed import named_places
 from .audit.alone import step_alone
+from .audit.copied import said_of_copies
 from .audit.losses import Loss
-from .audit.messages import STOPS, if_meant, is_kept_view, not_meant, with_scope
+from .audit.messages import STOPS, if_meant, not_meant, with_scope
 from .audit.places import Places, raised
 from .audit.run import audit
 from .audit.runs import refuse_no_model
@@ -206,6 +207,10 @@ def _audited(
                 apply(model, plan)
             report, error = judge(), None
             if report.ok:
+                if report.copies and (wider := plans.with_copies(plan, report)):
+                    before = look() if plan is None else before
+                    plan = wider
+                    continue
                 if plan is None:
                     apply(model, in_effect(plans.everything))
                 elif other or (other := _another(before, look)):
@@ -213,6 +218,8 @@ def _audited(
                     raise NotTrainable(_lines(other), report, plans.found)
                 if not (report.trainable or report.frozen):
                     warnings.warn(_lines(report.notes), NotEverything, stacklevel=3)
+                if report.copies:
+                    warnings.warn(said_of_copies(report.copies), NotEverything, stacklevel=3)
                 if plans.mistakes.told:
                     warnings.warn(plans.mistakes.told, StopRemoved, stacklevel=3)
                 return
@@ -301,6 +308,16 @@ class _Plans:
             self._find()
         return self.everything if plan != self.everything else None
 
+    def with_copies(self, plan: Plan | None, report: Report) -> Plan | None:
+        """A plan after which unused weights are used that copies stood for; None where none is."""
+        if not self.mistakes.learn(report):
+            return None
+        self._find()
+        if plan is None:
+            plan = in_effect(self.everything)
+        wider = replace(plan, settings=self.everything.settings)
+        return replace(wider, methods=self._with_cuts(wider, self.everything, ()).methods)
+
     def _learn_kernels(self, cuts: Collection[Cut]) -> None:
         """Kernels that the source does not show by name, and that ran all the same."""
         ran = {cut.op for cut in cuts if cut.op and "::" in cut.op} - {*self._ops}
@@ -330,7 +347,7 @@ class _Plans:
     def _with_cuts(self, plan: Plan, everything: Plan, cuts: Iterable[Cut]) -> Plan:
         """A plan that also rewrites the functions around cuts."""
         here = map(name_of, self._around(cuts))
-        return _only(everything, {*plan.methods, *plan.helpers, *here})
+        return _only(everything, {*plan.methods, *plan.helpers, *self.found.lasting, *here})
 
 
 def _only(plan: Plan, functions: Collection[str]) -> Plan:
@@ -364,7 +381,7 @@ def _told(cuts: Iterable[Cut], mistakes: Mistakes) -> Iterator[str]:
             told = not_meant(told)
         elif cut.cause in STOPS:
             told = if_meant(told)
-            if not is_kept_view(cut):
+            if mistakes.is_mendable(cut):
                 otherwise = " If not, name the place: through= or --through."
         yield f"{cut.place}: {told.message}{otherwise}"
 

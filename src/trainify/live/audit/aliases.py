@@ -58,7 +58,7 @@ def through_aliases(step: Step, trace: Trace) -> list[Suspect]:
             if alias is not None and any(made.floating for made in made_by(call)):
                 suspect = Suspect(Cause.DATA, MISSING, call, ("in", i))
                 suspect.parameters |= alias.parameters
-                suspect.detail = alias.attribute or "This tensor"
+                suspect.detail = alias.attribute
                 found.append(suspect)
     return found
 

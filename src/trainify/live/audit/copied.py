@@ -6,12 +6,13 @@ of them in any order, as after a transposition, or as some of its rows or column
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from .aliases import attributes
+from .report import patterns
 from .runs import Step
 from .trace import Trace, tensor_of
 
@@ -38,6 +39,14 @@ def copied(step: Step, trace: Trace, names: Collection[str]) -> dict[str, str]:
             if _holds(kept[key], weight):
                 found.setdefault(name, attribute)
     return found
+
+
+def said_of_copies(copies: Mapping[str, str]) -> str:
+    return (
+        f"{', '.join(patterns(copies))} is unused, and its numbers are in "
+        f"{', '.join(patterns(dict.fromkeys(copies.values())))}: a copy, which training does not "
+        "reach. Make it in forward"
+    )
 
 
 def _tells(tensor: Tensor) -> bool:

@@ -104,10 +104,12 @@ def left_by_earlier(step: Step, allowed: Allowed) -> list[Cut]:
         site = site or Suspect(Cause.KEPT, MISSING, call, ("out", 0))
         if allowed.covers(site):
             continue
+        made_before = step.once and again is None
         cuts[site.place] = kept_cut(
             site.place,
             owner.module if owner is not None else "",
-            f"{name} {_LETS_ONE if step.once and again is None else _LEFT}",
+            f"{name} {_LETS_ONE if made_before else _LEFT}",
+            str(owner) if made_before and owner is not None else "",
         )
     return list(cuts.values())
 

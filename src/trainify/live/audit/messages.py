@@ -78,10 +78,16 @@ def cut_of(group: Sequence[Suspect]) -> Cut:
         parameters=tuple(names),
         scope=str(first.scope) if first.scope is not None else None,
         lines=tuple(sorted({each.line for each in group} - {0})),
+        derived=first.detail if _is_of_before(first) else "",
         wrapped=tuple(dict.fromkeys(str(each.wrapped) for each in group if each.wrapped)),
         branch=first.cause is Cause.GRAD_MODE
         and not any(sight.attached and not sight.leaf for each in group for sight in each.call.ins),
     )
+
+
+def _is_of_before(suspect: Suspect) -> bool:
+    """Whether what is read lies in the memory of a weight, and was made before the step."""
+    return suspect.cause is Cause.DATA and suspect.where[0] == "in"
 
 
 def _message(suspect: Suspect, kind: str) -> str:
@@ -124,11 +130,11 @@ def _message(suspect: Suspect, kind: str) -> str:
         return f"{op} makes a leaf of the value: the gradient goes to that, and ends here."
     if cause is Cause.DETACH:
         return f"{op} takes the value and leaves its history: the gradient ends here."
-    if cause is Cause.DATA and suspect.where[0] == "in":
+    if _is_of_before(suspect):
         return (
-            f"{suspect.detail} {_OF_A_WEIGHT} and was made before the step without "
-            "its history, by .data, detach() or under no_grad: what is computed with it here "
-            "passes no gradient on to the weight. Make it in forward."
+            f"{suspect.detail or 'This tensor'} {_OF_A_WEIGHT} and was made before the step "
+            "without its history, by .data, detach() or under no_grad: what is computed with it "
+            "here passes no gradient on to the weight. Make it in forward."
         )
     if cause is Cause.DATA:
         return ".data is the value without its history: the gradient ends here."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -63,7 +63,8 @@ class Cut:
     ``wrapped`` the ``file:line`` of decorators that put it around functions;
     ``branch`` says that nothing comes into it from outside that has a gradient, ``target`` that
     what learns meets what it stops with no layer behind.  ``parameters`` are the names of those
-    whose gradient is cut off or bent here.
+    whose gradient is cut off or bent here.  ``derived`` is the attribute, with the path of its
+    module, of what was computed from weights before the step, and is read here.
     """
 
     cause: Cause
@@ -81,6 +82,7 @@ class Cut:
     wrapped: tuple[str, ...] = ()
     branch: bool = False
     target: bool = False
+    derived: str = ""
 
     @property
     def place(self) -> str:
@@ -141,8 +143,10 @@ class Report:
     ``notes`` or ``error`` says which.  ``zeros`` are those at which a gradient arrives that is zero
     in every element, as behind a rounding or a factor of zero: what autograd gives is the
     derivative, and nothing is learned by it.  These alone leave it ``ok``, unless there are no
-    others.  Each of the missing and the wrong is accounted for by one of ``cuts``, or ``error``
-    says that no place was found.  What could not be proven, and why, stands in ``notes``.
+    others.  ``copies`` are unused ones of which an attribute of a module holds the numbers, and is
+    used in place of them: training does not reach it.  Each of the missing and the wrong is
+    accounted for by one of ``cuts``, or ``error`` says that no place was found.  What could not be
+    proven, and why, stands in ``notes``.
     """
 
     missing: tuple[str, ...] = ()
@@ -154,6 +158,8 @@ class Report:
     loss: float | None = None
     trainable: int = 0
     """How many parameters require a gradient."""
+    copies: dict[str, str] = field(default_factory=dict)
+    """The attributes, with the paths of their modules, by the names of the parameters."""
     frozen: tuple[str, ...] = ()
     """Parameters with ``requires_grad=False``."""
     proof: str = ""

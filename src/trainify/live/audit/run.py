@@ -15,7 +15,7 @@ from torch import nn
 from ..lock import LOCK
 from .allowed import Allowed
 from .alone import alone
-from .copied import copied
+from .copied import copied, said_of_copies
 from .cuts import by_site
 from .directional import Proof, prove
 from .earlier import BACKWARD_TWICE, left_by_earlier, may_be_of_earlier
@@ -232,11 +232,7 @@ class _Audit:
         hit.update(lost, seen.endless)
         self._doubt(found, said, seen.stopped, hit if bare else ())
         if copies := copied(step, seen.trace, found.unused):
-            self.notes.append(
-                f"{', '.join(patterns(copies))} is unused, and its numbers are in "
-                f"{', '.join(patterns(dict.fromkeys(copies.values())))}: a copy, which training "
-                "does not reach. Make it in forward"
-            )
+            self.notes.append(said_of_copies(copies))
         kept, error = self._kept(seen)
         missing = tuple(name for name, got in seen.got.items() if name in hit and not got)
         wrong = tuple(name for name, got in seen.got.items() if name in hit and got)
@@ -263,6 +259,7 @@ class _Audit:
             cuts=tuple(cuts),
             loss=seen.loss,
             trainable=len(step.parameters),
+            copies=copies,
             frozen=tuple(n for n, p in step.model.named_parameters() if not p.requires_grad),
             proof=said.said,
             error=error or self._error(seen, cuts, lost) or _undecided(found.unknown),

@@ -12,11 +12,11 @@ from ...facts.layers import is_module_class
 from ...facts.names import is_none
 from ...facts.rebound import set_by_others
 from ...facts.walk import walk
-from ...findings import STRATEGIES, Edit, Finding, Fix, Safety
+from ...findings import STRATEGIES, Edit, Finding, Fix, Proven, Safety
 from .. import Look, Needle, Rule
 from .cached import cached, memoized
 from .derivation import Derivation, Place
-from .fix import as_property
+from .fix import as_property, made_by
 from .once import happens_once, is_lazy, is_reparametrized, is_used
 from .words import WORDS, may_derive_weights
 
@@ -77,7 +77,7 @@ class Attention(nn.Module):
 
 NEEDLES: tuple[Needle, ...] = (Look(WORDS, may_derive_weights),)
 
-_REFERENCE = re.compile(
+REFERENCE = re.compile(
     r"init|orig|anchor|old|\bref|_ref|ema|teacher|prev|base|backup|frozen|saved|target|snapshot|"
     r"momentum|mask|prior",
     re.IGNORECASE,
@@ -97,7 +97,7 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
         places = _places(module, cls)
         deleted = frozenset(_deleted(cls))
         for name, found in places.items():
-            if _REFERENCE.search(name) or name in deleted or _is_given_up(module, cls, name):
+            if REFERENCE.search(name) or name in deleted or _is_given_up(module, cls, name):
                 continue
             derived = [Derivation(module, cls, place) for place in found]
             if not derived or not all(each.is_stale for each in derived):
@@ -115,13 +115,26 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
             anyhow = all(each.saves or is_reparametrized(each.place.value) for each in derived)
             makers = () if lazy else functions
             if any(is_used(module, use, makers, anyhow) for use in uses):
-                yield _finding(module, cls, name, found, derived[0], uses)
+                yield _finding(module, cls, name, found, derived[0])
         for name, entry in cached(module, cls):
-            if not _REFERENCE.search(name):
-                yield _finding(module, cls, name, [entry.place, entry.place], entry, [])
+            if not REFERENCE.search(name):
+                yield _finding(module, cls, name, [entry.place, entry.place], entry)
         for method, decorator, entry in memoized(module, cls):
-            if not _REFERENCE.search(method.name):
+            if not REFERENCE.search(method.name):
                 yield _of_method(module, method, decorator, entry)
+
+
+def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
+    """What a line computes from weights and keeps, by whatever name, and whoever uses it."""
+    if place.kind != "derived":
+        return
+    for cls in module.classes:
+        for name, found in _places(module, cls).items():
+            statement = found[0].statement
+            if statement.lineno <= place.line <= (statement.end_lineno or 0):
+                derived = Derivation(module, cls, found[0], known=True)
+                if derived.is_stale:
+                    yield _finding(module, cls, name, found, derived, known=True)
 
 
 def _finding(
@@ -130,23 +143,27 @@ def _finding(
     name: str,
     found: list[Place],
     derived: Derivation,
-    uses: list[ast.Attribute],
+    *,
+    known: bool = False,
 ) -> Finding:
+    """The finding for an attribute; where it is ``known`` to be used, nobody need look at a fix."""
     message = _said(name, derived)
     fixes: dict[str, Fix] = {}
-    setting = next(set_by_others(module, cls, name), None)
-    if setting is not None:
-        other, _, line = setting
+    made = made_by(module, cls, name, found[0].statement)
+    settings = ((each, s) for each in made for s in set_by_others(module, cls, each))
+    if (setting := next(settings, None)) is not None:
+        attribute, (other, _, line) = setting
         place = f"line {line}" if other is module else f"{other.path}:{line}"
-        message += f" A `{name}` is set in {place}, which a property would not take."
+        message += f" A `{attribute}` is set in {place}, which a property would not take."
     elif len(found) == 1:
-        edits = as_property(module, cls, name, found[0], derived, uses)
+        edits = as_property(module, cls, name, found[0], derived, anyhow=known)
         if edits:
             look_at = f"`{name}` is computed again each time it is used"
             if found[0].is_buffer:
                 look_at += ", and is no longer in the state dict"
-            fix = Fix(f"Make {name} a property", edits, Safety.UNSAFE, look_at)
-            fixes = dict.fromkeys(STRATEGIES, fix)
+            title = f"Make {' and '.join(made)} {'properties' if made[name] else 'a property'}"
+            fix = Fix(title, edits, makes_properties=True)
+            fixes = dict.fromkeys(STRATEGIES, fix if known else fix.unsafe(look_at))
     return module.finding("TRN502", message, found[0].statement, fixes)
 
 

@@ -52,6 +52,8 @@ class Derivation:
     module: ModuleFacts
     cls: ast.ClassDef
     place: Place
+    known: bool = False
+    """Whether a run has shown that it is, so that the file need not show what learns."""
     sources: list[str] = field(default_factory=list)
     cuts: list[ast.expr] = field(default_factory=list)
     """The ``.data`` and ``.detach()`` on the way."""
@@ -205,6 +207,8 @@ class Derivation:
         return self.module.names.self_class(node.value) is self.cls
 
     def _learns(self, name: str, kind: str) -> bool:
+        if self.known:
+            return True
         if is_frozen(self.module, self.cls, name):
             return False
         for binding in self.module.names.attributes(self.cls).get(name, ()):

@@ -1,0 +1,109 @@
+"""Properties that classes get for what their instances hold: weights that were derived once.
+
+Which file is rewritten so is among what an audit has confirmed.  A property is found before what an
+instance holds under its name, which stays where it is.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FunctionType
+
+from torch import nn
+
+from ..facts.walk import statements, walk
+from .inplace import original_code
+from .reach import CONSTRUCTORS, Member, members
+from .rewritten import Definition, Refused, Rewritten, Settings, definition_of, source_of
+
+KIND = "derived"
+"""Of a :class:`~trainify.findings.Proven` place."""
+
+
+@dataclass(frozen=True)
+class Property:
+    """One that a class gets, by the file as it is rewritten.
+
+    ``makers`` are the methods, constructors among them, that gave instances the attribute.
+    """
+
+    owner: type
+    name: str
+    source: Rewritten
+    definition: Definition
+    makers: tuple[Member, ...]
+
+    @property
+    def written(self) -> property:
+        """The property itself; raises :class:`Refused` where it needs locals around the class."""
+        code = self.definition.code
+        if code.co_freevars:
+            raise Refused(f"{self.owner.__qualname__}: it needs a local name of what is around it")
+        function = FunctionType(code, self.makers[0].function.__globals__, self.name)
+        function.__qualname__ = f"{self.owner.__qualname__}.{self.name}"
+        function.__module__ = self.owner.__module__
+        return property(function)
+
+    @property
+    def rewritten_makers(self) -> tuple[Member, ...]:
+        """Those that may be called again, and must not set it."""
+        return tuple(maker for maker in self.makers if maker.name not in CONSTRUCTORS)
+
+
+def properties(cls: type[nn.Module], settings: Settings) -> dict[str, Property]:
+    """By ``module:qualified.name``; none where nothing of the kind is confirmed."""
+    if not any(each.place.kind == KIND for each in settings.confirmed):
+        return {}
+    return {
+        f"{base.__module__}:{base.__qualname__}.{each.name}": each
+        for base in cls.__mro__
+        for each in _of(base, settings)
+    }
+
+
+def _of(owner: type, settings: Settings) -> Iterator[Property]:
+    found: dict[str, tuple[Rewritten, Definition, list[Member]]] = {}
+    for member in members(owner):
+        code = original_code(member.function)
+        try:
+            source = source_of(code, settings)
+            changed = source.of(member.function, code)
+        except Refused:
+            continue
+        if changed is None:
+            continue
+        for name, definition in source.properties_beside(code).items():
+            old, new = changed
+            if _sets(old.node, name) and not _sets(new.node, name):
+                found.setdefault(name, (source, definition, []))[2].append(member)
+    for name, (source, definition, makers) in found.items():
+        yield Property(owner, name, source, definition, tuple(makers))
+
+
+def made_at(module: nn.Module, attribute: str) -> tuple[str, int] | None:
+    """The file, and the line, of the only statement that gives a module an attribute."""
+    found = []
+    for member in (m for cls in type(module).__mro__ for m in members(cls)):
+        code = original_code(member.function)
+        if attribute in (*code.co_names, *code.co_consts):
+            try:
+                _, function = definition_of(code)
+            except Refused:
+                return None
+            found += [
+                (code.co_filename, statement.lineno)
+                for statement in statements(function)
+                if isinstance(statement, (ast.Assign, ast.Expr)) and _sets(statement, attribute)
+            ]
+    return found[0] if len(found) == 1 else None
+
+
+def _sets(node: ast.AST, name: str) -> bool:
+    """Whether a method, or a statement, gives an instance an attribute, or a buffer."""
+    return any(
+        (isinstance(each, ast.Attribute) and each.attr == name and isinstance(each.ctx, ast.Store))
+        or (isinstance(each, ast.Constant) and each.value == name)
+        for each in walk(node)
+    )
