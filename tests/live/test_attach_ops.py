@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ from trainify.catalog.own import _registered
 from trainify.live.attach import _attached
 from trainify.live.overwritten import _kept
 from trainify.reference import activation, norm, rope
+from trainify.reference.double import exact_in_double
+from trainify.reference.softmax import softmax
 
 T, H, HEADS, D = 6, 32, 4, 8
 
@@ -205,6 +208,36 @@ def defined() -> Iterator[Defined]:
 
 def doubles(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(s, dtype=torch.double, requires_grad=True) for s in shapes]
+
+
+@pytest.mark.parametrize(
+    ("schema", "equivalent", "shapes"),
+    [
+        ("(Tensor x)", "silu_and_mul(x)", [(3, 8)]),
+        ("(Tensor x)", "gelu_and_mul(x)", [(3, 8)]),
+        ("(Tensor x)", "gelu_tanh_and_mul(x)", [(3, 8)]),
+        ("(Tensor x)", "softmax(x)", [(3, 8)]),
+        ("(Tensor x, Tensor w)", "rms_norm(x, w, 1e-6)", [(3, 8), (8,)]),
+        ("(Tensor x, Tensor w)", "gemma_rms_norm(x, w, 1e-6)", [(3, 8), (8,)]),
+        ("(Tensor x, Tensor w, Tensor b)", "layer_norm(x, w, b, 1e-5)", [(3, 8), (8,), (8,)]),
+    ],
+)
+def test_a_closed_form_is_of_float64_in_float64(
+    defined: Defined, schema: str, equivalent: str, shapes: list[tuple[int, ...]]
+) -> None:
+    def exact(*given: Tensor) -> Tensor:
+        names = dict(zip(re.findall(r"Tensor (\w)", schema), given, strict=True))
+        with exact_in_double():
+            return eval(equivalent, {**vars(activation), **vars(norm), "softmax": softmax, **names})
+
+    name = defined(f"of{schema} -> Tensor", equivalent, lambda *given: exact(*given).clone())
+    given = doubles(*shapes)
+    grad = torch.randn(exact(*given).shape, dtype=torch.double)
+    right = torch.autograd.grad(exact(*given), given, grad)
+    with trainify.attach(name):
+        found = torch.autograd.grad(torch.ops.trainify_tests.of(*given), given, grad)
+    for ours, theirs in zip(found, right, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
 
 
 def test_second_derivatives(defined: Defined) -> None:
