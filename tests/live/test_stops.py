@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import os
 import pickle
@@ -1568,9 +1569,39 @@ def test_a_file_that_has_changed_is_not_rewritten_by_line(tmp_path: Path) -> Non
     trainify.trainify(model, batch())
     found = plan_of(model)
     assert found is not None and source_of(code, found[1].settings).changed
-    file.write_text(file.read_text().replace("self.fc(x).detach()", "self.mid(x).detach()"))
+    text = file.read_text()
+    file.write_text(text.replace("self.fc(x).detach()", "self.mid(x).detach()"))
     os.utime(file, (0, 0))
     assert not source_of(code, found[1].settings).changed
+    file.write_text(text.replace("class Model", "# More lines,\n# above.\nclass Model"))
+    os.utime(file, (1, 1))
+    assert source_of(code, found[1].settings).changed
+
+
+LOADING = """
+import sys, warnings
+sys.path.insert(0, {root!r})
+warnings.simplefilter("error")
+import torch
+model = torch.load({saved!r}, weights_only=False)
+model(torch.ones(2, 8)).sum().backward()
+assert all(p.grad is not None for p in model.parameters())
+"""
+
+
+@pytest.mark.filterwarnings("ignore::trainify.StopRemoved")
+def test_a_pickle_is_loaded_where_the_file_has_more_lines_above(tmp_path: Path) -> None:
+    model = package(tmp_path, model=USER.replace("from .helpers import features", ""))["model"]
+    file = Path(model.__file__)
+    file.write_text(file.read_text().replace("features(self, x)", "self.fc(x)"))
+    saved = tmp_path / "model.pt"
+    made = importlib.reload(model).Model()
+    trainify.trainify(made, batch())
+    torch.save(made, saved)
+    file.write_text(f"# More lines,\n# above.\n{file.read_text()}")
+    text = LOADING.format(root=str(tmp_path), saved=str(saved))
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 WRAPPED = """

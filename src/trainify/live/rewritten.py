@@ -41,13 +41,16 @@ class Refused(Exception):
 class Confirmed:
     """A place at which an audit has seen a gradient end.
 
-    So that another process finds it again, ``file`` is relative to the folder of the outermost
-    package, and ``text`` is what its line holds.
+    So that another process finds it again, also where the file has got longer or shorter above,
+    ``file`` is relative to the folder of the outermost package, ``text`` is what its line holds,
+    ``function`` the qualified name of what it stands in, and ``first`` the line where that begins.
     """
 
     file: str
     text: str
     place: Proven
+    function: str = ""
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +326,14 @@ def definition_of(code: CodeType) -> tuple[ModuleFacts, FunctionNode]:
 
 def confirmed(path: str, place: Proven) -> Confirmed:
     """A place in a file that is imported."""
-    return Confirmed(_in_package(path), linecache.getline(path, place.line).strip(), place)
+    text = linecache.getline(path, place.line).strip()
+    begun = [
+        (first, name)
+        for name, first, last in _spans_by_name("".join(linecache.getlines(path)))
+        if first <= place.line <= last
+    ]
+    first, name = max(begun, default=(0, ""))
+    return Confirmed(_in_package(path), text, place, name, first)
 
 
 _by_file: dict[str, Rewritten] = {}
@@ -373,11 +383,33 @@ def _read(path: str) -> bytes:
 
 
 def _still_there(data: bytes, places: Iterable[Confirmed]) -> Iterator[Proven]:
-    """The places whose lines hold what they held."""
-    lines = split_lines(decode(data)[0])
+    """The places whose lines, counted from where their functions begin, hold what they held."""
+    text = decode(data)[0]
+    lines = split_lines(text)
+    begin = {name: first for name, first, _ in _spans_by_name(text)}
     for each in places:
-        if each.place.line <= len(lines) and lines[each.place.line - 1].strip() == each.text:
-            yield each.place
+        by = begin.get(each.function, each.first) - each.first
+        line = each.place.line + by
+        if line <= len(lines) and lines[line - 1].strip() == each.text:
+            yield replace(each.place, line=line, lines=tuple(n + by for n in each.place.lines))
+
+
+@lru_cache(maxsize=4)
+def _spans_by_name(text: str) -> list[tuple[str, int, int]]:
+    """The functions of a text: names, first lines, decorators included, and last lines.
+
+    Names are qualified, and numbered where there are several of one.
+    """
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return []
+    found = []
+    for path, node in _functions(tree, ()):
+        numbers = [number for _, number, _ in path]
+        name = f"{_qualified(path)} {numbers}" if any(numbers) else _qualified(path)
+        found.append((name, first_line(node), node.end_lineno or 0))
+    return found
 
 
 def _in_package(path: str) -> str:
