@@ -19,6 +19,7 @@ from .against import (
 )
 from .cancelled import Cancelled
 from .cuts import Suspect, by_site
+from .explained import is_explained
 from .given import given_in
 from .heads import is_of_a_head
 from .learning import Leaves, learning_by
@@ -77,7 +78,8 @@ class Meant:
         if is_of_its_own(trace, group) and is_held_against(*judged, whole):
             return True
         return learns and (
-            is_of_losses(trace, group)
+            is_explained(trace, group)
+            or is_of_losses(trace, group)
             or is_given_twice(trace, group, self._sizes.keys(), self._behind)
             or is_of_a_step(trace, group, self._sizes.keys())
             or (whole and is_of_a_head(step, trace, group, self._sizes))
