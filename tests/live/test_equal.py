@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -143,7 +144,27 @@ def test_random_numbers_and_padding_are_no_other_function(
     modules: dict[str, ModuleType], name: str, equivalent: str
 ) -> None:
     model = _register(modules, name, equivalent)
-    trainify.trainify(model, X, strategy="replace")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainify.trainify(model, X, strategy="replace")
+
+
+@pytest.mark.parametrize("strategy", ["auto", "flag"])
+@pytest.mark.parametrize("name", ["Op", "Symbol", "Into"])
+def test_nearly_the_same_function_is_warned_of(
+    modules: dict[str, ModuleType], name: str, strategy: str
+) -> None:
+    """As GELU by tanh for one by erf: other gradients than the kernel's, in the third digit."""
+    model = _register(modules, name, "x * x * 1.003")
+    with pytest.warns(trainify.NotEverything, match=r"nearly what .* differ by 3e-03 of"):
+        trainify.trainify(model, X, strategy=strategy)
+
+
+def test_rounding_is_no_other_function(modules: dict[str, ModuleType]) -> None:
+    model = _register(modules, "Op", "x.square() * (1 + 2e-3)").bfloat16()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainify.trainify(model, X.bfloat16())
 
 
 def test_where_the_kernel_stays_its_values_do() -> None:

@@ -8,9 +8,9 @@ computes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,18 +30,30 @@ from .symbol import own_values, rebind
 _TOLERANCE = 0.05
 """Relative, and far above what rounding or a quantized kernel does."""
 
+_NEAR = 1e-4
+"""Of the largest value: above what float32 rounds, and below another approximation."""
+
 _SHARE = 0.25
 """Of the elements that may differ: a kernel leaves some of a buffer as it was, as padding."""
 
 
-def unequal(step: Step, graph: Reached) -> list[str]:
-    """Calls of registered ops whose results are not those of the equivalent, one a line."""
+class Unequal(NamedTuple):
+    """Calls of registered ops, by their places, whose results are not those of the equivalent."""
+
+    other: list[str]
+    """With others altogether."""
+    near: list[str]
+    """With others of which rounding is not the reason, as of another approximation."""
+
+
+def unequal(step: Step, graph: Reached) -> Unequal:
+    """The calls of a step that compute something else than what is registered for them."""
     rows = registered()
     ops = {name: row for row in reversed(rows) for name in row.names}
     ops = {name: row for name, row in ops.items() if _op_name(name) in graph.ops}
     kernels = [kernel for kernel in graph.kernels.values() if kernel.row in rows]
     if not ops and not kernels:
-        return []
+        return Unequal([], [])
     watched = _Watched(step)
     with ExitStack() as stack:
         for kernel in kernels:
@@ -50,8 +62,8 @@ def unequal(step: Step, graph: Reached) -> list[str]:
         try:
             step.value()
         except Exception:  # which an audit tells of
-            return []
-    return list(watched.found.values())
+            return Unequal([], [])
+    return Unequal(list(watched.found.values()), list(watched.near.values()))
 
 
 def own_ops(graph: Reached) -> list[FusedOp]:
@@ -98,6 +110,7 @@ class _Watched:
 
     def __init__(self, step: Step) -> None:
         self.found: dict[tuple[str, str], str] = {}
+        self.near: dict[tuple[str, str], str] = {}
         self._places = step.places
         self._equivalents: dict[FusedOp, Equivalent] = {}
 
@@ -122,37 +135,62 @@ class _Watched:
         key = (name, str(self._places.of(sys._getframe(1))))
         if key not in self.found and len(args) <= len(names) and _is_known(row, given):
             with torch.no_grad(), torch._C.DisableTorchFunction():
-                said = self._held(row, before, given, returned)
+                said, near = self._held(row, before, given, returned)
+            where = f"{key[1]}: {name} computes"
+            of = f"the equivalent that is registered for it, `{row.equivalent}`"
             if said:
-                self.found[key] = (
-                    f"{key[1]}: {name} computes something else than the equivalent that is "
-                    f"registered for it, `{row.equivalent}`: {said}"
+                self.found[key] = f"{where} something else than {of}: {said}"
+            elif near:
+                self.near[key] = (
+                    f"{where} nearly what {of}, does, and not the same: values differ by "
+                    f"{near:.0e} of the largest one"
                 )
         return returned
 
     def _held(
         self, row: FusedOp, before: Mapping[str, Any], given: Mapping[str, Any], returned: Any
-    ) -> str:
-        """How the results of a call differ; empty where they do not, or nothing can be said."""
+    ) -> tuple[str, float]:
+        """How the results of a call differ; empty where they do not, or nothing can be said.
+
+        And by how much, where it is little: 0 where that may be rounding.
+        """
         try:
             if row not in self._equivalents:
                 self._equivalents[row] = Equivalent(row, Libraries())
             equivalent = self._equivalents[row]
             expected, again = equivalent(before), equivalent(before)
         except Exception:  # which an audit of what it is rewritten to tells of
-            return ""
+            return "", 0.0
+        near = 0.0
         got = _results(row, equivalent.outputs, given, returned)
         for one, two, result in zip(expected, again, got, strict=False):
             if not isinstance(one, Tensor) or not isinstance(result, Tensor):
                 continue
             if one.shape != result.shape:
-                return f"{tuple(result.shape)}, and the equivalent {tuple(one.shape)}"
+                return f"{tuple(result.shape)}, and the equivalent {tuple(one.shape)}", 0.0
             share = differing(result, one, _TOLERANCE)
             if share > _SHARE and not differing(
                 two, one, _TOLERANCE
             ):  # else it draws random numbers
-                return f"{share:.0%} of the values differ"
-        return ""
+                return f"{share:.0%} of the values differ", 0.0
+            if _are_precise([one, *before.values()]) and not _apart(two, one):
+                near = max(near, _apart(result, one))
+        return "", near if near > _NEAR else 0.0
+
+
+def _are_precise(values: Iterable[Any]) -> bool:
+    """Whether the tensors among values have as many bits as float32, or are integers."""
+    types = {value.dtype for value in values if isinstance(value, Tensor)}
+    return all(not t.is_floating_point or torch.finfo(t).eps <= 2**-23 for t in types)
+
+
+def _apart(a: Tensor, b: Tensor) -> float:
+    """The largest difference among elements that are alike, as a part of the largest value."""
+    if not b.is_floating_point() or not b.numel():
+        return 0.0
+    apart = (a.double() - b.double()).abs().masked_fill(~_alike(a, b, _TOLERANCE), 0).max()
+    apart /= b.double().abs().max()
+    return apart.item() if apart.isfinite() else 0.0
 
 
 def _is_known(row: FusedOp, given: Mapping[str, Any]) -> bool:
@@ -184,7 +222,10 @@ def differing(a: Tensor, b: Tensor, tolerance: float) -> float:
     """The share of elements that are others, not only by rounding."""
     if not a.is_floating_point() or not a.numel():
         return 0.0
+    return 1 - _alike(a, b, tolerance).double().mean().item()
+
+
+def _alike(a: Tensor, b: Tensor, tolerance: float) -> Tensor:
     a, b = a.double(), b.double()
     size = torch.maximum(a.abs(), b.abs())
-    alike = ((a - b).abs() <= tolerance * (size + 0.2 * b.abs().mean())) | (a == b) | b.isnan()
-    return 1 - alike.double().mean().item()
+    return ((a - b).abs() <= tolerance * (size + 0.2 * b.abs().mean())) | (a == b) | b.isnan()

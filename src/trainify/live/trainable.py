@@ -27,7 +27,7 @@ from .audit.run import audit
 from .audit.runs import refuse_no_model
 from .computed import Computed, computed
 from .confirm import Mistakes, StopRemoved
-from .equal import own_ops, unequal
+from .equal import Unequal, own_ops, unequal
 from .inplace import name_of, original_code
 from .loads import covers
 from .lock import LOCK
@@ -62,7 +62,10 @@ class NotTrainable(RuntimeError):
 
 
 class NotEverything(UserWarning):
-    """Something in a model's source cuts the gradient and has no fix, or it has no parameters."""
+    """Something in a model's source cuts the gradient and has no fix, or it has no parameters.
+
+    Or what was registered for an op of one's own is not quite what the op computes.
+    """
 
 
 def trainify(
@@ -137,10 +140,11 @@ def trainify(
             if inputs or keywords:
                 judge = partial(audit, model, *inputs, loss=loss, allow=allow, **keywords)
                 look = partial(computed, model, inputs, keywords, loss)
-                other = []
-                if strategy in ("flag", "replace"):
-                    other = _unequal(model, inputs, keywords, loss, graph)
-                _audited(model, judge, look, plans, other)
+                held = _unequal(model, inputs, keywords, loss, graph)
+                by_source = strategy in ("flag", "replace")
+                _audited(model, judge, look, plans, held.other if by_source else [])
+                if held.near:
+                    warnings.warn(_NEARLY + _listed(held.near), NotEverything, stacklevel=2)
             else:
                 _unaudited(model, plans)
             settle(model, changed(model))
@@ -182,12 +186,12 @@ def _unaudited(model: nn.Module, plans: _Plans) -> None:
 
 def _unequal(
     model: nn.Module, inputs: Any, keywords: Any, loss: Loss | None, graph: Reached
-) -> list[str]:
-    """What would be rewritten to something that computes other values."""
+) -> Unequal:
+    """The calls that do not compute what is registered for them."""
     if not registered():
-        return []
+        return Unequal([], [])
     with step_alone(model, inputs, keywords, loss) as step:
-        return [] if step is None else unequal(step, graph)
+        return Unequal([], []) if step is None else unequal(step, graph)
 
 
 def _audited(
@@ -407,5 +411,12 @@ def _not_rewritten(finding: Finding) -> str:
     return not_rewritten(look_at) if look_at else ""
 
 
+_NEARLY = "the model trains, with gradients of what is registered for its ops, and these differ:"
+
+
 def _lines(lines: Iterable[str], what: str = "cannot be made trainable") -> str:
-    return f"the model {what}:" + "".join(f"\n  {line}" for line in dict.fromkeys(lines))
+    return f"the model {what}:{_listed(lines)}"
+
+
+def _listed(lines: Iterable[str]) -> str:
+    return "".join(f"\n  {line}" for line in dict.fromkeys(lines))
