@@ -130,3 +130,33 @@ def test_without_inputs() -> None:
 def test_a_body_that_autograd_cannot_follow(cls: type[nn.Module]) -> None:
     with pytest.raises(trainify.NotTrainable, match="tests_bodies::"):
         trainify.trainify(cls(), torch.randn(4, D))
+
+
+@torch.library.custom_op("tests_bodies::several", mutates_args=())
+def several(x: Tensor, w: Tensor) -> list[Tensor]:
+    return [F.silu(x) * w, (x * w).clone(), (x > 0).clone()]
+
+
+@torch.library.custom_op("tests_bodies::weighted", mutates_args=())
+def weighted(xs: list[Tensor], scales: list[float]) -> Tensor:
+    return torch.stack([x * s for x, s in zip(xs, scales, strict=True)]).sum(0)
+
+
+def test_a_body_that_gives_a_list() -> None:
+    x, w = (torch.randn(4, D, dtype=torch.double, requires_grad=True) for _ in range(2))
+    a, b, _ = several._init_fn(x, w)
+    right = torch.autograd.grad((a.square() + b).sum(), (x, w))
+    with trainify.attach("tests_bodies::several"):
+        found = several(x, w)
+        assert type(found) is list and found[2].dtype == torch.bool
+        grads = torch.autograd.grad((found[0].square() + found[1]).sum(), (x, w))
+    torch.testing.assert_close(grads, right)
+
+
+def test_a_list_that_is_trained_is_refused() -> None:
+    """By itself torch raises; it must not become a constant."""
+    x = torch.randn(4, D)
+    with trainify.attach("tests_bodies::weighted"):
+        assert not weighted([x, x], [1.0, 2.0]).requires_grad
+        with pytest.raises(NotImplementedError, match="xs is a list of tensors that are trained"):
+            weighted([x.requires_grad_(), x], [1.0, 2.0])

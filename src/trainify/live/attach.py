@@ -303,6 +303,7 @@ class _Formula:
         self._defaults = [(a.name, a.default_value) for a in op._schema.arguments]
         self._keywords = [a.name for a in op._schema.arguments if a.kwarg_only]
         self._aliased = self._returns_written()
+        self._returns_list = [str(r.type) for r in op._schema.returns] == ["List[Tensor]"]
         self.returns = 0 if self._aliased else len(op._schema.returns)
         self.results = [self.names[i] for i in self.written] + [RETURNED] * self.returns
         self.derivative = Derivative(self.equivalent, self.results)
@@ -318,7 +319,8 @@ class _Formula:
             return self.transformed(*args, **kwargs)
         about_to_write(given[i] for i in self.written)
         tensors = [value for value in given if isinstance(value, Tensor)]
-        if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
+        trained = any(t.requires_grad for t in tensors) or any(_holds_trained(v) for v in given)
+        if not torch.is_grad_enabled() or not trained:
             return self._kernel(*args, **kwargs)
         self.check(given)
         unchecked = saves_unchecked()
@@ -368,6 +370,8 @@ class _Formula:
             if given[i] is not None and i not in in_place:
                 put(self.name, given[i], result, self.reads[i])
         returned = results[len(self.written) :]
+        if self._returns_list:
+            return list(returned)
         values = (*(given[i] for i in self._aliased), *returned)
         return values[0] if len(values) == 1 else values or None
 
@@ -407,9 +411,11 @@ class _Formula:
             if given[i] is not None and given[i] != default:
                 raise NotImplementedError(unknown_for(self.name, self.names[i], given[i]))
         for name, value in zip(self.names, given, strict=True):
-            if isinstance(value, (list, tuple)):
-                if any(isinstance(v, Tensor) and v.requires_grad for v in value):
-                    raise NotImplementedError(f"{self.name}: {name} holds tensors that are trained")
+            if _holds_trained(value):
+                raise NotImplementedError(
+                    f"{self.name}: {name} is a list of tensors that are trained, and no backward "
+                    "is known for those"
+                )
 
     def _returns_written(self) -> list[int]:
         """The arguments that the op returns again, by position: ``-> Tensor(a!)``."""
@@ -423,6 +429,13 @@ class _Formula:
                     and info.before_set == returned.alias_info.before_set
                 ]
         return found
+
+
+def _holds_trained(value: Any) -> bool:
+    """Whether an argument is a list with tensors in it that get a gradient."""
+    return isinstance(value, (list, tuple)) and any(
+        isinstance(each, Tensor) and each.requires_grad for each in value
+    )
 
 
 def may_be_overwritten(value: Any) -> TypeGuard[Tensor]:

@@ -143,7 +143,11 @@ class Again:
                     else given[name].detach().requires_grad_()
                 )
             values = self.equivalent(given)
-            places = places_of(self.names, self.equivalent.outputs or [RETURNED] * len(values))
+            more = len(grads) - len(self.names)  # of a list, by which it is one
+            places = places_of(
+                [*self.names, *[RETURNED] * more],
+                self.equivalent.outputs or [RETURNED] * len(values),
+            )
             kept = [None if place is None else values[place] for place in places]
             pairs = [
                 (result, grad.reshape(result.shape).to(result.dtype))
