@@ -351,6 +351,21 @@ def test_a_pybind_function_itself(
     gc.freeze()  # as tests/conftest.py has it
 
 
+def test_a_kernel_that_writes_over_what_it_reads(modules: dict[str, ModuleType]) -> None:
+    """One tensor is given as both: what it was, and not what it becomes, has the gradient."""
+    rebound = symbol("trainify_fixture_kernels:rmsnorm")
+    holder = Holder()
+    rebound.hold(holder)
+    x, weight = torch.randn(3, H, requires_grad=True), torch.rand(H, requires_grad=True)
+    y = x * 2
+    modules["kernels"].rmsnorm(y, y, weight, 1e-6, False)
+    found = torch.autograd.grad(y.square().sum(), (x, weight))
+    plain = F.rms_norm(x * 2, (H,), weight, 1e-6)
+    expected = torch.autograd.grad(plain.square().sum(), (x, weight))
+    torch.testing.assert_close(found, expected)
+    rebound.release(holder)
+
+
 def test_first_and_second_derivatives(modules: dict[str, ModuleType]) -> None:
     _, release = held(modules, "exact")
     inputs = (

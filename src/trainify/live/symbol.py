@@ -298,6 +298,10 @@ def _differentiable(kernel: Kernel, op: _Op) -> Kernel:
             return unchecked and may_be_overwritten(value)
 
         inputs = [value.clone() if copied(value) else value for value in inputs]
+        for i, name in enumerate(taken):  # what is not read has no gradient, whatever it is as well
+            value = inputs[i]
+            if isinstance(value, Tensor) and name not in op.reads:
+                inputs[i] = value.detach()
         if transformed:
             results = op.transformed(*inputs)
         else:
