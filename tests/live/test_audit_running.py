@@ -57,6 +57,18 @@ KEPT = [
     "with torch.no_grad():\n    self.centre.mul_(0.9).add_(h.mean(0), alpha=0.1)\n"
     "    self.spread.mul_(0.9).add_(h.var(0), alpha=0.1)\n"
     "return (h - self.centre) / self.spread.sqrt()",
+    # several by one line
+    "with torch.no_grad():\n    m, v = h.mean(0), h.var(0)\n    self.centre.mul_(0.9).add_(0.1 * m)\n"
+    "    self.spread.mul_(0.9).add_(0.1 * v)\nreturn (h - self.centre) / self.spread.sqrt()",
+    "with torch.no_grad():\n    v, m = torch.var_mean(h, 0)\n    self.centre.lerp_(m, 0.1)\n"
+    "    self.spread.lerp_(v, 0.1)\nreturn (h - self.centre) / self.spread.sqrt()",
+    "with torch.no_grad():\n    for b, v in ((self.centre, h.mean(0)), (self.spread, h.var(0))):\n"
+    "        b.lerp_(v, 0.1)\nreturn (h - self.centre) / self.spread.sqrt()",
+    # Welford's: the one by what it is away from the other
+    "with torch.no_grad():\n    m, v = h.mean(0), h.var(0)\n    d = m - self.centre\n"
+    "    self.centre.add_(d * 0.1)\n"
+    "    self.spread.copy_(self.spread * 0.9 + v * 0.1 + d * d * 0.09)\n"
+    "return (h - self.centre) / self.spread.sqrt()",
 ]
 
 
@@ -76,6 +88,10 @@ LOST = [
     "self.centre.copy_(h.detach().mean(0))\nreturn h - self.centre",
     # the mean is used otherwise, too
     "mean = h.detach().mean(0)\nself.centre.lerp_(mean, 0.1)\nreturn h - self.centre - mean",
+    "m, v = h.detach().mean(0), h.detach().var(0)\nself.centre.lerp_(m, 0.1)\n"
+    "self.spread.lerp_(v, 0.1)\nreturn h - self.centre - v",
+    "m, v = h.detach().mean(0), h.detach().var(0)\nself.centre.copy_(m)\nself.spread.lerp_(v, 0.1)\n"
+    "return (h - self.centre) / self.spread.sqrt()",
     # each row is kept, and no mean of them
     "self.rows.mul_(0.5).add_(h.detach())\nreturn h + self.rows",
 ]

@@ -26,6 +26,7 @@ from .learning import Leaves, learning_by
 from .mirrored import is_mirrored
 from .remainders import is_of_a_remainder
 from .report import Cause
+from .running import moves_buffers
 from .runs import Step
 from .stages import is_of_a_stage
 from .steps import is_of_a_sample, is_of_a_step
@@ -79,6 +80,7 @@ class Meant:
             return True
         return learns and (
             is_explained(trace, group)
+            or moves_buffers(trace, group, self._buffers)
             or is_of_losses(trace, group)
             or is_given_twice(trace, group, self._sizes.keys(), self._behind)
             or is_of_a_step(trace, group, self._sizes.keys())
@@ -108,6 +110,12 @@ class Meant:
     def _sizes(self) -> dict[int, int]:
         """How many numbers each parameter holds."""
         return {n: tensor.numel() for n, tensor in self._known if isinstance(tensor, nn.Parameter)}
+
+    @cached_property
+    def _buffers(self) -> set[int]:
+        """The buffers of the model."""
+        own = {id(buffer) for buffer in self._step.model.buffers()}
+        return {number for number, tensor in self._known if id(tensor) in own}
 
     @cached_property
     def _behind(self) -> dict[int, Leaves]:

@@ -4,21 +4,26 @@ A centre that outputs are held against, a running mean or variance: each step mo
 the mean over what it has just computed, and the output reads it.  It is a constant to the step,
 like the statistics of a batch norm in eval mode; its history would be that of all steps before.
 The source shows it: the stop stands in an update of an attribute by a mean, and so does all that
-is made of it.
+is made of it.  So does what is computed, where it is written into a buffer: by what leaves a share
+of that.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Sequence, Set
 
 from ...facts.walk import walk
+from .cuts import Suspect
 from .places import Place
 from .targets import with_parents
+from .trace import Call, Trace, made_by, own_name, result, tensor_of
 
 _MEANS = frozenset({"mean", "var", "std", "var_mean", "std_mean", "norm", "amax", "nanmean"})
 _MOVES = frozenset({"mul_", "div_", "add_", "sub_", "lerp_"})
 """Methods that leave a share of what was there."""
+_SETS = frozenset({"copy_", "__setitem__"})
+"""Those that leave nothing, unless what is written was made of it."""
 
 
 def is_statistic(place: Place, buffers: Collection[str]) -> bool:
@@ -40,6 +45,45 @@ def is_statistic(place: Place, buffers: Collection[str]) -> bool:
         if _moves(stops[0], buffers)
         else _feeds_moves(stops[0], parents, buffers)
     )
+
+
+def moves_buffers(trace: Trace, group: Sequence[Suspect], buffers: Set[int]) -> bool:
+    """Whether all that comes of what suspects at one site stop are means that move buffers.
+
+    ``buffers`` are the numbers of these, as :func:`~.trace.tensor_of` gives them.
+    """
+    made = {tensor_of(each): _is_mean(each_call) for each_call in {e.call for e in group}
+            for each in made_by(each_call)}  # fmt: skip
+    of_buffer: dict[int, set[int]] = {buffer: set() for buffer in buffers}
+    """What was made of each."""
+    moved = False
+    for call in trace.calls:
+        taken = [tensor_of(sight) for sight in call.ins]
+        own = [tensor_of(sight) for sight in made_by(call)]
+        for buffer, derived in of_buffer.items():
+            if buffer in taken or not derived.isdisjoint(taken):
+                derived.update(n for n in own if n not in buffers)
+        comes = [made[number] for number in taken if number in made]
+        if not comes:
+            continue
+        if call.function is result:
+            return False
+        into = [number for number in own if number in buffers]
+        if into:
+            shares = own_name(call) in _MOVES or (
+                own_name(call) in _SETS and not of_buffer[into[0]].isdisjoint(taken)
+            )
+            if len(into) > 1 or not shares or not all(comes):
+                return False
+            moved = True
+        else:
+            mean = all(comes) or _is_mean(call)
+            made.update(dict.fromkeys(own, mean))
+    return moved
+
+
+def _is_mean(call: Call) -> bool:
+    return own_name(call) in _MEANS
 
 
 def _stops(statement: ast.stmt) -> bool:
