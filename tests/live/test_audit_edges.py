@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
 
 import trainify
@@ -728,3 +729,12 @@ def test_what_a_parameter_brings_along_is_put_back() -> None:
     assert audit(model, X).ok
     assert model.weight.scale is held and model.scale is None
     assert torch.equal(model(X), same(X))
+
+
+def test_weights_that_are_kept_for_a_time_by_whoever_calls() -> None:
+    """In ``parametrize.cached()`` a step would go back through what an earlier one has computed."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    parametrizations.weight_norm(model[0])
+    with parametrize.cached():
+        assert trainify.audit(model, torch.randn(3, 4)).ok
+        model(torch.randn(3, 4)).sum().backward()

@@ -41,6 +41,20 @@ def test_a_trunk_stays_changed_while_a_model_needs_it(modules: Modules, strategy
     assert type(critic.layers[0]) is modules["model"].Source
 
 
+@pytest.mark.parametrize("strategy", ["flag", "replace"])
+def test_by_source_also_where_another_model_has_given_a_kernel_its_backward(
+    modules: Modules, strategy: str
+) -> None:
+    first, second = build(modules, "dispatcher"), build(modules, "dispatcher")
+    mend(first, "auto")
+    mend(second, strategy)
+    assert trainify.source_diff(second)
+    trainify.restore(first)
+    assert is_cut(first)
+    assert_right(modules, second)
+    trainify.restore(second)
+
+
 def test_a_trunk_that_is_the_whole_of_another_model(modules: Modules) -> None:
     actor = build(modules, "source")
     critic = nn.Sequential(actor.layers[0], nn.Linear(8, 1))

@@ -215,6 +215,9 @@ def _audited(
                     before = look() if plan is None else before
                     plan = wider
                     continue
+                if plan is None and plans.owe_others() and (source := plans.after(None, report)):
+                    before, plan = look(), source
+                    continue
                 if plan is None:
                     apply(model, in_effect(plans.everything))
                 elif other or (other := _another(before, look)):
@@ -311,6 +314,13 @@ class _Plans:
             self.mistakes.settings = replace(self.mistakes.settings, copies=True)
             self._find()
         return self.everything if plan != self.everything else None
+
+    def owe_others(self) -> bool:
+        """Whether kernels have a backward by what others need, where it is to be by source."""
+        if self._strategy not in ("flag", "replace"):
+            return False
+        ops, symbols = _kernels(self._graph)
+        return bool(in_effect(replace(self.everything, ops=ops, symbols=symbols)))
 
     def with_copies(self, plan: Plan | None, report: Report) -> Plan | None:
         """A plan after which unused weights are used that copies stood for; None where none is."""

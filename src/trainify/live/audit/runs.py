@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
 from .checkpoints import Way, in_sight
@@ -236,6 +237,7 @@ def as_in_training(
 
     ``inferring`` is called where the model computes something in ``inference_mode``.
     """
+    parametrize._cache.clear()  # in parametrize.cached(), by a step that is over
     with ExitStack() as stack:
         # What the model's lines warn of would come from here, again and again.
         stack.enter_context(warnings.catch_warnings())
