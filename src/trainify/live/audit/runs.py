@@ -237,8 +237,9 @@ def as_in_training(
 
     ``inferring`` is called where the model computes something in ``inference_mode``.
     """
-    parametrize._cache.clear()  # in parametrize.cached(), by a step that is over
     with ExitStack() as stack:
+        _forget_parametrized()
+        stack.callback(_forget_parametrized)
         # What the model's lines warn of would come from here, again and again.
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
@@ -250,6 +251,11 @@ def as_in_training(
         stack.enter_context(_inference_softened(inferring))
         stack.enter_context(torch.enable_grad())
         yield
+
+
+def _forget_parametrized() -> None:
+    """Within ``parametrize.cached()``: a weight, and its graph with it, is of one run."""
+    parametrize._cache.clear()
 
 
 @contextmanager
