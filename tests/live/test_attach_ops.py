@@ -469,7 +469,7 @@ def test_views_that_were_made_together_are_refused_with_a_reason() -> None:
     (qk,) = inputs([(T, 2 * H)])
     with trainify.attach("_C::rotary_embedding"):
         q, k = (qk * 1).split(H, dim=-1)
-        with pytest.raises(RuntimeError, match="Take slices instead, or let `trainify fix`"):
+        with pytest.raises(RuntimeError, match="Take slices instead; `trainify fix`"):
             torch.ops._C.rotary_embedding(torch.arange(T), q, k, D, table(), True)
 
 

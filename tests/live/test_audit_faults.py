@@ -88,3 +88,25 @@ def test_fault_at_the_end_is_named_at_its_line(layer: type[faults.Layer]) -> Non
 
 def test_there_are_enough() -> None:
     assert len(faults.FAULTS) >= 25
+
+
+class OneLine(nn.Module):
+    """What goes into the kernel is made on its line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.weight = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        faults.kernels().rmsnorm(out, self.fc(x), self.weight.exp(), 1e-6, False)
+        return self.head(out)
+
+
+def test_what_goes_into_a_kernel_is_made_on_its_line() -> None:
+    report = audit(OneLine(), torch.randn(3, 4), loss=torch.sum)
+    (cut,) = report.cuts
+    assert "rmsnorm" in str(cut.op)
+    assert {*cut.parameters} == {"fc.weight", "fc.bias", "weight"}
+    assert not report.error

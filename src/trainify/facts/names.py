@@ -522,8 +522,12 @@ class Names:
             return
         function = {target.name for target in self._resolve(node.func, depth + 1)}
         yield from (Target(f"{name}()") for name in function if _BUILDER.fullmatch(name))
-        if not function.isdisjoint(_EXTENSIONS) and _has_cuda(node):
-            yield Target("torch.utils.cpp_extension.load()")
+        if not function.isdisjoint(_EXTENSIONS):
+            if _has_cuda(node):
+                yield Target("torch.utils.cpp_extension.load()")
+            given = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "name")]
+            if given and isinstance(given[0], ast.Constant) and isinstance(given[0].value, str):
+                yield Target(given[0].value)
         if not node.args:
             return
         if isinstance(node.func, ast.Name) and node.func.id == "staticmethod":

@@ -460,8 +460,8 @@ def put(name: str, target: Tensor, result: Tensor, read: bool) -> None:
             raise
         raise RuntimeError(
             f"{name} writes into one of several views that split(), chunk() or unbind() "
-            "made together, which autograd cannot follow. Take slices instead, or let "
-            "`trainify fix` rewrite the call"
+            "made together, which autograd cannot follow. Take slices instead; "
+            "`trainify fix` does, where it can"
         ) from error
 
 

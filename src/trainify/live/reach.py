@@ -423,6 +423,9 @@ def addresses(value: Any, holder: str, name: str) -> Iterator[tuple[str, str]]:
     if name and holder:
         yield holder, name
     own, module = getattr(value, "__name__", ""), getattr(value, "__module__", None) or ""
+    if isinstance(value, BuiltinFunctionType) and module not in sys.modules:
+        yield module, own  # of an extension that load_inline() has given to who called it alone
+        return
     while module:
         if vars(sys.modules.get(module, object)).get(own) is value:
             yield module, own

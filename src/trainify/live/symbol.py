@@ -64,7 +64,7 @@ def symbol(name: str) -> Symbol:
     """
     module, _, own = name.partition(":")
     row = lookup(f"{module}.{own}", registered())
-    kernel = vars(_module(module)).get(own)
+    kernel = _kernel(module, own)
     if row is None or row.equivalent is None or not callable(kernel):
         raise CannotAttach(f"{module}.{own}: the catalog has nothing differentiable for it")
     if kernel not in _symbols:  # else it is known under another name
@@ -82,26 +82,31 @@ def can_be_op(name: str) -> bool:
     return True
 
 
-def _module(name: str) -> types.ModuleType:
+def _kernel(module: str, name: str) -> Kernel | None:
+    """A function by its name, and that of its module."""
     try:
-        return importlib.import_module(name)
+        return vars(importlib.import_module(module)).get(name)
     except ModuleNotFoundError:
-        found = _built(name)
+        found = _built(module, name)
         if found is None:
             raise
         return found
 
 
-def _built(name: str) -> types.ModuleType | None:
-    """An extension that ``torch.utils.cpp_extension`` has loaded, the last by this name.
+def _built(module: str, name: str) -> Kernel | None:
+    """A function of an extension that ``torch.utils.cpp_extension`` has loaded, the last one.
 
-    Nothing but who called it has it: it cannot be imported.
+    Nothing but who called it has that: it cannot be imported, and may be gone but for the function.
     """
+    found: dict[type, Any] = {}
     with _nothing_frozen():
-        for value in reversed(gc.get_objects()):
-            if type(value) is types.ModuleType and vars(value).get("__name__") == name:
-                return value
-    return None
+        for value in gc.get_objects():
+            if type(value) is types.ModuleType and vars(value).get("__name__") == module:
+                found[types.ModuleType] = vars(value).get(name)
+            elif type(value) is types.BuiltinFunctionType and value.__module__ == module:
+                if value.__name__ == name:
+                    found[types.BuiltinFunctionType] = value
+    return found.get(types.ModuleType) or found.get(types.BuiltinFunctionType)
 
 
 _symbols: dict[Kernel, Symbol] = {}
@@ -111,8 +116,8 @@ _symbols: dict[Kernel, Symbol] = {}
 def is_differentiable(name: str) -> bool:
     """Whether a function by this name has a backward at the moment, for whoever holds it."""
     module, _, own = name.partition(":")
-    found = sys.modules.get(module) or _built(module)
-    kernel = vars(found).get(own) if found is not None else None
+    found = sys.modules.get(module)
+    kernel = vars(found).get(own) if found is not None else _built(module, own)
     made = _symbols.get(kernel) if kernel is not None else None
     return made is not None and made.in_effect
 

@@ -61,6 +61,8 @@ class Locator(Observer):
         self.found: set[int] = set()
         self.arrays: set[Place] = set()
         """Where NumPy computes in the memory of tensors."""
+        self.beside: dict[Place, set[str]] = {}
+        """Parameters behind what torch has made on the line of a suspect, by its place."""
         first: dict[int, tuple[Key | None, str, int]] = {
             id(s): (None, "known", i) for i, s in enumerate(base.known)
         }
@@ -120,6 +122,7 @@ class Locator(Observer):
         arguments = {id(tensor) for tensor in tensors}
         returned = list(tensors_in((out,)))
         self._seen.update((id(t), t) for t in (*returned, *tensors))
+        self._line.made += [t for t in returned if t.requires_grad]
         self._watched += [(t, digest(t), suspect) for t, suspect in self._saved_now]
         self._saved_now.clear()
         self._watch(call.key, "out", [t for t in returned if id(t) not in arguments])
@@ -183,6 +186,8 @@ class Locator(Observer):
             suspect.cause, suspect.op = Cause.DETACH, "torch.autograd.Variable"
         if suspect.where[0] == "weight":  # of which it is known whose gradient is another
             return
+        made = Walk(self._names).parameters(line.made)
+        self.beside.setdefault(line.place, set()).update(made)
         walk = Walk(self._names)
         if not arguments and (arguments := self._sharing(line.addresses())):
             self.arrays.add(line.place)
@@ -233,6 +238,8 @@ class _Line:
     def __init__(self, frame: FrameType | None = None, module: str = "") -> None:
         self.place: Place | None = None
         self.module = module
+        self.made: list[Tensor] = []
+        """What has come up while it ran, and has a history."""
         self._names: dict[str, Any] = {}
         if frame is not None:
             self.place = place_of(frame)

@@ -423,6 +423,8 @@ class _Round:
             locator = Locator(hidden, base, step.places, step.names, known)
             step.run(locator, change)
             self.arrays |= locator.arrays
+            for place, names in locator.beside.items():
+                self.beside.setdefault(place, set()).update(names)
             hidden = [each for each in hidden if id(each) not in locator.found]
             if not hidden:
                 break
