@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -153,7 +154,7 @@ GRAPHS: dict[str, Callable[[nn.Module, Tensor], Any]] = {
 }
 
 
-def cases(functionalized: bool, decomposed: tuple[type[Norm], ...]) -> list[Any]:
+def cases(decomposed: tuple[type[Norm], ...]) -> list[Any]:
     """Traced and decomposed graphs have lost the scope, and train.
 
     To decompose takes half a second: outside of the soak these are.
@@ -167,12 +168,11 @@ def cases(functionalized: bool, decomposed: tuple[type[Norm], ...]) -> list[Any]
         )
         for kind in GRAPHS
         for cls in MODELS
-        if (cls is not Scoped or kind == "exported")
-        and (functionalized or cls is not Split or kind != "functionalized")
+        if cls is not Scoped or kind == "exported"
     ]
 
 
-@pytest.mark.parametrize("kind, cls", cases(functionalized=False, decomposed=(Out, InPlace)))
+@pytest.mark.parametrize("kind, cls", cases(decomposed=(Out, InPlace, Split)))
 def test_rewritten(kind: str, cls: type[Norm]) -> None:
     torch.manual_seed(0)
     model, x = cls(), torch.randn(T, H)
@@ -188,10 +188,66 @@ def test_rewritten(kind: str, cls: type[Norm]) -> None:
     graph.train().eval()
 
 
-def test_views_of_a_functionalized_base_are_refused() -> None:
-    exported = export(Split(), (torch.randn(T, H),)).run_decompositions()
-    with pytest.raises(ValueError, match="Rewrite what was exported before it is decomposed"):
-        trainify.fx.rewrite(exported)
+class Rows(Norm):
+    """Into some rows, and both halves of a base at once."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.cat((self.fc(x), x * self.weight), -1)
+        torch.ops._C.fused_add_rms_norm(h[1:, :H], h[1:, H:], self.weight, 1e-6)
+        return h.cos()
+
+
+def right_rows(model: Norm, x: Tensor) -> Tensor:
+    a, b = model.fc(x), x * model.weight
+    residual = a[1:] + b[1:]
+    normed = F.rms_norm(residual, (H,), model.weight, 1e-6)
+    return torch.cat((torch.cat((a[:1], normed)), torch.cat((b[:1], residual))), -1).cos()
+
+
+class Reshaped(Norm):
+    def forward(self, x: Tensor) -> Tensor:
+        h, residual = self.fc(x), (x * self.weight).clone()
+        view = h.view(2, T // 2, H)
+        torch.ops._C.fused_add_rms_norm(view, residual.view(2, T // 2, H), self.weight, 1e-6)
+        return h.cos() + view.reshape(T, H) * residual
+
+
+def right_reshaped(model: Norm, x: Tensor) -> Tensor:
+    residual = model.fc(x) + x * model.weight
+    normed = F.rms_norm(residual, (H,), model.weight, 1e-6)
+    return normed.cos() + normed * residual
+
+
+@pytest.mark.parametrize(("cls", "formula"), [(Rows, right_rows), (Reshaped, right_reshaped)])
+def test_views_of_a_functionalized_base(
+    cls: type[Norm], formula: Callable[[nn.Module, Tensor], Tensor]
+) -> None:
+    """They are put together with the rest of it, as slices or by strides."""
+    torch.manual_seed(0)
+    model, x = cls(), torch.randn(T, H)
+    with torch.no_grad():
+        served = model(x)
+    right = gradients(model, partial(formula, model), x)
+    exported = export(model, (x,)).run_decompositions()
+    assert "_base_index" in exported.graph_module.code
+    graph = trainify.fx.rewrite(exported)
+    torch.testing.assert_close(graph(x), served, rtol=1e-5, atol=1e-6)
+    found = gradients(graph, graph, x)
+    torch.testing.assert_close(dict(by_name(graph, found)), dict(by_name(model, right)))
+
+
+class Constant(Norm):
+    def forward(self, x: Tensor) -> Tensor:
+        out = torch.empty(T, 2 * H)
+        torch.ops._C.rms_norm(out[:, :H], self.fc(x), self.weight, 1e-6)
+        return out[:, :H]
+
+
+def test_a_part_of_what_was_made_while_it_was_traced_is_refused() -> None:
+    """The parts of a constant are constants of their own, of which nothing says that they are one."""
+    with pytest.raises(ValueError, match="node rms_norm: _C::rms_norm writes into a part"):
+        trainify.fx.rewrite(symbolic_trace(Constant()))
+    trainify.fx.rewrite(export(Constant(), (torch.randn(T, H),)))
 
 
 class Cached(nn.Module):
@@ -240,7 +296,7 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize("kind, cls", cases(functionalized=True, decomposed=(Split,)))
+@pytest.mark.parametrize("kind, cls", cases(decomposed=(Split,)))
 def test_found(kind: str, cls: type[Norm]) -> None:
     """Each cut once, at its line, with the parameters whose gradient it takes."""
     (cut,) = trainify.fx.check(GRAPHS[kind](cls(), torch.randn(T, H)))

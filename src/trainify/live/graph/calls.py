@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from ...catalog import FusedOp, lookup
 from ...catalog.own import registered
 from ..attach import CannotAttach, has_backward, row_of
 from ..reach import addresses
+from .functionalized import View, view_of
 
 _HIGHER = torch.ops.higher_order
 _FUNCTIONALIZED = (_HIGHER.auto_functionalized, _HIGHER.auto_functionalized_v2)
@@ -43,6 +43,7 @@ class FusedCall:
 
     ``results`` say where a node that does not write into its arguments (``auto_functionalized``)
     gives what it would have written: by the argument's name, the index in the tuple it returns.
+    ``views`` are those of the arguments that are views there of what it gives.
     """
 
     node: Node
@@ -50,6 +51,7 @@ class FusedCall:
     row: FusedOp
     values: dict[str, Any]
     results: dict[str, int] | None = None
+    views: dict[str, View] = field(default_factory=dict)
 
 
 def fused_call(node: Node) -> FusedCall | None:
@@ -116,21 +118,23 @@ def _functionalized(node: Node) -> FusedCall | None:
     given = dict(node.kwargs)
     returns = max(len(op._schema.returns), 1)
     written = [a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
+    views: dict[str, View] = {}
     if node.target is _HIGHER.auto_functionalized:
         indices = {name: returns + i for i, name in enumerate(written)}
     else:
-        bases: Any = given.get("_all_bases", ())
         indices = {}
         for name in written:
             index: Any = given.get(f"_{name}_base_index")
-            view = [k for k in given if re.match(rf"_{name}_(size|stride|slice|storage)", k)]
-            if index is None or view:
-                return None  # a view of a base, which is to be put together again
-            indices[name] = returns + index
-            given[name] = bases[index]
+            view = view_of(name, given) if isinstance(index, int) else None
+            if view is None:
+                return None
+            indices[name], given[name] = returns + index, view.base
+            if not view.is_whole:
+                views[name] = view
     renamed = _renamed(op, row, {name: name for name in indices})
     results = {ours: indices[theirs] for ours, theirs in renamed.items()}
-    return FusedCall(node, op._schema.name, row, _renamed(op, row, given), results)
+    views = {ours: views[theirs] for ours, theirs in renamed.items() if theirs in views}
+    return FusedCall(node, op._schema.name, row, _renamed(op, row, given), results, views)
 
 
 def is_view(node: Node) -> bool:
@@ -302,7 +306,7 @@ def branches(node: Node) -> Iterator[tuple[Node, GraphModule, dict[Node, Node]]]
     held: list[tuple[Node, GraphModule]] = []
     for each in tree_leaves((node.args, node.kwargs)):
         if isinstance(each, Node):
-            value = _attribute(module, each) if each.op == "get_attr" else None
+            value = attribute_of(each) if each.op == "get_attr" else None
             if isinstance(value, GraphModule):
                 held.append((each, value))
             else:
@@ -313,18 +317,20 @@ def branches(node: Node) -> Iterator[tuple[Node, GraphModule, dict[Node, Node]]]
         yield holder, inner, dict(zip(inputs, last, strict=False))
 
 
-def _attribute(module: Any, node: Node) -> Any:
+def attribute_of(node: Node) -> Any:
+    """What a node reads from the module of its graph; None where that is not known."""
+    found: Any = node.graph.owning_module
     for part in str(node.target).split("."):
-        module = getattr(module, part, None)
-    return module
+        found = getattr(found, part, None)
+    return found
 
 
-def parameters_of(graph_module: GraphModule, nodes: Iterable[Node]) -> dict[Node, str]:
+def parameters_of(nodes: Iterable[Node]) -> dict[Node, str]:
     """The nodes that read a parameter which requires a gradient, with its name."""
     found = {}
     for node in nodes:
         if node.op == "get_attr":
-            value = _attribute(graph_module, node)
+            value = attribute_of(node)
             if isinstance(value, torch.nn.Parameter) and value.requires_grad:
                 found[node] = str(node.target)
     return found

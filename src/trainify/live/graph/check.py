@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
@@ -27,9 +24,8 @@ from .calls import (
 )
 from .pieces import is_dividing
 from .saving import overwritten, passes_history
+from .told import told_of
 from .writes import written_into
-
-_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
 def check(graph_module: GraphModule | ExportedProgram) -> tuple[Cut, ...]:
@@ -56,7 +52,7 @@ def _cuts(source: GraphModule, given: dict[Node, frozenset[str]], off: bool = Fa
     reaching = _reaching(nodes, memory)
     names: dict[Node, frozenset[str]] = {}
     held: dict[Node, frozenset[str]] = {}  # by what has been written there
-    parameters = parameters_of(source, nodes)
+    parameters = parameters_of(nodes)
     learning = {node for node in nodes if node in parameters or given.get(node)}
     needed = dict(overwritten(nodes, _live(nodes, learning, memory)))
     cuts: list[Cut] = []
@@ -216,32 +212,15 @@ class _Memory:
 def _placed(
     node: Node, cause: Cause, kind: str, op: str | None, message: str, names: tuple[str, ...]
 ) -> Cut:
-    node = _told(node)
-    frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
-    # What stands in no file is the graph that a branch was compiled to.
-    outside = [f for f in frames if not f["path"].startswith((_TORCH, "<"))] or frames
-    stack: Any = node.meta.get("nn_module_stack") or {}
-    modules = [path for path, _ in stack.values() if path]
+    told = told_of(node)
     return Cut(
         cause=cause,
         kind=kind,
         op=op,
-        path=outside[-1]["path"] if outside else "?",
-        line=int(outside[-1]["line"]) if outside else 0,
-        function=outside[-1]["function"] if outside else node.name,
+        path=told.path,
+        line=told.line,
+        function=told.function,
         message=message,
-        modules=tuple(modules[-1:]),
+        modules=told.modules[-1:],
         parameters=names,
     )
-
-
-def _told(node: Node) -> Node:
-    """The node that knows the place: of a region without gradients, the first that runs in it."""
-    for each in () if node.meta.get("stack_trace") else node.all_input_nodes:
-        region = getattr(node.graph.owning_module, str(each.target), None)
-        if each.op == "get_attr" and isinstance(region, GraphModule):
-            return next((n for n in region.graph.nodes if n.meta.get("stack_trace")), node)
-    return node
-
-
-_TORCH = torch.__path__[0]

@@ -21,6 +21,7 @@ from ..derivative import unknown_for
 from .aliases import aliases_of, owner_of, places_of, roots, spare_readers
 from .calls import (
     FusedCall,
+    attribute_of,
     branches,
     detached,
     fused_call,
@@ -33,6 +34,7 @@ from .calls import (
 )
 from .in_place import spare_saved
 from .pieces import slice_pieces
+from .told import told_of
 from .writes import is_alias
 
 
@@ -55,8 +57,7 @@ def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
 
     Raises:
         TypeError: That is no graph.
-        ValueError: A fused op is called in a way that its equivalent does not cover, or, where it
-            is functionalized, on a view.
+        ValueError: A fused op is called in a way that its equivalent does not cover, at a place.
     """
     source = module_of(graph_module)
     graph = _without_modes(source)
@@ -69,9 +70,9 @@ def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
             _replace(graph, call, places)
         elif is_functionalized(node) and (op := unknown_op(node)):
             raise ValueError(
-                f"{op} writes into a view, or the catalog has nothing for it: as it is functional "
-                "here, its part in what the view belongs to cannot be told. Rewrite what was "
-                "exported before it is decomposed"
+                f"{told_of(node)}: {op} is functional here, and the catalog has nothing for it, or "
+                "it writes into a view of which nothing is known. `trainify.register` adds an op "
+                "of your own"
             )
     for node in put_back:
         spare_readers(graph, node.args[0], node, places)  # type: ignore[arg-type]
@@ -157,13 +158,15 @@ def _replace(graph: Graph, call: FusedCall, places: dict[Node, int]) -> None:
         text = defaults[name]
         default = None if text is None else value_of(text)
         if call.values.get(name) is not None and call.values[name] != default:
-            raise ValueError(unknown_for(call.name, name, call.values[name]))
+            reason = unknown_for(call.name, name, call.values[name])
+            raise ValueError(f"{told_of(node)}: {reason}")
     written = _written(call)
     in_place = call.results is None
     copied = {
         name for name, target in written.items() if in_place and not _is_own(target, node, places)
     }
     with graph.inserting_before(node):
+        call.values.update({name: view.taken(graph) for name, view in call.views.items()})
         tracer = GraphAppendingTracer(graph)
 
         def given(name: str, value: Any) -> Any:
@@ -189,11 +192,18 @@ def _replace(graph: Graph, call: FusedCall, places: dict[Node, int]) -> None:
             by_name.setdefault(name, returned[0] if returned else results[0].node)
         for name in copied:
             spare_readers(graph, written[name], node, places)
+            if written[name].op == "get_attr" and attribute_of(written[name])._is_view():
+                raise ValueError(
+                    f"{told_of(node)}: {call.name} writes into a part of a tensor that was made "
+                    "once, when this was traced. Make it of what is given there, as by "
+                    "torch.empty_like(x), or use torch.export"
+                )
             if written[name].op == "get_attr" and name not in equivalent.reads:
                 graph.call_method("detach_", (written[name],))  # the history of the last call goes
             graph.call_method("copy_", (written[name], by_name[name]))
     if call.results is not None:
-        _hand_out(graph, call, by_name, returned)
+        with graph.inserting_before(node):
+            _hand_out(graph, call, _together(graph, call, by_name), returned)
     else:
         for name, target in written.items():
             if name not in copied:
@@ -272,6 +282,19 @@ def _evaluate(
         return list(result)
     count = len(equivalent.outputs) or len(equivalent.op.signature.returns)
     return [result[i] for i in range(count)] if count > 1 else [result]
+
+
+def _together(graph: Graph, call: FusedCall, by_name: dict[str, Node]) -> dict[str, Node]:
+    """What an ``auto_functionalized`` node gives for what it writes: bases with the views in."""
+    assert call.results is not None
+    bases: dict[int, Node] = {}
+    for name, index in call.results.items():
+        if name in call.views:
+            view = call.views[name]
+            bases[index] = view.put_into(graph, bases.get(index, view.base), by_name[name])
+        else:
+            bases[index] = by_name[name]
+    return {name: bases[index] for name, index in call.results.items()}
 
 
 def _hand_out(
