@@ -236,6 +236,20 @@ def test_views_of_a_functionalized_base(
     torch.testing.assert_close(dict(by_name(graph, found)), dict(by_name(model, right)))
 
 
+class Bits(Norm):
+    def forward(self, x: Tensor) -> Tensor:
+        h, residual = self.fc(x), x * 1
+        again = h.view(torch.int32).view(torch.float32)
+        torch.ops._C.fused_add_rms_norm(again, residual, self.weight, 1e-6)
+        return h + residual
+
+
+@pytest.mark.parametrize("kind", ["traced", "exported"])
+def test_bits_of_numbers_are_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match="which no gradient goes through"):
+        trainify.fx.rewrite(GRAPHS[kind](Bits(), torch.randn(T, H)))
+
+
 class Constant(Norm):
     def forward(self, x: Tensor) -> Tensor:
         out = torch.empty(T, 2 * H)

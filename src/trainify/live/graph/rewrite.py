@@ -29,6 +29,7 @@ from .calls import (
     is_functionalized,
     is_view,
     module_of,
+    op_name,
     root_of,
     unknown_op,
 )
@@ -161,6 +162,11 @@ def _replace(graph: Graph, call: FusedCall, places: dict[Node, int]) -> None:
             reason = unknown_for(call.name, name, call.values[name])
             raise ValueError(f"{told_of(node)}: {reason}")
     written = _written(call)
+    if any(map(_is_of_bits, call.values.values())):
+        raise ValueError(
+            f"{told_of(node)}: {call.name} is given the bits of numbers as others "
+            "(view(torch.int32)), which no gradient goes through"
+        )
     in_place = call.results is None
     copied = {
         name for name, target in written.items() if in_place and not _is_own(target, node, places)
@@ -247,6 +253,17 @@ def _writable(graph: Graph, call: FusedCall, places: dict[Node, int]) -> FusedCa
                     name: _map(value, partial(_or_same, slices)) for name, value in values.items()
                 }
     return replace(call, values=values)
+
+
+def _is_of_bits(value: Any) -> bool:
+    """Whether a value is floating point that went through a view as integers."""
+    while isinstance(value, Node) and is_view(value):
+        if op_name(value) == "view":
+            types = [each for each in value.args if isinstance(each, torch.dtype)]
+            if any(not (each.is_floating_point or each.is_complex) for each in types):
+                return True
+        value = value.args[0] if value.args else None
+    return False
 
 
 def _or_same(slices: dict[Node, Node], node: Node) -> Node:
