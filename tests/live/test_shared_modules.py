@@ -55,6 +55,23 @@ def test_by_source_also_where_another_model_has_given_a_kernel_its_backward(
     trainify.restore(second)
 
 
+def test_a_backward_outlives_the_block_that_a_model_was_made_trainable_in(
+    modules: Modules,
+) -> None:
+    model, other = build(modules, "dispatcher"), build(modules, "dispatcher")
+    with trainify.attach("_C::rms_norm"):
+        mend(model, "auto")
+        assert_right(modules, model)
+    assert_right(modules, model)
+    trainify.restore(model)
+    assert is_cut(model)
+    with trainify.attach("_C::rms_norm"):
+        mend(other, "auto")
+        trainify.restore(other)
+        assert_right(modules, other)
+    assert is_cut(other)
+
+
 def test_a_trunk_that_is_the_whole_of_another_model(modules: Modules) -> None:
     actor = build(modules, "source")
     critic = nn.Sequential(actor.layers[0], nn.Linear(8, 1))

@@ -16,7 +16,7 @@ from torch import nn
 
 from ..catalog.own import registered
 from . import decorators
-from .attach import Attached, attach, forget_compiled, is_attached
+from .attach import Attached, attach, forget_compiled, heirs, is_attached
 from .audit.runs import refuse_no_model
 from .inplace import helper, in_place, is_changed, name_of, original_code
 from .lock import LOCK
@@ -63,7 +63,7 @@ def in_effect(plan: Plan) -> Plan:
     return Plan(
         plan.settings,
         helpers=tuple(name for name in plan.helpers if is_changed(helper(name).function)),
-        ops=tuple(op for op in plan.ops if _registered(op).in_effect),
+        ops=tuple(op for op in plan.ops if is_attached(op)),
         symbols=tuple(name for name in plan.symbols if is_differentiable(name)),
         own=plan.own,
     )
@@ -252,9 +252,16 @@ class _Registered(Shared):
         self._attached: Attached | None = None
 
     def change(self) -> None:
-        self._attached = None if is_attached(self._op) else attach(self._op)
+        if is_attached(self._op):
+            heirs[self._op] = self._take
+        else:
+            self._take()
+
+    def _take(self) -> None:
+        self._attached = attach(self._op)
 
     def undo(self) -> None:
+        heirs.pop(self._op, None)
         if self._attached is not None:
             self._attached.undo()
 

@@ -68,6 +68,9 @@ class Attached:
         for name in self.ops:
             _attached.pop(name, None)
         torch.compiler.config.cache_key_tag = self._tag
+        for name in self.ops:
+            if name in heirs:
+                heirs.pop(name)()
 
     def __enter__(self) -> Attached:
         return self
@@ -142,6 +145,9 @@ def is_attached(op: str) -> bool:
 
 _attached: dict[str, Attached] = {}
 """By the name of the op; a registration lasts as long as something holds it."""
+
+heirs: dict[str, Callable[[], None]] = {}
+"""Who needs an op, by its name, that somebody else has given a backward, once they take it away."""
 
 
 # -- which formula --------------------------------------------------------------------------------
