@@ -93,6 +93,30 @@ class Unclear(Layer):
 class Inherited(Turned):
     pass
 
+class Absorbed(Layer):
+    \"\"\"Both halves of a weight are put into other layouts, as MLA's are for decoding.\"\"\"
+
+    def process_weights_after_loading(self):
+        w = self.up.weight.data
+        first, second = w.unflatten(0, (2, -1)).split([2, 2], dim=1)
+        self.w_first = first.transpose(1, 2).contiguous().transpose(1, 2)
+        self.w_second = second.contiguous().transpose(1, 2)
+
+    def derived(self, x):
+        h = torch.einsum("bi,hji->bhj", x, self.w_first)
+        g = torch.einsum("bi,hij->bhj", x, self.w_second)
+        return self.down(torch.cat([h, g], -1).flatten(1))
+
+class HalfKept(Layer):
+    \"\"\"One half is held where no property can stand for it.\"\"\"
+
+    def process_weights_after_loading(self):
+        self.low = self.up.weight.data[:4].clone()
+        self.parts = {"high": self.up.weight.data[4:].clone()}
+
+    def derived(self, x):
+        return self.down(torch.cat([F.linear(x, self.low), F.linear(x, self.parts["high"])], -1))
+
 class Tied(Layer):
     \"\"\"The weight learns by another way: it may be meant.\"\"\"
 
@@ -124,6 +148,13 @@ class Model(nn.Module):
 
 Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
 
+
+def absorbed(x: Tensor, up: Tensor) -> Tensor:
+    first, second = up.unflatten(0, (2, -1)).split([2, 2], dim=1)
+    h = torch.einsum("bi,hji->bhj", x, first)
+    return torch.cat([h, torch.einsum("bi,hji->bhj", x, second)], -1).flatten(1)
+
+
 RIGHT: dict[str, Forward] = {
     "Turned": lambda x, up, down: x @ up.t() @ down.t(),
     "Scope": lambda x, up, down: x @ up.t() @ down.t(),
@@ -132,6 +163,7 @@ RIGHT: dict[str, Forward] = {
     "Buffer": lambda x, up, down: x @ up.t() @ down.t(),
     "Product": lambda x, up, down: x @ (down @ up).t(),
     "Copied": lambda x, up, down: (x @ up.t()) * (x @ down.t()),
+    "Absorbed": lambda x, up, down: absorbed(x, up) @ down.t(),
 }
 
 
@@ -221,7 +253,7 @@ def test_what_made_it_may_run_again(models: ModuleType) -> None:
     assert_trains(model, "Halves")
 
 
-@pytest.mark.parametrize("name", ["Turned", "Scope", "Halves", "Product", "Copied"])
+@pytest.mark.parametrize("name", ["Turned", "Scope", "Halves", "Product", "Copied", "Absorbed"])
 def test_the_diff_is_the_same_change(name: str, tmp_path: Path) -> None:
     here = package(tmp_path, model=MODEL)
     file = Path(here["model"].__file__)
@@ -259,8 +291,10 @@ def test_what_no_property_can_stand_for(models: ModuleType) -> None:
         trainify.trainify(model, batch(), loss=squares, through=["Listed.derived"])
 
 
-def test_a_copy_that_no_property_can_stand_for_is_warned_of(models: ModuleType) -> None:
-    model = build(models, "Unclear")
+@pytest.mark.parametrize("name", ["Unclear", "HalfKept"])
+def test_a_copy_that_no_property_can_stand_for_is_warned_of(models: ModuleType, name: str) -> None:
+    """A weight of which one part learned and the other did not would be worse."""
+    model = build(models, name)
     with pytest.warns(trainify.NotEverything, match="a copy, which training does not reach"):
         trainify.trainify(model, batch(), loss=squares)
     assert not trainify.source_diff(model)

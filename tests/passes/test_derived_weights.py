@@ -174,6 +174,47 @@ def test_the_last_statement_of_init() -> None:
     becomes(before, after, unsafe=True)
 
 
+@pytest.mark.parametrize(
+    ("init", "value"),
+    [
+        ("self.width = d\nself.w = self.q.weight.data[:d]", "self.q.weight[:self.width]"),
+        (
+            "q = self.q.weight.data\nself.w = torch.cat([q, self.k.weight])",
+            "torch.cat([self.q.weight, self.k.weight])",
+        ),
+        (
+            "a, b = self.q.weight.data.split([2, 2])\nself.w = torch.cat([b, self.k.weight])",
+            "torch.cat([self.q.weight.split([2, 2])[1], self.k.weight])",
+        ),
+        (
+            "both = self.q.weight.detach() + 1\nself.w = torch.cat([both.t(), self.k.weight])",
+            "torch.cat([(self.q.weight + 1).t(), self.k.weight])",
+        ),
+    ],
+)
+def test_local_names_become_what_they_stand_for(init: str, value: str) -> None:
+    before = attention(init)
+    (kept, _, _) = init.rpartition("\n")
+    lines = "".join(f"        {line}\n" for line in kept.splitlines())
+    after = with_property(value).replace("        self.d = d\n", f"{lines}        self.d = d\n")
+    becomes(before, after, unsafe=True)
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        "noise = torch.randn(d, d)\nself.w = self.q.weight.data @ noise",
+        "self.w = self.q.weight.data @ torch.randn(4, 4)",
+        "if world > 1:\n    d = 2\nself.w = self.q.weight.data[:d]",
+        "d = d + 1\nself.width = d\nself.w = self.q.weight.data[:world]",
+        "self.width = d\nself.width = world\nself.w = self.q.weight.data[: world + 1]",
+    ],
+)
+def test_local_names_that_no_attribute_holds(init: str) -> None:
+    (finding,) = findings(attention(init))
+    assert finding.rule == "TRN502" and not finding.fixes
+
+
 @pytest.mark.parametrize("beside", ["", "self.n = 1"])
 @pytest.mark.parametrize("last", [False, True])
 def test_the_scope_that_is_there_for_it_alone_goes_too(beside: str, last: bool) -> None:

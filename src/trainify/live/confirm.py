@@ -319,13 +319,28 @@ def _derived(
             if id(cut) not in open_:
                 names = names or [*cut.parameters]
                 found.setdefault(cut.derived, {}).update(dict.fromkeys(names))
-    for name, attribute in report.copies.items():
-        if not OF_ANOTHER.search(attribute):
-            found.setdefault(attribute, {})[name] = None
+    for name, attributes in report.copies.items():
+        # A weight of which one part learns and another one does not is worse than none.
+        if all(not OF_ANOTHER.search(a) and _is_made_again(model, a) for a in attributes):
+            for attribute in attributes:
+                found.setdefault(attribute, {})[name] = None
     for derived, each in found.items():
-        path, _, attribute = derived.rpartition(".")
-        if made := made_at(model.get_submodule(path), attribute):
+        if made := _made_at(model, derived):
             yield made[0], Proven(made[1], KIND), tuple(each)
+
+
+def _made_at(model: nn.Module, derived: str) -> tuple[str, int] | None:
+    path, _, attribute = derived.rpartition(".")
+    return made_at(model.get_submodule(path), attribute)
+
+
+def _is_made_again(model: nn.Module, derived: str) -> bool:
+    """Whether a property can stand for an attribute."""
+    made = _made_at(model, derived)
+    if made is None:
+        return False
+    place = confirmed(made[0], Proven(made[1], KIND))
+    return differ(made[0], Settings(), Settings(confirmed=(place,)))
 
 
 def _mistakes(

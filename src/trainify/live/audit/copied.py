@@ -1,7 +1,8 @@
 """Copies of weights that are used in place of them: ``self.qkv = torch.cat([q.weight, k.weight])``.
 
-Of a weight that is unused it is asked whether a tensor that the step takes holds its numbers: all
-of them in any order, as after a transposition, or as some of its rows or columns.
+Of a weight that is unused it is asked whether tensors that the step takes hold its numbers: all of
+them in any order, as after a transposition, or as some of their rows or columns; or some of them
+and no others, as a part of it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from .trace import Trace, tensor_of
 
 _LEAST = 4
 """Numbers that a weight has to hold, so that another one does not hold them by chance."""
+_LEAST_OF_A_PART = 16
 
 
-def copied(step: Step, trace: Trace, names: Collection[str]) -> dict[str, str]:
-    """The attributes that hold the numbers of unused parameters, by the name of these."""
+def copied(step: Step, trace: Trace, names: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The attributes that hold numbers of unused parameters, by the name of these."""
     weights = {n: step.parameters[n].detach() for n in names if _tells(step.parameters[n])}
     if not weights:
         return {}
@@ -33,18 +35,18 @@ def copied(step: Step, trace: Trace, names: Collection[str]) -> dict[str, str]:
         if number in taken and id(t) not in own and t.layout is torch.strided
     }
     held = attributes(step, kept) if kept else {}
-    found: dict[str, str] = {}
-    for name, weight in weights.items():
-        for key, attribute in held.items():
-            if _holds(kept[key], weight):
-                found.setdefault(name, attribute)
-    return found
+    found = {
+        name: tuple(attribute for key, attribute in held.items() if _holds(kept[key], weight))
+        for name, weight in weights.items()
+    }
+    return {name: attributes for name, attributes in found.items() if attributes}
 
 
-def said_of_copies(copies: Mapping[str, str]) -> str:
+def said_of_copies(copies: Mapping[str, tuple[str, ...]]) -> str:
+    held = dict.fromkeys(each for attributes in copies.values() for each in attributes)
     return (
         f"{', '.join(patterns(copies))} is unused, and its numbers are in "
-        f"{', '.join(patterns(dict.fromkeys(copies.values())))}: a copy, which training does not "
+        f"{', '.join(patterns(held))}: a copy, which training does not "
         "reach. Make it in forward"
     )
 
@@ -60,7 +62,20 @@ def _holds(kept: Tensor, weight: Tensor) -> bool:
         return False
     if kept.numel() == weight.numel():
         return _extent(kept) == _extent(weight) and torch.equal(_sorted(kept), _sorted(weight))
+    if kept.numel() < weight.numel():
+        return _tells(kept) and kept.numel() >= _LEAST_OF_A_PART and _are_among(kept, weight)
     return any(_is_part(weight, each) for each in _ways(kept))
+
+
+def _are_among(kept: Tensor, weight: Tensor) -> bool:
+    """Whether all numbers of one are numbers of the other, and of those at most as many."""
+    first, last = _extent(weight)
+    if not first <= kept.min().item() <= kept.max().item() <= last:
+        return False
+    ours, many = kept.unique(return_counts=True)
+    theirs, most = weight.unique(return_counts=True)
+    at = torch.searchsorted(theirs, ours)
+    return bool((theirs[at] == ours).all() and (many <= most[at]).all())
 
 
 def _ways(kept: Tensor) -> Iterator[Tensor]:

@@ -158,7 +158,7 @@ class Report:
     loss: float | None = None
     trainable: int = 0
     """How many parameters require a gradient."""
-    copies: dict[str, str] = field(default_factory=dict)
+    copies: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The attributes, with the paths of their modules, by the names of the parameters."""
     frozen: tuple[str, ...] = ()
     """Parameters with ``requires_grad=False``."""

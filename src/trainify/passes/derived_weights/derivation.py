@@ -224,6 +224,22 @@ class Derivation:
         return False
 
 
+def is_pure(module: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call gives the same for the same, each time: what computes weights from others."""
+    function = call.func
+    if isinstance(function, ast.Name) and function.id in ("len", "int", "float", "tuple", "list"):
+        return True
+    if any(_FUNCTIONS.match(target.name) for target in module.resolve(function)):
+        return True
+    if Graph(module, module.function(call) or module.tree).callee(call) is not None:
+        return True  # of the file: what it returns was followed
+    return isinstance(function, ast.Attribute) and (
+        function.attr in _VIEWS
+        or function.attr in _MORE
+        or function.attr in ("detach", "contiguous", "size", "dim", "numel")
+    )
+
+
 def _is_linear(value: ast.expr) -> bool:
     """A library's own linear layer: ``ColumnParallelLinear(...)``."""
     function = value.func if isinstance(value, ast.Call) else None

@@ -9,10 +9,10 @@ from ...facts import ModuleFacts
 from ...facts.grad_mode import no_grad_scope
 from ...facts.guards import is_forward
 from ...facts.names import self_name
-from ...facts.walk import walk
 from ...findings import Edit
 from .derivation import Derivation, Place
 from .once import happens_once
+from .said_again import SaidAgain
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
@@ -41,7 +41,7 @@ def as_property(
     if is_forward(init) if anyhow else not happens_once(module, cls, init):
         return ()
     gone = _gone(module, init, statement, derived)
-    if gone is None or (derived.cuts if derived.elsewhere else derived.local):
+    if gone is None or (derived.elsewhere and derived.cuts):
         return ()
     if not isinstance(statement, (ast.Assign, ast.Expr)) or _has_comment(module, gone):
         return ()
@@ -52,15 +52,14 @@ def as_property(
     ):
         return ()
     me = self_name(init)
-    names = {n.id for n in walk(place.value) if isinstance(n, ast.Name)}
-    if any(n != me and module.flow(init).is_local(n) for n in names):
+    text = SaidAgain(module, cls, init, me, derived.cuts).text(place.value, statement)
+    if text is None:
         return ()
     assert gone.end_lineno is not None and init.end_lineno is not None
     start = module.line_starts[gone.lineno - 1]
     end = _line_start(module, gone.end_lineno + 1)
     below = layout.line_end(module, init.body[-1])
     ind, unit, newline = module.indentation(init), module.indent_unit, module.newline
-    text = _without_cuts(module, place.value, derived.cuts)
     lines: list[str] = []
     for each, part in made.items():
         lines += ["", f"{ind}@property", f"{ind}def {each}({me}):"]
@@ -122,15 +121,3 @@ def _has_comment(module: ModuleFacts, statement: ast.stmt) -> bool:
     assert statement.end_lineno is not None
     lines = range(statement.lineno - 1, statement.end_lineno + 1)
     return any("#" in module.line_text(line) for line in lines if line > 0)
-
-
-def _without_cuts(module: ModuleFacts, value: ast.expr, cuts: list[ast.expr]) -> str:
-    start, text = module.start(value), module.source(value)
-    for cut in sorted(cuts, key=module.end, reverse=True):
-        inner = cut.func if isinstance(cut, ast.Call) else cut
-        assert isinstance(inner, ast.Attribute)
-        first, last = module.end(inner.value) - start, module.end(cut) - start
-        first = text.index(".", first)  # behind a parenthesis: (a @ b).detach()
-        bare = module.source(inner.value)
-        text = bare if text == f"({bare}){text[first:last]}" else text[:first] + text[last:]
-    return text
