@@ -52,8 +52,10 @@ def moves_buffers(trace: Trace, group: Sequence[Suspect], buffers: Set[int]) -> 
 
     ``buffers`` are the numbers of these, as :func:`~.trace.tensor_of` gives them.
     """
-    made = {tensor_of(each): _is_mean(each_call) for each_call in {e.call for e in group}
-            for each in made_by(each_call)}  # fmt: skip
+    made: dict[int, bool] = {}
+    """What comes of it, and whether that is a mean."""
+    for call in dict.fromkeys(each.call for each in group):
+        made.update(dict.fromkeys(map(tensor_of, made_by(call)), _is_mean(call)))
     of_buffer: dict[int, set[int]] = {buffer: set() for buffer in buffers}
     """What was made of each."""
     moved = False
