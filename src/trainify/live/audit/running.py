@@ -56,21 +56,24 @@ def moves_buffers(trace: Trace, group: Sequence[Suspect], buffers: Set[int]) -> 
     """What comes of it, and whether that is a mean."""
     for call in dict.fromkeys(each.call for each in group):
         made.update(dict.fromkeys(map(tensor_of, made_by(call)), _is_mean(call)))
-    of_buffer: dict[int, set[int]] = {buffer: set() for buffer in buffers}
-    """What was made of each."""
+    written = {tensor_of(sight) for call in trace.calls for sight, _ in call.written.values()}
+    of_buffer: dict[int, set[int]] = {buffer: set() for buffer in written & buffers}
+    """What was made of each that is written."""
+    if not of_buffer:
+        return False
     moved = False
     for call in trace.calls:
         taken = [tensor_of(sight) for sight in call.ins]
         own = [tensor_of(sight) for sight in made_by(call)]
         for buffer, derived in of_buffer.items():
             if buffer in taken or not derived.isdisjoint(taken):
-                derived.update(n for n in own if n not in buffers)
+                derived.update(n for n in own if n not in of_buffer)
         comes = [made[number] for number in taken if number in made]
         if not comes:
             continue
         if call.function is result:
             return False
-        into = [number for number in own if number in buffers]
+        into = [number for number in own if number in of_buffer]
         if into:
             shares = own_name(call) in _MOVES or (
                 own_name(call) in _SETS and not of_buffer[into[0]].isdisjoint(taken)
