@@ -72,6 +72,8 @@ def _are_among(kept: Tensor, weight: Tensor) -> bool:
     first, last = _extent(weight)
     if not first <= kept.min().item() <= kept.max().item() <= last:
         return False
+    if not torch.isin(kept.flatten()[:_LEAST_OF_A_PART], weight).all():  # before both are sorted
+        return False
     ours, many = kept.unique(return_counts=True)
     theirs, most = weight.unique(return_counts=True)
     at = torch.searchsorted(theirs, ours)
