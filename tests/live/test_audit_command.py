@@ -133,6 +133,39 @@ def test_the_change_after_which_all_is_well(
     assert not Path("none.patch").exists()
 
 
+COPIED = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 4), nn.Linear(8, 4)
+        self.both = torch.cat([self.a.weight.data, self.b.weight.data])
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.both)
+
+def make():
+    torch.manual_seed(0)
+    return Model(), torch.ones(2, 8)
+"""
+
+
+def test_a_change_by_which_a_copied_weight_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "copied.py").write_text(COPIED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    done = CliRunner().invoke(cli, ["audit", "copied.py:make", "--diff", "change.patch"])
+    assert "a.weight, b.weight is unused, and its numbers are in both" in done.stdout
+    assert "copied.py:9: `self.both = torch.cat(" in done.stderr
+    subprocess.run(["git", "apply", "change.patch"], check=True)
+    done = CliRunner().invoke(cli, ["audit", "copied.py:make"])
+    assert done.exit_code == 0 and "ok: 2 of 4 parameters get a gradient" in done.stdout
+
+
 def test_json(run) -> None:
     done = run("models.py:cut", "--format", "json")
     report = json.loads(done.stdout)

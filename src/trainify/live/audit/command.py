@@ -86,7 +86,7 @@ def command(
             **keywords,
         )
         change = ""
-        if diff is not None and not report.ok:
+        if diff is not None and (report.copies or not report.ok):
             from ..trainable import NotTrainable
 
             progress.tell("the change of source")

@@ -27,6 +27,7 @@ def copied(step: Step, trace: Trace, names: Collection[str]) -> dict[str, tuple[
     weights = {n: step.parameters[n].detach() for n in names if _tells(step.parameters[n])}
     if not weights:
         return {}
+    step.begin()  # a run with other parameters may have been the last
     taken = {tensor_of(sight) for call in trace.calls for sight in call.ins}
     own = {id(parameter) for parameter in step.model.parameters()}
     kept = {
