@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from trainify.live.audit.explained import _says_so
+from trainify.live.audit.places import Place
 from trainify.live.audit.run import audit
 
 D = 8
@@ -70,6 +74,30 @@ class ForSpeed(Scaled):
         # No gradient is needed in inference.
         norm = self.norm(self.change()).detach()
         return self.scaled(x, norm)
+
+
+SAYS = {
+    "treated as a constant in the backward pass": True,
+    "stop-gradient: the norm must not train the adapter": True,
+    "We do not backpropagate through the norm (section 4.3 of the paper)": True,
+    "Gradients should not flow back into the adapter from here.": True,
+    "no gradient through the scale, as in the paper": True,
+    "The fused kernel has no gradient, so detach": False,
+    "this is not a stop-gradient, just a copy for the buffer": False,
+    "x itself is a constant (it has no gradient)": False,
+    "we never need gradients in this repo": False,
+    "no gradient is tracked here (faster)": False,
+    "BUG: gradient does not flow through the gate": False,
+    "numpy() cannot be called on a tensor that requires grad, so stop the gradient": False,
+}
+
+
+@pytest.mark.parametrize("comment", SAYS)
+def test_what_comments_say(comment: str, tmp_path: Path) -> None:
+    file = tmp_path / "said.py"
+    file.write_text(f"# {comment}\nx = y.detach()\nz = y.detach()  # {comment}\n")
+    for line in (2, 3):
+        assert _says_so(Place(str(file), line, "f")) is SAYS[comment]
 
 
 class Beside(Scaled):

@@ -204,6 +204,46 @@ def test_what_was_computed_from_weights_when_the_model_was_made(cls: type[Merged
         model.step(x)
 
 
+class Joined(Merged):
+    """Of which backward frees nothing: it goes through, with what the weights were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = torch.cat([self.out.weight, self.head.weight])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(self.fc(x), self.both)  # <- cut
+
+
+def test_what_does_not_follow_the_weights() -> None:
+    report = audit(Joined(), torch.randn(3, D))
+    (cut,) = report.cuts
+    assert (Path(cut.path), cut.line) == (Path(__file__), line_of_the_cut(Joined)), str(report)
+    assert "does not arrive here" in cut.message and not report.missing and not report.error
+    assert "do not arrive there" in str(report)
+
+
+class Told(Merged):
+    """Somebody tells it what to go by, before each step."""
+
+    def tell(self, x: Tensor) -> None:
+        self.both = self.out(x).tanh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) * self.both
+
+
+def test_what_a_loop_has_to_make_anew() -> None:
+    model = Told()
+    model.tell(torch.randn(1, D))
+    report = audit(model, torch.randn(3, D))
+    assert report.ok, str(report)
+    assert any("tell() has to be called for each step" in note for note in report.notes)
+    for _ in range(2):
+        model.tell(torch.randn(1, D))
+        model.step(torch.randn(3, D))
+
+
 class Learned(Model):
     """Its first state is learned: a training loop begins each sequence with reset()."""
 

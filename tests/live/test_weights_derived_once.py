@@ -90,6 +90,16 @@ class Unclear(Layer):
     def derived(self, x):
         return self.down(F.linear(x, self.packed))
 
+class Joined(Layer):
+    \"\"\"With its graph, of which backward frees nothing.\"\"\"
+
+    def make(self):
+        self.packed = torch.cat([self.up.weight, self.down.weight])
+
+    def derived(self, x):
+        a, b = F.linear(x, self.packed).chunk(2, -1)
+        return a * b
+
 class Inherited(Turned):
     pass
 
@@ -163,6 +173,7 @@ RIGHT: dict[str, Forward] = {
     "Buffer": lambda x, up, down: x @ up.t() @ down.t(),
     "Product": lambda x, up, down: x @ (down @ up).t(),
     "Copied": lambda x, up, down: (x @ up.t()) * (x @ down.t()),
+    "Joined": lambda x, up, down: (x @ up.t()) * (x @ down.t()),
     "Absorbed": lambda x, up, down: absorbed(x, up) @ down.t(),
 }
 
@@ -242,6 +253,27 @@ def test_copies_and_pickles_have_it_too(models: ModuleType, name: str) -> None:
     model = made_trainable(build(models, name))
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert_trains(other, name)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_restored_serves_what_was_trained(models: ModuleType, name: str) -> None:
+    """What instances hold is from before the training, until somebody reads it again."""
+    model = made_trainable(build(models, name))
+    assert_trains(model, name)
+    with torch.no_grad():
+        trained = model(batch())
+    trainify.restore(model)
+    with torch.no_grad():
+        torch.testing.assert_close(model(batch()), trained, rtol=1e-12, atol=0)
+
+
+def test_a_state_dict_holds_what_was_trained(models: ModuleType) -> None:
+    model = made_trainable(build(models, "Buffer"))
+    assert_trains(model, "Buffer")
+    other = build(models, "Buffer")
+    other.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(other(batch()), model(batch()), rtol=1e-12, atol=0)
 
 
 def test_what_made_it_may_run_again(models: ModuleType) -> None:

@@ -215,6 +215,29 @@ def test_local_names_that_no_attribute_holds(init: str) -> None:
     assert finding.rule == "TRN502" and not finding.fixes
 
 
+@pytest.mark.parametrize(
+    "writes",
+    [
+        "self.w[0] = 0.0",
+        "self.w.mul_(2)",
+        "self.w.data.add_(1)",
+        "self.w.view(-1)[:2].zero_()",
+        "self.w += 1",
+        "nn.init.zeros_(self.w)",
+        "torch.add(self.w, 1, out=self.w)",
+    ],
+)
+def test_what_somebody_writes_into_is_no_property(writes: str) -> None:
+    """A property would throw the write away."""
+    before = attention(f"self.w = self.q.weight.detach().clone()\n{writes}")
+    assert fix(before, unsafe=True) == before
+    outside = (
+        f"\n\ndef make():\n    model = Attention(4, 1)\n    {writes.replace('self', 'model')}\n"
+    )
+    before = attention("self.w = self.q.weight.detach().clone()") + outside
+    assert fix(before, unsafe=True) == before
+
+
 @pytest.mark.parametrize("beside", ["", "self.n = 1"])
 @pytest.mark.parametrize("last", [False, True])
 def test_the_scope_that_is_there_for_it_alone_goes_too(beside: str, last: bool) -> None:

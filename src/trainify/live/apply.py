@@ -21,7 +21,7 @@ from .audit.runs import refuse_no_model
 from .inplace import helper, in_place, is_changed, name_of, original_code
 from .lock import LOCK
 from .needed import let_go, plan_for_all
-from .properties import properties
+from .properties import properties, refresh
 from .reach import Member, members
 from .rewritten import Definition, Refused, Rewritten, source_of
 from .shared import Shared, undo_unheld
@@ -134,6 +134,7 @@ def put_back(model: nn.Module) -> None:
 def _restore(module: nn.Module) -> bool:
     found = plan_of(module)
     if found is not None:
+        refresh(module, found[0], found[1].settings)
         become(module, without(type(module)))
         for each in _prepare(*found).shared:
             each.release(module)

@@ -34,7 +34,7 @@ from .audit.report import patterns
 from .hindered import hindered
 from .inplace import original_code
 from .loads import covers
-from .properties import KIND, made_at
+from .properties import KIND, Made, made_at
 from .reach import members
 from .rewritten import (
     Confirmed,
@@ -326,10 +326,10 @@ def _derived(
                 found.setdefault(attribute, {})[name] = None
     for derived, each in found.items():
         if made := _made_at(model, derived):
-            yield made[0], Proven(made[1], KIND), tuple(each)
+            yield made.path, Proven(made.line, KIND), tuple(each)
 
 
-def _made_at(model: nn.Module, derived: str) -> tuple[str, int] | None:
+def _made_at(model: nn.Module, derived: str) -> Made | None:
     path, _, attribute = derived.rpartition(".")
     return made_at(model.get_submodule(path), attribute)
 
@@ -339,8 +339,8 @@ def _is_made_again(model: nn.Module, derived: str) -> bool:
     made = _made_at(model, derived)
     if made is None:
         return False
-    place = confirmed(made[0], Proven(made[1], KIND))
-    return differ(made[0], Settings(), Settings(confirmed=(place,)))
+    place = confirmed(made.path, Proven(made.line, KIND))
+    return differ(made.path, Settings(), Settings(confirmed=(place,)))
 
 
 def _mistakes(

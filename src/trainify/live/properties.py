@@ -10,10 +10,14 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FunctionType
+from typing import NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from ..facts.names import is_none
 from ..facts.walk import statements, walk
+from ..passes.derived_weights.once import ON_LOADING
 from .inplace import original_code
 from .reach import CONSTRUCTORS, Member, members
 from .rewritten import Definition, Refused, Rewritten, Settings, definition_of, source_of
@@ -78,26 +82,75 @@ def _of(owner: type, settings: Settings) -> Iterator[Property]:
             old, new = changed
             if _sets(old.node, name) and not _sets(new.node, name):
                 found.setdefault(name, (source, definition, []))[2].append(member)
-    for name, (source, definition, makers) in found.items():
-        yield Property(owner, name, source, definition, tuple(makers))
+    for name, (source, definition, by) in found.items():
+        yield Property(owner, name, source, definition, tuple(by))
 
 
-def made_at(module: nn.Module, attribute: str) -> tuple[str, int] | None:
-    """The file, and the line, of the only statement that gives a module an attribute."""
-    found = []
+def refresh(module: nn.Module, cls: type[nn.Module], settings: Settings) -> None:
+    """Have a module hold what its properties give now, for whoever reads it without these.
+
+    ``cls`` is the class without them.
+    """
+    for each in properties(cls, settings).values():
+        held = module._buffers if each.name in module._buffers else vars(module)
+        old = held.get(each.name)
+        if not isinstance(old, Tensor):
+            continue
+        try:
+            with torch.set_grad_enabled(old.grad_fn is not None):
+                now = each.written.__get__(module)
+        except Exception:  # of what it was made of, something is gone
+            continue
+        if old.shape != now.shape or not torch.equal(old, now):
+            held[each.name] = now if old.grad_fn is not None else now.detach().clone()
+
+
+class Made(NamedTuple):
+    """Where a module gets an attribute: the file, the line, and the method."""
+
+    path: str
+    line: int
+    method: str
+
+
+def made_at(module: nn.Module, attribute: str) -> Made | None:
+    """The only statement that gives a module an attribute; None for several, or none."""
+    found = makers(module, attribute)
+    return found[0] if len(found) == 1 else None
+
+
+def makers(module: nn.Module, attribute: str) -> list[Made]:
+    """The statements of its methods that give a module an attribute other than None.
+
+    None where one of the methods has no source.
+    """
+    found: list[Made] = []
     for member in (m for cls in type(module).__mro__ for m in members(cls)):
         code = original_code(member.function)
         if attribute in (*code.co_names, *code.co_consts):
             try:
                 _, function = definition_of(code)
             except Refused:
-                return None
+                return []
             found += [
-                (code.co_filename, statement.lineno)
+                Made(code.co_filename, statement.lineno, member.name)
                 for statement in statements(function)
                 if isinstance(statement, (ast.Assign, ast.Expr)) and _sets(statement, attribute)
+                if not is_none(getattr(statement, "value", None))
             ]
-    return found[0] if len(found) == 1 else None
+    return found
+
+
+def is_for_construction(module: nn.Module, method: str) -> bool:
+    """Whether a method constructs a module, is called where one is constructed, or by a loader."""
+    constructors = {
+        name
+        for cls in type(module).__mro__
+        for member in members(cls)
+        if member.name in CONSTRUCTORS
+        for name in original_code(member.function).co_names
+    }
+    return method in (*CONSTRUCTORS, *constructors) or ON_LOADING.search(method) is not None
 
 
 def _sets(node: ast.AST, name: str) -> bool:

@@ -64,6 +64,8 @@ def swapped(cls: type[nn.Module], plan: Plan, methods: dict[type, dict[str, Any]
         "__reduce_ex__": _reduce,
         "__trainify__": (cls, plan),
     }
+    if any(isinstance(each, property) for own in methods.values() for each in own.values()):
+        namespace["_save_to_state_dict"] = _save_to_state_dict
     try:
         metaclass: Any = type(cls)
         made: type = metaclass(f"Trainable{cls.__name__}", (cls, *bases), namespace)
@@ -147,6 +149,15 @@ def _on(cls: type, bases: tuple[type, ...]) -> type:
 # -- copies and pickles ---------------------------------------------------------------------------
 
 Build = Callable[..., nn.Module]
+
+
+def _save_to_state_dict(self: nn.Module, *given: Any) -> None:
+    """As the original class would, with buffers as the properties in place of them are now."""
+    from .properties import refresh
+
+    original, plan = type(self).__trainify__  # type: ignore[attr-defined]
+    refresh(self, original, plan.settings)
+    original._save_to_state_dict(self, *given)
 
 
 def _reduce(self: nn.Module, protocol: int) -> Any:

@@ -49,9 +49,11 @@ def headline(report: Report) -> str:
         return report.error
     said = [f"{len(report.missing)} get no gradient"] if report.missing else []
     said += [f"{len(report.wrong)} get a wrong one"] if report.wrong else []
-    if any(cut.cause is Cause.KEPT for cut in report.cuts):
+    if report.error and any(cut.cause is Cause.KEPT for cut in report.cuts):
         this = report.error.startswith("backward raises")
         said += ["none gets one" if this else "none gets one in the second step"]
+    if not said and any(cut.derived for cut in report.cuts):
+        said = ["those that something was made of before the step do not arrive there"]
     said = [*(said or ["none is known to be hit"]), *_zeros(report)]
     cuts = f"{len(report.cuts)} gradient cut" + "s" * (len(report.cuts) != 1)
     return f"{cuts}; of {of}, {' and '.join(said)}"

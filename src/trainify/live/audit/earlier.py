@@ -7,18 +7,21 @@ and through what a forward kept that no backward followed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Set
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..properties import is_for_construction, makers
 from .allowed import Allowed
 from .cuts import MISSING, Suspect
-from .kept import Held, Makers, held, kept_cut
+from .kept import Held, Makers, held, kept_cut, tensors_held_with_history
 from .places import Place
 from .report import Cause, Cut
 from .runs import Step
+from .tensors import memory_of
 from .through import history_behind
 from .trace import Call, history_of, nodes_behind
 
@@ -31,6 +34,10 @@ _LETS_ONE = (
     "second raises. Make it in forward."
 )
 
+_STALE = (
+    "was made before the step, and its graph with it: gradients go back to what it was made of, "
+    "and what training changes there does not arrive here. Make it in forward."
+)
 _READ = "What is read here"
 """In place of the name of what nobody is known to hold, as what the model is given."""
 
@@ -82,36 +89,97 @@ def _saves(node: Any) -> bool:
 
 
 def left_by_earlier(step: Step, allowed: Allowed) -> list[Cut]:
-    """Where it is kept, or else read, what was there before and this step goes back into.
+    """Where it is kept, or else read, what an earlier step has left and this one goes back into."""
+    found = [each for each in _reads(step) if not allowed.covers(each.site)]
+    return list({each.site.place: each.cut(_LEFT) for each in found}.values())
 
-    Where one backward goes through, that is nothing that the step lets go of, and nothing given.
+
+def made_before(step: Step, allowed: Allowed) -> tuple[list[Cut], list[str], bool]:
+    """Where a step reads what was made before with its graph, though backward goes through once.
+
+    Cuts, notes, and whether the second backward raises.  Nothing is said of what the step lets go
+    of, or is given; and there is a note where a method makes it that a training loop can call.
     """
+    weights = {memory_of(parameter) for parameter in step.model.parameters()} - {0}
+    cuts: dict[Place, Cut] = {}
+    notes: dict[str, None] = {}
+    raises = False
+    for each in _reads(step):
+        message = _said_of(each, step.once, weights)
+        if not message or allowed.covers(each.site):
+            continue
+        if each.tensor is not None and (by := _by_a_loop(step, each.owner)):
+            notes[f"{each.name} was made before the step, with its graph: {by}"] = None
+            continue
+        raises |= message in (_LEFT, _LETS_ONE)
+        cuts.setdefault(each.site.place, each.cut(message))
+    return list(cuts.values()), list(notes), raises
+
+
+@dataclass
+class _Read:
+    """What a step reads and goes back into, of before.
+
+    ``again`` says that it is made anew for the next step; ``tensor`` is there where it lasts.
+    """
+
+    owner: Held | None
+    name: str
+    site: Suspect
+    again: bool
+    tensor: Tensor | None
+
+    def cut(self, message: str) -> Cut:
+        module = self.owner.module if self.owner is not None else ""
+        derived = self.name if self.tensor is not None and message != _LEFT else ""
+        return kept_cut(self.site.place, module, f"{self.name} {message}", derived)
+
+
+def _reads(step: Step) -> Iterator[_Read]:
+    """Each, by the place where it is kept for the next step, else by where it is read."""
     readers = _Readers(step)
     with readers.setting(step):
         _, loss = step.run(readers)
     behind = history_behind(loss)
-    left = list(held(step.model))
-    kept = {(each.module, each.attribute): each for each in left if each.history >= readers.start}
-    lasting = {each.history for each in left}
-    cuts: dict[Place, Cut] = {}
+    left = list(tensors_held_with_history(step.model))
+    kept = {(e.module, e.attribute): e for e, _ in left if e.history >= readers.start}
+    lasting = {each.history: tensor for each, tensor in left}
     for history, (owner, name, call) in readers.read.items():
         if history not in behind:
             continue
         again = kept.get((owner.module, owner.attribute)) if owner is not None else None
-        if step.once and again is None and (history not in lasting if owner else name == _READ):
-            continue
         site = readers.of(again) if again is not None else None
         site = site or Suspect(Cause.KEPT, MISSING, call, ("out", 0))
-        if allowed.covers(site):
-            continue
-        made_before = step.once and again is None
-        cuts[site.place] = kept_cut(
-            site.place,
-            owner.module if owner is not None else "",
-            f"{name} {_LETS_ONE if made_before else _LEFT}",
-            str(owner) if made_before and owner is not None else "",
-        )
-    return list(cuts.values())
+        tensor = lasting.get(history) if owner is not None and again is None else None
+        yield _Read(owner, name, site, again is not None, tensor)
+
+
+def _said_of(each: _Read, once: bool, weights: Set[int]) -> str:
+    """What is wrong with it; empty for nothing.  ``weights`` is the memory of parameters."""
+    if each.tensor is None:
+        if each.owner is None:
+            return _LETS_ONE if once and each.name != _READ else ""
+        return _LEFT if once and each.again else ""
+    if memory_of(each.tensor) in weights:
+        return ""
+    return _LETS_ONE if _frees(each.tensor) else _STALE
+
+
+def _by_a_loop(step: Step, owner: Held | None) -> str:
+    """That others than constructors, loaders and the forward make it: these make what stays."""
+    if owner is None:
+        return ""
+    module = step.model.get_submodule(owner.module)
+    found = makers(module, owner.attribute)
+    for made in found:
+        if not (made.method == "forward" or is_for_construction(module, made.method)):
+            return f"{made.method}() has to be called for each step ({made.path}:{made.line})"
+    return "" if found else "who sets it has to do so for each step"
+
+
+def _frees(tensor: Tensor) -> bool:
+    """Whether backward frees something behind a tensor."""
+    return any(map(_saves, nodes_behind([tensor.grad_fn], {})))
 
 
 class _Readers(Makers):

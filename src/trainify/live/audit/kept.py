@@ -55,11 +55,12 @@ class Held(NamedTuple):
 
 def held(model: nn.Module) -> Iterator[Held]:
     """What the modules of a model hold with a history, in buffers and in other attributes."""
-    for each, _ in _held(model):
+    for each, _ in tensors_held_with_history(model):
         yield each
 
 
-def _held(model: nn.Module) -> Iterator[tuple[Held, Tensor]]:
+def tensors_held_with_history(model: nn.Module) -> Iterator[tuple[Held, Tensor]]:
+    """The same, each with the tensor."""
     for name, attribute, tensor in tensors_held(model):
         if tensor.grad_fn is not None:
             yield Held(name, attribute, history_of(tensor)), tensor
@@ -219,7 +220,7 @@ class Makers(Observer):
     def outside(self, step: Step) -> Iterator[Outside]:
         """What lives on after a backward, and not by the model or its inputs."""
         inside = step.state.lent.union(map(id, step.state.given))
-        inside.update(id(tensor) for _, tensor in _held(step.model))
+        inside.update(id(tensor) for _, tensor in tensors_held_with_history(step.model))
         for tensor in self._attached.living(inside):
             call = self.made.get(history_of(tensor))
             if call is not None:

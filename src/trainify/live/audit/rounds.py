@@ -147,6 +147,7 @@ class _Round:
         self.tell("forward and backward")
         hidden = hidden_in(step.model)
         start = next_history()
+        step.graphs_before = any(each.history < start for each in held(step.model))
         observer = Aside(step)
         trace, loss = step.run(observer)
         self._leave_frozen()

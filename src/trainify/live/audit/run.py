@@ -18,7 +18,7 @@ from .alone import alone
 from .copied import copied, said_of_copies
 from .cuts import by_site
 from .directional import Proof, prove
-from .earlier import BACKWARD_TWICE, left_by_earlier, may_be_of_earlier
+from .earlier import BACKWARD_TWICE, left_by_earlier, made_before, may_be_of_earlier
 from .hooks import none_later
 from .kept import kept_graphs
 from .losses import Loss
@@ -284,9 +284,12 @@ class _Audit:
         if may_be_of_earlier(seen.error):
             cuts = left_by_earlier(self.step, self.allowed)
             return cuts, f"backward raises {seen.error.partition(' (')[0]}" if cuts else ""
-        if self.step.once:
-            cuts = left_by_earlier(self.step, self.allowed)
-            return cuts, f"backward of a second step raises {BACKWARD_TWICE}" if cuts else ""
+        if self.step.once or self.step.graphs_before:
+            cuts, notes, raises = made_before(self.step, self.allowed)
+            self.notes += notes
+            if cuts or self.step.once:
+                said = f"backward of a second step raises {BACKWARD_TWICE}"
+                return cuts, said if raises else ""
         if not seen.keeps or seen.error or not any(seen.got.values()):
             return [], ""
         self.tell("a second step")

@@ -67,6 +67,8 @@ class Step:
         """Whether the loss is none of the model's, and what it is made of is not known."""
         self.once = False
         """Whether one backward frees what the next one needs, as it was saved before the step."""
+        self.graphs_before = False
+        """Whether the model holds something with a history that is no step's."""
         self.writes = True
         """Whether the forward writes into parameters."""
         self.inferring = False

@@ -129,11 +129,13 @@ def proven(module: ModuleFacts, place: Proven) -> Iterator[Finding]:
     if place.kind != "derived":
         return
     for cls in module.classes:
+        deleted = frozenset(_deleted(cls))
         for name, found in _places(module, cls).items():
             statement = found[0].statement
             if statement.lineno <= place.line <= (statement.end_lineno or 0):
                 derived = Derivation(module, cls, found[0], known=True)
-                if derived.is_stale:
+                sources = {source.split(".")[1] for source in derived.sources}
+                if derived.is_stale and deleted.isdisjoint({name, *sources}):
                     yield _finding(module, cls, name, found, derived, known=True)
 
 

@@ -17,7 +17,7 @@ from ...facts.weights import is_weight_use
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
 
-_ON_LOADING = re.compile(r"load|post_init|reset_parameters|build|setup|set_up|prepare|finali[sz]e")
+ON_LOADING = re.compile(r"load|post_init|reset_parameters|build|setup|set_up|prepare|finali[sz]e")
 _FOR_SERVING = re.compile(
     r"fuse|merge|deploy|reparam|quant|export|infer|pack|convert|switch|prun|optimi[sz]e|serv|"
     r"(train|eval|_apply)$"
@@ -50,7 +50,7 @@ def happens_once(module: ModuleFacts, cls: ast.ClassDef, function: FunctionNode)
         return False
     if any(c is not None and c.name == "__init__" for c in callers):
         return True
-    return bool(_ON_LOADING.search(function.name))
+    return bool(ON_LOADING.search(function.name))
 
 
 def is_lazy(module: ModuleFacts, cls: ast.ClassDef, name: str, statement: ast.stmt) -> bool:
