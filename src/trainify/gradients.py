@@ -177,12 +177,14 @@ def _arrivals(wanted: _Named) -> Iterator[set[int]]:
     arrived: set[int] = set()
     handles: list[Any] = []
     before: list[tuple[Tensor, Tensor | None, int]] = []
+    # FSDP2 takes it away from what it has gathered; DDP puts it where another process computed it.
+    is_sent = dist.is_available() and dist.is_initialized()
     try:
         for _, parameter in wanted:
-            if _shows_arrival(parameter):
+            if shows := _shows_arrival(parameter):
                 grad = parameter.grad
                 before.append((parameter, grad, grad._version if grad is not None else 0))
-            else:
+            if is_sent or not shows:
                 handles.append(
                     parameter.register_post_accumulate_grad_hook(lambda p: arrived.add(id(p)))
                 )
@@ -199,13 +201,11 @@ def _arrivals(wanted: _Named) -> Iterator[set[int]]:
 def _shows_arrival(parameter: Tensor) -> bool:
     """Whether ``grad`` itself tells that something came: it is new, or its version counts on.
 
-    Not where the gradient may be taken away again, as optimizers in backward do, and FSDP2 from
-    what it has gathered, nor where ``grad`` shares its version with others', as in DDP's buckets.
-    A hook of ours costs more than a hundred times as much.
+    Not where a hook may take the gradient away again, as optimizers in backward do, nor where
+    ``grad`` shares its version with others', as in DDP's buckets.  A hook of ours costs more than a
+    hundred times as much.
     """
     if type(parameter) not in (nn.Parameter, Tensor) or parameter._post_accumulate_grad_hooks:
-        return False
-    if dist.is_available() and dist.is_initialized():
         return False
     grad = parameter.grad
     return grad is None or (type(grad) is Tensor and not grad._is_view() and not grad.is_sparse)

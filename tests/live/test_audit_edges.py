@@ -738,3 +738,26 @@ def test_weights_that_are_kept_for_a_time_by_whoever_calls() -> None:
     with parametrize.cached():
         assert trainify.audit(model, torch.randn(3, 4)).ok
         model(torch.randn(3, 4)).sum().backward()
+
+
+class Expanded(nn.Module):
+    """Holds what expand() gives, into which torch refuses to write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.mask = torch.ones(3, 4).tril().expand(2, 3, 4)
+        self.steps = [torch.zeros(1).expand(4)]
+        self.register_buffer("positions", torch.arange(4).expand(1, -1))
+        self.register_buffer("seen", torch.zeros(4, 1).expand(4, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen[:, 0] += 1  # all of each row, which lies in one number
+        return (self.fc(x) + self.steps[0]) * self.mask[0] + self.positions
+
+
+def test_what_is_expanded_is_put_back() -> None:
+    model, x = Expanded(), torch.randn(1, 4).expand(3, 4)
+    assert trainify.audit(model, x).ok
+    assert torch.equal(model.seen, torch.zeros(4, 3))
+    trainify.trainify(model, x)

@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import trainify
 import trainify.fx
 from tests.each import in_turn
+from trainify.catalog.own import _registered
 from trainify.reference.rope import rotary_embedding
 
 H, T = 8, 4
@@ -234,6 +235,33 @@ def test_views_of_a_functionalized_base(
     torch.testing.assert_close(graph(x), served, rtol=1e-5, atol=1e-6)
     found = gradients(graph, graph, x)
     torch.testing.assert_close(dict(by_name(graph, found)), dict(by_name(model, right)))
+
+
+class Rolling(Norm):
+    """Into rows of a buffer, twice, and read back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(T + 2, H))
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.ops._C.rms_norm(self.rows[:T], self.fc(x), self.weight, 1e-6)
+        torch.ops._C.rms_norm(self.rows[T:], self.fc(x)[:2] * 2, self.weight, 1e-6)
+        return self.rows.cos()
+
+
+@pytest.mark.parametrize("kind", ["exported", "functionalized"])
+def test_rows_of_a_buffer_step_by_step(kind: str) -> None:
+    """Each call begins without the history that the last one has left in the buffer."""
+    model, x = Rolling(), torch.randn(T, H)
+    a = F.rms_norm(model.fc(x), (H,), model.weight, 1e-6)
+    b = F.rms_norm(model.fc(x)[:2] * 2, (H,), model.weight, 1e-6)
+    loss = torch.cat((a, b)).cos().square().sum()
+    right = torch.autograd.grad(loss, [p for _, p in sorted(model.named_parameters())])
+    graph = trainify.fx.rewrite(GRAPHS[kind](model, x))
+    for _ in range(3):
+        found = dict(by_name(graph, gradients(graph, graph, x)))
+        torch.testing.assert_close(list(found.values()), list(right))
 
 
 class Bits(Norm):
@@ -774,3 +802,48 @@ def test_parameters_that_are_inputs() -> None:
         torch.testing.assert_close(graph(parameters, x), expected)
     assert trainify.fx.check(graph) == ()
     torch.testing.assert_close(trainify.fx.rewrite(graph)(parameters, x), expected)
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_what_is_written_only_where_it_is_given(decomposed: bool) -> None:
+    """``Tensor(b!)? residual``: given, it is added and takes the sum."""
+    library = torch.library.Library("trainify_graphs", "FRAGMENT")
+    schema = "added(Tensor(a!) out, Tensor(b!)? residual, Tensor x, Tensor weight) -> ()"
+
+    def kernel(out: Tensor, residual: Tensor | None, x: Tensor, weight: Tensor) -> None:
+        if residual is not None:
+            residual += x
+        out.copy_((x if residual is None else residual) * weight)
+
+    library.define(schema)
+    library.impl("added", kernel, "CPU")
+    before = list(_registered)
+    sums = "x if residual is None else residual + x"
+    trainify.register(
+        "torch.ops.trainify_graphs.added",
+        schema,
+        f"out, residual = ({sums}) * weight, None if residual is None else residual + x",
+    )
+
+    class Model(Norm):
+        def forward(self, x: Tensor) -> Tensor:
+            h, residual, out = self.fc(x), x * self.weight, torch.empty(T, 2 * H)
+            torch.ops.trainify_graphs.added(out[:, :H], None, h, self.weight)
+            torch.ops.trainify_graphs.added(out[:, H:], residual, h, self.weight)
+            return out.cos() * residual.repeat(1, 2)
+
+    def formula(model: Norm, x: Tensor) -> Tensor:
+        h, weight = model.fc(x), model.weight
+        residual = x * weight + h
+        return torch.cat((h * weight, residual * weight), -1).cos() * residual.repeat(1, 2)
+
+    try:
+        model, x = Model(), torch.randn(T, H)
+        right = gradients(model, partial(formula, model), x)
+        exported = export(model, (x,))
+        graph = trainify.fx.rewrite(exported.run_decompositions() if decomposed else exported)
+        found = gradients(graph, graph, x)
+        torch.testing.assert_close(dict(by_name(graph, found)), dict(by_name(model, right)))
+    finally:
+        _registered[:] = before
+        library._destroy()

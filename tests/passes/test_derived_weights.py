@@ -224,7 +224,6 @@ def test_local_names_that_no_attribute_holds(init: str) -> None:
         "self.w.view(-1)[:2].zero_()",
         "self.w += 1",
         "nn.init.zeros_(self.w)",
-        "torch.add(self.w, 1, out=self.w)",
     ],
 )
 def test_what_somebody_writes_into_is_no_property(writes: str) -> None:

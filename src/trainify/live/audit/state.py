@@ -340,9 +340,17 @@ class _Kept:
         with torch.inference_mode(tensor.is_inference()):
             target = tensor if tensor.is_inference() else tensor.detach()
             if target.shape == values.shape and target.dtype == self.dtype:
-                target.copy_(values)
+                once = _each_once(target)  # torch refuses to write into what is expanded
+                target[once].copy_(values[once])
             else:
                 tensor.data = values.to(self.dtype, copy=True)
+
+
+def _each_once(tensor: Tensor) -> tuple[slice, ...]:
+    """An index by which a tensor that is expanded has each of its numbers once."""
+    if tensor.layout is not torch.strided or not tensor.dim() or 0 not in tensor.stride():
+        return (...,)  # type: ignore[return-value]
+    return tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
 
 
 def _putting_back(value: Any) -> Callable[[], None] | None:

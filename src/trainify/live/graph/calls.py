@@ -126,6 +126,9 @@ def _functionalized(node: Node) -> FusedCall | None:
         for name in written:
             index: Any = given.get(f"_{name}_base_index")
             view = view_of(name, given) if isinstance(index, int) else None
+            if index is None and f"_{name}_base_index" in given:
+                given[name] = None
+                continue
             if view is None:
                 return None
             indices[name], given[name] = returns + index, view.base

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx.proxy import GraphAppendingTracer
@@ -76,6 +77,7 @@ def rewrite(graph_module: GraphModule | ExportedProgram) -> GraphModule:
                 "of your own"
             )
     for node in put_back:
+        _let_go_at_first(graph, node.args[0], node)  # type: ignore[arg-type]
         spare_readers(graph, node.args[0], node, places)  # type: ignore[arg-type]
     spare_saved(graph)
     graph.lint()
@@ -191,13 +193,14 @@ def _replace(graph: Graph, call: FusedCall, places: dict[Node, int]) -> None:
         for name, result in zip(outputs, results, strict=True):
             if name == RETURNED:
                 returned.append(result.node)
-            else:
+            elif result is not None:
                 by_name[name] = result.node
         for name in written:
             # ``out=`` takes what is returned.
             by_name.setdefault(name, returned[0] if returned else results[0].node)
         for name in copied:
             spare_readers(graph, written[name], node, places)
+            _let_go_at_first(graph, root_of(written[name]), written[name])
             if written[name].op == "get_attr" and attribute_of(written[name])._is_view():
                 raise ValueError(
                     f"{told_of(node)}: {call.name} writes into a part of a tensor that was made "
@@ -225,6 +228,20 @@ def _replace(graph: Graph, call: FusedCall, places: dict[Node, int]) -> None:
         graph.erase_node(node)
     for value in {v for v in call.values.values() if isinstance(v, Node)}:
         _erase_unused(graph, value)
+
+
+def _let_go_at_first(graph: Graph, root: Node, part: Node) -> None:
+    """Have a buffer that is written in part begin without the history of the last call."""
+    if root.op != "get_attr" or root is part:
+        return
+    if isinstance(attribute_of(root), nn.Parameter) or attribute_of(root)._is_view():
+        return
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    if first.target != root.target or "lets_go" not in first.meta:
+        with graph.inserting_before(first):
+            held = graph.get_attr(str(root.target))
+            graph.call_method("detach_", (held,))
+        held.meta["lets_go"] = True
 
 
 def _written(call: FusedCall) -> dict[str, Node]:
