@@ -117,6 +117,26 @@ class Absorbed(Layer):
         g = torch.einsum("bi,hij->bhj", x, self.w_second)
         return self.down(torch.cat([h, g], -1).flatten(1))
 
+class Scaled(Layer):
+    \"\"\"Something else is made of the weight, too, and would go on without it.\"\"\"
+
+    def process_weights_after_loading(self):
+        self.up_t = self.up.weight.data.t().contiguous()
+        self.norms = self.up.weight.data.norm(dim=1)
+
+    def derived(self, x):
+        return self.down(x @ self.up_t / self.norms)
+
+class Row(Copied):
+    \"\"\"As a derived class makes something of it.\"\"\"
+
+    def make(self):
+        super().make()
+        self.row = self.up.weight.data[0].clone()
+
+    def derived(self, x):
+        return super().derived(x) + self.row
+
 class HalfKept(Layer):
     \"\"\"One half is held where no property can stand for it.\"\"\"
 
@@ -276,6 +296,13 @@ def test_a_state_dict_holds_what_was_trained(models: ModuleType) -> None:
         torch.testing.assert_close(other(batch()), model(batch()), rtol=1e-12, atol=0)
 
 
+def test_what_is_allowed_stays(models: ModuleType) -> None:
+    model = build(models, "Copied")
+    with pytest.warns(trainify.NotEverything, match="a copy"):
+        trainify.trainify(model, batch(), loss=squares, allow=["Copied.make"])
+    assert not trainify.source_diff(model)
+
+
 def test_what_made_it_may_run_again(models: ModuleType) -> None:
     """As a loader does after it has put other weights in."""
     model = made_trainable(build(models, "Halves"))
@@ -323,10 +350,13 @@ def test_what_no_property_can_stand_for(models: ModuleType) -> None:
         trainify.trainify(model, batch(), loss=squares, through=["Listed.derived"])
 
 
-@pytest.mark.parametrize("name", ["Unclear", "HalfKept"])
+@pytest.mark.parametrize("name", ["Unclear", "HalfKept", "Scaled", "Row", "Old"])
 def test_a_copy_that_no_property_can_stand_for_is_warned_of(models: ModuleType, name: str) -> None:
     """A weight of which one part learned and the other did not would be worse."""
-    model = build(models, name)
+    model = build(models, "Copied" if name == "Old" else name)
+    if name == "Old":  # what is held is not what would be computed by now
+        for layer in model.layers:
+            layer.down.weight.data.mul_(1.1)
     with pytest.warns(trainify.NotEverything, match="a copy, which training does not reach"):
         trainify.trainify(model, batch(), loss=squares)
     assert not trainify.source_diff(model)

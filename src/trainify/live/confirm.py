@@ -34,7 +34,7 @@ from .audit.report import patterns
 from .hindered import hindered
 from .inplace import original_code
 from .loads import covers
-from .properties import KIND, Made, made_at
+from .properties import KIND, Made, is_all_that_is_made, made_at, makers, stands_for
 from .reach import members
 from .rewritten import (
     Confirmed,
@@ -58,6 +58,19 @@ _KINDS = {
 _KEPT = "kept"
 
 
+def _texts(path: str, line: int) -> list[str]:
+    """By what a place may be named."""
+    return [path, f"{path}:{line}", *_functions_at(path, line)]
+
+
+def _is_named(texts: Iterable[str], patterns: Collection[str]) -> bool:
+    return any(
+        fnmatchcase(text, pattern) or fnmatchcase(text, f"*[/.]{pattern}")
+        for text in texts
+        for pattern in patterns
+    )
+
+
 class StopRemoved(UserWarning):
     """Gradients pass where the code stops them, and only an audit says that this is a mistake."""
 
@@ -68,12 +81,19 @@ class Mistakes:
     ``through`` are places of stops that the caller says are mistakes.
     """
 
-    def __init__(self, model: nn.Module, settings: Settings, through: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: Settings,
+        through: Iterable[str] = (),
+        allow: Iterable[str] = (),
+    ) -> None:
         self.settings = settings
         self.undecided = ""
         """What nothing but the caller can decide, of the report that was looked at last."""
         self._model = model
         self._through = named_places(through, "through")
+        self._allow = named_places(allow, "allow")
         self._told: dict[_Site, str] = {}
 
     def learn(self, report: Report) -> bool:
@@ -91,7 +111,11 @@ class Mistakes:
         self.undecided = "; ".join(asked) if len(asked) > 1 else ""
         said = {id(cut) for cut in report.cuts if self.is_said(cut)}
         open_ = {**targets, **networks, **flags}
-        derived = list(_derived(self._model, report, open_, said))
+        derived = [
+            (made.path, Proven(made.line, KIND), names)
+            for made, names in _derived(self._model, report, open_, said)
+            if not _is_named(_texts(made.path, made.line), self._allow)
+        ]
         for path, place, names in [*derived, *_mistakes(report.cuts, report, open_, said)]:
             found = confirmed(path, place)
             known = {_site(each): each for each in self.settings.confirmed}
@@ -116,12 +140,8 @@ class Mistakes:
         places = [(cut.path, cut.line), *([cut.scope_place] if cut.scope_place else [])]
         texts = [cut.function]
         for path, line in (original_place(*place) for place in places):
-            texts += [path, f"{path}:{line}", *_functions_at(path, line)]
-        return any(
-            fnmatchcase(text, pattern) or fnmatchcase(text, f"*[/.]{pattern}")
-            for text in texts
-            for pattern in self._through
-        )
+            texts += _texts(path, line)
+        return _is_named(texts, self._through)
 
     def hindrances(self, report: Report) -> list[str]:
         """Why what the caller says is a mistake stays all the same, a place a line."""
@@ -140,9 +160,7 @@ class Mistakes:
         """Whether a stop would be rewritten if the caller said that it is a mistake."""
         if not is_kept_view(cut):
             return True
-        places = _derived(self._model, Report(cuts=(cut,)), (), (id(cut),))
-        given = [(p, replace(self.settings, confirmed=(confirmed(p, x),))) for p, x, _ in places]
-        return any(differ(path, self.settings, more) for path, more in given)
+        return any(_derived(self._model, Report(cuts=(cut,)), (), (id(cut),)))
 
     @property
     def told(self) -> str:
@@ -310,8 +328,8 @@ def _site(each: Confirmed) -> _Site:
 
 def _derived(
     model: nn.Module, report: Report, open_: Collection[int], said: Collection[int]
-) -> Iterator[tuple[str, Proven, tuple[str, ...]]]:
-    """Where what a step reads was computed from weights, once; as :func:`_mistakes`."""
+) -> Iterator[tuple[Made, tuple[str, ...]]]:
+    """Where what a step reads was computed from weights, once, and which; as :func:`_mistakes`."""
     found: dict[str, dict[str, None]] = {}
     for cut in report.cuts:
         names = [name for name in cut.parameters if name in report.missing]
@@ -319,14 +337,49 @@ def _derived(
             if id(cut) not in open_:
                 names = names or [*cut.parameters]
                 found.setdefault(cut.derived, {}).update(dict.fromkeys(names))
-    for name, attributes in report.copies.items():
-        # A weight of which one part learns and another one does not is worse than none.
-        if all(not OF_ANOTHER.search(a) and _is_made_again(model, a) for a in attributes):
-            for attribute in attributes:
-                found.setdefault(attribute, {})[name] = None
+    for name, attributes in _made_again(model, report.copies).items():
+        for attribute in attributes:
+            found.setdefault(attribute, {})[name] = None
     for derived, each in found.items():
-        if made := _made_at(model, derived):
-            yield made.path, Proven(made.line, KIND), tuple(each)
+        made = _made_at(model, derived)
+        if made is not None and _is_made_again(model, derived, made):
+            yield made, tuple(each)
+
+
+def _made_again(
+    model: nn.Module, copies: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """The copies that properties can stand for: of one in which others lie, for all of these."""
+    left = {n: held for n, held in copies.items() if _are_all_that_is_made(model, n, held)}
+    while True:
+        others = {each for n, held in copies.items() if n not in left for each in held}
+        rest = {n: held for n, held in left.items() if others.isdisjoint(held)}
+        if len(rest) == len(left):
+            return rest
+        left = rest
+
+
+def _are_all_that_is_made(model: nn.Module, weight: str, attributes: Collection[str]) -> bool:
+    """Whether properties can stand for copies of a weight, and nothing else was made of it.
+
+    A weight of which one part learns and another one does not is worse than none.
+    """
+    holders = {each.rpartition(".")[0] for each in attributes}
+    holder = "".join(holders)
+    if len(holders) > 1 or not f".{weight}".startswith(f".{holder}." if holder else "."):
+        return False
+    if any(OF_ANOTHER.search(each) for each in attributes):
+        return False
+    made = {each: _made_at(model, each) for each in attributes}
+    if not all(at is not None and _is_made_again(model, each, at) for each, at in made.items()):
+        return False
+    own = weight.removeprefix(f"{holder}.") if holder else weight
+    names = [each.rpartition(".")[2] for each in attributes]
+    return all(
+        is_all_that_is_made(module, own, names)
+        for module in model.modules()
+        if any(at in makers(module, name) for at in made.values() for name in names)
+    )
 
 
 def _made_at(model: nn.Module, derived: str) -> Made | None:
@@ -334,13 +387,11 @@ def _made_at(model: nn.Module, derived: str) -> Made | None:
     return made_at(model.get_submodule(path), attribute)
 
 
-def _is_made_again(model: nn.Module, derived: str) -> bool:
-    """Whether a property can stand for an attribute."""
-    made = _made_at(model, derived)
-    if made is None:
-        return False
+def _is_made_again(model: nn.Module, derived: str, made: Made) -> bool:
+    """Whether a property can stand for an attribute, and gives what that holds."""
+    path, _, attribute = derived.rpartition(".")
     place = confirmed(made.path, Proven(made.line, KIND))
-    return differ(made.path, Settings(), Settings(confirmed=(place,)))
+    return stands_for(model.get_submodule(path), attribute, Settings(confirmed=(place,)))
 
 
 def _mistakes(

@@ -7,7 +7,7 @@ instance holds under its name, which stays where it is.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from types import FunctionType
 from typing import NamedTuple
@@ -105,6 +105,21 @@ def refresh(module: nn.Module, cls: type[nn.Module], settings: Settings) -> None
             held[each.name] = now if old.grad_fn is not None else now.detach().clone()
 
 
+def stands_for(module: nn.Module, attribute: str, settings: Settings) -> bool:
+    """Whether a module's class gets a property that gives what the module holds."""
+    found = properties(type(module), settings).values()
+    for each in (each for each in found if each.name == attribute):
+        held = module._buffers.get(attribute, vars(module).get(attribute))
+        try:
+            with torch.no_grad():
+                now = each.written.__get__(module)
+            torch.testing.assert_close(now, held, check_layout=False, check_stride=False)
+        except Exception:  # it is another, or what it was made of is gone
+            return False
+        return True
+    return False
+
+
 class Made(NamedTuple):
     """Where a module gets an attribute: the file, the line, and the method."""
 
@@ -139,6 +154,63 @@ def makers(module: nn.Module, attribute: str) -> list[Made]:
                 if not is_none(getattr(statement, "value", None))
             ]
     return found
+
+
+def is_all_that_is_made(module: nn.Module, weight: str, attributes: Collection[str]) -> bool:
+    """Whether methods of a module read a weight of it for some attributes, and for nothing else.
+
+    What else is made of it, as the norms of its rows, would go on without it.  The forward, which
+    reads nothing of it, is not asked, nor what fills weights in place when a module is made.
+    """
+    part = weight.partition(".")[0]
+    for member in (m for cls in type(module).__mro__ for m in members(cls)):
+        code = original_code(member.function)
+        if member.name == "forward" or part not in code.co_names:
+            continue
+        try:
+            _, function = definition_of(code)
+        except Refused:
+            return False
+        reading = [each for each in statements(function) if _reads(each, part)]
+        if not all(_is_only_for(function, each, attributes, set()) for each in reading):
+            return False
+    return True
+
+
+def _reads(statement: ast.stmt, attribute: str) -> bool:
+    """Whether a statement itself, and none that is in it, reads an attribute of anything."""
+    inside = set(statements(statement))
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == attribute
+        and isinstance(node.ctx, ast.Load)
+        and not any(node in set(walk(each)) for each in inside)
+        for node in walk(statement)
+    )
+
+
+def _is_only_for(
+    function: ast.AST, statement: ast.stmt, attributes: Collection[str], seen: set[ast.stmt]
+) -> bool:
+    """Whether a statement makes some attributes, or local names for these, or fills weights."""
+    if statement in seen or any(_sets(statement, each) for each in attributes):
+        return True
+    seen.add(statement)
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return ast.unparse(statement.value.func).endswith("_")
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    names = [each for target in targets for each in getattr(target, "elts", [target])]
+    if not names or not all(isinstance(each, ast.Name) for each in names):
+        return False
+    made = {each.id for each in names if isinstance(each, ast.Name)}
+    users = [
+        each
+        for each in statements(function)
+        if any(isinstance(n, ast.Name) and n.id in made and isinstance(n.ctx, ast.Load)
+               for n in walk(each))
+        and not any(True for _ in statements(each))
+    ]  # fmt: skip
+    return all(_is_only_for(function, each, attributes, seen) for each in users)
 
 
 def is_for_construction(module: nn.Module, method: str) -> bool:

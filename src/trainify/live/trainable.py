@@ -136,7 +136,7 @@ def trainify(
         try:
             settings = Settings("attach" if strategy == "auto" else strategy, when)
             graph = reached(model, (*inputs, *keywords.values()))
-            plans = _Plans(model, graph, settings, strategy, through)
+            plans = _Plans(model, graph, settings, strategy, through, allow)
             if inputs or keywords:
                 judge = partial(audit, model, *inputs, loss=loss, allow=allow, **keywords)
                 look = partial(computed, model, inputs, keywords, loss)
@@ -280,12 +280,13 @@ class _Plans:
         settings: Settings,
         strategy: str,
         through: Iterable[str],
+        allow: Iterable[str],
     ) -> None:
         self._model, self._graph, self._strategy = model, graph, strategy
         self._ops, self._symbols = ((), ()) if strategy in ("flag", "replace") else _kernels(graph)
         self._ops += computed_again(graph.ops.difference(self._ops))
         self._own = tuple(name for row in own_ops(graph) for name in row.names)
-        self.mistakes = Mistakes(model, settings, through)
+        self.mistakes = Mistakes(model, settings, through, allow)
         self._find()
 
     def _find(self) -> None:

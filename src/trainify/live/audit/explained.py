@@ -11,19 +11,19 @@ from .places import Place
 from .trace import Trace, made_by, own_name, result, tensor_of
 
 _MEANT = re.compile(
-    r"(?<!not a )\bstop[- _]?grad|\bas (?:a )?constants?\b|straight[- ]through|"
-    r"detach\w*[^.]{0,40}from the (?:gradient|autograd|computation)|"
-    r"no gradients? (?:go|flow|pass|reach|is passed|through|back|into|to|from)|"
-    r"(?:won.?t|not|don.?t|never|without|block\w*|stop\w*|cut\w*)\b[^.]{0,40}"
-    r"(?:gradients? (?:go|flow|through|back|into|from|of|to)|back-?prop|receive any gradient)|"
-    r"gradients? (?:should|must|do|does|will|can)\w* ?not (?:flow|go|pass|reach)",
+    r"^(?:a )?stop[- _]?grad|treat\w*\b.{0,80}\bas (?:a )?constants?\b|straight[- ]through|"
+    r"detach\w*[^.]{0,40}from the (?:gradient|autograd|computation) |"
+    r"no gradients? (?:go(?:es)?|flows?|pass(?:es)?|is passed)? ?(?:through|back|into)\b|"
+    r"(?:not|won.?t|don.?t|never|without) back-?prop|(?:not|won.?t|never) receive any gradient|"
+    r"gradients? (?:should|must|do|does|will) ?not (?:flow|go|pass|reach)",
     re.IGNORECASE,
 )
 """What says that no gradient is to go on."""
 
 _FOR_SERVING = re.compile(
     r"infer|serv(?:e|ing)|eval|speed|fast|memory|generat|deploy|kernel|fused|numpy|\bneed|tracked|"
-    r"\brepo\b|\bcopy|\bbug\b|todo|fixme|hack",
+    r"\brepo\b|\bcopy|\bbug\b|cuda|cache|\bops?\b|operator|c\+\+|quanti[sz]|int8|fp8|export|onnx|"
+    r"overhead|support|todo|fixme|hack",
     re.IGNORECASE,
 )
 """What gives another reason for it, which training does not have."""

@@ -19,6 +19,7 @@ from .derivation import Derivation, Place
 from .fix import as_property, made_by
 from .once import happens_once, is_lazy, is_reparametrized, is_used
 from .words import WORDS, may_derive_weights
+from .written import writers
 
 if TYPE_CHECKING:
     from ...engine import Options
@@ -79,7 +80,7 @@ NEEDLES: tuple[Needle, ...] = (Look(WORDS, may_derive_weights),)
 
 REFERENCE = re.compile(
     r"init|orig|anchor|old|\bref|_ref|ema|teacher|prev|base|backup|frozen|saved|target|snapshot|"
-    r"momentum|mask|prior",
+    r"momentum|mask|prior|shadow",
     re.IGNORECASE,
 )
 """Names of copies that are kept to compare with."""
@@ -113,6 +114,8 @@ def find(module: ModuleFacts, options: Options) -> Iterator[Finding]:
                 continue
             uses = list(module.names.uses(cls, name))
             anyhow = all(each.saves or is_reparametrized(each.place.value) for each in derived)
+            if writers(module, name) - functions:
+                continue  # somebody moves it: a shadow of the weight
             makers = () if lazy else functions
             if any(is_used(module, use, makers, anyhow) for use in uses):
                 yield _finding(module, cls, name, found, derived[0])

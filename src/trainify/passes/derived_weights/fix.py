@@ -13,7 +13,7 @@ from ...findings import Edit
 from .derivation import Derivation, Place
 from .once import happens_once
 from .said_again import SaidAgain
-from .written import is_written
+from .written import are_replaced, writers
 
 if TYPE_CHECKING:
     from ...facts.module import FunctionNode
@@ -52,8 +52,8 @@ def as_property(
         not isinstance(use.ctx, ast.Load) for use in uses if module.statement(use) is not statement
     ):
         return ()
-    if any(is_written(module, each) for each in made):
-        return ()  # into what a property would throw away
+    if any(writers(module, each) for each in made) or are_replaced(module, derived.sources):
+        return ()  # into what a property would throw away, or what it would be made of
     me = self_name(init)
     text = SaidAgain(module, cls, init, me, derived.cuts).text(place.value, statement)
     if text is None:

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from ...facts import ModuleFacts
 from ...facts.views import VIEW_ATTRIBUTES, is_view_method
 from ...facts.walk import walk
 
+if TYPE_CHECKING:
+    from ...facts.module import FunctionNode
 
-def is_written(module: ModuleFacts, name: str) -> bool:
-    """Whether a file writes into an attribute of this name, of whatever object."""
-    return any(
-        _is_written(module, node)
+
+def writers(module: ModuleFacts, name: str) -> set[FunctionNode | None]:
+    """The functions of a file that write into an attribute of this name, of whatever object.
+
+    None stands for the file itself.
+    """
+    return {
+        module.function(node)
         for statement in module.mentioning(name)
         for node in walk(statement)
-        if isinstance(node, ast.Attribute) and node.attr == name
+        if isinstance(node, ast.Attribute) and node.attr == name and _is_written(module, node)
+    }
+
+
+def are_replaced(module: ModuleFacts, sources: Collection[str]) -> bool:
+    """Whether a file gives weights other values: ``self.q.weight.data = torch.empty(0)``."""
+    return any(
+        isinstance(node, ast.Attribute)
+        and not isinstance(node.ctx, ast.Load)
+        and any(module.source(node).startswith(f"{source}.data") for source in sources)
+        for name in {source.rpartition(".")[2] for source in sources}
+        for statement in module.mentioning(name)
+        for node in walk(statement)
     )
 
 
@@ -25,6 +45,8 @@ def _is_written(module: ModuleFacts, node: ast.expr) -> bool:
     if isinstance(around, ast.Subscript) and around.value is node:
         return not isinstance(around.ctx, ast.Load) or _is_written(module, around)
     if isinstance(around, ast.Attribute):
+        if around.attr in ("requires_grad", "requires_grad_"):  # it learns by itself
+            return True
         if around.attr in VIEW_ATTRIBUTES:
             return not isinstance(around.ctx, ast.Load) or _is_written(module, around)
         call = module.parent(around)
