@@ -127,6 +127,11 @@ class Scaled(Layer):
     def derived(self, x):
         return self.down(x @ self.up_t / self.norms)
 
+class Viewed(Scaled):
+    def process_weights_after_loading(self):
+        self.up_t = self.up.weight.data.t()
+        self.norms = self.up.weight.data.norm(dim=1)
+
 class Row(Copied):
     \"\"\"As a derived class makes something of it.\"\"\"
 
@@ -296,6 +301,12 @@ def test_a_state_dict_holds_what_was_trained(models: ModuleType) -> None:
         torch.testing.assert_close(other(batch()), model(batch()), rtol=1e-12, atol=0)
 
 
+def test_a_view_of_what_something_else_is_made_of(models: ModuleType) -> None:
+    model = build(models, "Viewed")
+    with pytest.raises(trainify.NotTrainable, match="up_t lies in the memory of a weight"):
+        trainify.trainify(model, batch(), loss=squares)
+
+
 def test_what_is_allowed_stays(models: ModuleType) -> None:
     model = build(models, "Copied")
     with pytest.warns(trainify.NotEverything, match="a copy"):
@@ -328,7 +339,7 @@ def test_a_weight_that_learns_by_another_way(models: ModuleType) -> None:
     with pytest.raises(trainify.NotTrainable, match="through=") as raised:
         trainify.trainify(model, batch(), loss=squares)
     (cut,) = raised.value.report.cuts
-    assert cut.derived == "layers.0.fixed"
+    assert cut.derived == ("layers.0.fixed", "layers.1.fixed")
     with pytest.warns(trainify.StopRemoved, match="fixed = self.up.weight"):
         trainify.trainify(model, batch(), loss=squares, through=["Tied.derived"])
     x = model.inner(batch())

@@ -331,13 +331,17 @@ def _derived(
 ) -> Iterator[tuple[Made, tuple[str, ...]]]:
     """Where what a step reads was computed from weights, once, and which; as :func:`_mistakes`."""
     found: dict[str, dict[str, None]] = {}
-    for cut in report.cuts:
+    views: dict[str, tuple[str, ...]] = {}
+    for cut in (cut for cut in report.cuts if cut.derived and id(cut) not in open_):
         names = [name for name in cut.parameters if name in report.missing]
-        if cut.derived and (cut.cause is Cause.KEPT or names or id(cut) in said):
-            if id(cut) not in open_:
-                names = names or [*cut.parameters]
-                found.setdefault(cut.derived, {}).update(dict.fromkeys(names))
-    for name, attributes in _made_again(model, report.copies).items():
+        if cut.cause is Cause.KEPT or id(cut) in said:
+            for attribute in cut.derived:
+                found.setdefault(attribute, {}).update(dict.fromkeys(names or cut.parameters))
+            continue
+        for name in names:
+            own = [each for each in cut.derived if _is_beside(each, name)]
+            views[name] = (*views.get(name, ()), *own)
+    for name, attributes in _made_again(model, {**report.copies, **views}).items():
         for attribute in attributes:
             found.setdefault(attribute, {})[name] = None
     for derived, each in found.items():
@@ -349,7 +353,7 @@ def _derived(
 def _made_again(
     model: nn.Module, copies: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
-    """The copies that properties can stand for: of one in which others lie, for all of these."""
+    """What properties can stand for: of one in which several weights lie, for all of these."""
     left = {n: held for n, held in copies.items() if _are_all_that_is_made(model, n, held)}
     while True:
         others = {each for n, held in copies.items() if n not in left for each in held}
@@ -360,13 +364,13 @@ def _made_again(
 
 
 def _are_all_that_is_made(model: nn.Module, weight: str, attributes: Collection[str]) -> bool:
-    """Whether properties can stand for copies of a weight, and nothing else was made of it.
+    """Whether properties can stand for copies or views of a weight, and it was read for no more.
 
     A weight of which one part learns and another one does not is worse than none.
     """
     holders = {each.rpartition(".")[0] for each in attributes}
     holder = "".join(holders)
-    if len(holders) > 1 or not f".{weight}".startswith(f".{holder}." if holder else "."):
+    if len(holders) != 1 or not all(_is_beside(each, weight) for each in attributes):
         return False
     if any(OF_ANOTHER.search(each) for each in attributes):
         return False
@@ -380,6 +384,11 @@ def _are_all_that_is_made(model: nn.Module, weight: str, attributes: Collection[
         for module in model.modules()
         if any(at in makers(module, name) for at in made.values() for name in names)
     )
+
+
+def _is_beside(attribute: str, weight: str) -> bool:
+    """Whether a weight is of the module that holds an attribute, or of one in it."""
+    return f".{weight}".startswith(f".{attribute}".rpartition(".")[0] + ".")
 
 
 def _made_at(model: nn.Module, derived: str) -> Made | None:

@@ -131,7 +131,7 @@ class _Read:
 
     def cut(self, message: str) -> Cut:
         module = self.owner.module if self.owner is not None else ""
-        derived = self.name if self.tensor is not None and message != _LEFT else ""
+        derived = (self.name,) if self.tensor is not None and message != _LEFT else ()
         return kept_cut(self.site.place, module, f"{self.name} {message}", derived)
 
 

@@ -136,7 +136,7 @@ def kept_graphs(step: Step, allowed: Allowed) -> tuple[list[Cut], list[str], str
     return list(cuts.values()), list(dict.fromkeys(notes)), reason if cuts else ""
 
 
-def kept_cut(place: Place, module: str, message: str, derived: str = "") -> Cut:
+def kept_cut(place: Place, module: str, message: str, derived: tuple[str, ...] = ()) -> Cut:
     return Cut(
         Cause.KEPT, MISSING, None, place.path, place.line, place.function, message,
         modules=(module,) if module else (), derived=derived,

@@ -78,7 +78,7 @@ def cut_of(group: Sequence[Suspect]) -> Cut:
         parameters=tuple(names),
         scope=str(first.scope) if first.scope is not None else None,
         lines=tuple(sorted({each.line for each in group} - {0})),
-        derived=first.detail if _is_of_before(first) else "",
+        derived=tuple(dict.fromkeys(e.detail for e in group if _is_of_before(e) and e.detail)),
         wrapped=tuple(dict.fromkeys(str(each.wrapped) for each in group if each.wrapped)),
         branch=first.cause is Cause.GRAD_MODE
         and not any(sight.attached and not sight.leaf for each in group for sight in each.call.ins),

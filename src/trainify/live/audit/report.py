@@ -63,8 +63,8 @@ class Cut:
     ``wrapped`` the ``file:line`` of decorators that put it around functions;
     ``branch`` says that nothing comes into it from outside that has a gradient, ``target`` that
     what learns meets what it stops with no layer behind.  ``parameters`` are the names of those
-    whose gradient is cut off or bent here.  ``derived`` is the attribute, with the path of its
-    module, of what was computed from weights before the step, and is read here.
+    whose gradient is cut off or bent here.  ``derived`` are the attributes, with the paths of
+    their modules, of what was computed from weights before the step, and is read here.
     """
 
     cause: Cause
@@ -82,7 +82,7 @@ class Cut:
     wrapped: tuple[str, ...] = ()
     branch: bool = False
     target: bool = False
-    derived: str = ""
+    derived: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:
