@@ -307,6 +307,15 @@ def test_a_view_of_what_something_else_is_made_of(models: ModuleType) -> None:
         trainify.trainify(model, batch(), loss=squares)
 
 
+def test_a_view_that_is_allowed(models: ModuleType) -> None:
+    model = build(models, "Turned")
+    report = trainify.audit(model, batch(), loss=squares, allow=["Turned.derived"])
+    assert report.ok, str(report)
+    assert report.lost == ("layers.0.up.weight", "layers.1.up.weight")
+    trainify.trainify(model, batch(), loss=squares, allow=["Turned.derived"])
+    assert not trainify.source_diff(model)
+
+
 def test_what_is_allowed_stays(models: ModuleType) -> None:
     model = build(models, "Copied")
     with pytest.warns(trainify.NotEverything, match="a copy"):

@@ -106,6 +106,8 @@ class Outcome:
     """Whether the model, or what it was given, holds something with a history after the step."""
     untold: str
     """What cannot be told, since equal runs differ."""
+    kept_back: set[str]
+    """Parameters of which views may keep the gradient: that is allowed."""
     notes: list[str]
 
 
@@ -196,7 +198,9 @@ class _Round:
         shared = handed(trace, checks)
         shared = self._not_allowed(self._bending(shared, Copied(shared), "gradients", error))
         cuts = self._judge(suspects, trace, nudged, value, got)
-        lent = [] if error else self._not_allowed(through_aliases(step, trace))
+        aliases = [] if error else through_aliases(step, trace)
+        lent = self._not_allowed(aliases)
+        kept_back = {n for each in aliases if each not in lent for n in each.parameters}
         cuts += map(cut_of, by_site([*repeated, *shared, *lent]))
         cuts += self._endless(trace) if self.endless else []
         if not error and not cuts and (observer.written or step.inferring):
@@ -229,7 +233,7 @@ class _Round:
             trace, value, got, error, cuts, self.scopes, comparison.depending, stopped, self.stops,
             reached, bool(checks.shaped), self.beside, self.weak, self.faint, self.unseen, through,
             self.spared, self.zeros, self.endless, self.within.places, found, keeps, self.untold,
-            self.notes,
+            kept_back, self.notes,
         )  # fmt: skip
 
     def _leave_frozen(self) -> None:

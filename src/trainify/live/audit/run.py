@@ -340,6 +340,9 @@ class _Audit:
         if more := are_behind(self.step, found.coarse, seen.unseen, seen.trace):
             stepwise = tuple(name for name in found.stepwise if name not in more)
             found = replace(found, stepwise=stepwise, lost=(*found.lost, *more))
+        if kept := tuple(name for name in found.lost if name in seen.kept_back):
+            rest = tuple(name for name in found.lost if name not in kept)
+            found = replace(found, meant=(*found.meant, *kept), lost=rest)
         if not seen.shaped:
             return found
         # There is a way in the graph, and what stops on it has a backward to that end.
