@@ -57,6 +57,15 @@ KEPT = [
     "with torch.no_grad():\n    self.centre.mul_(0.9).add_(h.mean(0), alpha=0.1)\n"
     "    self.spread.mul_(0.9).add_(h.var(0), alpha=0.1)\n"
     "return (h - self.centre) / self.spread.sqrt()",
+    "m, v = h.detach().mean(0), h.detach().var(0)\n"
+    "self.centre, self.spread = 0.9 * self.centre + 0.1 * m, 0.9 * self.spread + 0.1 * v\n"
+    "return (h - self.centre) / self.spread.sqrt()",
+    "m = h.detach().mean(0)\nv = h.detach().var(0)\n"
+    "self.centre, self.spread = 0.9 * self.centre + 0.1 * m, 0.9 * self.spread + 0.1 * v\n"
+    "return (h - self.centre) / self.spread.sqrt()",
+    "self.spread = torch.maximum(self.spread, h.detach().abs().max())\nreturn h / self.spread",
+    "with torch.no_grad():\n    self.spread.lerp_(h.abs().quantile(0.9, dim=0), 0.1)\n"
+    "return h / self.spread",
     # several by one line
     "with torch.no_grad():\n    m, v = h.mean(0), h.var(0)\n    self.centre.mul_(0.9).add_(0.1 * m)\n"
     "    self.spread.mul_(0.9).add_(0.1 * v)\nreturn (h - self.centre) / self.spread.sqrt()",

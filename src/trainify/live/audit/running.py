@@ -19,7 +19,11 @@ from .places import Place
 from .targets import with_parents
 from .trace import Call, Trace, made_by, own_name, result, tensor_of
 
-_MEANS = frozenset({"mean", "var", "std", "var_mean", "std_mean", "norm", "amax", "nanmean"})
+_MEANS = frozenset(
+    "mean var std var_mean std_mean norm nanmean max min amax amin aminmax quantile nanquantile "
+    "median".split()
+)
+"""And what else is made of many numbers, for a later step to go by."""
 _MOVES = frozenset({"mul_", "div_", "add_", "sub_", "lerp_"})
 """Methods that leave a share of what was there."""
 _SETS = frozenset({"copy_", "__setitem__"})
@@ -103,16 +107,18 @@ def _feeds_moves(
     statement: ast.stmt, parents: dict[ast.AST, ast.AST], buffers: Collection[str]
 ) -> bool:
     """``mean = h.detach().mean(0)``, of which only updates are made."""
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    made = target.elts if isinstance(target, ast.Tuple) else [target]
+    names = {each.id for each in made if isinstance(each, ast.Name)}
+    if not isinstance(statement, ast.Assign) or len(names) < len(made):
         return False
     function: ast.AST = statement
     while not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
         function = parents[function]
-    name = statement.targets[0].id
     loads = [
         node
         for node in walk(function)
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+        if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
     ]
     around = [_statement(node, parents) for node in loads]
     return (
@@ -144,11 +150,12 @@ def _moves(statement: ast.stmt, buffers: Collection[str]) -> bool:
     if isinstance(statement, ast.AugAssign):
         return _is_buffer(statement.target, buffers)
     if isinstance(statement, ast.Assign):
-        target = statement.targets[0]
-        return (
-            len(statement.targets) == 1
-            and _is_buffer(target, buffers)
-            and _reads(statement.value, target)
+        target, value = statement.targets[0], statement.value
+        pairs = [(target, value)]
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            pairs = list(zip(target.elts, value.elts, strict=False))
+        return len(statement.targets) == 1 and all(
+            _is_buffer(one, buffers) and _reads(new, one) for one, new in pairs
         )
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
