@@ -63,7 +63,7 @@ KEPT = [
     "m = h.detach().mean(0)\nv = h.detach().var(0)\n"
     "self.centre, self.spread = 0.9 * self.centre + 0.1 * m, 0.9 * self.spread + 0.1 * v\n"
     "return (h - self.centre) / self.spread.sqrt()",
-    "self.spread = torch.maximum(self.spread, h.detach().abs().max())\nreturn h / self.spread",
+    "self.spread = torch.maximum(self.spread, (99 * h.detach()).abs().max())\nreturn h / self.spread",
     "with torch.no_grad():\n    self.spread.lerp_(h.abs().quantile(0.9, dim=0), 0.1)\n"
     "return h / self.spread",
     # several by one line
