@@ -34,7 +34,8 @@ from .audit.report import patterns
 from .hindered import hindered
 from .inplace import original_code
 from .loads import covers
-from .properties import KIND, Made, is_all_that_is_made, made_at, makers, stands_for
+from .makers import Made, is_all_that_is_made, made_at, makers
+from .properties import KIND, stands_for
 from .reach import members
 from .rewritten import (
     Confirmed,

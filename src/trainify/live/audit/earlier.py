@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..properties import is_for_construction, makers
+from ..makers import is_for_construction, makers
 from .allowed import Allowed
 from .cuts import MISSING, Suspect
 from .kept import Held, Makers, held, kept_cut, tensors_held_with_history
