@@ -25,6 +25,16 @@ def torch_process() -> Iterator[TorchProcess]:
         yield python
 
 
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A process group with this process alone in it."""
+    import torch.distributed as dist  # the tests that need no torch do without its import
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
 gc.disable()  # what is imported is no garbage
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -283,13 +281,6 @@ def test_gradients_of_rows_arrive() -> None:
     for _ in range(2):
         trainify.backward(table(torch.tensor([1, 2])).pow(2).sum(), table)
     assert table.weight.grad.is_sparse
-
-
-@pytest.fixture
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("group")

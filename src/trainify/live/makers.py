@@ -75,12 +75,12 @@ def is_all_that_is_made(module: nn.Module, weight: str, attributes: Collection[s
 
 def _reads(statement: ast.stmt, attribute: str) -> bool:
     """Whether a statement itself, and none that is in it, reads an attribute of anything."""
-    inside = set(statements(statement))
+    inside = {node for each in statements(statement) for node in walk(each)}
     return any(
         isinstance(node, ast.Attribute)
         and node.attr == attribute
         and isinstance(node.ctx, ast.Load)
-        and not any(node in set(walk(each)) for each in inside)
+        and node not in inside
         for node in walk(statement)
     )
 
@@ -102,11 +102,17 @@ def _is_only_for(
     users = [
         each
         for each in statements(function)
-        if any(isinstance(n, ast.Name) and n.id in made and isinstance(n.ctx, ast.Load)
-               for n in walk(each))
-        and not any(True for _ in statements(each))
-    ]  # fmt: skip
+        if next(statements(each), None) is None and _loads(each, made)
+    ]
     return all(_is_only_for(function, each, attributes, seen) for each in users)
+
+
+def _loads(statement: ast.stmt, names: Collection[str]) -> bool:
+    """Whether a statement reads one of some local names."""
+    return any(
+        isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
+        for node in walk(statement)
+    )
 
 
 def is_for_construction(module: nn.Module, method: str) -> bool:

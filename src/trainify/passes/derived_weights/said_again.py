@@ -47,7 +47,7 @@ class SaidAgain:
             if not isinstance(node, ast.expr):
                 continue
             first, last = self._module.start(node) - start, self._module.end(node) - start
-            if isinstance(node, ast.Name) and node.id != self._me and self._is_local(node.id):
+            if isinstance(node, ast.Name) and node.id != self._me and self._flow.is_local(node.id):
                 name = self._name(node, at)
                 if name is None:
                     return None
@@ -58,9 +58,6 @@ class SaidAgain:
         for first, last, new in sorted(edits, reverse=True):
             text = text[:first] + new + text[last:]
         return text
-
-    def _is_local(self, name: str) -> bool:
-        return self._flow.is_local(name)
 
     def _name(self, node: ast.Name, at: ast.stmt) -> str | None:
         definition = self._flow.only_definition(node.id, at)
