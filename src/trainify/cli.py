@@ -226,7 +226,10 @@ _SHOW = {
 @_common
 @click.option("--write", is_flag=True, help="Change the files instead of printing a patch.")
 @click.option(
-    "-o", "--output", metavar="FILE", help="Write the patch to FILE instead of printing it."
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Write the patch to FILE, under a few words about it; - prints both.",
 )
 @click.option(
     "--verify",
@@ -303,7 +306,7 @@ def _summarize(
 
     if applied:
         said = f"{'Fixed' if write else 'Would fix'} {cuts(applied)}"
-        said += f", see {output}" if output else ""
+        said += f", see {output}" if output and output != "-" else ""
     else:
         said = "Nothing to fix"
     said += f"; {remaining} {'remains' if remaining == 1 else 'remain'}." if remaining else "."
@@ -500,20 +503,24 @@ class _Run:
         output: str | None,
         proof: list[str],
     ) -> bool:
-        """Print the patch, or write it to a file with a few words about it."""
+        """Print the patch, or write it to a file (``-``: print it) with a few words about it."""
         from .output.diff import patch_names, unified_diff
         from .source import WriteError, write_file
 
         names = patch_names(change.path for change in changes)
         patch = b"".join(unified_diff(change, names[change.path]) for change in changes)
-        if output is None:
+        if output is None or (output == "-" and not patch):
             click.echo(patch, nl=False)
             return True
         if not patch:
             click.echo(f"trainify: nothing to fix, so {output} was not written", err=True)
             return False
+        patch = self._preface(applied, proof).encode() + patch
+        if output == "-":
+            click.echo(patch, nl=False)
+            return True
         try:
-            write_file(output, self._preface(applied, proof).encode() + patch)
+            write_file(output, patch)
         except WriteError as error:
             self._not_written(error)
             return False

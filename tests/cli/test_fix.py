@@ -257,6 +257,17 @@ def test_nothing_to_fix_writes_no_patch(folder: Path, trainify) -> None:
     assert not Path("p.patch").exists()
 
 
+def test_a_hyphen_is_standard_output(folder: Path, trainify) -> None:
+    Path("a.py").write_text("fused(1)\n")
+    printed = trainify("fix", "-o", "-")
+    trainify("fix", "-o", "p.patch")
+    assert printed.stdout_bytes == Path("p.patch").read_bytes() != b""
+    assert "see" not in printed.stderr
+    assert not Path("-").exists()
+    Path("a.py").write_text("x = 1\n")
+    assert trainify("fix", "-o", "-").stdout_bytes == b""
+
+
 def test_write_and_output_exclude_each_other(folder: Path, trainify) -> None:
     assert trainify("fix", "--write", "-o", "p.patch").exit_code == 2
 

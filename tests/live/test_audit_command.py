@@ -128,9 +128,11 @@ def test_the_change_after_which_all_is_well(
     done = audit("stopped.py:make_half", "--diff", "none.patch")
     assert done.exit_code == 1 and "no change was found after which all is well" in done.stderr
     assert not Path("none.patch").exists()
+    printed = audit("stopped.py:make", "--diff", "-", "-o", "-").stdout
+    assert printed.endswith(Path("change.patch").read_text()) and "grad mode" in printed
     subprocess.run(["git", "apply", "change.patch"], check=True)
     assert audit("stopped.py:make", "--diff", "none.patch").exit_code == 0
-    assert not Path("none.patch").exists()
+    assert not Path("none.patch").exists() and not Path("-").exists()
 
 
 COPIED = """

@@ -29,7 +29,7 @@ _PATIENCE = 5.0
     default="table",
     help="How the report is shown; html is a page with a picture of the gradient's way.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write the report to FILE.")
+@click.option("-o", "--output", metavar="FILE", help="Write the report to FILE (-: print it).")
 @click.option(
     "--allow",
     metavar="PLACE",
@@ -230,7 +230,7 @@ def _show(report: Report, style: str, output: str | None, target: str) -> None:
         text = page(report, target)
     else:
         text = str(report)
-    if output is None:
+    if output is None or output == "-":
         click.echo(text)
     else:
         _write(output, f"{text}\n")
@@ -239,8 +239,12 @@ def _show(report: Report, style: str, output: str | None, target: str) -> None:
 def _write(file: str, text: str) -> None:
     from ...source import WriteError, write_file
 
+    data = text.encode(errors="surrogateescape")
+    if file == "-":
+        click.echo(data, nl=False)
+        return
     try:
-        write_file(file, text.encode(errors="surrogateescape"))
+        write_file(file, data)
     except WriteError as error:
         raise click.UsageError(f"cannot write {error.path}: {error.reason}") from None
 
