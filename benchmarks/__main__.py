@@ -51,7 +51,7 @@ def cells(row: Result) -> tuple[str, str, str, str, str]:
 
 def number(value: float, unit: str) -> str:
     if unit == "x":
-        return f"{value:.2f}x"
+        return f"{value:.3f}x" if value < 2 else f"{value:.2f}x"
     return f"{value:.0f} {unit}" if value >= 20 else f"{value:.3g} {unit}"
 
 
@@ -61,8 +61,8 @@ def page(rows: Iterable[Result]) -> str:
     return (
         "# Benchmarks\n\n"
         "Written by `make bench`. Ratios are of runs that lie next to each other, in an order\n"
-        "that turns from round to round; medians over all rounds, with quartiles. Files are in\n"
-        "the operating system's cache.\n\n"
+        "that turns from round to round, or that share a core; medians over all rounds, with\n"
+        "quartiles. Files are in the operating system's cache.\n\n"
         + "\n".join(f"| {' | '.join(row)} |" for row in table)
         + "\n\n"
         + f"{machine()}.\n\n"
@@ -77,6 +77,10 @@ NOTES = f"""\
   proportions of Llama 3 8B. A step is forward, loss, backward and AdamW, fused.
 * Times of models are CPU time of one thread; those of commands are by the clock where nothing else
   is said.
+* What is compared in training and in serving runs at the same time, in processes that share one
+  core, so that each change in the machine's speed hits all alike: one after another, the quartiles
+  of a ratio lie six percent apart. A core that is shared is slower, for all of them, since each
+  finds the others' data in its caches. Ratios pass by two decimals, which the targets have.
 * Models run with an allocator that keeps freed memory (glibc's, with `mmap` off): by default it
   returns blocks of 32 MiB to the system, and packed weights are the first to reach that size.
   Before each step of training, parameters and AdamW's moments are copied to where that allocator

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
 from statistics import median, quantiles
 from typing import TypeVar
 
@@ -30,7 +32,7 @@ KEEP_MEMORY = {
 class Result:
     """One line of the report; ``target`` is the largest value that passes, if there is one.
 
-    Ratios (unit ``x``) are told, and held against their target, to two decimals.
+    Ratios (unit ``x``) are held against their target to two decimals, which targets have.
     """
 
     what: str
@@ -83,6 +85,43 @@ def cpu_seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
+def side_by_side(
+    rounds: int,
+    what: Mapping[K, Callable[[], object]],
+    before: Callable[[K], object] = lambda name: None,
+) -> dict[K, list[float]]:
+    """CPU seconds of each thing, round by round, in forked processes that share one core.
+
+    The speed of a machine changes by some percent within a second, more than what is to be told
+    apart.  The scheduler hands the core on every few milliseconds, so each change hits all alike.
+    Who has done all rounds goes on until all have, so that nobody ever has the core for longer.
+    ``before`` is called with the name before each round, and does not count.
+    """
+    context = multiprocessing.get_context("fork")
+    busy = context.Value("i", len(what))
+    core = max(os.sched_getaffinity(0))
+
+    def run(name: K, pipe: Connection) -> None:
+        os.sched_setaffinity(0, {core})
+        before(name)
+        what[name]()
+        times: list[float] = []
+        while len(times) < rounds or busy.value > 0:
+            before(name)
+            times.append(cpu_seconds(what[name]))
+            if len(times) == rounds:
+                with busy.get_lock():
+                    busy.value -= 1
+        pipe.send(times[:rounds])
+
+    receiving = {}
+    for name in what:
+        receiving[name], sending = context.Pipe(duplex=False)
+        context.Process(target=run, args=(name, sending), daemon=True).start()
+        sending.close()  # so that the end of a process that failed is the end of its pipe
+    return {name: pipe.recv() for name, pipe in receiving.items()}
+
+
 def spread(what: str, values: Sequence[float], unit: str, target: float | None = None) -> Result:
     """The median, and the quartiles around it."""
     low, _, high = quantiles(values, n=4, method="inclusive")
@@ -97,7 +136,7 @@ def exact(what: str, value: float, unit: str, target: float | None = None) -> Re
 def ratio(
     what: str, ours: Sequence[float], theirs: Sequence[float], target: float | None = None
 ) -> Result:
-    """Of the two times of each round, which lie next to each other."""
+    """Of the two times of each round."""
     return spread(what, [a / b for a, b in zip(ours, theirs, strict=True)], "x", target)
 
 

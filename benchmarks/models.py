@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from .measure import Result, cpu_seconds, exact, in_own_process, interleaved, ratio, spread, tell
+from .measure import Result, exact, in_own_process, ratio, side_by_side, spread, tell
 
 # The proportions of Llama 3 8B, at a quarter of its width.  Those of the 1B model at half its width
 # would have the packed gate and up projections, whose output rows are then 32 KiB long, in one
@@ -29,7 +29,6 @@ SHAPE = {
     "num_key_value_heads": 2,
     "head_dim": 128,
 }
-# Many short runs tell more than a few long ones: what else the machine does changes by the second.
 BATCH, LENGTH = 2, 256
 SERVED = 64
 # The prompt and the continuation of the generation benchmark, within the harness's context.
@@ -85,7 +84,7 @@ def huggingface(checkpoint: Path):
     )
 
 
-def serving(unpatched, patched, ids, prefix="", rounds=200) -> Iterator[Result]:
+def serving(unpatched, patched, ids, prefix="", rounds=100) -> Iterator[Result]:
     """What strategy ``flag`` costs where no gradient is wanted; both have the same weights."""
     import torch
 
@@ -104,17 +103,13 @@ def serving(unpatched, patched, ids, prefix="", rounds=200) -> Iterator[Result]:
         (f"{prefix}forward in serving, 1x{SERVED} tokens", forward),
         (f"{prefix}generation in serving, 1x{NEW} tokens", generate),
     ):
-        runs = {
-            name: partial(cpu_seconds, partial(work, served))
-            for name, served in {"unpatched": unpatched, "flag": patched}.items()
-        }
-        interleaved(3, runs)
-        times = interleaved(rounds, runs)
+        runs = {"unpatched": partial(work, unpatched), "flag": partial(work, patched)}
+        times = side_by_side(rounds, runs)
         yield spread(f"{what}: unpatched", times["unpatched"], "s")
         yield ratio(f"{what}: `flag` against unpatched", times["flag"], times["unpatched"], 1.01)
 
 
-def training(patched, oracle, ids, what="training step", rounds=60) -> Iterator[Result]:
+def training(patched, oracle, ids, what="training step", rounds=30) -> Iterator[Result]:
     """Steps of patched packages, each with the time it may take against Hugging Face's.
 
     ``patched`` has packages by strategy, each with its target.
@@ -144,17 +139,15 @@ def training(patched, oracle, ids, what="training step", rounds=60) -> Iterator[
         optimizers[name].step()
         return loss.item()
 
-    def timed(name: str) -> float:
-        placed_anew(models[name], optimizers[name])
-        return cpu_seconds(partial(step, name))
-
     losses = {name: step(name) for name in models}
     reference = losses["Hugging Face"]
     assert all(abs(loss / reference - 1) < 1e-5 for loss in losses.values()), losses
 
-    runs = {name: partial(timed, name) for name in models}
-    interleaved(1, runs)
-    times = interleaved(rounds, runs)
+    times = side_by_side(
+        rounds,
+        {name: partial(step, name) for name in models},
+        before=lambda name: placed_anew(models[name], optimizers[name]),
+    )
     # Of fewer tokens the peak is at the end of backward, in the gradients of weights: it would tell
     # little of what is saved for it.
     ids = torch.cat([ids, ids])
