@@ -623,6 +623,41 @@ def test_the_diff_has_what_the_model_needs_and_no_more(
     assert all(gradient is not None for gradient in gradients(model))
 
 
+BETWEEN = {
+    "a function": "def helper():\n    return 1\n",
+    "a decorated function": "@torch.no_grad()\ndef helper(x):\n    return x\n",
+    "a class": "class Other(nn.Module):\n    def forward(self, x):\n        return x\n",
+    "a decorated class": "@dataclass\nclass Settings:\n    eps: float = 1e-6\n",
+    "a value": "LIMIT = 3\n",
+    "a condition": "if torch.cuda.is_available():\n\n    def helper():\n        return 1\n",
+    "a function with cuts": "@torch.no_grad()\ndef loss(x, y):\n    return (x - y).mean()\n",
+}
+
+
+@pytest.mark.parametrize("lines", [0, 1, 2])
+@pytest.mark.parametrize(("between", "strategy"), in_turn(BETWEEN, ["attach", "flag", "replace"]))
+def test_what_stands_before_a_class_is_not_in_the_way_of_the_diff(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str, strategy: str, lines: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "from dataclasses import dataclass\n" + "\n" * lines + between + BESIDE
+    module = package(tmp_path, beside=text)["beside"]
+    functions = {"Norm": "RMSNorm", "Gate": "SiluAndMul"}
+    for name, function in functions.items():
+        model = getattr(module, name)()
+        trainable(model, strategy=strategy)
+        diff = apply.source_diff(model)
+        apply.restore(model)
+        subprocess.run(["git", "apply"], input=diff.encode(), check=True)
+        patched: dict[str, Any] = {"__name__": module.__name__}
+        exec(compile(Path(module.__file__).read_text(), "patched", "exec"), patched)
+        subprocess.run(["git", "apply", "-R"], input=diff.encode(), check=True)
+        assert between in Path(module.__file__).read_text()
+        added = functions.values() & patched.keys()
+        assert added == ({function} if strategy == "attach" else set())
+        assert all(gradient is not None for gradient in gradients(patched[name]()))
+
+
 # -- the module stays the user's ------------------------------------------------------------------
 
 

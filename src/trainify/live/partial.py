@@ -31,21 +31,31 @@ def partial(
         new: What becomes of those that are wanted.
         added: The statements of the new text that the old one does not have.
     """
-    needed = _needed(new, added)
-    text = _joined(before, after, spans, [node for node in added if node not in needed])
-    return text if _compiles(text) else _joined(before, after, spans, [])
+    text = _joined(before, after, spans, added, _needed(new, added))
+    return text if _compiles(text) else _joined(before, after, spans, added, added)
 
 
-def _joined(before: str, after: str, spans: Sequence[Span], unneeded: Iterable[ast.stmt]) -> str:
+def _joined(
+    before: str,
+    after: str,
+    spans: Sequence[Span],
+    added: Iterable[ast.stmt],
+    needed: Sequence[ast.stmt],
+) -> str:
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    without = {line for node in unneeded for line in _lines(node, new)}
+    beside = {line for node in added for line in _lines(node, new)}
+    without = {line for node in added if node not in needed for line in _lines(node, new)}
     lines: list[str] = []
     for tag, a, b, c, d in opcodes(old, new):
         if tag == "equal":
             lines += old[a:b]
             continue
-        first = a + (a == b)  # lines that are put before a function are not part of it
+        first = a + (a == b)  # what is put before a function, as a decorator, is part of it
         around = [each for each in spans if each.first - 1 < max(b, first) and a < each.last]
+        if around and a == b:  # unless it is a definition of its own
+            while c < d and c + 1 in beside:
+                lines += new[c : c + 1] if c + 1 not in without else []
+                c += 1
         if around:
             lines += new[c:d] if any(each.wanted for each in around) else old[a:b]
             continue
