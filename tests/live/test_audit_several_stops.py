@@ -147,3 +147,34 @@ def test_a_mistake_by_the_same_function_is_told(cls: type[nn.Module]) -> None:
     assert not report.ok
     assert {"a.weight", "a.bias"} <= {*report.wrong}
     assert all(cut.function == "stopped" for cut in report.cuts)
+
+
+class TwoHeads(nn.Module):
+    """A call without a bias and one with one, under one scope and on one line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.head, self.value = nn.Linear(8, 5, bias=False), nn.Linear(8, 1)
+
+    @torch.inference_mode()
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc(x)
+        return self.head(x).square().mean() + self.value(x).mean()
+
+
+class NamedOtherwise(TwoHeads):
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc(x)
+        return (
+            F.linear(x, self.head.weight).mean()
+            + F.linear(x, weight=self.value.weight, bias=self.value.bias).square().mean()
+        )
+
+
+@pytest.mark.parametrize("model", [TwoHeads, NamedOtherwise])
+def test_each_of_several_calls_has_its_own_parameters(model: type[TwoHeads]) -> None:
+    report = trainify.audit(model(), X)
+    assert not report.error and len(report.missing) == 5
+    assert {name for cut in report.cuts for name in cut.parameters} == {*report.missing}

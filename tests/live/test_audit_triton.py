@@ -55,3 +55,8 @@ def test_launch_is_named(
 def test_what_a_grid_is_made_of_is_no_kernel(found: dict[str, Any]) -> None:
     (cut,) = found["OnOneLine"]["cuts"]
     assert cut["op"].endswith("_square")
+
+
+def test_what_the_interpreter_calls_is_no_cut(found: dict[str, Any]) -> None:
+    ops = {cut["op"].rpartition(".")[2] for cut in found["Served"]["cuts"]}
+    assert "_rms_norm_kernel" in ops and "set_" not in ops

@@ -59,10 +59,25 @@ class OnOneLine(nn.Module):
         return y * 1
 
 
+class Served(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(16, 16)
+        self.weight = nn.Parameter(torch.rand(16) + 0.5)
+        self.head = nn.Linear(16, 16, bias=False)
+        self.value = nn.Linear(16, 1)
+
+    @torch.inference_mode()
+    def forward(self, x):
+        y = triton_kernels.rms_norm(self.fc(x), self.weight)
+        y = triton_kernels.rms_norm(y, self.weight)
+        return self.head(y) * self.value(y)
+
+
 torch.manual_seed(0)
 torch.set_num_threads(1)
 found = {}
-for model in (Normed(), Rotated(), OnOneLine()):
+for model in (Normed(), Rotated(), OnOneLine(), Served()):
     report = audit(nn.Sequential(nn.Linear(16, 16), model, nn.Linear(16, 4)), torch.randn(3, 16))
     found[type(model).__name__] = report.as_dict()
 print(json.dumps(found))

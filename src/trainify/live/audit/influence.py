@@ -160,13 +160,13 @@ class Sources(Observer):
         self.functions = functions_of(self._at)
         self._walks: dict[Any, Walk] = {}
         self._behind: dict[Any, Collection[int]] = {}
-        """By call at its place, and by the result: which arguments this depends on."""
+        """By call at its place, its form, and the result: which arguments this depends on."""
         self._names = names
 
     def before(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
         for suspect in self._at.get(call.key, ()):
             self._allowed.note(suspect, sys._getframe(1))
-            result = call.key[:3], suspect.where
+            result = call.key[:3], _form(args, kwargs), len(tensors), suspect.where
             if result not in self._behind:
                 self._behind[result] = arguments_behind(
                     suspect.call, suspect.where, args, kwargs, tensors
@@ -177,6 +177,11 @@ class Sources(Observer):
             walk = self._walks.setdefault(at, Walk(self._names))
             given = [tensors[i] for i in behind if suspect.inputs is None or i in suspect.inputs]
             suspect.parameters |= walk.parameters(given)
+
+
+def _form(args: Sequence[Any], kwargs: dict[str, Any]) -> Hashable:
+    """What kinds of arguments a call has: of two on a line, one may go without a bias."""
+    return tuple(map(type, args)), tuple((name, type(value)) for name, value in kwargs.items())
 
 
 class Walk:

@@ -21,6 +21,7 @@ _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 _TRITON = f"{os.sep}triton{os.sep}"
 _INTERPRETER = "triton.runtime.interpreter"
+_INTERPRETED = f"{_TRITON}{os.path.join('runtime', 'interpreter.py')}"
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
@@ -98,6 +99,11 @@ class Places:
             found = bool(package) and package.partition(os.sep)[0] not in self._packages
             self._foreign[path] = found
         return found
+
+
+def is_interpreter(frame: FrameType) -> bool:
+    """Whether it is Triton's interpreter that makes a call: its own views of what a kernel got."""
+    return frame.f_code.co_filename.endswith(_INTERPRETED)
 
 
 def _outside_of_triton(frame: FrameType | None) -> FrameType | None:

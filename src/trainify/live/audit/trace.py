@@ -29,6 +29,7 @@ from .places import (
     Places,
     callers,
     decorated,
+    is_interpreter,
     qualified,
     wrapped_in,
 )
@@ -351,6 +352,8 @@ class Tracer(TorchFunctionMode):
         self, function: Any, run: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType
     ) -> Any:
         """Run a call and note what it did."""
+        if is_interpreter(frame):
+            return run(*args, **kwargs)
         self._inside += 1
         try:
             if self._wanted is not None and self._is_unwanted(function, kwargs):
