@@ -398,5 +398,5 @@ def test_a_copy_that_is_used_in_place_of_a_weight(how: str, told: str) -> None:
     report = trainify.audit(Packed(how), torch.ones(2, 4))
     assert report.unused == ("q.weight", "k.weight"), str(report)
     notes = [note for note in report.notes if "copy" in note]
-    said = f"{told} is unused, and its numbers are in packed: a copy, which training does not reach"
-    assert notes == ([f"{said}. Make it in forward"] if told else [])
+    said = f"{told} is unused, and what was made of it once is in packed: a copy, which training "
+    assert notes == ([f"{said}does not reach. Make it in forward"] if told else [])

@@ -82,6 +82,33 @@ class Copied(Layer):
         a, b = F.linear(x, self.packed).chunk(2, -1)
         return a * b
 
+class Decay(Layer):
+    \"\"\"Other numbers than the weight's, and no graph.\"\"\"
+
+    def make(self):
+        self.decay = -torch.exp(self.up.weight.data)
+
+    def derived(self, x):
+        return self.down(x * self.decay.sum(0))
+
+class Fused(Layer):
+    def make(self):
+        with torch.no_grad():
+            self.both = self.down.weight @ self.up.weight
+
+    def derived(self, x):
+        return F.linear(x, self.both)
+
+class Rounded(Layer):
+    \"\"\"By the scale alone its gradient would be another.\"\"\"
+
+    def make(self):
+        self.scale = self.up.weight.data.abs().amax() / 127
+        self.whole = (self.up.weight.data / self.scale).round().to(torch.int8)
+
+    def derived(self, x):
+        return self.down(F.linear(x, self.whole.to(x.dtype) * self.scale))
+
 class Unclear(Layer):
     def make(self):
         self.packed = self.up.weight.data.clone()
@@ -197,6 +224,8 @@ RIGHT: dict[str, Forward] = {
     "Halves": lambda x, up, down: torch.cat([x @ up[4:].t(), x @ up[:4].t()], -1) @ down.t(),
     "Buffer": lambda x, up, down: x @ up.t() @ down.t(),
     "Product": lambda x, up, down: x @ (down @ up).t(),
+    "Decay": lambda x, up, down: (x * -up.exp().sum(0)) @ down.t(),
+    "Fused": lambda x, up, down: x @ (down @ up).t(),
     "Copied": lambda x, up, down: (x @ up.t()) * (x @ down.t()),
     "Joined": lambda x, up, down: (x @ up.t()) * (x @ down.t()),
     "Absorbed": lambda x, up, down: absorbed(x, up) @ down.t(),
@@ -379,4 +408,13 @@ def test_a_copy_that_no_property_can_stand_for_is_warned_of(models: ModuleType, 
             layer.down.weight.data.mul_(1.1)
     with pytest.warns(trainify.NotEverything, match="a copy, which training does not reach"):
         trainify.trainify(model, batch(), loss=squares)
+    assert not trainify.source_diff(model)
+
+
+def test_a_weight_that_was_rounded_once_is_left_alone(models: ModuleType) -> None:
+    model = build(models, "Rounded")
+    report = trainify.audit(model, batch(), loss=squares)
+    assert report.ok and not report.copies
+    assert report.unused == ("layers.0.up.weight", "layers.1.up.weight")
+    trainify.trainify(model, batch(), loss=squares)
     assert not trainify.source_diff(model)

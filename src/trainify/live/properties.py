@@ -6,17 +6,19 @@ instance holds under its name, which stays where it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 
 import torch
 from torch import Tensor, nn
 
+from ..findings import Proven
+from .audit.influence import Walk
 from .inplace import original_code
-from .makers import sets
+from .makers import made_at, sets
 from .reach import CONSTRUCTORS, Member, members
-from .rewritten import Definition, Refused, Rewritten, Settings, source_of
+from .rewritten import Definition, Refused, Rewritten, Settings, confirmed, source_of
 
 KIND = "derived"
 """Of a :class:`~trainify.findings.Proven` place."""
@@ -103,14 +105,42 @@ def refresh(module: nn.Module, cls: type[nn.Module], settings: Settings) -> None
 
 def stands_for(module: nn.Module, attribute: str, settings: Settings) -> bool:
     """Whether a module's class gets a property that gives what the module holds."""
+    return _given(module, attribute, settings) is not None
+
+
+def _given(module: nn.Module, attribute: str, settings: Settings) -> Tensor | None:
+    """What a module holds, by a property that its class gets; None where that gives another."""
     found = properties(type(module), settings).values()
     for each in (each for each in found if each.name == attribute):
         held = module._buffers.get(attribute, vars(module).get(attribute))
         try:
-            with torch.no_grad():
-                now = each.written.__get__(module)
+            now: Tensor = each.written.__get__(module)
             torch.testing.assert_close(now, held, check_layout=False, check_stride=False)
         except Exception:  # it is another, or what it was made of is gone
-            return False
-        return True
-    return False
+            return None
+        return now
+    return None
+
+
+def computed_from(
+    model: nn.Module, weights: Mapping[str, Tensor], attributes: Iterable[str]
+) -> dict[str, tuple[str, ...]]:
+    """Those of the attributes that were computed once, by the names of weights, from some of them.
+
+    The source says so of a statement that a property can stand for, and what that gives is what is
+    held, and has the weights in its graph.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    names = {id(weight): name for name, weight in weights.items()}
+    for derived in attributes if names else ():
+        path, _, attribute = derived.rpartition(".")
+        module = model.get_submodule(path)
+        made = made_at(module, attribute)
+        if made is None:
+            continue
+        place = confirmed(made.path, Proven(made.line, KIND))
+        with torch.enable_grad():
+            now = _given(module, attribute, Settings(confirmed=(place,)))
+        for name in () if now is None else sorted(Walk(names).parameters([now])):
+            found[name] = (*found.get(name, ()), derived)
+    return found

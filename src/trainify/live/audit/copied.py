@@ -1,8 +1,9 @@
-"""Copies of weights that are used in place of them: ``self.qkv = torch.cat([q.weight, k.weight])``.
+"""What was made of weights once, and is used for them: ``self.qk = torch.cat([q.weight, ...])``.
 
 Of a weight that is unused it is asked whether tensors that the step takes hold its numbers: all of
 them in any order, as after a transposition, or as some of their rows or columns; or some of them
-and no others, as a part of it.
+and no others, as a part of it.  Of others it is asked whether the source says that they were
+computed from it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 import torch
 from torch import Tensor
 
+from ..properties import computed_from
 from .aliases import attributes
 from .report import patterns
 from .runs import Step
@@ -23,10 +25,10 @@ _LEAST_OF_A_PART = 16
 
 
 def copied(step: Step, trace: Trace, names: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """The attributes that hold numbers of unused parameters, by the name of these."""
-    weights = {n: step.parameters[n].detach() for n in names if _tells(step.parameters[n])}
-    if not weights:
+    """The attributes that hold what was made of unused parameters, by the name of these."""
+    if not names:
         return {}
+    weights = {n: step.parameters[n].detach() for n in names if _tells(step.parameters[n])}
     step.begin()  # a run with other parameters may have been the last
     taken = {tensor_of(sight) for call in trace.calls for sight in call.ins}
     own = {id(parameter) for parameter in step.model.parameters()}
@@ -40,15 +42,18 @@ def copied(step: Step, trace: Trace, names: Collection[str]) -> dict[str, tuple[
         name: tuple(attribute for key, attribute in held.items() if _holds(kept[key], weight))
         for name, weight in weights.items()
     }
-    return {name: attributes for name, attributes in found.items() if attributes}
+    found = {name: attributes for name, attributes in found.items() if attributes}
+    copies = {attribute for attributes in found.values() for attribute in attributes}
+    others = [attribute for attribute in held.values() if attribute not in copies]
+    rest = {name: step.parameters[name] for name in names if name not in found}
+    return found | computed_from(step.model, rest, others)
 
 
 def said_of_copies(copies: Mapping[str, tuple[str, ...]]) -> str:
     held = dict.fromkeys(each for attributes in copies.values() for each in attributes)
     return (
-        f"{', '.join(patterns(copies))} is unused, and its numbers are in "
-        f"{', '.join(patterns(held))}: a copy, which training does not "
-        "reach. Make it in forward"
+        f"{', '.join(patterns(copies))} is unused, and what was made of it once is in "
+        f"{', '.join(patterns(held))}: a copy, which training does not reach. Make it in forward"
     )
 
 

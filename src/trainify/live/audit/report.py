@@ -143,10 +143,10 @@ class Report:
     ``notes`` or ``error`` says which.  ``zeros`` are those at which a gradient arrives that is zero
     in every element, as behind a rounding or a factor of zero: what autograd gives is the
     derivative, and nothing is learned by it.  These alone leave it ``ok``, unless there are no
-    others.  ``copies`` are unused ones of which an attribute of a module holds the numbers, and is
-    used in place of them: training does not reach it.  Each of the missing and the wrong is
-    accounted for by one of ``cuts``, or ``error`` says that no place was found.  What could not be
-    proven, and why, stands in ``notes``.
+    others.  ``copies`` are unused ones of which an attribute of a module holds the numbers, or what
+    was computed from them once, and is used in place of them: training does not reach it.  Each of
+    the missing and the wrong is accounted for by one of ``cuts``, or ``error`` says that no place
+    was found.  What could not be proven, and why, stands in ``notes``.
     """
 
     missing: tuple[str, ...] = ()
