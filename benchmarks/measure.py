@@ -94,25 +94,25 @@ def side_by_side(
 
     The speed of a machine changes by some percent within a second, more than what is to be told
     apart.  The scheduler hands the core on every few milliseconds, so each change hits all alike.
-    Who has done all rounds goes on until all have, so that nobody ever has the core for longer.
-    ``before`` is called with the name before each round, and does not count.
+    ``before`` is called with the name before each round, and does not count.  Who is done with a
+    round calls it until all are, so that nobody has the core for longer.
     """
     context = multiprocessing.get_context("fork")
-    busy = context.Value("i", len(what))
+    done = context.Value("i", 0)
     core = max(os.sched_getaffinity(0))
 
     def run(name: K, pipe: Connection) -> None:
         os.sched_setaffinity(0, {core})
         before(name)
-        what[name]()
-        times: list[float] = []
-        while len(times) < rounds or busy.value > 0:
-            before(name)
+        times = []
+        for number in range(1 + rounds):
             times.append(cpu_seconds(what[name]))
-            if len(times) == rounds:
-                with busy.get_lock():
-                    busy.value -= 1
-        pipe.send(times[:rounds])
+            with done.get_lock():
+                done.value += 1
+            before(name)
+            while done.value < len(what) * (number + 1):
+                before(name)
+        pipe.send(times[1:])  # the first compiles and warms up
 
     receiving = {}
     for name in what:
