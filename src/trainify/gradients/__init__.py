@@ -9,12 +9,15 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
+
+from .sharded import sharded_parameters
 
 Parameters = (
     nn.Module
@@ -50,9 +53,8 @@ def backward(
     """``loss.backward()`` that raises unless a gradient arrives at every parameter.
 
     It counts what arrives in this call, so gradients accumulated before do not hide that nothing
-    came.  A gradient of zeros has arrived: the A of a LoRA whose B is zero gets one.  FSDP2 keeps
-    gradients to itself while ``set_requires_gradient_sync(False)`` holds: they arrive in the step
-    that sends them, the one to call this in.
+    came.  A gradient of zeros has arrived: the A of a LoRA whose B is zero gets one.  So has what
+    FSDP2 keeps for a later step to send.
 
     Args:
         loss: A tensor with a graph; of one element, unless ``gradient`` is given.
@@ -85,7 +87,9 @@ def require_gradients(
     """Raise unless every parameter that should learn has a gradient; call it after backward.
 
     For loops whose backward is called by somebody else.  Between steps, gradients have to be set to
-    None (what ``zero_grad()`` does), or those of earlier steps hide what is missing now.
+    None (what ``zero_grad()`` does), or those of earlier steps hide what is missing now.  Gradients
+    that FSDP2 has not sent yet are seen; while ``set_requires_all_reduce(False)`` holds, one for a
+    group of its parameters counts for all of them.
 
     Args:
         parameters: As for :func:`backward`.
@@ -105,9 +109,15 @@ def require_gradients(
     wanted = _trainable(parameters)
     if loss is not None:
         _require_graph(loss, wanted)
+    sharded = sharded_parameters()
     missing = []
     for name, parameter in wanted:
-        if parameter.grad is not None:
+        of_fsdp = sharded.get(id(parameter))
+        if of_fsdp:
+            has_gradient, parameter = of_fsdp.has_gradient(), of_fsdp.shard
+        else:
+            has_gradient = parameter.grad is not None
+        if has_gradient:
             if _calls_without:
                 _calls_without.pop(parameter, None)
             continue
@@ -179,15 +189,17 @@ def _arrivals(wanted: _Named) -> Iterator[set[int]]:
     before: list[tuple[Tensor, Tensor | None, int]] = []
     # FSDP2 takes it away from what it has gathered; DDP puts it where another process computed it.
     is_sent = dist.is_available() and dist.is_initialized()
+    sharded = sharded_parameters()
     try:
         for _, parameter in wanted:
             if shows := _shows_arrival(parameter):
                 grad = parameter.grad
                 before.append((parameter, grad, grad._version if grad is not None else 0))
             if is_sent or not shows:
-                handles.append(
-                    parameter.register_post_accumulate_grad_hook(lambda p: arrived.add(id(p)))
-                )
+                of_fsdp = sharded.get(id(parameter))
+                arrives = partial(_arrives, arrived, id(parameter))
+                for tensor in of_fsdp.tell() if of_fsdp else [parameter]:
+                    handles.append(tensor.register_post_accumulate_grad_hook(arrives))
         yield arrived
     finally:
         for handle in handles:
@@ -196,6 +208,10 @@ def _arrivals(wanted: _Named) -> Iterator[set[int]]:
         grad = parameter.grad
         if grad is not None and (grad is not old or grad._version != version):
             arrived.add(id(parameter))
+
+
+def _arrives(arrived: set[int], parameter: int, _: Tensor) -> None:
+    arrived.add(parameter)
 
 
 def _shows_arrival(parameter: Tensor) -> bool:
