@@ -760,10 +760,22 @@ _told: set[str]
 def _start_worker(session: Session) -> None:
     global _worker, _told
     import signal
+    import threading
 
     _worker, _told = session, set()
+    threading.Thread(target=_end_with_main, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the main process's to handle
     gc.disable()  # see without_collections
+
+
+def _end_with_main() -> None:
+    """End this worker when the main process has been killed: it waits for it on pipes, forever."""
+    from multiprocessing import parent_process
+
+    main = parent_process()
+    if main is not None:
+        main.join()
+        os._exit(1)
 
 
 def _work(paths: list[str]) -> tuple[list[FileReport | None], frozenset[str]]:

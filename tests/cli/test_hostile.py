@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -251,13 +252,11 @@ def test_without_any_stdout() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-@pytest.mark.parametrize("many", [False, True])
-def test_interrupt(many: bool) -> None:
-    """As a terminal does it: every process of the group gets the signal."""
+def at_work(number: int, cores: int) -> subprocess.Popen[bytes]:
+    """A run over many files, in a group of its own, that has begun to print."""
     # Small files: what a worker has begun, it ends first.
-    for number in range(1500 if many else 300):
-        Path(f"{number}.py").write_text("fused(1)\n" * 50 + "x = 1\n" * 500)
-    cores = 2 if many else 1
+    for each in range(number):
+        Path(f"{each}.py").write_text("fused(1)\n" * 50 + "x = 1\n" * 500)
     # Who runs the tests in the background has them ignore the signal, and so would the command.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += f"import os; os.sched_getaffinity = lambda _: range({cores})\n"
@@ -269,9 +268,28 @@ def test_interrupt(many: bool) -> None:
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    assert running.stdout and running.stderr
-    running.stdout.readline()  # it is at work
+    assert running.stdout
+    running.stdout.readline()
+    return running
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_interrupt(many: bool) -> None:
+    """As a terminal does it: every process of the group gets the signal."""
+    running = at_work(1500 if many else 300, cores=2 if many else 1)
     os.killpg(running.pid, signal.SIGINT)
     _, errors = running.communicate(timeout=60)
     assert running.returncode == 130
     assert errors == b"trainify: interrupted\n"
+
+
+def test_workers_end_with_the_process_that_they_work_for() -> None:
+    """It is killed where it ran too long, and nobody knows of them."""
+    running = at_work(1500, cores=2)
+    running.kill()
+    try:
+        running.communicate(timeout=60)  # they hold the other ends of its pipes
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+    assert running.returncode == -signal.SIGKILL
