@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -185,9 +186,11 @@ def placed_anew(model, optimizer) -> None:
     parameters of transformers lie in the file that they come from, 8 bytes behind where vectors
     begin.
     """
-    for parameter in model.parameters():
+    parameters = list(model.parameters())
+    random.shuffle(parameters)
+    for parameter in parameters:
         parameter.data = parameter.data.clone()
-    for state in optimizer.state.values():
+        state = optimizer.state[parameter]
         state.update({name: tensor.clone() for name, tensor in state.items()})
 
 
