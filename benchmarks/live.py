@@ -5,6 +5,7 @@ Run in a process of its own, since it needs torch; prints what it measured as JS
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -50,6 +51,7 @@ def main() -> None:
             for again in ("first", "again"):
                 make = partial(trainify.trainify, served.model, strategy=strategy)
                 what = f"trainify in memory, `{strategy}`, {again}"
+                gc.collect()  # or else it falls into one of these, now and then
                 tell([exact(what, cpu_seconds(make), "s")])
             return served
 
